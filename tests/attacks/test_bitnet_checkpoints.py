@@ -1,4 +1,4 @@
-"""BitNet folders made to mislead: one named case per abuse, refused with a message that names the tensor or the key."""
+"""Refuse misleading BitNet folders: one named case per abuse, with a message that names the tensor or the key."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Attack = Callable[[Path], Any]
 
 
 def contents(changes: dict[str, Any], **quantization: Any) -> Attack:
-    """A sound folder, but for these tensors; None takes one away."""
+    """Return a folder that is sound except for these tensors; None removes one."""
 
     def make(folder: Path) -> None:
-        made = model(group_size=quantization.get("group_size", 0))
-        stored = {name: value for name, value in (tensors(made) | changes).items() if value is not None}
-        write(folder, made, stored, **(quantization or OFFLINE))
+        original = model(group_size=quantization.get("group_size", 0))
+        stored = {name: value for name, value in (tensors(original) | changes).items() if value is not None}
+        write(folder, original, stored, **(quantization or OFFLINE))
 
     return make
 
 
 def settings_of(**quantization: Any) -> Attack:
-    """A sound folder, but for its quantization_config."""
+    """Return a folder that is sound except for its quantization_config."""
     return lambda folder: write(folder, model(), **(OFFLINE | quantization))
 
 
 def config(**changes: Any) -> Attack:
-    """A sound folder, but for its config.json."""
+    """Return a folder that is sound except for its config.json."""
 
     def make(folder: Path) -> None:
         path = write(folder, model(), **OFFLINE) / "config.json"
@@ -66,7 +66,7 @@ def codes(rows: int = 18, columns: int = 40, *, at: tuple[int, int] | None = Non
 _FLOAT = np.ones((70, 40), np.float32)
 
 OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
-    # --- tensors and scales that do not fit each other
+    # --- tensors and scales that do not match
     "scale missing": (contents({SCALE: None}), BundleError, rf"'{NAME}' is to be ternary but has no {SCALE}"),
     "scale without its weight": (contents({NAME: None}), BundleError, rf"'{SCALE}' is the scale of a weight that is m"),
     "scale of two values": (scale(1, 2, shape=(2,)), BundleError, rf"'{SCALE}' is \(2,\), it must be \(1,\); scales"),
@@ -165,7 +165,7 @@ OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         UnsupportedError,
         r"leaves out lm_head, which is tied to the embedding",
     ),
-    # --- the rest of the configuration
+    # --- other keys of the configuration
     "family unknown": (config(model_type="mamba"), UnsupportedError, r"model_type 'mamba' is not supported"),
     "width of another model": (
         config(intermediate_size=71),
@@ -221,7 +221,7 @@ LOADED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_refused_when_opened(name: str, tmp_path: Path) -> None:
+def test_misleading_folders_are_refused_when_opened(name: str, tmp_path: Path) -> None:
     attack, error, message = OPENED[name]
     attack(tmp_path)
     tracemalloc.start()
@@ -241,16 +241,16 @@ def test_refused_when_opened(name: str, tmp_path: Path) -> None:
 
 
 def _overflowing_bias(folder: Path) -> None:
-    made = model(mlp_bias=True)
+    original = model(mlp_bias=True)
     bias = {NAME.replace("weight", "bias"): np.full(70, 3e38, np.float32), SCALE: np.array([1e10], np.float32)}
-    write(folder, made, tensors(made) | bias, **OFFLINE)
+    write(folder, original, tensors(original) | bias, **OFFLINE)
 
 
 def _signalling_nan(folder: Path) -> None:
-    """A NaN for which the processor reports an invalid operation."""
-    made = model()
+    """Return a NaN for which the processor reports an invalid operation."""
+    original = model()
     values = np.full((70, 40), 0x7F800001, np.uint32).view(np.float32)
-    write(folder, made, tensors(made) | {NAME: values}, **OFFLINE)
+    write(folder, original, tensors(original) | {NAME: values}, **OFFLINE)
 
 
 LOADED |= {
@@ -261,7 +261,7 @@ LOADED |= {
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LOADED)
-def test_refused_when_loaded(name: str, tmp_path: Path) -> None:
+def test_misleading_tensors_are_refused_when_loaded(name: str, tmp_path: Path) -> None:
     attack, error, message = LOADED[name]
     attack(tmp_path / "m")
     with pytest.raises(error, match=message):
@@ -269,11 +269,11 @@ def test_refused_when_loaded(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_nan_among_weights_that_are_quantized_on_load(tmp_path: Path) -> None:
-    made = model()
-    stored = made.dense | {name: w.trits.astype(np.float32) for name, w in made.ternary.items()}
+def test_nan_among_weights_that_are_quantized_on_load_is_refused(tmp_path: Path) -> None:
+    original = model()
+    stored = original.dense | {name: w.trits.astype(np.float32) for name, w in original.ternary.items()}
     stored[NAME][3, 4] = np.nan
-    write(tmp_path / "m", made, stored, **ONLINE)
+    write(tmp_path / "m", original, stored, **ONLINE)
     with pytest.raises(BundleError, match=rf"{NAME} holds NaN or infinity"):
         quantize(open_checkpoint(tmp_path / "m"), tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)
 
@@ -297,4 +297,4 @@ def test_any_damage_ends_in_a_sound_checkpoint_or_an_error(
             loaded = checkpoint.load(name)
             assert (loaded.shape, loaded.dtype.name) == (info.shape, info.dtype)
     except EdgedecError:
-        pass  # that its messages are good is for the named cases
+        pass  # the named cases check that its messages are good

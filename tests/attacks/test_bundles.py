@@ -1,6 +1,6 @@
-"""Damaged and lying bundles: each is refused with a message that names the file, cheaply, before anything is used.
+"""Refuse damaged and forged bundles: with a message that names the file, cheaply, before anything is used.
 
-A lie is signed again, as its maker would, so that the check it is aimed at is reached and not only the hash.
+A forgery is signed again, as its maker would sign it, so that the check under test is reached and not only the hash.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.manifest import Tokens
 from tests.support.make_tiny import write_bundle
 
-_MAX_BYTES = 3 << 20  # the bundle has 30 kB
+_MAX_BYTES = 3 << 20  # bytes of memory; the bundle has 30 kB
 FILES = ("manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja")
 Manifest = dict[str, Any]
 FLOAT, TERNARY = "model.norm.weight", "lm_head.weight"  # 36 float32 values; 41 x 36 in two planes
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "model"
     write_bundle(path)
     return path
 
 
 @pytest.fixture
-def model(sound: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(sound, tmp_path / "model"))
+def model(sound_bundle: Path, tmp_path: Path) -> Path:
+    """Return a copy to damage."""
+    return Path(shutil.copytree(sound_bundle, tmp_path / "model"))
 
 
 @contextmanager
@@ -65,7 +65,9 @@ def refuse(path: Path, message: str, *, error: type[EdgedecError] = BundleError)
 
 
 def signed(manifest: Manifest) -> bytes:
-    """As docs/bundle-format.md says: the hash is that of the file with zeros in its place, and it stands last."""
+    """Sign like docs/bundle-format.md says: the hash is that of the file with zeros in its place, and it is the last
+    key.
+    """
     body = {key: value for key, value in manifest.items() if key != "sha256"}
     text = json.dumps(body, indent=1)[:-2]
     zeros = text.encode() + b',\n "sha256": "' + b"0" * 64 + b'"\n}\n'
@@ -84,7 +86,7 @@ def lie(path: Path, change: Callable[[Manifest], object]) -> None:
 
 
 def rewrite(path: Path, name: str, data: bytes) -> None:
-    """Other content, with the hash that goes with it."""
+    """Write other content, with the matching hash."""
     (path / name).write_bytes(data)
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     lie(path, lambda manifest: manifest["files"].update({name: entry}))
@@ -99,60 +101,60 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def spoiled(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Spoilt and mended again and again by the property tests."""
-    return Path(shutil.copytree(sound, tmp_path_factory.mktemp("spoiled") / "model"))
+def spoiled(sound_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy that the property tests damage and restore again and again."""
+    return Path(shutil.copytree(sound_bundle, tmp_path_factory.mktemp("spoiled") / "model"))
 
 
-def refused_with(spoiled: Path, sound: Path, name: str, data: bytes) -> None:
+def refused_with(spoiled: Path, sound_bundle: Path, name: str, data: bytes) -> None:
     (spoiled / name).write_bytes(data)
     try:
         with pytest.raises((BundleError, UnsupportedError), match=re.escape(str(spoiled / name))):
             Bundle.open(spoiled)
     finally:
-        (spoiled / name).write_bytes(contents(sound)[name])
+        (spoiled / name).write_bytes(contents(sound_bundle)[name])
 
 
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=100)
 @given(st.data())
-def test_any_changed_byte_is_refused(spoiled: Path, sound: Path, name: str, data: st.DataObject) -> None:
-    original = contents(sound)[name]
+def test_any_changed_byte_is_refused(spoiled: Path, sound_bundle: Path, name: str, data: st.DataObject) -> None:
+    original = contents(sound_bundle)[name]
     position = data.draw(st.integers(0, len(original) - 1))
-    changed = bytearray(original)
-    changed[position] ^= data.draw(st.integers(1, 255))
-    refused_with(spoiled, sound, name, bytes(changed))
+    damaged = bytearray(original)
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    refused_with(spoiled, sound_bundle, name, bytes(damaged))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_every_flipped_bit_is_refused(spoiled: Path, sound: Path, name: str) -> None:
-    original = contents(sound)[name]
+def test_every_flipped_bit_is_refused(spoiled: Path, sound_bundle: Path, name: str) -> None:
+    original = contents(sound_bundle)[name]
     for bit in range(0, 8 * len(original), 1 if len(original) < 20_000 else 61):
-        changed = bytearray(original)
-        changed[bit // 8] ^= 1 << bit % 8
-        refused_with(spoiled, sound, name, bytes(changed))
+        damaged = bytearray(original)
+        damaged[bit // 8] ^= 1 << bit % 8
+        refused_with(spoiled, sound_bundle, name, bytes(damaged))
 
 
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=40)
 @given(st.data())
-def test_truncation_is_refused(spoiled: Path, sound: Path, name: str, data: st.DataObject) -> None:
-    original = contents(sound)[name]
-    refused_with(spoiled, sound, name, original[: data.draw(st.integers(0, len(original) - 1))])
+def test_truncation_is_refused(spoiled: Path, sound_bundle: Path, name: str, data: st.DataObject) -> None:
+    original = contents(sound_bundle)[name]
+    refused_with(spoiled, sound_bundle, name, original[: data.draw(st.integers(0, len(original) - 1))])
 
 
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=40)
 @given(st.data())
-def test_extra_bytes_are_refused(spoiled: Path, sound: Path, name: str, data: st.DataObject) -> None:
-    original, extra = contents(sound)[name], data.draw(st.binary(min_size=1, max_size=8) | st.just(b"\n"))
+def test_extra_bytes_are_refused(spoiled: Path, sound_bundle: Path, name: str, data: st.DataObject) -> None:
+    original, extra = contents(sound_bundle)[name], data.draw(st.binary(min_size=1, max_size=8) | st.just(b"\n"))
     at = data.draw(st.sampled_from([0, len(original)]) | st.integers(0, len(original)))
-    refused_with(spoiled, sound, name, original[:at] + extra + original[at:])
+    refused_with(spoiled, sound_bundle, name, original[:at] + extra + original[at:])
 
 
-def test_the_same_numbers_spelt_otherwise_are_refused(model: Path) -> None:
-    """1e-05 and 1E-05 are one number; a manifest is bound byte by byte all the same."""
+def test_other_spellings_of_the_same_numbers_are_refused(model: Path) -> None:
+    """Check this because 1e-05 and 1E-05 are one number, while a manifest is bound byte by byte."""
     file = model / "manifest.json"
     data = file.read_bytes()
     assert b"1e-05" in data
@@ -169,10 +171,10 @@ def test_a_missing_file_is_named(model: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("what", ["folder", "loop", "dangling", "pipe"])
-def test_something_else_in_its_place(model: Path, name: str, what: str) -> None:
+@pytest.mark.parametrize("kind", ["folder", "loop", "dangling", "pipe"])
+def test_another_kind_of_entry_in_place_of_a_file_is_refused(model: Path, name: str, kind: str) -> None:
     (model / name).unlink()
-    match what:
+    match kind:
         case "folder":
             (model / name).mkdir()
         case "loop":
@@ -184,9 +186,9 @@ def test_something_else_in_its_place(model: Path, name: str, what: str) -> None:
     refuse(model, name.replace(".", r"\."))
 
 
-def test_a_file_that_may_not_be_read(model: Path) -> None:
+def test_a_file_without_read_permission_is_an_error(model: Path) -> None:
     if os.geteuid() == 0:
-        # Nothing is forbidden to root; a file that cannot be read by anybody stands in for it.
+        # Root may read everything, so a file that cannot be read at all replaces it.
         if not Path("/proc/self/mem").exists():
             pytest.skip("root may read everything here")
         (model / "tokenizer.json").unlink()
@@ -200,7 +202,7 @@ def test_a_file_that_may_not_be_read(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("kind", "message"),
     [
         ("file", "is a text file; make a bundle with"),  # the magic of GGUF alone is no GGUF file
         ("empty folder", r"holds no manifest\.json"),
@@ -208,9 +210,9 @@ def test_a_file_that_may_not_be_read(model: Path) -> None:
         ("checkpoint", "is a Hugging Face folder without weights"),
     ],
 )
-def test_no_bundle_at_all(tmp_path: Path, what: str, message: str) -> None:
+def test_what_is_not_a_bundle_is_described(tmp_path: Path, kind: str, message: str) -> None:
     path = tmp_path / "model"
-    match what:
+    match kind:
         case "file":
             path.write_bytes(b"GGUF")
         case "empty folder":
@@ -224,14 +226,14 @@ def test_no_bundle_at_all(tmp_path: Path, what: str, message: str) -> None:
         Bundle.open(path)
 
 
-def test_links_to_sound_files_are_followed(sound: Path, tmp_path: Path) -> None:
+def test_links_to_sound_files_are_followed(sound_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     for name in FILES:
-        (tmp_path / "model" / name).symlink_to(sound / name)
-    assert Bundle.open(tmp_path / "model").sha256 == Bundle.open(sound).sha256
+        (tmp_path / "model" / name).symlink_to(sound_bundle / name)
+    assert Bundle.open(tmp_path / "model").sha256 == Bundle.open(sound_bundle).sha256
 
 
-# --- manifests that are no manifests ----------------------------------------------------------------------------------
+# --- invalid manifests ------------------------------------------------------------------------------------------------
 
 _NESTED = b'{"format": "edgedec-bundle", "version": 1, "config": %s}'
 RAW: dict[str, tuple[bytes, str]] = {
@@ -261,15 +263,15 @@ RAW: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("data", "message"), RAW.values(), ids=list(RAW))
-def test_a_manifest_that_is_none(model: Path, data: bytes, message: str) -> None:
+def test_an_invalid_manifest_is_refused(model: Path, data: bytes, message: str) -> None:
     (model / "manifest.json").write_bytes(data)
     with pytest.raises(BundleError, match=rf"manifest\.json: {message}"):
         Bundle.open(model)
 
 
 @pytest.mark.parametrize("depth", range(900, 1010, 5))
-def test_nesting_near_the_limit_of_the_interpreter(model: Path, depth: int) -> None:
-    """What the parser just takes must not break a later step."""
+def test_nesting_near_the_limit_of_the_interpreter_is_refused(model: Path, depth: int) -> None:
+    """Check this because input that the parser accepts must not break a later step."""
     manifest = (model / "manifest.json").read_bytes()
     nested = b'"config": {"x": ' + b"[" * depth + b"]" * depth + b", "
     (model / "manifest.json").write_bytes(manifest.replace(b'"config": {', nested))
@@ -284,23 +286,23 @@ def test_a_huge_manifest_is_not_read(model: Path) -> None:
 
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
-def test_any_bytes_for_a_manifest(spoiled: Path, sound: Path, data: bytes) -> None:
-    refused_with(spoiled, sound, "manifest.json", data)
+def test_any_bytes_in_place_of_a_manifest_are_refused(spoiled: Path, sound_bundle: Path, data: bytes) -> None:
+    refused_with(spoiled, sound_bundle, "manifest.json", data)
 
 
 @pytest.mark.parametrize("version", [0, -1, 1.0, 1.5, True, "1", None, [1]], ids=repr)
-def test_a_version_that_is_no_version(model: Path, version: Any) -> None:
+def test_an_invalid_version_is_refused(model: Path, version: Any) -> None:
     lie(model, lambda manifest: manifest.update(version=version))
     refuse(model, r"manifest\.json: version must be a positive integer, not ")
 
 
 @pytest.mark.parametrize("required", [None, "int4", {"int4": 1}, [4], ["int4", None], [["int4"]]], ids=repr)
-def test_requirements_that_are_no_list_of_names(model: Path, required: Any) -> None:
+def test_requirements_that_are_not_a_list_of_names_are_refused(model: Path, required: Any) -> None:
     lie(model, lambda manifest: manifest.update(requires=required))
     refuse(model, r"manifest\.json: requires must be a list of names, not ")
 
 
-# --- lies -------------------------------------------------------------------------------------------------------------
+# --- forgeries --------------------------------------------------------------------------------------------------------
 
 Change = Callable[[Manifest], object]
 
@@ -446,12 +448,12 @@ LIES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=list(LIES))
-def test_a_lie_is_refused(model: Path, change: Change, message: str) -> None:
+def test_a_forged_manifest_is_refused(model: Path, change: Change, message: str) -> None:
     lie(model, change)
     refuse(model, message)
 
 
-def test_the_last_ids_of_the_vocabulary_are_in_it(model: Path) -> None:
+def test_the_last_ids_of_the_vocabulary_are_accepted(model: Path) -> None:
     lie(model, put("tokens", value={"size": 41, "bos": 40, "eos": [40, 0]}))
     assert Bundle.open(model).tokens == Tokens(size=41, bos=40, eos=(40, 0))
     lie(model, put("tokens", "size", value=1))
@@ -460,8 +462,8 @@ def test_the_last_ids_of_the_vocabulary_are_in_it(model: Path) -> None:
 
 @pytest.mark.parametrize("place", [("config", "rms_norm_eps"), ("config", "x"), ("tensors", FLOAT, "shape")], ids=str)
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1.5E+999", "9" * 999 + ".0"])
-def test_numbers_that_json_has_not(model: Path, place: tuple[str, ...], value: str) -> None:
-    """Python would read these as floats that no configuration means."""
+def test_numbers_outside_of_json_are_refused(model: Path, place: tuple[str, ...], value: str) -> None:
+    """Check this because Python would read them as floats that no configuration means."""
     manifest = read(model)
     put(*place, value=123456789)(manifest)
     manifest["sha256"] = "0" * 64
@@ -471,12 +473,12 @@ def test_numbers_that_json_has_not(model: Path, place: tuple[str, ...], value: s
     refuse(model, r"manifest\.json: not valid JSON \('.*' is no finite number\)")
 
 
-def test_the_smallest_numbers_are_numbers(model: Path) -> None:
+def test_the_smallest_numbers_are_read(model: Path) -> None:
     lie(model, put("config", "x", value=[5e-324, 1.7976931348623157e308]))
     assert Bundle.open(model).config["x"] == [5e-324, 1.7976931348623157e308]
 
 
-def test_names_out_of_the_folder_are_not_even_looked_at(model: Path) -> None:
+def test_names_outside_of_the_folder_are_not_opened(model: Path) -> None:
     outside = model.parent / "outside.bin"
     outside.write_bytes(b"secret")
     entry = {"bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
@@ -484,45 +486,49 @@ def test_names_out_of_the_folder_are_not_even_looked_at(model: Path) -> None:
     refuse(model, r"lists the file '\.\./outside\.bin'")
 
 
-def values(sound: Path, name: str, part: str) -> tuple[int, int]:
-    """Where a stored array lies: offset and bytes."""
-    found = Bundle.open(sound).tensors[name]
-    return found.offsets[part], found.scheme.parts(found.shape)[part].nbytes
+def values(sound_bundle: Path, name: str, part: str) -> tuple[int, int]:
+    """Return the offset and the bytes of a stored array."""
+    entry = Bundle.open(sound_bundle).tensors[name]
+    return entry.offsets[part], entry.scheme.parts(entry.shape)[part].nbytes
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     ("name", "part"), [(FLOAT, "values"), (TERNARY, "scale"), ("model.embed_tokens.weight", "values")]
 )
-def test_a_scale_that_is_no_number(model: Path, sound: Path, name: str, part: str, bad: float) -> None:
-    start, nbytes = values(sound, name, part)
+def test_a_scale_that_is_not_finite_is_refused(
+    model: Path, sound_bundle: Path, name: str, part: str, value: float
+) -> None:
+    start, nbytes = values(sound_bundle, name, part)
     data = bytearray((model / "weights.bin").read_bytes())
-    data[start + nbytes - 4 : start + nbytes] = np.float32(bad).tobytes()
+    data[start + nbytes - 4 : start + nbytes] = np.float32(value).tobytes()
     rewrite(model, "weights.bin", bytes(data))
     refuse(model, rf"weights\.bin: tensor {name}: its {part} holds NaN or infinity")
 
 
 @pytest.fixture(params=[1 << 20, 64], ids=["one chunk", "many chunks"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values are checked as they are read, in pieces: a bad one may lie in any of them."""
+    """Make chunks small, because values are checked as they are read, and any chunk may hold an invalid one."""
     monkeypatch.setattr("edgedec.manifest._CHUNK_BYTES", request.param)
 
 
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shift", [0, 2, 4, 6])
 @pytest.mark.parametrize("byte", [0, 63, 64, -1])
-def test_a_code_that_is_no_trit(model: Path, sound: Path, byte: int, shift: int) -> None:
-    """Kernels that read the mapped codes would take it for -2, so it is found before any of them can."""
-    start, nbytes = values(sound, TERNARY, "codes")
+def test_a_code_without_a_trit_is_refused(model: Path, sound_bundle: Path, byte: int, shift: int) -> None:
+    """Check this because kernels that read the mapped codes would use it as -2."""
+    start, nbytes = values(sound_bundle, TERNARY, "codes")
     data = bytearray((model / "weights.bin").read_bytes())
     data[start + byte % nbytes] &= ~(3 << shift)
     rewrite(model, "weights.bin", bytes(data))
     refuse(model, rf"weights\.bin: tensor {TERNARY}: its codes are not trits")
 
 
-def test_every_byte_of_trits_is_taken(model: Path, sound: Path) -> None:
-    """The codes 1, 2 and 3 in every combination, in a row without padding: its first 8 bytes are the first block."""
-    start, _ = values(sound, TERNARY, "codes")
+def test_every_byte_of_trits_is_accepted(model: Path, sound_bundle: Path) -> None:
+    """Write the codes 1, 2 and 3 in every combination, in a row without padding: its first 8 bytes are the first
+    block.
+    """
+    start, _ = values(sound_bundle, TERNARY, "codes")
     data = bytearray((model / "weights.bin").read_bytes())
     for first in range(0, 256, 8):
         block = [byte for byte in range(first, first + 8) if all(byte >> shift & 3 for shift in (0, 2, 4, 6))]
@@ -531,8 +537,8 @@ def test_every_byte_of_trits_is_taken(model: Path, sound: Path) -> None:
         assert Bundle.open(model).array(TERNARY, "codes").reshape(-1)[: len(block)].tolist() == block
 
 
-def test_padding_that_is_not_zero_trits(model: Path, sound: Path) -> None:
-    start, _ = values(sound, TERNARY, "codes")
+def test_padding_that_is_not_zero_is_refused(model: Path, sound_bundle: Path) -> None:
+    start, _ = values(sound_bundle, TERNARY, "codes")
     data = bytearray((model / "weights.bin").read_bytes())
     data[start + 15] = 0b11_10_10_10  # the last of 64 columns, of which 36 are the matrix's
     rewrite(model, "weights.bin", bytes(data))
@@ -544,7 +550,7 @@ def test_padding_that_is_not_zero_trits(model: Path, sound: Path) -> None:
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("byte", [0, 63, 64, -1])
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"])
-def test_an_int8_code_of_minus_128(tmp_path: Path, name: str, byte: int) -> None:
+def test_an_int8_code_of_minus_128_is_refused(tmp_path: Path, name: str, byte: int) -> None:
     model = tmp_path / "model"
     write_bundle(model, "int8", changes={"tie_word_embeddings": True})
     start, nbytes = values(model, name, "codes")
@@ -557,7 +563,7 @@ def test_an_int8_code_of_minus_128(tmp_path: Path, name: str, byte: int) -> None
     refuse(model, rf"weights\.bin: tensor {name}: its codes are not in -127\.\.127")
 
 
-def test_a_template_that_is_not_utf8(model: Path) -> None:
+def test_a_template_that_is_not_utf8_is_refused(model: Path) -> None:
     rewrite(model, "chat_template.jinja", b"{{ \xff }}")
     bundle = Bundle.open(model)
     with pytest.raises(BundleError, match=r"chat_template\.jinja: .*utf-8"):
@@ -569,7 +575,7 @@ def test_an_unlisted_template_is_not_used(model: Path) -> None:
     assert Bundle.open(model).chat_template is None
 
 
-def test_no_weights_at_all(model: Path) -> None:
+def test_a_bundle_without_weights_is_refused(model: Path) -> None:
     lie(model, put("tensors", value={}))
     rewrite(model, "weights.bin", b"")
     assert Bundle.open(model).tensors == {}
@@ -592,9 +598,9 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_lie_anywhere(spoiled: Path, sound: Path, data: st.DataObject) -> None:
-    """Another value at one place: refused, or what was opened is consistent with the files that are there."""
-    manifest = read(sound)
+def test_any_forgery_is_refused_or_consistent(spoiled: Path, sound_bundle: Path, data: st.DataObject) -> None:
+    """Set another value at one place: the bundle is refused, or consistent with its files."""
+    manifest = read(sound_bundle)
     place = data.draw(st.sampled_from([path for path in places(manifest) if path != ("sha256",)]))
     put(*place, value=data.draw(json_values | st.sampled_from([0, 1, 64, 128, 2**63, True, "float", [36], {}])))(
         manifest
@@ -610,5 +616,5 @@ def test_any_lie_anywhere(spoiled: Path, sound: Path, data: st.DataObject) -> No
     except (BundleError, UnsupportedError) as error:
         complaint = str(error)
     finally:
-        (spoiled / "manifest.json").write_bytes(contents(sound)["manifest.json"])
+        (spoiled / "manifest.json").write_bytes(contents(sound_bundle)["manifest.json"])
     assert not complaint or re.match(rf"{re.escape(str(spoiled))}/({'|'.join(FILES)}): ", complaint)

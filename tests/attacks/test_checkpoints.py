@@ -1,6 +1,6 @@
-"""Checkpoints made to mislead: one named case per abuse, each refused with a message that says what is wrong.
+"""Refuse misleading checkpoints: one named case per abuse, each with a message that says what is wrong.
 
-Every refusal must also be cheap: none may take more than a few MB, whatever sizes the file claims.
+Every refusal must also be cheap: it takes at most a few MB, for any sizes that the file claims.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _tensor(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dic
 
 
 def weights(header: dict[str, Any] | bytes, body: bytes = bytes(8), *, length: int | None = None) -> Attack:
-    """A sound folder, but for its model.safetensors."""
+    """Return a folder that is sound except for its model.safetensors."""
 
     def make(folder: Path) -> None:
         write_hf(folder)
@@ -50,7 +50,7 @@ def weights(header: dict[str, Any] | bytes, body: bytes = bytes(8), *, length: i
 
 
 def index(weight_map: Any) -> Attack:
-    """A sound folder of two shards, but for the map of its index."""
+    """Return a folder of two shards that is sound except for the map of its index."""
 
     def make(folder: Path) -> None:
         write_hf(folder, shards=2)
@@ -60,7 +60,7 @@ def index(weight_map: Any) -> Attack:
 
 
 def text(name: str, content: bytes | dict[str, Any]) -> Attack:
-    """A sound folder, but for one of its text files."""
+    """Return a folder that is sound except for one of its text files."""
 
     def make(folder: Path) -> None:
         write_hf(folder)
@@ -70,7 +70,7 @@ def text(name: str, content: bytes | dict[str, Any]) -> Attack:
 
 
 def llama2c(content: bytes | None = None, *, version: int = 0, **fields: Any) -> Attack:
-    """A llama2.c file of ``content``, or a sound one with another header."""
+    """Return a llama2.c file of ``content``, or a sound one with another header."""
 
     def make(folder: Path) -> Path:
         path = write_llama2c(folder, version)
@@ -82,7 +82,7 @@ def llama2c(content: bytes | None = None, *, version: int = 0, **fields: Any) ->
 
 
 def pieces(content: bytes) -> Attack:
-    """A sound llama2.c file with a tokenizer.bin of ``content``."""
+    """Return a sound llama2.c file with a tokenizer.bin of ``content``."""
 
     def make(folder: Path) -> Path:
         path = write_llama2c(folder)
@@ -96,11 +96,9 @@ def _same_tensor_in_two_shards(folder: Path) -> None:
     write_hf(folder, shards=2)
     index_path = folder / "model.safetensors.index.json"
     first, second = sorted(folder.glob("*.safetensors"))
-    one, other = (
-        name for name, shard in json.loads(index_path.read_text())["weight_map"].items() if shard == second.name
-    )
+    a, b = (name for name, shard in json.loads(index_path.read_text())["weight_map"].items() if shard == second.name)
     first.write_bytes(second.read_bytes())
-    write_json(index_path, {"weight_map": {one: first.name, other: second.name}})
+    write_json(index_path, {"weight_map": {a: first.name, b: second.name}})
 
 
 def _link_out_of_the_folder(folder: Path) -> Path:
@@ -143,7 +141,7 @@ def _folder_as_config(folder: Path) -> None:
 
 
 def _sparse_header(folder: Path) -> None:
-    """A file that is as long as it says, without taking any space."""
+    """Return a file of the length that it claims, without the space on the disk."""
     write_hf(folder)
     with (folder / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", 1 << 40))
@@ -161,9 +159,9 @@ def _sparse_vocabulary(folder: Path) -> Path:
     return path
 
 
-def _post_processor(ids: list[int], named: str = "<s>") -> dict[str, Any]:
+def _post_processor(ids: list[int], token: str = "<s>") -> dict[str, Any]:
     tokenizer = hf_tokenizer()
-    tokenizer["post_processor"]["special_tokens"] = {named: {"id": named, "ids": ids, "tokens": [named] * len(ids)}}
+    tokenizer["post_processor"]["special_tokens"] = {token: {"id": token, "ids": ids, "tokens": [token] * len(ids)}}
     return tokenizer
 
 
@@ -481,7 +479,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_attack_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_misleading_checkpoint_is_refused(tmp_path: Path, case: str) -> None:
     attack, error, message = CASES[case]
     path = attack(tmp_path) or tmp_path
     tracemalloc.start()
@@ -525,8 +523,8 @@ _YARN = {"type": "yarn", "factor": 2.0}
         ({"max_position_embeddings": 1 << 40}, r"configuration: max_position_embeddings must be an integer in 1"),
     ],
 )
-def test_what_the_family_refuses_names_the_checkpoint(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """The positions too, which nothing but running the model asks for."""
+def test_a_refusal_of_the_family_names_the_checkpoint(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """Check the positions too, which are read only to run the model."""
     sizes = {"intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
     checkpoint = open_checkpoint(write_hf(tmp_path, **(sizes | changes)))
     with pytest.raises(EdgedecError, match=f"^{tmp_path}: {message}") as caught:
@@ -535,7 +533,7 @@ def test_what_the_family_refuses_names_the_checkpoint(tmp_path: Path, changes: d
 
 
 @pytest.mark.parametrize("version", ["\x1b[2J", "a\nb", "x" * 9999])
-def test_what_a_library_quotes_is_made_harmless(tmp_path: Path, version: str) -> None:
+def test_messages_of_a_library_are_made_harmless(tmp_path: Path, version: str) -> None:
     write_hf(tmp_path)
     write_json(tmp_path / "tokenizer.json", hf_tokenizer(version=version))
     with pytest.raises(BundleError, match=r"tokenizer.json is not a usable tokenizer: Unknown tok") as caught:
@@ -545,7 +543,7 @@ def test_what_a_library_quotes_is_made_harmless(tmp_path: Path, version: str) ->
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_scale_that_is_no_number(tmp_path: Path, value: float) -> None:
+def test_a_scale_that_is_not_finite_is_refused(tmp_path: Path, value: float) -> None:
     path = write_llama2c(tmp_path, 2)
     data = path.read_bytes()
     first_scale = 256 + 5 * 8 * 4 + 13 * 8  # header, norms, the embedding's codes
@@ -556,7 +554,7 @@ def test_scale_that_is_no_number(tmp_path: Path, value: float) -> None:
     checkpoint.load("model.norm.weight")
 
 
-def test_weights_deleted_after_opening(tmp_path: Path) -> None:
+def test_weights_deleted_after_opening_are_an_error(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_hf(tmp_path))
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(BundleError, match=r"tensor 'model.norm.weight' cannot be read: No such file"):

@@ -1,4 +1,4 @@
-"""Question files made to mislead: each is refused with a message that names file, line, what is wrong and what is right."""
+"""Refuse misleading question files, with a message that names file, line, what is wrong and what is right."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refused_by_line(tmp_path: Path, name: str) -> None:
+def test_a_wrong_line_is_refused_by_its_number(tmp_path: Path, name: str) -> None:
     line, message = CASES[name]
     file = tmp_path / "q.jsonl"
     file.write_bytes(json.dumps(SOUND).encode() + b"\n\n" + line + b"\n")
@@ -80,14 +80,14 @@ def test_refused_by_line(tmp_path: Path, name: str) -> None:
     assert len(str(caught.value)) < 400 + len(str(file)), "a stranger's text is not poured over the terminal"
 
 
-def test_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + json.dumps(SOUND).encode())
     with pytest.raises(UsageError, match=r"line 1: must be one JSON object: Unexpected UTF-8 BOM"):
         read_items(file)
 
 
-def test_an_id_twice(tmp_path: Path) -> None:
+def test_a_repeated_id_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     file.write_text("\n".join(json.dumps(SOUND | {"id": name}) for name in ("x", "y", "x")))
     with pytest.raises(UsageError, match=r"line 3: id must be unique; line 1 has 'x' as well"):
@@ -108,14 +108,14 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n\t\n"])
-def test_no_question(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_questions_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "q.jsonl"
     file.write_bytes(content)
     with pytest.raises(UsageError, match=f"{re.escape(str(file))}: has no question; give one JSON object per line"):
         read_items(file)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
         read_items(tmp_path / "missing")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):

@@ -1,4 +1,6 @@
-"""What people hand to ``edgedec distil`` by mistake: one message that names it, before anything is trained or lost."""
+"""Refuse what people hand to ``edgedec distil`` by mistake: one message that names it, before anything is trained or
+lost.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def teacher(tmp_path: Path) -> Path:
 
 
 def distil(*words: object) -> tuple[int, str]:
-    """(exit code, stderr); an exception that was not foreseen passes through."""
+    """Return (exit code, stderr); an unexpected exception passes through."""
     result = CliRunner().invoke(app, ["distil", *map(str, words)], catch_exceptions=False)
     assert result.exit_code == 0 or result.stdout == ""
     return result.exit_code, result.stderr
@@ -75,19 +77,19 @@ def files() -> dict[Path, bytes]:
         (("--text", "teacher/config.json", "--text-tokens", "5"), "--text-tokens is for text that the teacher writes"),
     ],
 )
-def test_options_that_make_no_sense(teacher: Path, options: tuple[str, ...], message: str) -> None:
-    code, said = distil(teacher, "-o", "out", *SHORT, *options)
+def test_invalid_options_are_refused(teacher: Path, options: tuple[str, ...], message: str) -> None:
+    code, stderr = distil(teacher, "-o", "out", *SHORT, *options)
     assert code == 2
-    assert said.startswith("edgedec: ")
-    assert message in said
-    assert said.count("\n") == 1
+    assert stderr.startswith("edgedec: ")
+    assert message in stderr
+    assert stderr.count("\n") == 1
     assert not Path("out.run").exists()
 
 
-def test_groups_that_do_not_fit(teacher: Path) -> None:
-    code, said = distil(teacher, "-o", "out", *SHORT, "--group-size", "128")
+def test_groups_that_do_not_fit_are_refused(teacher: Path) -> None:
+    code, stderr = distil(teacher, "-o", "out", *SHORT, "--group-size", "128")
     assert code == 1
-    assert "has 32 columns, which groups of 128 do not divide; choose another --group-size, or 0" in said
+    assert "has 32 columns, which groups of 128 do not divide; choose another --group-size, or 0" in stderr
 
 
 @pytest.mark.parametrize(
@@ -99,15 +101,15 @@ def test_groups_that_do_not_fit(teacher: Path) -> None:
         ("lines.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 must be a JSON object"),
     ],
 )
-def test_text_that_cannot_be_learnt(teacher: Path, name: str, content: bytes, message: str) -> None:
+def test_unusable_text_is_refused(teacher: Path, name: str, content: bytes, message: str) -> None:
     Path(name).write_bytes(content)
-    code, said = distil(teacher, "-o", "out", *SHORT, "--text", name)
+    code, stderr = distil(teacher, "-o", "out", *SHORT, "--text", name)
     assert code == 2
-    assert message in said
+    assert message in stderr
     assert not Path("out.run").exists()
 
 
-def test_a_teacher_that_is_refused(teacher: Path) -> None:
+def test_an_unsuitable_teacher_is_refused(teacher: Path) -> None:
     config = json.loads((teacher / "config.json").read_text())
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: (teacher / "model.safetensors").write_bytes(b"\0" * 40), "model.safetensors"),
@@ -120,30 +122,30 @@ def test_a_teacher_that_is_refused(teacher: Path) -> None:
     for damage, message in cases:
         keep = {path: path.read_bytes() for path in teacher.iterdir()}
         damage()
-        code, said = distil(teacher, "-o", "out", *SHORT)
+        code, stderr = distil(teacher, "-o", "out", *SHORT)
         assert code in (1, 2)
-        assert said.startswith("edgedec: ")
-        assert message in said
+        assert stderr.startswith("edgedec: ")
+        assert message in stderr
         assert not Path("out.run").exists()
         for path, content in keep.items():
             path.write_bytes(content)
 
 
-def test_a_tokenizer_of_another_model(teacher: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused(teacher: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens([f"more {number}" for number in range(10)])
     tokenizer.save("tokenizer.json")
-    code, said = distil(teacher, "-o", "out", *SHORT, "--tokenizer", "tokenizer.json")
+    code, stderr = distil(teacher, "-o", "out", *SHORT, "--tokenizer", "tokenizer.json")
     assert code == 1
-    assert "tokenizer.json: has token id 267" in said
-    assert "the model's vocabulary ends at 263" in said
+    assert "tokenizer.json: has token id 267" in stderr
+    assert "the model's vocabulary ends at 263" in stderr
 
 
 @pytest.mark.parametrize("method", ["ternary", "float"])
-@pytest.mark.parametrize("what", ["a file", "a folder", "a model", "the teacher"])
-def test_an_output_that_is_somebody_elses(teacher: Path, what: str, method: str) -> None:
-    """A float student once would have replaced any Hugging Face folder, its teacher's too."""
-    match what:
+@pytest.mark.parametrize("kind", ["a file", "a folder", "a model", "the teacher"])
+def test_an_output_of_another_program_is_refused(teacher: Path, kind: str, method: str) -> None:
+    """Check this because a float student once would have replaced any Hugging Face folder, its teacher's too."""
+    match kind:
         case "a file":
             Path("out").write_text("dear diary")
         case "a folder":
@@ -152,49 +154,49 @@ def test_an_output_that_is_somebody_elses(teacher: Path, what: str, method: str)
         case "a model":
             write_teacher(Path("out"), seed=1)
     before = files()
-    code, said = distil(teacher, "-o", "teacher" if what == "the teacher" else "out", *SHORT, "--method", method)
+    code, stderr = distil(teacher, "-o", "teacher" if kind == "the teacher" else "out", *SHORT, "--method", method)
     assert code == 2
-    assert "cannot write " in said
-    assert "choose another -o" in said
+    assert "cannot write " in stderr
+    assert "choose another -o" in stderr
     assert files() == before
 
 
-def test_the_working_folder_as_output(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_is_refused_as_output(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(teacher)
-    code, said = distil(".", "-o", ".", *SHORT)
+    code, stderr = distil(".", "-o", ".", *SHORT)
     assert code == 2
-    assert "it is the teacher; choose another -o" in said
+    assert "it is the teacher; choose another -o" in stderr
 
 
-def test_a_run_folder_that_is_somebody_elses(teacher: Path) -> None:
+def test_a_run_folder_of_another_program_is_refused(teacher: Path) -> None:
     Path("out.run").mkdir()
     Path("out.run/checkpoint.pt").write_text("mine")
-    for more in ((), ("--restart",)):
-        code, said = distil(teacher, "-o", "out", *SHORT, *more)
+    for options in ((), ("--restart",)):
+        code, stderr = distil(teacher, "-o", "out", *SHORT, *options)
         assert code == 2
-        assert "out.run: it holds other files and no run.json; choose another -o" in said
+        assert "out.run: it holds other files and no run.json; choose another -o" in stderr
         assert Path("out.run/checkpoint.pt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("file", ["run.json", "checkpoint.pt"])
-def test_a_damaged_run_and_the_way_out(teacher: Path, file: str) -> None:
+def test_a_damaged_run_names_the_way_out(teacher: Path, file: str) -> None:
     assert distil(teacher, "-o", "out", *SHORT)[0] == 0
     path = Path("out.run") / file
     path.write_bytes(path.read_bytes()[:-20])
-    code, said = distil(teacher, "-o", "out", *SHORT)
+    code, stderr = distil(teacher, "-o", "out", *SHORT)
     assert code == 1
-    assert f"out.run/{file} is damaged; add --restart to train from the beginning" in said
+    assert f"out.run/{file} is damaged; add --restart to train from the beginning" in stderr
     assert Path("out/model.safetensors").exists()
     assert distil(teacher, "-o", "out", *SHORT, "--restart")[0] == 0
 
 
-def test_a_learning_rate_that_bursts_the_model(teacher: Path) -> None:
-    """What was good before stays good; the message says where it burst."""
-    code, said = distil(
+def test_a_learning_rate_that_diverges_is_reported(teacher: Path) -> None:
+    """Check that the last good checkpoint stays, and that the message says where the model diverged."""
+    code, stderr = distil(
         teacher, "-o", "out", *SHORT, "--method", "float", "--learning-rate", "1e38", "--warmup-steps", "0"
     )
     assert code == 1
-    *_, message = said.splitlines()
+    *_, message = stderr.splitlines()
     assert "training stopped at step" in message
     assert "is the first value that is not finite" in message or "is not finite" in message
     assert "Try a smaller --learning-rate (now 1e+38)" in message
@@ -204,8 +206,8 @@ def test_a_learning_rate_that_bursts_the_model(teacher: Path) -> None:
         assert all(torch.isfinite(tensor).all() for tensor in folder.load()["model"].values())
 
 
-def test_a_full_disk(teacher: Path) -> None:
-    """A limit on the size of files, which the first checkpoint passes: without it the run ends well."""
+def test_a_full_disk_is_an_error(teacher: Path) -> None:
+    """Limit the size of files, which the first checkpoint exceeds; without it the run succeeds."""
     options = ["--text-tokens", "100", "--precision", "float32", "--layers", "8"]
     command = [sys.executable, "-m", "edgedec", "distil", str(teacher), "-o", "out", *SHORT, *options]
     run = subprocess.run(
@@ -222,7 +224,7 @@ def test_a_full_disk(teacher: Path) -> None:
     assert distil(teacher, "-o", "out", *SHORT, *options)[0] == 0
 
 
-def test_ctrl_c_while_the_teacher_writes(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_sampling_ends_the_run(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample: Callable[..., object] = text_module._sample
     calls: list[int] = []
 
@@ -233,8 +235,8 @@ def test_ctrl_c_while_the_teacher_writes(teacher: Path, monkeypatch: pytest.Monk
         return sample(*rest)
 
     monkeypatch.setattr(text_module, "_sample", interrupted)
-    code, said = distil(teacher, "-o", "out", *SHORT)
-    assert (code, said) == (130, "stopped; the same command goes on from the last checkpoint\n")
+    code, stderr = distil(teacher, "-o", "out", *SHORT)
+    assert (code, stderr) == (130, "stopped; the same command goes on from the last checkpoint\n")
     assert len(list(Path("out.run").glob("text-*/*.npy"))) == 2
     assert distil(teacher, "-o", "out", *SHORT)[0] == 0
     assert len(calls) == 1 + len(list(Path("out.run").glob("text-*/*.npy")))

@@ -1,4 +1,6 @@
-"""Readers take the inputs that campaigns kept, and new ones; campaigns were long enough (docs/reports/fuzzing.md)."""
+"""Check the readers on the inputs that campaigns kept, and on new ones, and the length of campaigns
+(docs/reports/fuzzing.md).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tests.attacks.fuzz.property import Finding, check
 from tests.attacks.fuzz.targets import TARGETS, Target
 from tests.attacks.fuzz.unguided import run_unguided
 
-INPUTS, GUIDED_INPUTS = 100_000, 20_000  # of each reader, at least; guided by coverage in the last campaign
+# minimum inputs of each reader; minimum of those guided by coverage in the last campaign
+INPUTS, GUIDED_INPUTS = 100_000, 20_000
 MAX_CORPUS_BYTES = 1_500_000
 UNGUIDED_INPUTS = 2000
 BY_NAME = {target.name: target for target in TARGETS}
@@ -34,7 +37,7 @@ each_reader = pytest.mark.parametrize("reader", list(BY_NAME))
 
 
 @each_reader
-def test_seeds_are_made_the_same_every_time_and_some_are_read(reader: str, tmp_path: Path) -> None:
+def test_seeds_are_the_same_every_time_and_some_are_read(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
     seeds = list(target.seeds())
     assert seeds == list(target.seeds())
@@ -43,15 +46,15 @@ def test_seeds_are_made_the_same_every_time_and_some_are_read(reader: str, tmp_p
 
 @pytest.mark.thorough(sample=7)
 @each_reader
-def test_kept_inputs(reader: str, tmp_path: Path) -> None:
-    target, kept = BY_NAME[reader], corpus.kept_inputs(reader)
-    refusals = [check(target, data, tmp_path, traced=False) for data in kept.values()]
+def test_kept_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
+    target, inputs = BY_NAME[reader], corpus.kept_inputs(reader)
+    refusals = [check(target, data, tmp_path, traced=False) for data in inputs.values()]
     assert len(set(refusals)) > 5, "they reach what is wrong in many ways"
     assert None in refusals, "and what is right"
 
 
 @each_reader
-def test_some_new_inputs(reader: str, tmp_path: Path) -> None:
+def test_some_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
     origins = [*target.seeds(), *corpus.kept_inputs(reader).values()]
     assert run_unguided(target, origins, 20, 0, tmp_path)["inputs"] == 20
@@ -59,7 +62,7 @@ def test_some_new_inputs(reader: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @each_reader
-def test_many_new_inputs(reader: str, tmp_path: Path) -> None:
+def test_many_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
     origins = [*target.seeds(), *corpus.kept_inputs(reader).values()]
     counts = run_unguided(target, origins, UNGUIDED_INPUTS, 1, tmp_path)
@@ -68,8 +71,8 @@ def test_many_new_inputs(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_guided_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rounds: the second goes on where the first ended, with what it found."""
+def test_a_guided_campaign_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run two rounds: the second continues with what the first found."""
     pytest.importorskip("atheris", reason="pip install atheris")
     monkeypatch.setattr(campaign, "FOLDER", tmp_path)
     monkeypatch.setattr(campaign, "ROUND_INPUTS", 1000)
@@ -78,15 +81,15 @@ def test_a_guided_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     first = len(list((folder / "corpus").iterdir()))
     assert campaign.main(["--readers", "vocab-listing", "--inputs", "1500"]) == 0
     rounds = json.loads((folder / "state.json").read_text())["rounds"]
-    assert [one["inputs"] for one in rounds] == [1000, 1000]
-    assert all(one["read"] > 10 and one["refused"] > 100 and one["edges"] > 30 for one in rounds)
+    assert [entry["inputs"] for entry in rounds] == [1000, 1000]
+    assert all(entry["read"] > 10 and entry["refused"] > 100 and entry["edges"] > 30 for entry in rounds)
     assert len(list((folder / "corpus").iterdir())) >= first > len(list(BY_NAME["vocab-listing"].seeds()))
 
 
-# --- what is kept of campaigns
+# --- kept results of campaigns
 
 
-def test_corpus_is_small_and_of_readers_that_there_are() -> None:
+def test_the_corpus_is_small_and_belongs_to_existing_readers() -> None:
     files = list(corpus.CORPUS.iterdir())
     assert {path.name for path in files} == {f"{name}.tar.xz" for name in BY_NAME}
     assert sum(path.stat().st_size for path in files) < MAX_CORPUS_BYTES
@@ -100,16 +103,16 @@ def test_the_same_inputs_are_packed_into_the_same_bytes() -> None:
 
 def test_minimised_inputs_reach_as_much(tmp_path: Path) -> None:
     target = BY_NAME["vocab-listing"]
-    good = next(iter(target.seeds()))
-    inputs = {"good": good, "longer": good + good[-8:].replace(b"he", b"ah"), "bad": b"x", "other": b"y"}
-    assert set(corpus.minimised(target, inputs, tmp_path)) >= {good, b"x"}
+    seed = next(iter(target.seeds()))
+    inputs = {"good": seed, "longer": seed + seed[-8:].replace(b"he", b"ah"), "bad": b"x", "other": b"y"}
+    assert set(corpus.minimised(target, inputs, tmp_path)) >= {seed, b"x"}
     assert b"y" not in corpus.minimised(target, inputs, tmp_path), "it reaches what x reaches"
 
 
 @each_reader
-def test_campaigns_were_long_enough(reader: str) -> None:
-    campaigns = [one for one in results.read() if one["reader"] == reader]
-    assert sum(one["inputs"] for one in campaigns) >= INPUTS
+def test_campaigns_had_enough_inputs(reader: str) -> None:
+    campaigns = [entry for entry in results.read() if entry["reader"] == reader]
+    assert sum(entry["inputs"] for entry in campaigns) >= INPUTS
     last = campaigns[-1]
     assert last["guided"] >= GUIDED_INPUTS
     assert last["findings"] == 0, "a finding is mended, has a test of its own, and is fuzzed again"
@@ -117,29 +120,29 @@ def test_campaigns_were_long_enough(reader: str) -> None:
     assert last["read"] > last["inputs"] // 100, "inputs that are refused at once find nothing"
 
 
-def test_documented_results_are_those_that_are_kept() -> None:
+def test_documented_results_equal_the_stored_ones() -> None:
     assert results.table(results.read()) in results.DOCS.read_text("utf-8")
 
 
 def test_every_reader_has_a_target() -> None:
-    """A new file among the readers belongs to a target, which then needs a campaign."""
+    """Check this because a new reader needs a campaign."""
     folder = Path(untrusted.__file__).parent
-    there = {
+    modules = {
         path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.py") if path.stem != "__init__"
     }
-    assert there == frozenset().union(*(target.modules for target in TARGETS))
+    assert modules == frozenset().union(*(target.modules for target in TARGETS))
 
 
 @each_reader
-def test_seeds_run_the_modules_that_the_target_names(reader: str, tmp_path: Path) -> None:
+def test_seeds_run_the_modules_of_their_target(reader: str, tmp_path: Path) -> None:
     target, folder = BY_NAME[reader], Path(untrusted.__file__).parent
-    seen = set()
+    called_modules = set()
 
     def called(frame: types.FrameType, event: str, _argument: Any) -> None:
         if event == "call" and frame.f_code.co_name != "<module>":
             name = frame.f_code.co_filename
             if Path(name).is_relative_to(folder):
-                seen.add(Path(name).relative_to(folder).with_suffix("").as_posix())
+                called_modules.add(Path(name).relative_to(folder).with_suffix("").as_posix())
 
     before = sys.getprofile()
     sys.setprofile(called)
@@ -148,10 +151,10 @@ def test_seeds_run_the_modules_that_the_target_names(reader: str, tmp_path: Path
             check(target, seed, tmp_path, traced=False)
     finally:
         sys.setprofile(before)
-    assert target.modules <= seen
+    assert target.modules <= called_modules
 
 
-# --- what the property notices
+# --- the property
 
 
 def _reads(action: Callable[[Path], None]) -> Target:
@@ -184,11 +187,11 @@ def _divide(folder: Path) -> None:
 
 
 class _Panic(BaseException):
-    """As the tokenizers library raises them."""
+    """Model a panic of the tokenizers library."""
 
 
 @pytest.mark.parametrize(
-    ("action", "what"),
+    ("action", "signature"),
     [
         (_raise(KeyError("a")), "KeyError escapes: 'a'"),
         (_raise(MemoryError()), "MemoryError escapes"),
@@ -207,8 +210,8 @@ class _Panic(BaseException):
         (_divide, "RuntimeWarning escapes: divide by zero"),
     ],
 )
-def test_the_property_notices(tmp_path: Path, action: Callable[[Path], None], what: str) -> None:
-    with pytest.raises(Finding, match=what):
+def test_the_property_detects_violations(tmp_path: Path, action: Callable[[Path], None], signature: str) -> None:
+    with pytest.raises(Finding, match=signature):
         check(_reads(action), b"GGUF", tmp_path, traced=True)
 
 
@@ -218,7 +221,7 @@ def _work_for_ever(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("action", [_work_for_ever, lambda folder: time.sleep(600), _swallow_the_clock])
-def test_the_property_notices_what_takes_long(
+def test_the_property_detects_endless_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[Path], None]
 ) -> None:
     for limit in ("MAX_SECONDS", "MAX_WAITED_SECONDS"):
@@ -229,13 +232,13 @@ def test_the_property_notices_what_takes_long(
     assert time.perf_counter() - start < 300, "it waited until the sleep was over"
 
 
-def test_the_property_takes_refusals_and_reading(tmp_path: Path) -> None:
+def test_the_property_accepts_refusals_and_reading(tmp_path: Path) -> None:
     assert check(_reads(lambda folder: None), b"", tmp_path) is None
     assert check(_reads(_refuse("FOLDER/model.gguf: no")), b"", tmp_path) == f"{tmp_path}/model.gguf: no"
 
 
 def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that looks a key up without asking whether it is there."""
+    """Plant a reader that looks a key up without a check for its presence."""
     real = tokenizer.special_ids
 
     def planted(header: Any, vocab_size: int) -> Any:
@@ -252,26 +255,26 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert caught.value.signature.startswith("KeyError escapes")
 
 
-# --- what inputs are made of
+# --- inputs
 
 
 @pytest.mark.parametrize("contents", [[b"a"], [b"a", b"", b"bcd"], [b"", b""]])
-def test_framing(contents: list[bytes]) -> None:
+def test_framing_can_be_undone(contents: list[bytes]) -> None:
     assert unframed(framed(contents), len(contents)) == contents
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\xff" * 9, b"\x01\0\0\0"])
-def test_any_bytes_are_files(data: bytes) -> None:
+def test_any_bytes_can_be_split_into_files(data: bytes) -> None:
     assert len(unframed(data, 3)) == 3
 
 
 @each_reader
-def test_mutations_repeat_themselves_and_stay_short(reader: str) -> None:
+def test_mutations_are_repeatable_and_short(reader: str) -> None:
     target = BY_NAME[reader]
     for seed in target.seeds():
         first, second = ([target.mutate(random.Random(at), seed) for at in range(30)] for _ in range(2))
         assert first == second
-        assert sum(one != seed for one in first) > 15
+        assert sum(mutated != seed for mutated in first) > 15
         assert max(map(len, first)) <= 1 << 15
     noise = random.Random(0).randbytes(200)
     assert all(isinstance(target.mutate(random.Random(at), noise), bytes) for at in range(30))

@@ -1,6 +1,6 @@
-"""GGUF files made to mislead: one named case per abuse, and any number of random ones.
+"""Refuse misleading GGUF files: one named case per abuse, and any number of random ones.
 
-Every refusal names the file and is cheap: none may take more than a few MB, whatever sizes the file claims.
+Every refusal names the file and is cheap: it takes at most a few MB, for any sizes that the file claims.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def model(**changes: Any) -> bytes:
 
 
 def with_tensor(**changes: Any) -> bytes:
-    """A sound file but for its first tensor, a matrix of 13 rows of 8."""
-    first, *others = tensors()
+    """Return a file that is sound except for its first tensor, a matrix of 13 rows of 8."""
+    first, *further = tensors()
     fields: dict[str, Any] = {
         "name": first.name,
         "sizes": first.sizes,
         "kind": first.kind,
         "data": first.data,
     } | changes
-    return file_bytes(metadata(), [RawTensor(**fields), *others])
+    return file_bytes(metadata(), [RawTensor(**fields), *further])
 
 
 def entry(key: str | bytes, value: Any) -> bytes:
@@ -58,7 +58,7 @@ def nested(depth: int) -> Raw:
 
 
 def sparse(folder: Path) -> bytes:
-    """A terabyte, none of which is there; the file is made here and not from bytes."""
+    """Return a sparse file of a terabyte, which is made here and not from bytes."""
     with (folder / "model.gguf").open("wb") as file:
         file.write(file_bytes([("a", array(builder.STRING, 1 << 36))], []))
         file.truncate(1 << 40)
@@ -67,7 +67,7 @@ def sparse(folder: Path) -> bytes:
 
 _TOKENS = "tokenizer__ggml__tokens"
 CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]] = {
-    # --- the front
+    # --- header
     "only the magic": (
         b"GGUF",
         BundleError,
@@ -335,7 +335,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_attack_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_misleading_file_is_refused(tmp_path: Path, case: str) -> None:
     content, error, message = CASES[case]
     path = tmp_path / "model.gguf"
     if callable(content):
@@ -364,8 +364,8 @@ def test_attack_is_refused(tmp_path: Path, case: str) -> None:
         ({"general__architecture": "qwen2"}, r"00002-of-00002.gguf: its general.architecture is not that of"),
     ],
 )
-def test_parts_that_lie(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """The first has the tensors, the second more of the metadata than it should."""
+def test_misleading_parts_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """Put the tensors into the first part, and more of the metadata than allowed into the second."""
     counts: dict[str, Any] = {"split__count": 2, "split__tensors__count": 11}
     lies = {key: value for key, value in changes.items() if key.startswith("split")}
     first = metadata(split__no=0, **(counts | lies))
@@ -386,7 +386,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_codes_that_no_trit_has(tmp_path: Path) -> None:
+def test_codes_without_a_trit_are_refused(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"llama__embedding_length": 256}
     block = RawTensor(b"token_embd.weight", (256, 13), builder.TQ2_0, b"\xff" * 66 * 13)
     (tmp_path / "m.gguf").write_bytes(file_bytes(metadata(**changes), [block]))
@@ -395,7 +395,7 @@ def test_codes_that_no_trit_has(tmp_path: Path) -> None:
         checkpoint.load("model.embed_tokens.weight")
 
 
-def test_file_cut_after_opening(tmp_path: Path) -> None:
+def test_a_file_cut_after_opening_is_an_error(tmp_path: Path) -> None:
     path = builder.write_model(tmp_path)
     checkpoint = open_checkpoint(path)
     path.write_bytes(path.read_bytes()[:-100])
@@ -404,7 +404,7 @@ def test_file_cut_after_opening(tmp_path: Path) -> None:
 
 
 def read_all(path: Path, content: bytes) -> bool:
-    """Whether ``content`` was read; anything but that or an EdgedecError that names the file escapes."""
+    """Return whether ``content`` was read; any error but an EdgedecError that names the file passes through."""
     path.write_bytes(content)
     refusal = None
     tracemalloc.start()
@@ -428,15 +428,15 @@ _PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 
 
 @pytest.fixture(scope="module")
-def sound() -> bytes:
+def sound_file() -> bytes:
     first = RawTensor(b"blk.1.attn_q.weight", (256, 4), builder.TQ2_0, bytes(66 * 4))
     return file_bytes(metadata(), [*tensors(), first])
 
 
 @_PATIENT
 @given(data=st.data())
-def test_bytes_changed(tmp_path: Path, sound: bytes, data: st.DataObject) -> None:
-    content = bytearray(sound)
+def test_changed_bytes_are_read_or_refused(tmp_path: Path, sound_file: bytes, data: st.DataObject) -> None:
+    content = bytearray(sound_file)
     header = len(file_bytes(metadata(), []))
     place = st.one_of(st.integers(0, header), st.integers(0, len(content) - 1))
     for at in data.draw(st.lists(place, min_size=1, max_size=4)):
@@ -446,8 +446,8 @@ def test_bytes_changed(tmp_path: Path, sound: bytes, data: st.DataObject) -> Non
 
 @_PATIENT
 @given(data=st.data())
-def test_numbers_replaced(tmp_path: Path, sound: bytes, data: st.DataObject) -> None:
-    content = bytearray(sound)
+def test_replaced_numbers_are_read_or_refused(tmp_path: Path, sound_file: bytes, data: st.DataObject) -> None:
+    content = bytearray(sound_file)
     width = data.draw(st.sampled_from([4, 8]))
     at = data.draw(st.integers(4, len(content) - width))
     value = data.draw(st.sampled_from([0, 1, 2, 7, 8, 9, 31, 33, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]))
@@ -458,12 +458,12 @@ def test_numbers_replaced(tmp_path: Path, sound: bytes, data: st.DataObject) -> 
 
 @_PATIENT
 @given(data=st.data())
-def test_spliced_and_cut(tmp_path: Path, sound: bytes, data: st.DataObject) -> None:
-    place = st.integers(0, len(sound))
+def test_spliced_and_cut_files_are_read_or_refused(tmp_path: Path, sound_file: bytes, data: st.DataObject) -> None:
+    place = st.integers(0, len(sound_file))
     first, second = sorted((data.draw(place), data.draw(place)))
-    middle = data.draw(st.one_of(st.just(b""), st.just(sound[first:second] * 2), st.binary(max_size=40)))
-    end = data.draw(st.sampled_from([sound[second:], b""]))
-    read_all(tmp_path / "m.gguf", sound[:first] + middle + end)
+    middle = data.draw(st.one_of(st.just(b""), st.just(sound_file[first:second] * 2), st.binary(max_size=40)))
+    end = data.draw(st.sampled_from([sound_file[second:], b""]))
+    read_all(tmp_path / "m.gguf", sound_file[:first] + middle + end)
 
 
 @_PATIENT
@@ -485,8 +485,9 @@ def test_spliced_and_cut(tmp_path: Path, sound: bytes, data: st.DataObject) -> N
         max_size=5,
     )
 )
-def test_metadata_replaced(tmp_path: Path, entries: list[tuple[str, Any]]) -> None:
-    """Well-formed, and nonsense."""
+def test_well_formed_nonsense_in_the_metadata_is_read_or_refused(
+    tmp_path: Path, entries: list[tuple[str, Any]]
+) -> None:
     read_all(tmp_path / "m.gguf", file_bytes(metadata() | dict(entries), tensors()))
 
 

@@ -1,6 +1,6 @@
-"""Damaged and lying programs of the accelerator: each is refused with a message that names the file.
+"""Refuse damaged and forged programs of the accelerator, with a message that names the file.
 
-A lie is signed again, as its maker would, so that the check it is aimed at is reached and not only the hash.
+A forgery is signed again, as its maker would sign it, so that the check under test is reached and not only the hash.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ def program() -> Program:
 
 
 @pytest.fixture(scope="module")
-def sound(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound_program(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "program"
     save_program(program, path)
     return path
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "program"))
+def folder(sound_program: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound_program, tmp_path / "program"))
 
 
 @pytest.fixture(scope="module")
 def bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that many copies go to."""
+    """Return a folder to which many copies go."""
     return tmp_path_factory.mktemp("bits")
 
 
 def sign(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest with the hash that it must have, last as the writer has it."""
+    """Write a manifest with its hash, which is the last key like the writer's."""
     content = {key: value for key, value in manifest.items() if key != "sha256"} | {"sha256": "0" * 64}
     text = json.dumps(content, indent=1).encode()
     before, _, after = text.rpartition(b"0" * 64)
     (folder / MANIFEST).write_bytes(before + manifest_hash(text, "0" * 64).encode() + after)
 
 
-def refused(folder: Path, named: str, message: str = "", error: type[EdgedecError] = BundleError) -> None:
+def refused(folder: Path, file_name: str, message: str = "", error: type[EdgedecError] = BundleError) -> None:
     with pytest.raises(error, match=message or None) as caught:
         load_program(folder)
-    assert str(folder / named) in str(caught.value)
+    assert str(folder / file_name) in str(caught.value)
 
 
-def test_what_was_saved_is_loaded(program: Program, sound: Path) -> None:
-    loaded = load_program(sound)
+def test_a_saved_program_is_loaded(program: Program, sound_program: Path) -> None:
+    loaded = load_program(sound_program)
     assert loaded.sha256 == program.sha256
     assert np.array_equal(loaded.image, program.image)
     for name in ("config", "instructions", "names", "commit", "input_beats", "cache_beats", "host"):
         assert getattr(loaded, name) == getattr(program, name), name
 
 
-def test_it_takes_the_place_of_a_program_and_of_nothing_else(program: Program, folder: Path, tmp_path: Path) -> None:
+def test_saving_replaces_a_program_and_nothing_else(program: Program, folder: Path, tmp_path: Path) -> None:
     save_program(program, folder)
     assert load_program(folder).sha256 == program.sha256
     (tmp_path / "mine").mkdir()
@@ -89,10 +89,10 @@ def test_it_takes_the_place_of_a_program_and_of_nothing_else(program: Program, f
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=25, deadline=None)
 @given(at=st.integers(0, 1 << 30), bit=st.integers(0, 7))
-def test_any_changed_bit_is_noticed(
-    sound: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: int, bit: int
+def test_any_changed_bit_is_detected(
+    sound_program: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: int, bit: int
 ) -> None:
-    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("bit") / "program"))
+    folder = Path(shutil.copytree(sound_program, tmp_path_factory.mktemp("bit") / "program"))
     data = bytearray((folder / name).read_bytes())
     data[at % len(data)] ^= 1 << bit
     (folder / name).write_bytes(data)
@@ -103,20 +103,20 @@ def test_any_changed_bit_is_noticed(
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("size", [0, 1, -1])
-def test_a_cut_file_is_noticed(folder: Path, name: str, size: int) -> None:
+def test_a_cut_file_is_detected(folder: Path, name: str, size: int) -> None:
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[:size])
     refused(folder, name)
 
 
 @pytest.mark.parametrize("name", [CODE, IMAGE])
-def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
+def test_a_missing_file_is_detected(folder: Path, name: str) -> None:
     (folder / name).unlink()
     refused(folder, name, "missing")
 
 
 def _code(folder: Path, manifest: Manifest, change: Callable[[bytearray], None]) -> None:
-    """Other instructions, signed."""
+    """Write other instructions, signed."""
     data = bytearray((folder / CODE).read_bytes())
     change(data)
     (folder / CODE).write_bytes(data)
@@ -138,14 +138,14 @@ def _bytes(at: int, value: int) -> Callable[[Path, Manifest], None]:
 
 
 def _short(folder: Path, manifest: Manifest) -> None:
-    """An image that ends before the last READ."""
+    """Write an image that ends before the last READ."""
     data = (folder / IMAGE).read_bytes()[:-64]
     (folder / IMAGE).write_bytes(data)
     manifest["files"][IMAGE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 @pytest.mark.parametrize(
-    ("change", "named", "message"),
+    ("change", "file_name", "message"),
     [
         (_set("config", "slots", to=3), MANIFEST, "of another configuration"),
         (_set("config", "slots", to=9), MANIFEST, "slots must be 1 to 8"),
@@ -172,11 +172,13 @@ def _short(folder: Path, manifest: Manifest) -> None:
         (_bytes(16, 1), CODE, "it is cut short"),
     ],
 )
-def test_a_lie_is_noticed(folder: Path, change: Callable[[Path, Manifest], None], named: str, message: str) -> None:
+def test_a_forgery_is_detected(
+    folder: Path, change: Callable[[Path, Manifest], None], file_name: str, message: str
+) -> None:
     manifest = json.loads((folder / MANIFEST).read_bytes())
     change(folder, manifest)
     sign(folder, manifest)
-    refused(folder, named, message)
+    refused(folder, file_name, message)
 
 
 def test_another_version_is_refused(folder: Path) -> None:
@@ -185,5 +187,5 @@ def test_another_version_is_refused(folder: Path) -> None:
     refused(folder, MANIFEST, "version 2, this edgedec reads 1", UnsupportedError)
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "", "no compiled program", UsageError)

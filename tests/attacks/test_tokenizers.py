@@ -1,4 +1,4 @@
-"""Tokenizers made to mislead: compiled maps that lead the library, which trusts them, out of what they hold."""
+"""Refuse misleading tokenizers, whose compiled maps lead the library, which trusts them, past their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAF, _VALUE = 1 << 8, 1 << 31
 
 
 def charsmap(changes: dict[int, int] | None = None, *, size: int | None = None, texts: bytes = b"xy\0") -> bytes:
-    """One that makes "t" a "xy", but for units that are changed, or the size that is claimed."""
+    """Encode a map of "t" to "xy", with changed units, or another claimed size."""
     units = dict.fromkeys(range(256), 0) | {116: 116 | _LEAF | 2 << 10, 118: _VALUE} | (changes or {})
     trie = struct.pack(f"<{len(units)}I", *units.values())
     return struct.pack("<I", len(trie) if size is None else size) + trie + texts
@@ -66,7 +66,9 @@ CASES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("write", [in_json, in_a_sequence_with_a_spelled_key, in_sentencepiece])
 @pytest.mark.parametrize("case", CASES)
-def test_compiled_map_is_refused(tmp_path: Path, case: str, write: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_compiled_map_is_refused(
+    tmp_path: Path, case: str, write: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     data, message = CASES[case]
     if write is in_sentencepiece and not data:
         pytest.skip("a model without a map has no rules")
@@ -79,7 +81,7 @@ def test_compiled_map_is_refused(tmp_path: Path, case: str, write: Any, capfd: p
 
 @pytest.mark.parametrize("write", [in_json, in_a_sequence_with_a_spelled_key, in_sentencepiece])
 def test_a_sound_map_is_read(tmp_path: Path, write: Any) -> None:
-    """Trees that come back to themselves are sound: what is matched is as long as the text."""
+    """Check that trees which return to themselves are accepted, because a match is at most as long as the text."""
     for units in ({}, {0: 0, 116: 116 | _LEAF | 118 << 10, 2: _VALUE}):
         checked = read_tokenizer(write(tmp_path, charsmap(units)), 13)
         normalized = Tokenizer.from_str(checked.json).normalizer.normalize_str("t")
@@ -102,15 +104,19 @@ _CUT = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stri
     ],
     ids=["characters without a token", "words without a token", "what is written cannot be read"],
 )
-def test_what_the_library_would_refuse_later(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """At the first prompt with such a character, or when a bundle is opened."""
+def test_errors_that_the_library_raises_later_are_found_when_reading(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """Check errors of the first prompt with such a character, or of opening a bundle."""
     path = write_json(tmp_path / "tokenizer.json", hf_tokenizer(**changes))
     with pytest.raises(BundleError, match=rf"tokenizer.json is not a usable tokenizer: .*{message}"):
         read_tokenizer(path, 13)
 
 
-def test_the_last_id_is_looked_at_before_the_library_counts_up_to_it(tmp_path: Path) -> None:
-    """It takes half a minute to write a tokenizer with this id, as is done where padding or truncation go."""
+def test_the_last_id_is_checked_before_the_library_counts_up_to_it(tmp_path: Path) -> None:
+    """Check this because it takes half a minute to write a tokenizer with this id, which padding or truncation would
+    do.
+    """
     model = {"type": "BPE", "vocab": {"<s>": 1, "a": 3, "ab": (1 << 31) - 1}, "merges": []}
     path = write_json(tmp_path / "tokenizer.json", hf_tokenizer(model=model, truncation=_CUT, added_tokens=[]))
     start = time.process_time()

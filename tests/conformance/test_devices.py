@@ -1,4 +1,4 @@
-"""One suite over the devices of edgedec.device, through the one driver: what an accelerator does, and how it fails.
+"""Run one suite over the devices of edgedec.device, through the one driver: what an accelerator does, and how it fails.
 
 On ``sim`` the registers and errors are the RTL's, so what passes on both says that ``interpreter`` has the RTL's semantics.
 """
@@ -35,10 +35,10 @@ from tests.runtime.devices.support.fake_board import open_on, simulated_board
 from tests.sim.support.make_small_top import CONFIG
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pynq": {},  # on a simulated board around ``interpreter``
+    "pynq": {},  # options of a simulated board around ``interpreter``
     "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
-    "uart": {},  # over a pseudo-terminal, the other side in Python around ``interpreter``
+    "uart": {},  # options of a pseudo-terminal, whose other side is in Python around ``interpreter``
 }
 SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 BOARD = pytest.mark.skipif(
@@ -63,7 +63,7 @@ def embedding() -> Any:
 
 @pytest.fixture(params=DEVICES)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens devices of one name."""
+    """Return a function that opens devices of one name."""
     devices: list[Device] = []
     lines: list[PseudoTerminal] = []
 
@@ -101,23 +101,23 @@ def driver(device: Device) -> Iterator[Driver]:
 
 
 class Both:
-    """A driver beside the integer model: whatever it reads must be the model's."""
+    """Run a driver together with the integer model, and compare all results."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.model = driver, MODEL.open()
 
     def run(self, ids: list[int], parents: list[int] | None = None) -> None:
-        """A pass with whole rows; ``parents``: of a tree, -1 for what follows the committed ones."""
+        """Run a pass with whole rows; ``parents`` are those of a tree, with -1 for what follows the committed rows."""
         n = len(ids)
         positions, visible = _tree(list(range(-1, n - 1)) if parents is None else parents, self.driver.length)
         array, rows = np.array(ids, np.int32), np.arange(n, dtype=np.int32)
-        wanted = self.model.forward(array, positions=positions, visible=visible)
+        expected = self.model.forward(array, positions=positions, visible=visible)
         self.driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
-        found, best = self.driver.logits(rows), self.driver.results(rows)
-        assert np.array_equal(found.values, wanted.values)
-        assert np.array_equal(found.mantissa, wanted.mantissa)
-        assert np.array_equal(found.exponent, wanted.exponent)
-        assert np.array_equal(best.ids[:, 0], np.argmax(wanted.values, axis=1))
+        actual, best = self.driver.logits(rows), self.driver.results(rows)
+        assert np.array_equal(actual.values, expected.values)
+        assert np.array_equal(actual.mantissa, expected.mantissa)
+        assert np.array_equal(actual.exponent, expected.exponent)
+        assert np.array_equal(best.ids[:, 0], np.argmax(expected.values, axis=1))
 
     def keep(self, nodes: list[int]) -> None:
         array = np.array(nodes, np.int32)
@@ -138,11 +138,11 @@ def _tree(parents: list[int], length: int) -> tuple[Any, Any]:
     return depth + np.int32(length), visible
 
 
-def test_every_device_is_here() -> None:
+def test_every_device_is_tested_here() -> None:
     assert set(OPTIONS) == set(device_names()) - {"replay"}, "a recording answers only what it was asked"
 
 
-def test_what_it_says_of_itself(device: Device) -> None:
+def test_a_device_describes_itself(device: Device) -> None:
     assert device.name in device_names()
     assert device.kind in ("simulated", "measured")
     assert device.clock_hz > 0
@@ -152,7 +152,7 @@ def test_what_it_says_of_itself(device: Device) -> None:
         device.write_register(0, 1 << 32)
 
 
-def test_registers_behave_as_the_table_says(driver: Driver) -> None:
+def test_registers_follow_the_table(driver: Driver) -> None:
     registers = driver.registers
     registers.write("image_address", 0x12_3456_7890)
     assert registers.read("image_address") == 0x12_3456_7890
@@ -164,8 +164,8 @@ def test_registers_behave_as_the_table_says(driver: Driver) -> None:
     assert driver.device.read_register(unused) == 0
 
 
-def test_buffers(device: Device) -> None:
-    """What is flushed stays; buffers lie apart, aligned as they were asked for; what is given back is there again."""
+def test_buffers_are_separate_aligned_and_freed(device: Device) -> None:
+    """Check also that flushed bytes stay."""
     buffers = [device.allocate(4096 + 64, alignment_bytes=alignment) for alignment in (1 << 12, 1 << 14, 1 << 12)]
     for number, buffer in enumerate(buffers):
         assert buffer.array.dtype == np.uint8
@@ -184,22 +184,22 @@ def test_buffers(device: Device) -> None:
         device.allocate(0)
 
 
-def test_prefill_decode_trees_and_truncation(driver: Driver) -> None:
-    both = Both(driver)
-    both.add([7, 14, 21, 28])
-    both.add([35, 1])
+def test_prefill_decoding_trees_and_truncation_equal_the_model(driver: Driver) -> None:
+    pair = Both(driver)
+    pair.add([7, 14, 21, 28])
+    pair.add([35, 1])
     for id_ in (8, 15):
-        both.add([id_])
-    both.run([1, 2, 3, 4], [-1, 0, 0, 2])
-    both.keep([0, 2, 3])
-    both.run([5, 6, 7, 8], [-1, 0, 1, 0])
-    both.keep([0, 3])
-    both.run([9, 10], [-1, -1])
-    both.keep([])
+        pair.add([id_])
+    pair.run([1, 2, 3, 4], [-1, 0, 0, 2])
+    pair.keep([0, 2, 3])
+    pair.run([5, 6, 7, 8], [-1, 0, 1, 0])
+    pair.keep([0, 3])
+    pair.run([9, 10], [-1, -1])
+    pair.keep([])
     assert driver.length == 13
     driver.truncate(6)
-    both.model = _prompted([7, 14, 21, 28, 35, 1])
-    both.add([11])
+    pair.model = _prompted([7, 14, 21, 28, 35, 1])
+    pair.add([11])
 
 
 def _prompted(ids: list[int]) -> Sequence:
@@ -210,7 +210,7 @@ def _prompted(ids: list[int]) -> Sequence:
     return model
 
 
-def test_a_full_context(driver: Driver) -> None:
+def test_a_full_context_is_refused(driver: Driver) -> None:
     for start in range(0, CONFIG.context, CONFIG.slots):
         driver.forward(np.arange(start, start + CONFIG.slots, dtype=np.int32) % 41, logits=NO_LOGITS)
         driver.commit(np.arange(CONFIG.slots, dtype=np.int32))
@@ -221,37 +221,39 @@ def test_a_full_context(driver: Driver) -> None:
 
 
 def test_reports_count_beats_and_instructions(driver: Driver) -> None:
-    """Of the program, of its reads, of the keys and values that are there: none, then those of 4 positions."""
+    """Count those of the program, of its reads, of the keys and values: for none, then for 4 positions."""
 
-    def beats(found: list[Reading]) -> int:
-        return sum(reading.beats for reading in found)
+    def beats(pass_readings: list[Reading]) -> int:
+        return sum(reading.beats for reading in pass_readings)
 
     first = driver.forward(np.array([1, 2, 3, 4], np.int32), logits=NO_LOGITS)
     driver.commit(np.arange(4, dtype=np.int32))
     second = driver.forward(np.array([5, 6, 7], np.int32), logits=BEST)
-    moved = driver.commit(np.array([0, 2], np.int32))
-    assert moved is not None
+    commit_report = driver.commit(np.array([0, 2], np.int32))
+    assert commit_report is not None
     assert first.beats == beats(readings(program(), 0, NO_LOGITS))
     assert second.beats == beats(readings(program(), 4, BEST))
-    assert moved.beats == beats(commit_readings(program(), 4, [0, 2]))
+    assert commit_report.beats == beats(commit_readings(program(), 4, [0, 2]))
     for report, logits in ((first, NO_LOGITS), (second, BEST)):
         units = [
-            one for _, one in issued(program(), logits) if one.opcode not in (Opcode.READ, Opcode.CACHE, Opcode.STOP)
+            instruction
+            for _, instruction in issued(program(), logits)
+            if instruction.opcode not in (Opcode.READ, Opcode.CACHE, Opcode.STOP)
         ]
         assert report.descriptors == len(units)
-    assert moved.descriptors == sum(one.opcode == Opcode.COPY for one in program().instructions)
+    assert commit_report.descriptors == sum(instruction.opcode == Opcode.COPY for instruction in program().instructions)
 
 
 def recovers(driver: Driver) -> None:
-    """The next pass begins with a reset of its own, and is right; the positions that were kept are there."""
-    both = Both(driver)
-    both.model = _prompted([7, 14, 21, 28])
-    both.add([3, 5])
+    """Check that the next pass begins with a reset, that it is right, and that the kept positions are there."""
+    pair = Both(driver)
+    pair.model = _prompted([7, 14, 21, 28])
+    pair.add([3, 5])
 
 
 @pytest.fixture
 def started(driver: Driver) -> Driver:
-    """With four positions."""
+    """Return a driver with four positions."""
     Both(driver).add([7, 14, 21, 28])
     return driver
 
@@ -263,8 +265,8 @@ def given_up(driver: Driver, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
 @pytest.mark.parametrize("change", [64, 4096, 1 << 40])
-def test_an_address_that_cannot_be_one(started: Driver, name: str, change: int) -> None:
-    """Rung by hand: of its input's address the driver itself sees that it is not its own."""
+def test_an_impossible_address_is_refused(started: Driver, name: str, change: int) -> None:
+    """Ring the doorbell by hand, because the driver itself checks the address of its input."""
     address = started.registers.read(f"{name}_address")
     started.registers.write(f"{name}_address", address ^ change)
     started.registers.write_fields("pass_parameters", slots=1, committed=4)
@@ -277,7 +279,7 @@ def test_an_address_that_cannot_be_one(started: Driver, name: str, change: int) 
     recovers(started)
 
 
-def test_a_program_of_another_configuration_or_cut_short(started: Driver) -> None:
+def test_a_program_of_another_configuration_or_cut_short_is_refused(started: Driver) -> None:
     code = np.frombuffer(program().code, np.uint8)
     foreign = code.copy()
     foreign[8] ^= 1
@@ -291,7 +293,7 @@ def test_a_program_of_another_configuration_or_cut_short(started: Driver) -> Non
     recovers(started)
 
 
-def test_an_instruction_that_is_none(started: Driver) -> None:
+def test_an_invalid_instruction_is_reported(started: Driver) -> None:
     code = np.frombuffer(program().code, np.uint8)
     damaged = code.copy()
     damaged[32 * 4] |= 0x0F  # opcode 15 of instruction 3
@@ -302,7 +304,7 @@ def test_an_instruction_that_is_none(started: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("doorbell", "fields", "accepted", "message"),
+    ("doorbell", "fields", "accepted_mask", "message"),
     [
         ("start", {"slots": 0}, 0, "no slots, or too many"),
         ("start", {"slots": 5}, 0, "no slots, or too many"),
@@ -311,9 +313,11 @@ def test_an_instruction_that_is_none(started: Driver) -> None:
         ("commit", {"slots": 1, "committed": 4}, 2, "no slots, or too many"),
     ],
 )
-def test_impossible_passes(started: Driver, doorbell: str, fields: dict[str, int], accepted: int, message: str) -> None:
+def test_impossible_passes_are_refused(
+    started: Driver, doorbell: str, fields: dict[str, int], accepted_mask: int, message: str
+) -> None:
     started.registers.write_fields("pass_parameters", **fields)
-    started.registers.write("commit_slots", accepted)
+    started.registers.write("commit_slots", accepted_mask)
     started.ring(doorbell, "done" if doorbell == "start" else "committed")
     with pytest.raises(DeviceError, match=message):
         started.answer()
@@ -335,15 +339,15 @@ def test_a_doorbell_after_an_error_does_nothing(started: Driver) -> None:
     recovers(started)
 
 
-def test_a_pass_that_takes_too_long(started: Driver) -> None:
+def test_a_pass_that_takes_too_long_is_an_error(started: Driver) -> None:
     usual, started.max_cycles = started.max_cycles, 20
     given_up(started, rf"{started.device.name} gave no answer within 20 cycles; \d+ instructions were issued")
     started.max_cycles = usual
     recovers(started)
 
 
-def test_a_wait_that_is_interrupted(started: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of a pass: it can be waited for again, or given up; of a commit nothing is kept twice."""
+def test_an_interrupted_wait_can_be_repeated(started: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C in the middle of a pass: it can be waited for again, or given up; a commit never keeps rows twice."""
     wait, ids = started.device.wait, np.array([9, 10], np.int32)
 
     def interrupted(timeout_s: float) -> bool:
@@ -366,21 +370,21 @@ def test_a_wait_that_is_interrupted(started: Driver, monkeypatch: pytest.MonkeyP
     recovers(started)
 
 
-def test_nothing_runs_that_was_not_begun(driver: Driver) -> None:
+def test_nothing_runs_before_a_doorbell(driver: Driver) -> None:
     with pytest.raises(UsageError, match="no pass is running"):
         driver.finish()
     assert not driver.device.wait(100 / driver.device.clock_hz)
 
 
-def test_a_device_of_another_configuration(device: Device) -> None:
-    other = replace(program(), config=replace(CONFIG, top_k=3))
+def test_a_device_of_another_configuration_is_refused(device: Device) -> None:
+    different = replace(program(), config=replace(CONFIG, top_k=3))
     with pytest.raises(
         DeviceError, match=r"generated from configuration [0-9a-f]{16}, the program is for .* compile the"
     ):
-        Driver(device, other, embedding())
+        Driver(device, different, embedding())
 
 
-def test_the_last_user_left_in_the_middle_of_a_pass(device: Device) -> None:
+def test_a_device_left_in_the_middle_of_a_pass_is_usable(device: Device) -> None:
     first = Driver(device, program(), embedding())
     first.submit(np.array([1, 2, 3], np.int32))
     first.close()
@@ -388,15 +392,15 @@ def test_the_last_user_left_in_the_middle_of_a_pass(device: Device) -> None:
         Both(second).add([7, 14])
 
 
-def test_two_that_are_open(opened: Open) -> None:
-    """Each with its own memory and registers, in turns."""
+def test_two_open_devices_are_independent(opened: Open) -> None:
+    """Use their memories and registers in turns."""
     pair = [Both(Driver(opened(), program(), embedding())) for _ in range(2)]
     for ids in ([1, 2, 3], [4]):
-        for number, both in enumerate(pair):
-            both.add([id_ + 20 * number for id_ in ids])
+        for number, pair_member in enumerate(pair):
+            pair_member.add([id_ + 20 * number for id_ in ids])
 
 
-def test_closed_twice_and_used_then(opened: Open) -> None:
+def test_a_closed_device_refuses_work_and_may_be_closed_twice(opened: Open) -> None:
     device = opened()
     driver = Driver(device, program(), embedding())
     driver.close()
@@ -413,7 +417,7 @@ def test_closed_twice_and_used_then(opened: Open) -> None:
             use()
 
 
-def test_a_name_or_an_option_that_is_none() -> None:
+def test_an_unknown_name_or_option_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no device 'board'; known: interpreter, .*sim"):
         open_device("board", CONFIG)
     with pytest.raises(UsageError, match="device interpreter has no option 'memory'; it has none"):

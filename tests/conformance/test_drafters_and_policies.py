@@ -1,4 +1,4 @@
-"""One suite over every drafter and one over every tree policy: what `protocols.py` promises of them."""
+"""Run one suite over every drafter and one over every tree policy: the promises of `protocols.py`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ INFO = TargetInfo(
     batch_invariant=True,
 )
 DRAFTERS, POLICIES = "edgedec.runtime.drafters", "edgedec.runtime.trees"
-_FOLDER = TemporaryDirectory()  # goes with this module
+_FOLDER = TemporaryDirectory()  # lives as long as this module
 
 
 @cache
 def tiny_bundle() -> Bundle:
-    """For the drafters that are a model; it has the tokenizer that ``INFO`` says.
+    """Write a bundle for the drafters that are a model; it has the tokenizer that ``INFO`` names.
 
     Any smaller, and the Python objects of a target, which no footprint counts, would weigh more than its weights.
     """
@@ -64,7 +64,7 @@ def tiny_bundle() -> Bundle:
 
 @pytest.fixture(autouse=True, scope="module")
 def timeless() -> Iterator[None]:
-    """A drafter that weighs what its guesses cost would decide now this way, now that way."""
+    """Stop the clock, because a drafter that weighs the cost of its guesses would decide differently each time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))
         yield
@@ -110,7 +110,7 @@ def any_tree(rng: np.random.Generator, last: int, nodes: int) -> TokenTree:
 
 
 def any_outcome(rng: np.random.Generator, tree: TokenTree) -> Outcome:
-    """Some path from the root, and a token."""
+    """Draw a path from the root, and a token."""
     path = [0]
     while len(children := np.flatnonzero(tree.parents == path[-1])) and rng.random() < 0.7:
         path.append(int(rng.choice(children)))
@@ -127,7 +127,7 @@ def after(text: I32, tree: TokenTree, outcome: Outcome) -> I32:
     seed=st.integers(0, 2**32 - 1), span=st.sampled_from([(0, 1), (0, 3), (0, VOCAB), (-2, 2), (VOCAB - 2, VOCAB + 2)])
 )
 def test_every_node_of_any_tree_gets_a_distribution(name: str, seed: int, span: tuple[int, int]) -> None:
-    """Texts are replaced by others between rounds, hold prompt embeddings (negative) and ids of another vocabulary."""
+    """Replace texts by others between rounds; they hold prompt embeddings (negative) and ids of another vocabulary."""
     rng = np.random.default_rng(seed)
     draft = open_draft(name, Limits(nodes=8, depth=4, positions=64))
     for _ in range(5):
@@ -152,27 +152,27 @@ def test_every_node_of_any_tree_gets_a_distribution(name: str, seed: int, span: 
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_was_only_assumed_leaves_no_trace(name: str, seed: int) -> None:
-    """Two drafts of one sequence; one of them is also asked about trees and texts that never come true."""
+def test_assumptions_leave_no_trace(name: str, seed: int) -> None:
+    """Open two drafts of one sequence, and call one of them also with trees and texts that never come true."""
     rng = np.random.default_rng(seed)
     limits = Limits(nodes=8, depth=4, positions=64)
-    plain, asked = open_draft(name, limits), open_draft(name, limits)
+    plain, called = open_draft(name, limits), open_draft(name, limits)
     text = rng.integers(0, 4, rng.integers(1, 40)).astype(np.int32)
     for _ in range(8):
         tree = any_tree(rng, int(text[-1]), 6)
         nodes = np.arange(6, dtype=np.int32)
-        for grown, asked_about in ((root(text.tolist()), nodes[:1]), (tree, nodes)):
-            guesses = plain.expand(text, grown, asked_about)
-            for one, other in zip(guesses, asked.expand(text, grown, asked_about), strict=True):
-                assert one.ids.tolist() == other.ids.tolist()
-                assert one.probs.tolist() == other.probs.tolist()
+        for grown_tree, asked_about in ((root(text.tolist()), nodes[:1]), (tree, nodes)):
+            guesses = plain.expand(text, grown_tree, asked_about)
+            for plain_guess, called_guess in zip(guesses, called.expand(text, grown_tree, asked_about), strict=True):
+                assert plain_guess.ids.tolist() == called_guess.ids.tolist()
+                assert plain_guess.probs.tolist() == called_guess.probs.tolist()
         for _ in range(rng.integers(0, 3)):
             assumed = np.concatenate([text, rng.integers(0, 4, rng.integers(1, limits.depth + 2))]).astype(np.int32)
             size = int(rng.choice([1, 6]))
-            asked.expand(assumed, any_tree(rng, int(assumed[-1]), size), nodes[:size])
+            called.expand(assumed, any_tree(rng, int(assumed[-1]), size), nodes[:size])
         outcome = any_outcome(rng, tree)
         plain.observe(tree, outcome)
-        asked.observe(tree, outcome)
+        called.observe(tree, outcome)
         text = after(text, tree, outcome)
 
 
@@ -181,69 +181,70 @@ def test_what_was_only_assumed_leaves_no_trace(name: str, seed: int) -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, policy: str, seed: int) -> None:
-    """As a decoder grows them; one that comes true is used by both drafts."""
+    """Grow trees like a decoder; one that comes true is used by both drafts."""
     rng = np.random.default_rng(seed)
     limits = Limits(nodes=6, depth=4, positions=64)
-    plain, asked = open_draft(name, limits), open_draft(name, limits)
+    plain, called = open_draft(name, limits), open_draft(name, limits)
 
     def grow(draft: Draft, text: I32) -> TokenTree:
-        grown: TokenTree = (
+        grown_tree: TokenTree = (
             load(POLICIES, policy).create().grow(draft, text, limits, ObservedCost(), np.ones(4, np.float32))
         )
-        return grown
+        return grown_tree
 
-    ahead = Ahead(asked, partial(grow, asked), positions=64, rounds=Rounds(), clock=lambda: 0.0)
+    ahead = Ahead(called, partial(grow, called), positions=64, rounds=Rounds(), clock=lambda: 0.0)
     text = np.tile(rng.integers(0, 4, rng.integers(2, 6)), 4).astype(np.int32)  # so that there is something to guess
     while len(text) < 60:
         tree = ahead.take(text)
         fresh = grow(plain, text)
         if tree is None:
-            tree = grow(asked, text)
+            tree = grow(called, text)
             assert tree.tokens.tolist() == fresh.tokens.tolist()
             assert tree.parents.tolist() == fresh.parents.tolist()
         outcome = any_outcome(rng, tree)
-        if rng.random() < 0.5:  # what will be assumed
+        if rng.random() < 0.5:  # text that will be assumed
             path = np.array(likeliest_path(tree), np.int32)
             assumed = np.concatenate([text, tree.tokens[path[1:]]])
-            (guess,) = asked.expand(assumed, root(assumed.tolist()), np.zeros(1, np.int32))
+            (guess,) = called.expand(assumed, root(assumed.tolist()), np.zeros(1, np.int32))
             token = int(guess.ids[guess.probs.argmax()]) if len(guess.ids) else 0
             outcome = Outcome(path=path, next_token=token)
         ahead.assume(text, tree)
         plain.observe(tree, outcome)
-        asked.observe(tree, outcome)
+        called.observe(tree, outcome)
         text = after(text, tree, outcome)
 
 
 @pytest.mark.parametrize("positions", [64, 1024])
 @pytest.mark.parametrize("name", names(DRAFTERS))
-def test_a_draft_stays_within_its_footprint_however_long_the_text(name: str, positions: int) -> None:
+def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str, positions: int) -> None:
     rng = np.random.default_rng(3)
     limits = Limits(nodes=16, depth=8, positions=positions)
-    text = np.minimum(rng.zipf(1.3, positions), VOCAB).astype(np.int32) - 1  # as uneven as words are
-    said = sum(create_drafter(name).footprint(limits).values())
-    answers = 512 * limits.nodes  # what is asked for is the caller's
-    open_draft(name, limits).expand(text, any_tree(rng, 0, 4), np.arange(4, dtype=np.int32))  # what is made only once
+    text = np.minimum(rng.zipf(1.3, positions), VOCAB).astype(np.int32) - 1  # tokens as uneven as words
+    footprint = sum(create_drafter(name).footprint(limits).values())
+    answers = 512 * limits.nodes  # bytes of the requested guesses, which belong to the caller
+    # allocations that happen only once
+    open_draft(name, limits).expand(text, any_tree(rng, 0, 4), np.arange(4, dtype=np.int32))
     tracemalloc.start()
     try:
-        draft, others = open_draft(name, limits), 0  # bytes that are this test's own
+        draft, own_bytes = open_draft(name, limits), 0  # bytes that are this test's own
         for _ in range(250):
             mine = tracemalloc.get_traced_memory()[0]
             tree = any_tree(rng, int(text[-1]), limits.nodes)
             outcome = any_outcome(rng, tree)
-            others += tracemalloc.get_traced_memory()[0] - mine
+            own_bytes += tracemalloc.get_traced_memory()[0] - mine
             tracemalloc.reset_peak()
             draft.expand(text, tree, np.arange(limits.nodes, dtype=np.int32))
             draft.observe(tree, outcome)
-            assert tracemalloc.get_traced_memory()[1] - others <= said + answers
+            assert tracemalloc.get_traced_memory()[1] - own_bytes <= footprint + answers
             mine = tracemalloc.get_traced_memory()[0]
             text = after(text, tree, outcome)
-            others += tracemalloc.get_traced_memory()[0] - mine
+            own_bytes += tracemalloc.get_traced_memory()[0] - mine
     finally:
         tracemalloc.stop()
 
 
 class _Talkative:
-    """A draft that always has ``width`` guesses."""
+    """Return ``width`` guesses at every node."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -259,12 +260,12 @@ class _Talkative:
 @pytest.mark.parametrize("name", names(POLICIES))
 @given(width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), drawn=st.booleans(), data=st.data())
 def test_a_policy_grows_trees_within_the_limits(
-    name: str, width: int, nodes: int, depth: int, drawn: bool, data: Any
+    name: str, width: int, nodes: int, depth: int, is_drawn: bool, data: Any
 ) -> None:
     text = np.array(data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)), np.int32)
     limits = Limits(nodes=nodes, depth=depth, positions=256)
-    policy = load(POLICIES, name).create(np.random.default_rng(width)) if drawn else load(POLICIES, name).create()
-    for _ in range(2):  # a policy may remember, but not what would break the next tree
+    policy = load(POLICIES, name).create(np.random.default_rng(width)) if is_drawn else load(POLICIES, name).create()
+    for _ in range(2):  # a policy may remember, but nothing that would break the next tree
         tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones(depth, np.float32))
         assert tree.tokens[0] == text[-1]
         assert tree.parents[0] == -1
@@ -275,23 +276,25 @@ def test_a_policy_grows_trees_within_the_limits(
             parent = int(tree.parents[node])
             assert 0 <= parent < node
             depths.append(depths[parent] + 1)
-            assert tree.tokens[node] in tree.draft[parent].ids  # what residuals are computed from
+            assert tree.tokens[node] in tree.draft[parent].ids  # needed for residuals
         assert max(depths) <= depth
         pairs = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
         assert tree.with_replacement or len(set(pairs)) == len(pairs)
         assert set(tree.draft) == {parent for parent, _ in pairs[1:]}
-        _tells_whether_children_were_drawn(tree, drawn and width > 1)
+        _tells_whether_children_were_drawn(tree, is_drawn and width > 1)
         if width == 0 or depth == 0 or nodes == 1:
             assert len(tree.tokens) == 1
         else:
             assert len(tree.tokens) > 1
 
 
-def _tells_whether_children_were_drawn(tree: TokenTree, drawn: bool) -> None:
-    """Chosen children are certain guesses, each with probability 1; drawn ones come with their whole distribution."""
+def _tells_whether_children_were_drawn(tree: TokenTree, is_drawn: bool) -> None:
+    """Return whether the tree tells: chosen children are certain guesses, each with probability 1; drawn ones have
+    their whole distribution.
+    """
     for node, guess in tree.draft.items():
         children = tree.tokens[tree.parents == node].tolist()
-        if drawn:
+        if is_drawn:
             assert guess.probs.sum() == pytest.approx(1)
         else:
             assert guess.probs.tolist() == [1.0] * len(children)
@@ -299,8 +302,8 @@ def _tells_whether_children_were_drawn(tree: TokenTree, drawn: bool) -> None:
 
 
 @pytest.mark.parametrize("name", names(POLICIES))
-def test_a_policy_does_not_ask_for_more_than_the_limits(name: str) -> None:
-    """Not even the draft's distributions at the depth limit, which no node could use."""
+def test_a_policy_does_not_request_more_than_the_limits(name: str) -> None:
+    """Check the draft's distributions at the depth limit too, which no node could use."""
 
     class _Strict(_Talkative):
         def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
@@ -326,6 +329,6 @@ def test_one_seed_draws_one_tree(name: str) -> None:
         .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full(4, 0.5, np.float32))
         for seed in (3, 3, 4, 5, 6)
     ]
-    said = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]
-    assert said[0] == said[1]
-    assert said[2:] != said[:1] * 3
+    described = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]
+    assert described[0] == described[1]
+    assert described[2:] != described[:1] * 3

@@ -1,4 +1,4 @@
-"""One suite over every target and weight scheme: what `protocols.Target` and `State` promise."""
+"""Run one suite over every target and weight scheme: the promises of `protocols.Target` and `State`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import tree
 
-# Odd on purpose: no width is a multiple of 64, heads are grouped, the last group of columns is short.
+# Odd sizes on purpose: no width is a multiple of 64, heads are grouped, the last group of columns is short.
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 72,
@@ -42,20 +42,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "planes3": {"method": "ternary", "planes": 3, "group_size": 32},
 }
 LIMITS = Limits(nodes=16, depth=8, positions=64)
-# An accelerator has 8 slots at most; it runs the program that is checked elsewhere in RTL, here interpreted.
+# name of the accelerator's device and its options: it has 8 slots at most, and its program is interpreted here, and
+# checked in RTL elsewhere
 ACCELERATOR, ACCELERATOR_LIMITS = "interpreter", replace(LIMITS, nodes=8)
 TAPS = ("layers.0.out", "final_norm")
-# webgpu and cuda have live tests of their own: tests/runtime/targets/.
+# webgpu and cuda have separate live tests: tests/runtime/targets/.
 DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu") and not is_accelerator(name)]
-# What a device's name alone does not reach: the stock operators where the kernels serve, with the form of int8 products that
-# the CPU is fast at, and with the form that is exact on every CPU.
+# targets that a device's name alone does not select: the stock operators in the place of the kernels, with the form of
+# int8 products at which the CPU is fast, and with the form that is exact on every CPU
 PORTABLE, UINT8 = "portable", "portable uint8"
 KV_BITS = {"float_reference": (32, 8), "cpu": (32, 16, 8)}
 CASES = [(device, bits, method) for device in DEVICES for bits in KV_BITS[device] for method in METHODS]
 CASES += [(form, 32, method) for form in (PORTABLE, UINT8) for method in METHODS]
 CASES += [
     (ACCELERATOR, 8, method) for method in METHODS if method != "planes3"
-]  # whose groups are narrower than a beat
+]  # their groups are narrower than a beat
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def run(target: Target, state: State, ids: list[int], **options: Any) -> PassRes
     positions = options.pop("positions", np.arange(state.length, state.length + n, dtype=np.int32))
     work = Pass(ids=np.array(ids, np.int32), positions=positions, **options)
     (result,) = target.submit([(state, work)]).result()
-    # A target may hand out its own memory, which its next pass overwrites.
+    # A target may return a view of its own memory, which its next pass overwrites.
     return replace(result, logits=result.logits.copy(), taps={name: tap.copy() for name, tap in result.taps.items()})
 
 
@@ -98,7 +99,7 @@ def is_accelerated(target: Target) -> bool:
 
 
 def most_rows(target: Target) -> int:
-    """Of a pass."""
+    """Return the maximum rows of a pass."""
     return (ACCELERATOR_LIMITS if is_accelerated(target) else LIMITS).nodes
 
 
@@ -107,7 +108,9 @@ def rows(n: int) -> I32:
 
 
 def close(target: Target, a: Any, b: Any) -> None:
-    """Equal where the target says so, else within what float sums of another order can do after int8 rounding."""
+    """Check equality where the target promises it, otherwise within the effect of another order of float sums after
+    int8 rounding.
+    """
     if target.info.batch_invariant:
         np.testing.assert_array_equal(a, b)
     else:
@@ -122,7 +125,8 @@ def test_logits_agree_with_the_reference(target: Target, bundles: dict[str, Bund
     a = run(target, target.open(LIMITS), ids, logits=rows(n)).logits
     b = run(reference, reference.open(LIMITS), ids, logits=rows(n)).logits
     spread = b.std()
-    if is_accelerated(target):  # fixed point: what it costs a model is measured by the gate of docs/integer-profile.md
+    # fixed point, whose effect on a model is measured by the gate of docs/integer-profile.md
+    if is_accelerated(target):
         assert np.corrcoef(a.ravel(), b.ravel())[0, 1] > 0.97
         return
     # int8 sums are exact: only norms, softmax and the order of float sums differ, and now and then a code by one.
@@ -153,7 +157,7 @@ def test_prefill_equals_single_steps(target: Target) -> None:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_a_committed_tree_path_equals_the_chain(target: Target, data: st.DataObject) -> None:
-    """Whatever else was in the tree, the path's logits and all that follows are those of the plain chain."""
+    """Check that the path's logits and all later ones equal those of the plain chain, for any other rows of the tree."""
     n = data.draw(st.integers(2, min(10, most_rows(target))))
     parents = [-1] + [data.draw(st.integers(0, i - 1)) for i in range(1, n)]
     tokens = data.draw(st.lists(st.integers(0, 100), min_size=n, max_size=n))
@@ -165,9 +169,9 @@ def test_a_committed_tree_path_equals_the_chain(target: Target, data: st.DataObj
         depth[i] = depth[parents[i]] + 1
 
     state, chain = target.open(LIMITS), target.open(LIMITS)
-    for one in (state, chain):
-        run(target, one, [1, 2, 3])
-        one.commit(rows(3))
+    for state_ in (state, chain):
+        run(target, state_, [1, 2, 3])
+        state_.commit(rows(3))
     in_tree = run(
         target,
         state,
@@ -194,49 +198,51 @@ def test_uncommitted_rows_are_dropped(target: Target) -> None:
     close(target, run(target, state, [9]).logits, run(target, clean, [9]).logits)
 
 
-def test_truncate_and_fork(target: Target) -> None:
+def test_truncate_and_fork_keep_the_prefix(target: Target) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7, 8])
     state.commit(rows(4))
-    other = state.fork()
+    fork = state.fork()
     expected = run(target, state, [9]).logits
     run(target, state, [10])
     state.commit(rows(1))
-    close(target, run(target, other, [9]).logits, expected)
+    close(target, run(target, fork, [9]).logits, expected)
     state.truncate(4)
     assert state.length == 4
     close(target, run(target, state, [9]).logits, expected)
 
 
-def test_rows_and_top_k(target: Target) -> None:
+def test_requested_rows_and_the_likeliest_are_returned(target: Target) -> None:
     state = target.open(LIMITS)
-    everything = run(target, state, [5, 6, 7, 8], logits=rows(4))
-    some = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=5)
-    np.testing.assert_array_equal(some.logits, everything.logits[[3, 1]])
-    assert some.top is not None
-    ids, values = some.top
+    whole = run(target, state, [5, 6, 7, 8], logits=rows(4))
+    partial = run(target, state, [5, 6, 7, 8], logits=np.array([3, 1], np.int32), top_k=5)
+    np.testing.assert_array_equal(partial.logits, whole.logits[[3, 1]])
+    assert partial.top is not None
+    ids, values = partial.top
     for row in range(2):
-        expected = np.sort(some.logits[row])[::-1][:5]
+        expected = np.sort(partial.logits[row])[::-1][:5]
         np.testing.assert_array_equal(values[row], expected)
-        np.testing.assert_array_equal(some.logits[row, ids[row]], expected)
-    assert everything.top is None
-    assert everything.seconds > 0
+        np.testing.assert_array_equal(partial.logits[row, ids[row]], expected)
+    assert whole.top is None
+    assert whole.seconds > 0
 
 
-def test_a_pass_may_want_no_logits(target: Target) -> None:
-    """A prompt's rows are read for the cache alone."""
-    state, other = target.open(LIMITS), target.open(LIMITS)
+def test_a_pass_may_request_no_logits(target: Target) -> None:
+    """Check this for a prompt's rows, which are read for the cache alone."""
+    state, second_state = target.open(LIMITS), target.open(LIMITS)
     result = run(target, state, [5, 6, 7], logits=rows(0))
     assert result.logits.shape == (0, 101)
     assert result.seconds > 0
-    run(target, other, [5, 6, 7])
-    for one in (state, other):
-        one.commit(rows(3))
-    close(target, run(target, state, [9]).logits, run(target, other, [9]).logits)
+    run(target, second_state, [5, 6, 7])
+    for state_ in (state, second_state):
+        state_.commit(rows(3))
+    close(target, run(target, state, [9]).logits, run(target, second_state, [9]).logits)
 
 
-def test_what_pads_the_vocabulary_is_never_among_the_likeliest(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of logits are as wide as the model's vocabulary; ``top`` ends with the tokenizer's."""
+def test_padding_of_the_vocabulary_is_never_among_the_likeliest(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that rows of logits have the width of the model's vocabulary, while ``top`` ends with the tokenizer's."""
     monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: replace(bundle.manifest.tokens, size=40)))
     result = run(target, target.open(LIMITS), [5, 6, 7, 8], logits=rows(4), top_k=50)
     assert result.logits.shape == (4, 101)
@@ -248,7 +254,7 @@ def test_what_pads_the_vocabulary_is_never_among_the_likeliest(target: Target, m
     np.testing.assert_array_equal(values[:, 0], result.logits[:, :40].max(axis=1))
 
 
-def test_taps_hand_back_graph_values(target: Target) -> None:
+def test_taps_return_graph_values(target: Target) -> None:
     if is_accelerated(target):
         with pytest.raises(UnsupportedError, match=r"returns logits only, not layers\.0\.out, final_norm"):
             run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)
@@ -263,14 +269,14 @@ def test_taps_hand_back_graph_values(target: Target) -> None:
         run(target, target.open(LIMITS), [5], taps=("layers.1.nothing",))
 
 
-def test_negative_ids_take_given_embeddings(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
+def test_negative_ids_use_given_embeddings(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
     bundle = bundles[request.node.callspec.params["target"][2]]
     embeds = bundle.row_reader("model.embed_tokens.weight").rows(np.array([42, 17], np.int32))
     expected = run(target, target.open(LIMITS), [5, 17, 42]).logits
     np.testing.assert_array_equal(run(target, target.open(LIMITS), [5, -2, -1], embeds=embeds).logits, expected)
 
 
-def test_two_sequences_in_one_submit(target: Target) -> None:
+def test_two_sequences_in_one_submit_are_independent(target: Target) -> None:
     a, b = target.open(LIMITS), target.open(LIMITS)
     work = [
         (state, Pass(ids=np.array(ids, np.int32), positions=rows(len(ids))))
@@ -291,7 +297,7 @@ def test_two_sequences_in_one_submit(target: Target) -> None:
         ({"ids": [-1]}, r"token ids must be in 0\.\.100, not -1\.\.-1"),
     ],
 )
-def test_refused_passes(target: Target, change: dict[str, Any], message: str) -> None:
+def test_invalid_passes_are_refused(target: Target, change: dict[str, Any], message: str) -> None:
     with pytest.raises(EdgedecError, match=message):
         run(target, target.open(LIMITS), **change)
 
@@ -308,10 +314,10 @@ def test_a_full_context_is_refused_and_the_state_survives(target: Target) -> Non
     run(target, state, [1] * 4)
 
 
-def test_footprint_grows_with_the_limits(target: Target) -> None:
+def test_the_footprint_grows_with_the_limits(target: Target) -> None:
     small, large = target.footprint(LIMITS), target.footprint(replace(LIMITS, positions=128))
     assert all(isinstance(size, int) and size >= 0 for size in small.values())
-    # Contexts up to 1024 share an accelerator, whose cache is that long.
+    # Contexts up to 1024 share an accelerator, whose cache has that length.
     assert sum(large.values()) > sum(small.values()) or is_accelerated(target)
     assert target.info.vocab == 101
     assert target.info.positions == 64

@@ -1,4 +1,4 @@
-"""What every verifier owes: honest outcomes, greedy text at temperature 0, and the target's distribution."""
+"""Run one suite over every verifier: valid outcomes, greedy text at temperature 0, and the target's distribution."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
 from edgedec.runtime.sampling import draw
 
 VERIFIERS = names("edgedec.runtime.verifiers")
-GREEDY_ONLY = {"greedy"}  # must refuse to sample
+GREEDY_ONLY = {"greedy"}  # verifiers that must refuse to sample
 SAMPLERS = [name for name in VERIFIERS if name not in GREEDY_ONLY]
 VOCAB = 4
 LENGTH = 3  # tokens of a trial
 TRIALS = 20_000
 
-# A text's next token depends on its last one. The target never says 3 after 0, which is what the bad draft proposes.
+# A text's next token depends on its last one. The target never writes 3 after 0, which the bad draft proposes.
 TARGET = np.array(
     [[0.6, 0.3, 0.1, 0], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0.05, 0, 0.9, 0.05]], np.float32
 )
@@ -35,33 +35,33 @@ Grow = Callable[[int, np.random.Generator], TokenTree]
 
 @pytest.fixture(params=VERIFIERS)
 def verifier(request: pytest.FixtureRequest) -> Verifier:
-    made: Verifier = load("edgedec.runtime.verifiers", request.param).create()
-    return made
+    created: Verifier = load("edgedec.runtime.verifiers", request.param).create()
+    return created
 
 
 def guessed_chain(last: int, rng: np.random.Generator) -> TokenTree:
-    """Two certain guesses, always wrong the first time after 0."""
+    """Propose two certain guesses, always wrong the first time after 0."""
     tokens = [last, 3 - last, 2]
     draft = {i: Sparse(ids=np.array([tokens[i + 1]], np.int32), probs=np.ones(1, np.float32)) for i in (0, 1)}
     return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array([-1, 0, 1], np.int32), draft=draft)
 
 
 def sampled_tree(last: int, rng: np.random.Generator) -> TokenTree:
-    """Two children of the root and two of its first child, each drawn from the draft's distribution."""
+    """Grow two children of the root and two of its first child, each drawn from the draft's distribution."""
     tokens, parents, draft = [last], [-1], {}
     for node in (0, 1):
         whole = DRAFT[tokens[node]]
         draft[node] = Sparse(ids=np.arange(VOCAB, dtype=np.int32), probs=whole)
         first = draw(whole, rng)
-        rest = whole.copy()
-        rest[first] = 0
-        tokens += [first, draw(rest, rng)]
+        remaining = whole.copy()
+        remaining[first] = 0
+        tokens += [first, draw(remaining, rng)]
         parents += [node, node]
     return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32), draft=draft)
 
 
 def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator) -> int:
-    """One trial: ``LENGTH`` tokens after a 0, as one number in base ``VOCAB``."""
+    """Run one trial: ``LENGTH`` tokens after a 0, as one number in base ``VOCAB``."""
     text = [0]
     while len(text) <= LENGTH:
         tree = grow(text[-1], rng)
@@ -72,7 +72,7 @@ def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator) -> int:
 
 
 def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
-    """How far the trials are from the target's own text, in standard deviations: chi-square, made normal.
+    """Return by how many standard deviations the trials differ from the target's own text: chi-square, made normal.
 
     Source: Wilson and Hilferty, PNAS 17 (1931) 684.
     """
@@ -95,21 +95,21 @@ def test_the_text_has_the_targets_distribution(name: str, grow: Grow) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(GREEDY_ONLY))
-def test_one_for_temperature_zero_refuses_to_sample(name: str) -> None:
+def test_a_greedy_verifier_refuses_to_sample(name: str) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     with pytest.raises(UsageError, match=r"temperature 0 only.*--temp 0"):
         speculate(verifier, guessed_chain, np.random.default_rng(0))
 
 
 class _FirstChildAlways:
-    """The planted bug: it takes the draft's word for the first token."""
+    """Plant a bug: accept the draft's first token without a check."""
 
     def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
         return Outcome(path=np.array([0, 1], np.int32), next_token=draw(target(1), rng))
 
 
 class _RejectedMayComeBack:
-    """A subtler one: accepts a guess with its probability, but draws anew from all tokens when it is rejected."""
+    """Plant a subtler bug: accept a guess with its probability, but draw from all tokens after a rejection."""
 
     def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
         if rng.random() < target(0)[tree.tokens[1]]:
@@ -142,14 +142,14 @@ def trees(draw_value: st.DrawFn) -> TokenTree:
 @settings(max_examples=100)
 @given(tree=trees(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_an_outcome_is_a_path_from_the_root_that_the_target_can_say(name: str, tree: TokenTree, seed: int) -> None:
+def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, tree: TokenTree, seed: int) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     outcome = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
     assert outcome.path.dtype == np.int32
     assert outcome.path[0] == 0
     assert tree.parents[outcome.path[1:]].tolist() == outcome.path[:-1].tolist()
-    said = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
-    assert all(TARGET[before, after] > 0 for before, after in pairwise(said))
+    tokens_written = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
+    assert all(TARGET[before, after] > 0 for before, after in pairwise(tokens_written))
     again = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
     assert (again.path.tolist(), again.next_token) == (outcome.path.tolist(), outcome.next_token)
 
@@ -157,13 +157,11 @@ def test_an_outcome_is_a_path_from_the_root_that_the_target_can_say(name: str, t
 @settings(max_examples=100)
 @given(tree=trees(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", VERIFIERS)
-def test_at_temperature_zero_it_follows_the_greedy_text_as_far_as_the_tree_does(
-    name: str, tree: TokenTree, seed: int
-) -> None:
+def test_at_temperature_zero_the_path_is_greedy_text(name: str, tree: TokenTree, seed: int) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     outcome = verifier.accept(tree, lambda node: GREEDY[tree.tokens[node]], np.random.default_rng(seed))
-    said = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
-    assert all(after == int(GREEDY[before].argmax()) for before, after in pairwise(said))
+    tokens_written = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
+    assert all(after == int(GREEDY[before].argmax()) for before, after in pairwise(tokens_written))
     last = outcome.path[-1]
     assert outcome.next_token not in tree.tokens[tree.parents == last].tolist()
     match: Verifier = load("edgedec.runtime.verifiers", "match").create()
@@ -178,5 +176,5 @@ def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:
     assert (outcome.path.tolist(), outcome.next_token) == ([0], 3)
 
 
-def test_there_is_something_to_test() -> None:
+def test_every_kind_of_verifier_occurs() -> None:
     assert {"greedy", "match", "rejection"} <= set(VERIFIERS)

@@ -1,4 +1,4 @@
-"""What every pool owes: the results in order, an item's own exception, and nothing left running."""
+"""Run one suite over every pool: results in order, an item's own exception, and nothing left running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, Us
 from edgedec.install_hint import install_extra
 from edgedec.workers import WorkerPool, open_pool, pool_names
 
-# A module of its own: workers import what they run, and have no `tests`.
+# module of its own, because workers import what they run, and have no `tests`
 WORK = """
 import os, signal, time
 from pathlib import Path
@@ -106,7 +106,7 @@ KINDS = [
     pytest.param(("local", 3), id="local-3"),
     pytest.param(("ray", 2), id="ray", marks=pytest.mark.slow),  # Ray starts in several seconds
 ]
-OTHERS = [kind for kind in KINDS if kind.id != "local-1"]  # that have processes
+OTHERS = [kind for kind in KINDS if kind.id != "local-1"]  # kinds with processes
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def work(folder: Path) -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[None]:
-    """One for all tests: the pool uses the one that it is connected to, and leaves it."""
+    """Start one cluster for all tests: the pool uses the one to which it is connected, and leaves it running."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +157,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
         yield pool
 
 
-def test_every_plug_in_is_under_test() -> None:
+def test_every_plug_in_is_tested() -> None:
     assert {kind.values[0][0] for kind in KINDS} == set(pool_names())  # type: ignore[index]
 
 
@@ -165,56 +165,56 @@ def test_results_come_in_order_though_work_ends_in_another(pool: WorkerPool, wor
     assert list(pool.map(work.late_square, range(20))) == [x * x for x in range(20)]
 
 
-def test_an_pool_maps_again(pool: WorkerPool, work: ModuleType) -> None:
+def test_a_pool_maps_again(pool: WorkerPool, work: ModuleType) -> None:
     assert list(pool.map(work.square, [1, 2])) == [1, 4]
     assert list(pool.map(work.text, ["ab", 3])) == ["'ab'", "3"]
 
 
-def test_no_items_are_no_results(pool: WorkerPool, work: ModuleType) -> None:
+def test_no_items_give_no_results(pool: WorkerPool, work: ModuleType) -> None:
     assert list(pool.map(work.square, [])) == []
     assert list(pool.map(work.square, iter(()))) == []
 
 
-def test_work_is_done_where_it_should_be(pool: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
+def test_work_is_done_in_its_processes(pool: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
     processes = set(pool.map(work.meet, [(str(tmp_path), min(pool.workers, 2))] * 8))
     if pool.workers == 1:
         assert processes == {os.getpid()}
     else:
         assert os.getpid() not in processes
-        assert 2 <= len(processes) <= 3  # Ray may have one to spare
+        assert 2 <= len(processes) <= 3  # Ray may have a spare process
 
 
-def test_items_are_taken_as_workers_get_free(pool: WorkerPool, work: ModuleType) -> None:
-    taken = []
+def test_items_are_taken_when_workers_get_free(pool: WorkerPool, work: ModuleType) -> None:
+    positions = []
 
     def items() -> Iterator[int]:
         for x in range(100):
-            taken.append(x)
+            positions.append(x)
             yield x
 
     results = pool.map(work.square, items())
-    assert taken == []
+    assert positions == []
     assert next(results) == 0
-    assert len(taken) <= 1 + 5 * pool.workers
+    assert len(positions) <= 1 + 5 * pool.workers
     assert list(results) == [x * x for x in range(1, 100)]
 
 
-def test_progress_counts_up_to_all(pool: WorkerPool, work: ModuleType) -> None:
-    told: list[tuple[str, int, int]] = []
-    list(pool.map(work.square, [5] * 7, progress=lambda *found: told.append(found), label="trials"))
-    assert told == [("trials", done, 7) for done in range(1, 8)]
-    list(pool.map(work.square, (x for x in [5]), progress=lambda *found: told.append(found)))
-    assert len(told) == 7
+def test_progress_counts_all_items(pool: WorkerPool, work: ModuleType) -> None:
+    reports: list[tuple[str, int, int]] = []
+    list(pool.map(work.square, [5] * 7, progress=lambda *found: reports.append(found), label="trials"))
+    assert reports == [("trials", count, 7) for count in range(1, 8)]
+    list(pool.map(work.square, (x for x in [5]), progress=lambda *found: reports.append(found)))
+    assert len(reports) == 7
 
 
-def test_big_items_and_results_pass_unharmed(pool: WorkerPool, work: ModuleType) -> None:
+def test_large_items_and_results_are_unchanged(pool: WorkerPool, work: ModuleType) -> None:
     arrays = [np.full(500_000, x, np.int64) for x in range(4)]  # 4 MB each, far more than a pipe holds
-    for x, found in enumerate(pool.map(work.total, arrays)):
-        assert (found == x + 1).all()
-        found[0] = 0  # a result is the caller's own
+    for x, result in enumerate(pool.map(work.total, arrays)):
+        assert (result == x + 1).all()
+        result[0] = 0  # the caller may change a result
 
 
-def test_an_items_exception_is_its_own(pool: WorkerPool, work: ModuleType) -> None:
+def test_an_item_s_exception_is_its_own(pool: WorkerPool, work: ModuleType) -> None:
     results = pool.map(work.picky, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(BudgetError, match=r"^3 does not fit") as caught:
@@ -225,7 +225,7 @@ def test_an_items_exception_is_its_own(pool: WorkerPool, work: ModuleType) -> No
     assert list(pool.map(work.picky, [1])) == [1]
 
 
-def test_a_worker_says_where_it_failed(elsewhere: WorkerPool, work: ModuleType) -> None:
+def test_a_worker_reports_where_it_failed(elsewhere: WorkerPool, work: ModuleType) -> None:
     with pytest.raises(BudgetError) as caught:
         list(elsewhere.map(work.picky, [3]))
     assert "in picky" in caught.value.__notes__[0]
@@ -236,7 +236,7 @@ def test_the_first_failure_in_order_is_raised(pool: WorkerPool, work: ModuleType
         list(pool.map(work.late_square, [0, 3, b"x", 1, "later"]))
 
 
-def test_a_call_for_the_exit_passes_through(pool: WorkerPool, work: ModuleType) -> None:
+def test_a_request_to_exit_passes_through(pool: WorkerPool, work: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
         list(pool.map(work.leave, [1]))
     assert caught.value.code == 7
@@ -247,16 +247,14 @@ def test_an_exception_that_pickle_loses_keeps_its_text(elsewhere: WorkerPool, wo
         list(elsewhere.map(work.awkward, [4]))
 
 
-def test_what_pickle_cannot_take_is_an_error_that_leaves_the_pool_usable(
-    elsewhere: WorkerPool, work: ModuleType
-) -> None:
+def test_an_unpicklable_item_is_an_error_that_leaves_the_pool_usable(elsewhere: WorkerPool, work: ModuleType) -> None:
     for function, items in ((work.unpicklable, [1]), (work.square, [lambda: 1]), (lambda x: x, [1])):
         with pytest.raises(Exception, match=r"(?i)pickle"):
             list(elsewhere.map(function, items))
     assert list(elsewhere.map(work.square, [3])) == [9]
 
 
-def test_items_that_fail_to_come_end_the_map(pool: WorkerPool, work: ModuleType) -> None:
+def test_a_failing_source_of_items_ends_the_map(pool: WorkerPool, work: ModuleType) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise ZeroDivisionError("no more")
@@ -266,22 +264,22 @@ def test_items_that_fail_to_come_end_the_map(pool: WorkerPool, work: ModuleType)
     assert list(pool.map(work.square, [3])) == [9]
 
 
-def test_a_failure_interrupts_what_runs_and_begins_nothing_else(
+def test_a_failure_interrupts_the_others_and_starts_nothing_else(
     elsewhere: WorkerPool, work: ModuleType, tmp_path: Path
 ) -> None:
     jobs = [(str(tmp_path), x) for x in range(20)]
     began = time.monotonic()
     with pytest.raises(ValueError, match="first"):
         list(elsewhere.map(work.slow_or_failing, jobs))
-    begun = names(tmp_path, "begun")
-    assert len(begun) <= elsewhere.workers
-    wait_for(lambda: names(tmp_path, "cleared") == begun - {"0"})
+    started = names(tmp_path, "begun")
+    assert len(started) <= elsewhere.workers
+    wait_for(lambda: names(tmp_path, "cleared") == started - {"0"})
     assert time.monotonic() - began < 300, "it waited until the work was done"
-    assert names(tmp_path, "begun") == begun
+    assert names(tmp_path, "begun") == started
     assert list(elsewhere.map(work.square, [3])) == [9]
 
 
-def test_closing_the_results_does_the_same(elsewhere: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
+def test_closing_the_results_interrupts_the_others(elsewhere: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
     results: Any = elsewhere.map(work.slow_or_failing, [(str(tmp_path), x) for x in range(20)])
     with pytest.raises(ValueError, match="first"):
         next(results)
@@ -318,12 +316,12 @@ def test_maps_of_one_pool_do_not_overlap(pool: WorkerPool, work: ModuleType) -> 
     assert list(pool.map(work.square, [4])) == [16]
 
 
-def test_a_closed_pool_says_so(work: ModuleType) -> None:
+def test_a_closed_pool_is_an_error(work: ModuleType) -> None:
     for workers in (1, 2):
         with open_pool("local", workers=workers) as pool:
-            left = pool.map(work.square, range(50))
-            next(left)
-        for act in (lambda: next(left), lambda: pool.map(work.square, [1])):  # noqa: B023 - called here
+            remaining = pool.map(work.square, range(50))
+            next(remaining)
+        for act in (lambda: next(remaining), lambda: pool.map(work.square, [1])):  # noqa: B023 - called here
             with pytest.raises(UsageError, match="the pool is closed"):
                 act()
 
@@ -350,7 +348,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("group", [False, True], ids=["parent", "group"])
 @pytest.mark.parametrize("name", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group: bool) -> None:
-    """``group``: as a terminal does it, to all processes; else to the parent alone."""
+    """Interrupt all processes like a terminal if ``group`` is set, otherwise the parent alone."""
     if find_spec(name) is None and name != "local":
         pytest.skip(f"{name} is not installed")
     script = tmp_path / "script.py"
@@ -365,9 +363,9 @@ def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group:
     wait_for(lambda: names(tmp_path, "begun") == {"1", "2"} or process.poll() is not None, 120)
     workers = [int(file.read_text()) for file in tmp_path.glob("begun-*")]
     (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGINT, said
-    assert said.count("Traceback") <= 1, said
+    _, output = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT, output
+    assert output.count("Traceback") <= 1, output
     wait_for(lambda: not any(is_running(worker) for worker in workers))
     if name == "local":
         assert names(tmp_path, "cleared") == {"1", "2"}
@@ -384,14 +382,14 @@ def test_workers_end_when_their_parent_is_killed(folder: Path, tmp_path: Path) -
         pytest.skip("only Linux lists a process's children")
 
     def workers() -> list[int]:
-        found = map(int, children.read_text().split())
-        return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        child_ids = map(int, children.read_text().split())
+        return [child for child in child_ids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
     wait_for(lambda: len(workers()) == 2)
-    found = workers()
+    started = workers()
     process.kill()
     process.wait()
-    wait_for(lambda: not any(is_running(worker) for worker in found))
+    wait_for(lambda: not any(is_running(worker) for worker in started))
 
 
 ALONE = """
@@ -407,15 +405,17 @@ assert not ray.is_initialized()
 
 
 @pytest.mark.slow
-def test_ray_starts_a_cluster_where_there_is_none_and_ends_it_quietly() -> None:
+def test_ray_starts_a_cluster_if_there_is_none_and_ends_it_quietly() -> None:
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "9 8 7 6 5 4 3 2 1\n", "")
+    process = subprocess.run(
+        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (0, "9 8 7 6 5 4 3 2 1\n", "")
 
 
 @pytest.mark.slow
-def test_ray_names_the_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_names_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
@@ -437,7 +437,7 @@ def test_a_cluster_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytes
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, lambda *_: None])
 def test_ray_leaves_sigterm_to_the_program(monkeypatch: pytest.MonkeyPatch, before: Any, fails: bool) -> None:
     def init(**_: Any) -> None:
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # Ray does so
         if fails:
             raise Exception("no")
 
@@ -445,15 +445,15 @@ def test_ray_leaves_sigterm_to_the_program(monkeypatch: pytest.MonkeyPatch, befo
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     its = signal.signal(signal.SIGTERM, before)
     try:
-        with pytest.raises(DeviceError if fails else AttributeError):  # there is nothing to it but its init
+        with pytest.raises(DeviceError if fails else AttributeError):  # only the call of init matters
             open_pool("ray")
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, its)
 
 
-def test_a_sigterm_while_ray_starts_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes several seconds."""
+def test_a_sigterm_while_ray_starts_belongs_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send it during the start, which takes several seconds."""
 
     def init(**_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
@@ -470,8 +470,8 @@ def test_a_sigterm_while_ray_starts_is_the_programs(monkeypatch: pytest.MonkeyPa
     assert caught.value.code == 143
 
 
-def test_ray_is_reached_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody may set a handler."""
+def test_ray_is_started_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start it in a thread that may not set a handler."""
     reached: list[str] = []
     stand_in = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: reached.append("init"))
     monkeypatch.setitem(sys.modules, "ray", stand_in)
@@ -504,11 +504,13 @@ with open_pool("ray", workers=1) as pool:
 def test_sigterm_ends_a_program_with_a_cluster_quietly() -> None:
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run([sys.executable, "-c", ENDED], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    process = subprocess.run(
+        [sys.executable, "-c", ENDED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (143, "", "")
 
 
-def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ToolError, match=re.escape(install_extra("ray"))):
         open_pool("ray")
@@ -538,7 +540,7 @@ def wait_for(happened: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def is_running(process: int) -> bool:
-    """A zombie is not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

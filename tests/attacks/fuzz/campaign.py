@@ -1,4 +1,4 @@
-"""Fuzz the readers: processes of atheris one after the other, until each reader has had its inputs.
+"""Fuzz the readers: run processes of atheris one after the other, until each reader has had its inputs.
 
     make fuzz                                      100,000 inputs for each reader
     python -m tests.attacks.fuzz.campaign --readers gguf bitnet --inputs 20000 --jobs 2
@@ -34,10 +34,10 @@ from tests.attacks.fuzz.unguided import run_unguided
 __all__ = ["main"]
 
 FOLDER = results.ROOT / "build" / "fuzz"
-ROUND_INPUTS = 20_000  # of one process: what a crash of it may cost
+ROUND_INPUTS = 20_000  # inputs of one process, which a crash of it may cost
 SILENT_SECONDS = 300
 _MEMORY = Path("/dev/shm")
-MAX_DEATHS = 5  # of processes of one reader, before it is given up
+MAX_DEATHS = 5  # processes of one reader that may die before it is given up
 _COVERAGE = ("edges", "features")
 _PROGRESS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 _MISSING = (
@@ -47,25 +47,25 @@ _MISSING = (
 
 
 def _attended(process: subprocess.Popen[bytes], stats_path: Path) -> int:
-    """Its exit code; it is ended when it has not said for long how far it is."""
+    """Wait for the process and return its exit code; end it if it has not noted progress for long."""
     last = time.monotonic()
-    noted = 0.0
+    last_change = 0.0
     while True:
         try:
             return process.wait(1)
         except subprocess.TimeoutExpired:
             now = stats_path.stat().st_mtime if stats_path.exists() else 0.0
-            if now != noted:
-                last, noted = time.monotonic(), now
+            if now != last_change:
+                last, last_change = time.monotonic(), now
             if time.monotonic() - last > SILENT_SECONDS:
                 process.kill()
 
 
 class _Reader:
-    """The campaign of one reader, and its folder."""
+    """Run the campaign of one reader in its folder."""
 
     def __init__(self, target: Target, seed: int, *, goes_on: bool) -> None:
-        """``goes_on``: with what was counted, though the sources may have changed since."""
+        """Read the state; ``goes_on`` continues its counts, though the sources may have changed since."""
         self.target, self.seed = target, seed
         self.folder = FOLDER / target.name
         self.inputs = self.folder / "corpus"
@@ -74,16 +74,16 @@ class _Reader:
         self.state_path = self.folder / "state.json"
         code = results.code(target.modules)
         state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {}
-        same = goes_on or state.get("sources_sha256") == code["sources_sha256"]
-        self.state: dict[str, Any] = state if state and same else {"rounds": [], "deaths": 0, **code}
+        is_current = goes_on or state.get("sources_sha256") == code["sources_sha256"]
+        self.state: dict[str, Any] = state if state and is_current else {"rounds": [], "deaths": 0, **code}
         for data in [*target.seeds(), *corpus.kept_inputs(target.name).values()]:
-            (self.inputs / hashlib.sha1(data).hexdigest()).write_bytes(data)  # as libFuzzer names its own
+            (self.inputs / hashlib.sha1(data).hexdigest()).write_bytes(data)  # libFuzzer's own form of names
 
     def done(self) -> int:
         return self._sum("inputs")
 
     def _sum(self, key: str) -> int:
-        return sum(int(one.get(key, 0)) for one in self.state["rounds"])
+        return sum(int(entry.get(key, 0)) for entry in self.state["rounds"])
 
     def run(self, inputs: int) -> None:
         while self.done() < inputs and self.state["deaths"] < MAX_DEATHS:
@@ -97,7 +97,7 @@ class _Reader:
         stats_path.unlink(missing_ok=True)
         words = [sys.executable, "-m", "tests.attacks.fuzz.guided", self.target.name, str(self.folder)]
         environment = {**os.environ, "RUST_BACKTRACE": "0", "OMP_NUM_THREADS": "1"}
-        # Memory in the place of a disk, where there is such a folder.
+        # A folder in memory replaces a disk, if there is one.
         with (
             log_path.open("wb") as log,
             tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place,
@@ -122,7 +122,7 @@ class _Reader:
         self.state_path.write_text(json.dumps(self.state, indent=1))
 
     def run_unguided(self, inputs: int) -> None:
-        """From the inputs that are known, without looking for those that reach more."""
+        """Mutate the known inputs, without a search for inputs that reach more."""
         origins = [path.read_bytes() for path in sorted(self.inputs.iterdir())]
         while self.done() < inputs:
             self._unguided_round(origins, min(ROUND_INPUTS, inputs - self.done()))
@@ -130,11 +130,11 @@ class _Reader:
             sys.stdout.flush()
 
     def _unguided_round(self, origins: list[bytes], inputs: int) -> None:
-        number, found = len(self.state["rounds"]), dict[str, int]()
+        number, found_count = len(self.state["rounds"]), dict[str, int]()
 
         def keep(data: bytes, finding: Finding) -> None:
-            found[finding.signature] = found.get(finding.signature, 0) + 1
-            name = f"unguided-{number}-{len(found)}"
+            found_count[finding.signature] = found_count.get(finding.signature, 0) + 1
+            name = f"unguided-{number}-{len(found_count)}"
             (self.folder / "findings" / name).write_bytes(data)
             (self.folder / "findings" / f"{name}.txt").write_text(f"{finding}\n", encoding="utf-8", errors="replace")
 
@@ -142,36 +142,36 @@ class _Reader:
         with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:
             counts = run_unguided(self.target, origins, inputs, self.seed + number, Path(place), keep)
         times = {"seconds": round(time.monotonic() - wall), "cpu_seconds": round(time.process_time() - spent)}
-        self.state["rounds"].append({**counts, **times, "findings": found, "engine": "unguided"})
+        self.state["rounds"].append({**counts, **times, "findings": found_count, "engine": "unguided"})
         self.state_path.write_text(json.dumps(self.state, indent=1))
 
     def findings(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for one in self.state["rounds"]:
-            for signature, count in one.get("findings", {}).items():
-                found[signature] = found.get(signature, 0) + count
-        return found
+        counts: dict[str, int] = {}
+        for entry in self.state["rounds"]:
+            for signature, count in entry.get("findings", {}).items():
+                counts[signature] = counts.get(signature, 0) + count
+        return counts
 
     def keep(self) -> None:
-        """What reaches most in the fewest inputs, into the folder that is under version control."""
+        """Write the fewest inputs that reach the most into the folder that is under version control."""
         inputs = {path.name: path.read_bytes() for path in sorted(self.inputs.iterdir())}
         with tempfile.TemporaryDirectory() as place:
-            kept = corpus.minimised(self.target, inputs, Path(place))
+            minimal = corpus.minimised(self.target, inputs, Path(place))
         corpus.CORPUS.mkdir(exist_ok=True)
-        packed = corpus.pack(kept)
+        packed = corpus.pack(minimal)
         (corpus.CORPUS / f"{self.target.name}.tar.xz").write_bytes(packed)
-        sys.stdout.write(f"{self.target.name}: {len(kept)} of {len(inputs)} inputs kept, {len(packed)} bytes\n")
+        sys.stdout.write(f"{self.target.name}: {len(minimal)} of {len(inputs)} inputs kept, {len(packed)} bytes\n")
 
     def record(self) -> dict[str, Any]:
         return {
             "reader": self.target.name,
             "inputs": self.done(),
-            "guided": sum(one["inputs"] for one in self.state["rounds"] if one.get("engine") != "unguided"),
+            "guided": sum(entry["inputs"] for entry in self.state["rounds"] if entry.get("engine") != "unguided"),
             "read": self._sum("read"),
             "refused": self._sum("refused"),
             "findings": len(self.findings()),
-            **{key: max(one.get(key, 0) for one in self.state["rounds"]) for key in _COVERAGE},
-            "units": max(one.get("units", 0) for one in self.state["rounds"]),
+            **{key: max(entry.get(key, 0) for entry in self.state["rounds"]) for key in _COVERAGE},
+            "units": max(entry.get("units", 0) for entry in self.state["rounds"]),
             "kept": len(corpus.kept_inputs(self.target.name)),
             "seconds": self._sum("seconds"),
             "cpu_seconds": self._sum("cpu_seconds"),
@@ -183,11 +183,11 @@ class _Reader:
         }
 
     def summary(self) -> str:
-        edges, features = (max((one.get(key, 0) for one in self.state["rounds"]), default=0) for key in _COVERAGE)
-        found = "; ".join(f"{count} x {signature}" for signature, count in self.findings().items())
+        edges, features = (max((entry.get(key, 0) for entry in self.state["rounds"]), default=0) for key in _COVERAGE)
+        listed = "; ".join(f"{count} x {signature}" for signature, count in self.findings().items())
         return (
             f"{self.target.name}: {self.done()} inputs, {self._sum('read')} read, {self._sum('refused')} refused, "
-            f"edges {edges}, features {features}; findings: {found or 'none'}"
+            f"edges {edges}, features {features}; findings: {listed or 'none'}"
         )
 
 
@@ -212,7 +212,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 def main(words: list[str]) -> int:
-    """Exit code 1: there are findings."""
+    """Run the command; exit code 1 means that there are findings."""
     options = _arguments(words)
     readers = [
         _Reader(target, options.seed, goes_on=not options.inputs)
@@ -223,18 +223,18 @@ def main(words: list[str]) -> int:
         sys.stderr.write(_MISSING)
         return 2
     if options.unguided:
-        for one in readers:
-            one.run_unguided(options.inputs)
+        for reader in readers:
+            reader.run_unguided(options.inputs)
     else:
         with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda one: one.run(options.inputs), readers))
+            list(pool.map(lambda reader: reader.run(options.inputs), readers))
     if options.keep:
-        for one in readers:
-            one.keep()
+        for reader in readers:
+            reader.keep()
     if options.record:
-        results.add(one.record() for one in readers)
+        results.add(reader.record() for reader in readers)
         results.write_table()
-    return int(any(one.findings() for one in readers))
+    return int(any(reader.findings() for reader in readers))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The inputs that are kept: one ``corpus/READER.tar.xz`` each, of few inputs that together reach what all of them reach.
+"""Keep inputs: one ``corpus/READER.tar.xz`` each, of few inputs that together reach what all of them reach.
 
 A tar of files named by their content, oldest dates, sorted: the same inputs make the same bytes.
 """
@@ -27,14 +27,14 @@ _VARIABLE = re.compile(r"'.*'|\".*\"|[\d.,()\[\]-]+|FOLDER\S*")
 
 
 def kept_inputs(reader: str) -> dict[str, bytes]:
-    """By name; none where there is no file yet."""
+    """Return the inputs by name; none if there is no file yet."""
     path = CORPUS / f"{reader}.tar.xz"
     return unpacked(path.read_bytes()) if path.exists() else {}
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
-        return {one.name: file.read() for one in archive if (file := archive.extractfile(one))}
+        return {member.name: file.read() for member in archive if (file := archive.extractfile(member))}
 
 
 def pack(inputs: Iterable[bytes]) -> bytes:
@@ -48,7 +48,7 @@ def pack(inputs: Iterable[bytes]) -> bytes:
 
 
 class _Lines:
-    """Which line of the readers ran after which, by ``sys.settrace``: slow, and the same on every machine."""
+    """Record which line of the readers ran after which, by ``sys.settrace``: slow, and the same on every machine."""
 
     def __init__(self) -> None:
         self.found: set[object] = set()
@@ -73,7 +73,7 @@ class _Lines:
 
 
 def _reached(target: Target, data: bytes, folder: Path) -> set[object]:
-    """Steps from line to line, and the refusal without what is particular to the input."""
+    """Return steps from line to line, and the refusal without the input's own details."""
     lines = _Lines()
     sys.settrace(lines.call)
     try:
@@ -84,15 +84,15 @@ def _reached(target: Target, data: bytes, folder: Path) -> set[object]:
 
 
 def minimised(target: Target, inputs: Mapping[str, bytes], folder: Path) -> list[bytes]:
-    """Of all inputs those that reach something that no shorter one does."""
-    seen: set[object] = set()
-    kept = []
-    for data in sorted(inputs.values(), key=lambda one: (len(one), one)):
+    """Return those inputs that reach something that no shorter one reaches."""
+    covered: set[object] = set()
+    minimal = []
+    for data in sorted(inputs.values(), key=lambda content: (len(content), content)):
         try:
             reached = _reached(target, data, folder)
-        except Finding:  # too slow with every line traced; the campaign has it without
+        except Finding:  # too slow with every line traced; the campaign has it without tracing
             continue
-        if not reached <= seen:
-            seen |= reached
-            kept.append(data)
-    return kept
+        if not reached <= covered:
+            covered |= reached
+            minimal.append(data)
+    return minimal

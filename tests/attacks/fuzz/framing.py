@@ -1,4 +1,4 @@
-"""One input, several files: each but the last begins with its length, a little-endian uint32, cut to what is left."""
+"""Put several files into one input: each but the last begins with its length, a little-endian uint32, cut to the rest."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["framed", "unframed"]
 
 
 def framed(contents: Sequence[bytes]) -> bytes:
-    *others, last = contents
-    return b"".join(len(one).to_bytes(4, "little") + one for one in others) + last
+    *leading, last = contents
+    return b"".join(len(content).to_bytes(4, "little") + content for content in leading) + last
 
 
 def unframed(data: bytes, count: int) -> list[bytes]:
-    """``count`` files of any bytes at all."""
-    found, at = list[bytes](), 0
+    """Split any bytes into ``count`` files."""
+    files, at = list[bytes](), 0
     for _ in range(count - 1):
         length = int.from_bytes(data[at : at + 4], "little")
-        found.append(data[at + 4 : at + 4 + length])
-        at += 4 + len(found[-1])
-    return [*found, data[at:]]
+        files.append(data[at + 4 : at + 4 + length])
+        at += 4 + len(files[-1])
+    return [*files, data[at:]]

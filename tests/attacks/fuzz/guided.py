@@ -1,10 +1,10 @@
-"""One process of a campaign, guided by coverage: atheris instruments edgedec, libFuzzer chooses what to go on with.
+"""Run one process of a campaign, guided by coverage: atheris instruments edgedec, and libFuzzer chooses inputs.
 
-    python -m tests.attacks.fuzz.guided READER FOLDER PLACE INPUTS SEED
+Usage: python -m tests.attacks.fuzz.guided READER FOLDER PLACE INPUTS SEED
 
 ``FOLDER`` holds ``corpus/``, which grows, ``findings/`` and ``stats.json``. ``PLACE`` is for the files of an input, and
-``current``, the input at work, for whoever looks when the process has died. A finding does not end the run: its first few
-inputs are kept, and it goes on.
+``current``, the input at work, which is read after the process has died. A finding does not end the run: its first few
+inputs are kept, and the run continues.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any
 
 __all__ = ["MEMORY_BYTES", "STEP", "main"]
 
-STEP = 250  # inputs between two notes of how far it is
-MEMORY_BYTES = 4 << 30  # of address space; what asks for more is a finding
-_HANG_SECONDS = 120  # where Python's own clock cannot interrupt: inside a library
-_MOST_KEPT = 5  # inputs of one finding
-_BY_LIBFUZZER = 0.25  # of the mutations; the others know the format
+STEP = 250  # inputs between two notes of progress
+MEMORY_BYTES = 4 << 30  # address space; an allocation beyond it is a finding
+_HANG_SECONDS = 120  # seconds in a library, where Python's own clock cannot interrupt
+_MOST_KEPT = 5  # inputs kept of one finding
+_BY_LIBFUZZER = 0.25  # share of libFuzzer's mutations; the others know the format
 
 
 class _Campaign:
     def __init__(self, reader: str, folder: Path, place: Path) -> None:
         targets, self.property = (
-            importlib.import_module(f"tests.attacks.fuzz.{one}") for one in ("targets", "property")
+            importlib.import_module(f"tests.attacks.fuzz.{name}") for name in ("targets", "property")
         )
-        self.target: Any = next(one for one in targets.TARGETS if one.name == reader)
+        self.target: Any = next(name for name in targets.TARGETS if name.name == reader)
         self.max_bytes: int = targets.MAX_INPUT_BYTES
         self.folder, self.findings = folder, folder / "findings"
         self.findings.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ class _Campaign:
 
 
 def _instrumented(reader: str, folder: Path, place: Path, atheris: Any) -> _Campaign:
-    """Families are imported when they are first asked for, which would be too late."""
+    """Import families before they are first used, because later imports are not instrumented."""
     with atheris.instrument_imports(include=["edgedec"]):
         campaign = _Campaign(reader, folder, place)
         families = importlib.import_module("edgedec.families")
@@ -92,22 +92,22 @@ def main(arguments: list[str]) -> None:
     seeds = list(campaign.target.seeds())
     from_seeds: float = importlib.import_module("tests.attacks.fuzz.unguided").FROM_SEEDS
 
-    def mutate(data: bytes, most: int, seed: int) -> bytes:
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         rng = random.Random(seed)
         if rng.random() < from_seeds:
             data = rng.choice(seeds)
         if rng.random() < _BY_LIBFUZZER:
-            return bytes(atheris.Mutate(data, most))
+            return bytes(atheris.Mutate(data, max_size))
         for _ in range(rng.choice((1, 1, 2))):
             data = campaign.target.mutate(rng, data)
-        return data[:most]
+        return data[:max_size]
 
     options = {
         "runs": inputs,
         "seed": seed,
         "max_len": campaign.max_bytes,
         "reload": 0,
-        "timeout": 0,  # the property has a clock of its own, and of the same signal
+        "timeout": 0,  # the property has a clock of its own, with the same signal
         "rss_limit_mb": 0,
         "artifact_prefix": f"{folder}/",
     }

@@ -1,6 +1,7 @@
-"""What must hold of a reader for every input: it reads it wholly, or refuses it with an error that names the file.
+"""Define the property of a reader: for every input it reads it wholly, or refuses it with an error that names the
+file.
 
-No other exception, no warning, no file written, and nothing taken that the limits below do not allow.
+It raises no other exception, warns of nothing, writes no file, and takes no more than the limits below.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from tests.attacks.fuzz.targets import Target
 
 __all__ = ["MAX_SECONDS", "MAX_TRACED_BYTES", "MAX_WAITED_SECONDS", "TRACED_SHARE", "Finding", "check", "is_traced"]
 
-# Of the processor, which a busy machine does not change, and by the clock, for a reader that waits.
+# seconds of the processor, which a busy machine does not change, and of the clock, for a reader that waits
 MAX_SECONDS, MAX_WAITED_SECONDS = 5.0, 60.0
-# Inputs have up to 32 kB. Python's and NumPy's allocations are counted by tracemalloc, asked for or touched; that takes
-# four times as long, so it is done for one input in TRACED_SHARE, which are always the same ones. The graph of as many
-# layers as a family takes, 4,096, has 45 MB.
+# Inputs have up to 32 kB. tracemalloc counts Python's and NumPy's allocations, touched or not; that takes four times as
+# long, so it is done for one input in TRACED_SHARE, which are always the same ones. The graph of 4,096 layers, the most
+# that a family accepts, has 45 MB.
 MAX_TRACED_BYTES = 64 << 20
 TRACED_SHARE = 64
-# For every input: growth of the process' peak, the tokenizers library's memory included.
+# bytes by which the process' peak may grow for any input, the tokenizers library's memory included
 MAX_GROWTH_BYTES = 64 << 20
 MAX_MESSAGE = 1500
 _OUR_CODE = f"{os.sep}edgedec{os.sep}", f"{os.sep}quantize{os.sep}"
@@ -46,19 +47,21 @@ _CHANGES = frozenset(
 
 
 class Finding(Exception):  # noqa: N818 - it is no error of the program that raises it
-    """A reader broke the property. ``signature`` is the same for inputs that show the same fault."""
+    """Report that a reader broke the property; ``signature`` is the same for inputs that show the same fault."""
 
-    def __init__(self, kind: str, detail: str, where: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" + (f" [{where}]" if where else ""))
-        self.signature = f"{kind} {where}" if where else f"{kind} {detail[:40]}"
+    def __init__(self, kind: str, detail: str, place: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" + (f" [{place}]" if place else ""))
+        self.signature = f"{kind} {place}" if place else f"{kind} {detail[:40]}"
 
 
 class _TooSlow(BaseException):
-    """Raised by the clock; a reader that catches everything cannot swallow what it leaves in ``_Watch``."""
+    """Interrupt a reader; one that catches everything cannot hide it, because ``_Watch`` records it."""
 
 
 class _Watch:
-    """What audit hooks and the clock noticed during one input. There is one: a hook cannot be taken away again."""
+    """Record what audit hooks and the clock notice during one input; there is one instance, because a hook cannot be
+    removed.
+    """
 
     def __init__(self) -> None:
         self.active = self.installed = self.late = False
@@ -90,7 +93,7 @@ _WATCH = _Watch()
 
 @contextlib.contextmanager
 def _clock() -> Iterator[None]:
-    """Interrupts Python when time is up; in other threads than the main one, time is only measured."""
+    """Interrupt Python when time is up; in other threads than the main one, time is only measured."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,7 +128,7 @@ def _watched() -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """The deepest line of edgedec's that ``error`` came through."""
+    """Return the deepest line of edgedec's code that ``error`` came through."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -156,7 +159,7 @@ def _peak_rss() -> int:
 
 
 def check(target: Target, data: bytes, folder: Path, *, traced: bool | None = None) -> str | None:
-    """Whether the reader reads ``data``: None, or its refusal.
+    """Return None if the reader reads ``data``, or its refusal.
 
     Args:
         folder: an empty folder, or one that this function has filled for the same target before.
@@ -182,7 +185,7 @@ def check(target: Target, data: bytes, folder: Path, *, traced: bool | None = No
         refusal = str(error)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the tokenizers library's panics are no Exception
+    except BaseException as error:  # the tokenizers library's panics are not derived from Exception
         if not _WATCH.late:
             text = str(error).replace(str(folder), "FOLDER")[:300]
             raise Finding(f"{type(error).__name__} escapes", text, _place(error)) from error

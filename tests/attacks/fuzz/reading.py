@@ -1,4 +1,4 @@
-"""Reading wholly: every tensor loaded, the graph built, and what a checkpoint promises held against what it has."""
+"""Read wholly: load every tensor, build the graph, and compare what a checkpoint promises with what it holds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _TEXT = "the <unk></s> Ω\u0301 \U0001f600\u2581 \u200d\r\n\ufb01 12"
 
 
 def read_checkpoint(path: Path) -> None:
-    """Raises:
-    EdgedecError: the reader's refusal.
-    AssertionError: the reader broke its word.
+    """Read a checkpoint wholly.
+
+    Raises:
+        EdgedecError: the reader's refusal.
+        AssertionError: the reader broke its promise.
     """
     checkpoint = open_checkpoint(path)
     for name, info in checkpoint.tensors.items():
@@ -32,26 +34,32 @@ def read_checkpoint(path: Path) -> None:
         assert (array.shape, array.dtype.name) == (info.shape, info.dtype), "a tensor is what was said of it"
         assert array.flags.c_contiguous
     vocab_size = checkpoint.config["vocab_size"]
-    named = [*checkpoint.eos_token_ids, *([] if checkpoint.bos_token_id is None else [checkpoint.bos_token_id])]
-    assert all(type(one) is int and 0 <= one < vocab_size for one in named), "ids lie inside the vocabulary"
-    json.dumps(checkpoint.config, allow_nan=False, ensure_ascii=False).encode()  # as a bundle will hold it
+    special_ids = [*checkpoint.eos_token_ids, *([] if checkpoint.bos_token_id is None else [checkpoint.bos_token_id])]
+    assert all(type(token_id) is int and 0 <= token_id < vocab_size for token_id in special_ids), (
+        "ids lie inside the vocabulary"
+    )
+    # the form in which a bundle will hold it
+    json.dumps(checkpoint.config, allow_nan=False, ensure_ascii=False).encode()
     assert "quantization_config" not in checkpoint.config
     _check_tokenizer(checkpoint.tokenizer_json)
     assert checkpoint.chat_template is None or checkpoint.chat_template.encode() is not None
-    graph, _ = checkpoint_graph(checkpoint)  # from here on tensors have the shapes that the model needs
+    graph, _ = checkpoint_graph(checkpoint)  # from here on tensors have the shapes of the model
     _check_trits(checkpoint)
     assert all(
-        math.isfinite(one) for op in graph.operations if isinstance(op, Rope) for one in op.inverse_frequencies
+        math.isfinite(token_id)
+        for op in graph.operations
+        if isinstance(op, Rope)
+        for token_id in op.inverse_frequencies
     ), "rotations are finite"
     assert context_size(checkpoint.config) >= 1
 
 
 def _check_trits(checkpoint: Checkpoint) -> None:
-    """A ternary matrix is the same whether it is loaded as numbers or as trits and scales."""
+    """Check that a ternary matrix is the same, loaded as numbers or as trits and scales."""
     if not isinstance(checkpoint.read_tensor, Makers):
         return
     for name, maker in checkpoint.read_tensor.by_name.items():
-        if hasattr(maker, "trits"):  # TernaryMaker, which is slow to ask for
+        if hasattr(maker, "trits"):  # only TernaryMaker, which is slow to call
             trits, scales = maker.trits()
             width = checkpoint.tensors[name].group_size or trits.shape[1]
             factors = np.asarray(scales).reshape(-1, 1) if np.ndim(scales) == 0 else np.asarray(scales)
@@ -60,7 +68,7 @@ def _check_trits(checkpoint: Checkpoint) -> None:
 
 
 def _check_tokenizer(text: str) -> None:
-    """It can be read again out of a bundle, and encodes any text."""
+    """Check that it can be read again out of a bundle, and encodes any text."""
     Tokenizer.from_str(text).encode(_TEXT)
     tokenizer = json.loads(text)
     assert tokenizer.get("padding") is None, "nothing is padded"
@@ -69,7 +77,7 @@ def _check_tokenizer(text: str) -> None:
 
 
 def read_vocabulary(path: Path, vocab_size: int) -> None:
-    """A tokenizer alone, of a model of ``vocab_size`` rows."""
+    """Read a tokenizer alone, of a model of ``vocab_size`` rows."""
     checked = read_tokenizer(path, vocab_size)
     _check_tokenizer(checked.json)
     assert all(0 <= index < vocab_size for index in checked.vocabulary.get_vocab().values())

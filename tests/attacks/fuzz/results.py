@@ -1,4 +1,6 @@
-"""Results of campaigns: ``results.json``, one entry per campaign and reader, and its table in docs/reports/fuzzing.md."""
+"""Store results of campaigns: ``results.json``, one entry per campaign and reader, and its table in
+docs/reports/fuzzing.md.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Campaign = dict[str, Any]
 
 
 def code(modules: Iterable[str]) -> dict[str, Any]:
-    """The commit, and a digest of what is under test, with ``modules`` of the readers: a tree may differ from its commit."""
+    """Return the commit, and a digest of the code under test and of ``modules``, because a tree may differ from its
+    commit.
+    """
     patterns = (*_SOURCES, *(f"quantize/readers/{name}.py" for name in modules))
     files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     digest = hashlib.sha256()
@@ -36,43 +40,45 @@ def code(modules: Iterable[str]) -> dict[str, Any]:
 
 
 def tools() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def read() -> list[Campaign]:
-    found: list[Campaign] = json.loads(RESULTS.read_text())["campaigns"] if RESULTS.exists() else []
-    return found
+    campaigns: list[Campaign] = json.loads(RESULTS.read_text())["campaigns"] if RESULTS.exists() else []
+    return campaigns
 
 
 def add(campaigns: Iterable[Campaign]) -> None:
-    """Behind what is there."""
-    lines = ",\n".join(f"  {json.dumps(one)}" for one in [*read(), *campaigns])
+    """Append campaigns to the file."""
+    lines = ",\n".join(f"  {json.dumps(campaign)}" for campaign in [*read(), *campaigns])
     RESULTS.write_text(f'{{"campaigns": [\n{lines}\n]}}\n')
 
 
 def table(campaigns: Iterable[Mapping[str, Any]]) -> str:
-    """Of each reader its last campaign."""
-    last = {one["reader"]: one for one in campaigns}
+    """Return a table of each reader's last campaign."""
+    last = {campaign["reader"]: campaign for campaign in campaigns}
     rows = [
         "| reader | inputs | guided | read | refused | findings | edges | features | inputs kept | CPU minutes | code |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for reader, one in last.items():
-        numbers = (one[key] for key in ("inputs", "guided", "read", "refused", "findings", "edges", "features", "kept"))
+    for reader, campaign in last.items():
+        numbers = (
+            campaign[key] for key in ("inputs", "guided", "read", "refused", "findings", "edges", "features", "kept")
+        )
         cells = " | ".join(f"{number:,}" for number in numbers)
-        rows.append(f"| {reader} | {cells} | {one['cpu_seconds'] / 60:.0f} | {one['sources_sha256'][:8]} |")
+        rows.append(f"| {reader} | {cells} | {campaign['cpu_seconds'] / 60:.0f} | {campaign['sources_sha256'][:8]} |")
     return "\n".join(rows)
 
 
 def write_table() -> None:
-    """Into the documentation, in the place of the one that is there."""
+    """Replace the table in the documentation."""
     text = DOCS.read_text("utf-8")
-    head, _, rest = text.partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
+    head, _, remainder = text.partition(_BEGIN)
+    _, _, tail = remainder.partition(_END)
     DOCS.write_text(f"{head}{_BEGIN}\n\n{table(read())}\n\n{_END}{tail}", "utf-8")

@@ -1,4 +1,4 @@
-"""Small sound files of every format, which all inputs of a campaign come from. Made by the tests' own builders."""
+"""Make small sound files of every format, from which all inputs of a campaign come, with the tests' own builders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "vocab_listings",
 ]
 
-RANKS = 258  # instead of Llama 3's 128,000
+RANKS = 258  # ranks, instead of Llama 3's 128,000
 SIZES: Mapping[str, Any] = {
     "hidden_size": 8,
     "intermediate_size": 12,
@@ -80,12 +80,12 @@ _FAMILIES: tuple[dict[str, Any], ...] = (
 
 
 def _weights(config: Mapping[str, Any], dtype: Any = np.float16) -> dict[str, NDArray[Any]]:
-    """Small whole numbers, which pack well."""
-    found = {}
+    """Return small whole numbers, which compress well."""
+    tensors = {}
     for at, (name, spec) in enumerate(build_graph(config).weights.items()):
         count = int(np.prod(spec.shape))
-        found[name] = ((np.arange(count) * 7 + at) % 5 - 1).astype(dtype).reshape(spec.shape)
-    return found
+        tensors[name] = ((np.arange(count) * 7 + at) % 5 - 1).astype(dtype).reshape(spec.shape)
+    return tensors
 
 
 def _folder_files(folder: Path, names: tuple[str, ...]) -> bytes:
@@ -93,7 +93,7 @@ def _folder_files(folder: Path, names: tuple[str, ...]) -> bytes:
 
 
 def huggingface_folders(names: tuple[str, ...]) -> Iterator[bytes]:
-    """A model of each family; two that are spelled in another way."""
+    """Yield a model of each family, and two with other spellings."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         make_checkpoints.write_json(
@@ -112,15 +112,15 @@ def _other_spellings(folder: Path, names: tuple[str, ...]) -> Iterator[bytes]:
     config = {**SIZES, **_FAMILIES[6]}
     packed = _weights(config)
     at = "model.layers.0."
-    for new, olds in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
-        home = new.partition(".")[0]
-        parts = [packed.pop(f"{at}{home}.{old}_proj.weight") for old in olds]
-        packed[f"{at}{new}.weight"] = np.concatenate(parts)
+    for fused_name, olds in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
+        home = fused_name.partition(".")[0]
+        parts = [packed.pop(f"{at}{home}.{part}_proj.weight") for part in olds]
+        packed[f"{at}{fused_name}.weight"] = np.concatenate(parts)
     make_checkpoints.write_hf(folder, packed, **config)
     yield _folder_files(folder, names)
 
     config = {**SIZES, **_FAMILIES[10]}
-    seeing = {name.replace("model.", "language_model.model.", 1): one for name, one in _weights(config).items()}
+    seeing = {name.replace("model.", "language_model.model.", 1): values for name, values in _weights(config).items()}
     seeing["vision_tower.x.weight"] = np.ones(2, np.float16)
     (folder / "config.json").unlink()
     make_checkpoints.write_hf(folder, seeing, model_type="gemma3", text_config=config, vocab_size=13)
@@ -135,7 +135,9 @@ def sharded_folders(names: tuple[str, ...]) -> Iterator[bytes]:
 
 
 def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
-    """Both conventions of the scale, scales per group, float weights with scales, weights that become ternary on load."""
+    """Yield both conventions of the scale, scales per group, float weights with scales, and weights that become
+    ternary on load.
+    """
     small: dict[str, Any] = {
         "hidden_size": 8,
         "intermediate_size": 10,
@@ -149,7 +151,7 @@ def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
     loose = make_bitnet_models.tensors(whole, packed=False)
     online = {name: values for name, values in loose.items() if not name.endswith("_scale")}
     automatic = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
-    made: tuple[tuple[make_bitnet_models.Model, dict[str, NDArray[Any]] | None, dict[str, Any]], ...] = (
+    folders: tuple[tuple[make_bitnet_models.Model, dict[str, NDArray[Any]] | None, dict[str, Any]], ...] = (
         (whole, make_bitnet_models.tensors(whole, divides=True), {"linear_class": "bitlinear"}),
         (whole, None, automatic),
         (biased, None, automatic),
@@ -158,10 +160,10 @@ def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
         (grouped, None, {**automatic, "group_size": 32}),
         (whole, online, {"linear_class": "autobitlinear", "quantization_mode": "online"}),
     )
-    for model, contents, quantization in made:
+    for model, contents, quantization in folders:
         with TemporaryDirectory() as name:
             yield _folder_files(make_bitnet_models.write(Path(name), model, contents, **quantization), names)
-    with TemporaryDirectory() as name:  # the reproduction's class and its names of norms
+    with TemporaryDirectory() as name:  # the class of the reproduction and its names of norms
         config = {**SIZES, **_FAMILIES[5], "hidden_act": "silu"}
         renamed = {
             one.replace("attn_sub_norm", "inner_attn_ln").replace("ffn_sub_norm", "ffn_layernorm"): values
@@ -190,19 +192,19 @@ _YARN: dict[str, Any] = {
 }
 
 
-def _gguf_tensors(architecture: str, more: Mapping[str, Any]) -> list[RawTensor]:
-    """Of a model with one layer, one tensor each; phi3's gate and up in one."""
+def _gguf_tensors(architecture: str, config: Mapping[str, Any]) -> list[RawTensor]:
+    """Return the tensors of a model with one layer; phi3's gate and up are one."""
     family = {"bitnet-b1.58": "bitnet", "gemma3": "gemma3_text"}.get(architecture, architecture)
     post_norms = architecture in ("gemma2", "gemma3")
-    found = {
+    shapes = {
         gguf_name(name, post_norms=post_norms): values
-        for name, values in _weights({**SIZES, "model_type": family, **more}, np.float32).items()
+        for name, values in _weights({**SIZES, "model_type": family, **config}, np.float32).items()
     }
     if architecture == "phi3":
-        found["blk.0.ffn_up.weight"] = np.concatenate(
-            [found.pop("blk.0.ffn_gate.weight"), found["blk.0.ffn_up.weight"]]
+        shapes["blk.0.ffn_up.weight"] = np.concatenate(
+            [shapes.pop("blk.0.ffn_gate.weight"), shapes["blk.0.ffn_up.weight"]]
         )
-    return [gguf.tensor(*item) for item in found.items()]
+    return [gguf.tensor(*item) for item in shapes.items()]
 
 
 def _of_kind(name: bytes, number: int, columns: int, rows: int) -> RawTensor:
@@ -211,11 +213,11 @@ def _of_kind(name: bytes, number: int, columns: int, rows: int) -> RawTensor:
 
 
 def gguf_files() -> Iterator[bytes]:
-    """A model of each architecture, both vocabularies, and types of tensors that are not floats."""
-    for architecture, keys, more in _ARCHITECTURES:
+    """Yield a model of each architecture, both vocabularies, and types of tensors that are not floats."""
+    for architecture, keys, config in _ARCHITECTURES:
         own: dict[str, Any] = {f"{architecture}.{key}": value for key, value in keys.items()}
         metadata = gguf.metadata(architecture, **own)
-        yield gguf.file_bytes(metadata, _gguf_tensors(architecture, more))
+        yield gguf.file_bytes(metadata, _gguf_tensors(architecture, config))
     tensors = _gguf_tensors("llama", {})
     words: dict[str, Any] = {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "qwen2"}
     words |= {"tokenizer__ggml__merges": ["t h", "th e"], "tokenizer__ggml__add_eos_token": True}
@@ -229,22 +231,24 @@ def gguf_files() -> Iterator[bytes]:
         width = 256 if KINDS[number].block == 256 else 32
         changes: dict[str, Any] = {"llama__feed_forward_length": width}
         wide = [
-            _of_kind(one.name, number, width, 8) if one.name == b"blk.0.ffn_down.weight" else one
-            for one in _gguf_tensors("llama", {"intermediate_size": width, "tie_word_embeddings": True})
+            _of_kind(tensor.name, number, width, 8) if tensor.name == b"blk.0.ffn_down.weight" else tensor
+            for tensor in _gguf_tensors("llama", {"intermediate_size": width, "tie_word_embeddings": True})
         ]
         yield gguf.file_bytes(gguf.metadata(**changes), wide)
     yield from _i2_s_files()
 
 
 def _i2_s(trits: NDArray[np.int8]) -> bytes:
-    """bitnet.cpp's layout on ARM: 16 bytes hold 64 columns, the first 16 of them in the two highest bits."""
+    """Encode in bitnet.cpp's layout on ARM: 16 bytes hold 64 columns, the first 16 of them in the two highest bits."""
     four = (trits + 1).astype(np.uint8).reshape(-1, 4, 16) << np.array([6, 4, 2, 0], np.uint8)[:, None]
     packed: NDArray[np.uint8] = four.sum(axis=1, dtype=np.uint8)
     return packed.tobytes() + struct.pack("<f", 0.5) + bytes(28)
 
 
 def _i2_s_files() -> Iterator[bytes]:
-    """The shape tells the layout, or only the weights do: neurons that differ in how many zeros they have."""
+    """Yield files whose shape tells the layout, and files whose weights alone do: neurons with different shares of
+    zeros.
+    """
     changes: dict[str, Any] = {"llama__attention__key_length": 4, "llama__feed_forward_length": 64}
     for hidden, inner, names in ((10, 64, ("ffn_down",)), (64, 256, ("ffn_gate", "ffn_up", "ffn_down"))):
         rng = np.random.default_rng(0)
@@ -252,13 +256,13 @@ def _i2_s_files() -> Iterator[bytes]:
         config = {**SIZES, "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner}
         share = rng.uniform(0.1, 0.9, inner)
         tensors = []
-        for one in _gguf_tensors("llama", config | {"tie_word_embeddings": True}):
-            columns, *rows = one.sizes
-            if one.name.decode().split(".")[-2] in names:
-                kept = rng.random((*rows, columns)) < (share if columns == inner else share[:, None])
-                trits = np.where(kept, rng.choice([-1, 1], kept.shape), 0).astype(np.int8)
-                one = RawTensor(one.name, one.sizes, 36, _i2_s(trits))
-            tensors.append(one)
+        for tensor in _gguf_tensors("llama", config | {"tie_word_embeddings": True}):
+            columns, *rows = tensor.sizes
+            if tensor.name.decode().split(".")[-2] in names:
+                nonzero = rng.random((*rows, columns)) < (share if columns == inner else share[:, None])
+                trits = np.where(nonzero, rng.choice([-1, 1], nonzero.shape), 0).astype(np.int8)
+                tensor = RawTensor(tensor.name, tensor.sizes, 36, _i2_s(trits))
+            tensors.append(tensor)
         yield gguf.file_bytes(gguf.metadata(**changes), tensors)
 
 
@@ -267,7 +271,7 @@ def _fused() -> list[RawTensor]:
 
 
 def gguf_parts() -> Iterator[bytes]:
-    """The first has the model's metadata; both of them, or only the first, have tensors."""
+    """Yield two parts: the first has the model's metadata; both of them, or only the first, have tensors."""
     tensors = _gguf_tensors("llama", {})
     counts: dict[str, Any] = {"split__count": 2, "split__tensors__count": len(tensors)}
     bare = {"split.no": 1, "split.count": 2, "split.tensors.count": len(tensors)}
@@ -301,7 +305,7 @@ def _piece(text: str, score: float, kind: int) -> bytes:
 
 
 def sentencepiece_models() -> Iterator[bytes]:
-    """BPE and unigram, with the 256 bytes and without; and one that normalizes by a compiled map."""
+    """Yield BPE and unigram, with the 256 bytes and without, and one that normalizes by a compiled map."""
     special = [_piece("<unk>", 0, 2), _piece("<s>", 0, 3), _piece("</s>", 0, 3)]
     words = [_piece(text.replace(" ", "\u2581"), -float(at), 1) for at, text in enumerate(make_checkpoints.LETTERS)]
     bytes_ = [_piece(f"<0x{byte:02X}>", 0, 6) for byte in range(256)]
@@ -315,22 +319,22 @@ def sentencepiece_models() -> Iterator[bytes]:
 
 
 def _charsmap() -> bytes:
-    """A compiled map that makes "a" a "b": the size of a trie, its units, and what they map to."""
+    """Encode a map of "a" to "b": the size of a trie, its units, and the texts to which they map."""
     units = [0] * 256
-    units[97] = 97 | 1 << 8 | 2 << 10  # the label, that a value follows, and that it lies at 97 ^ 2
-    units[99] = 1 << 31  # the value: where in the texts
+    units[97] = 97 | 1 << 8 | 2 << 10  # the label, that a value follows, and that it is at 97 ^ 2
+    units[99] = 1 << 31  # the value: a place in the texts
     return struct.pack("<I256I", 1024, *units) + b"b\0"
 
 
 def rank_lists() -> Iterator[bytes]:
-    """The 256 bytes and what they are joined to: as many as the target's reader asks for."""
+    """Yield the 256 bytes and pieces joined of them, as many as the target's reader requires."""
     tokens = [bytes([at]) for at in range(256)] + [b"th", b"the"]
     assert len(tokens) == RANKS
     yield b"".join(base64.b64encode(token) + f" {at}\n".encode() for at, token in enumerate(tokens))
 
 
 def tokenizer_texts() -> Iterator[bytes]:
-    """Models and what stands around them, of every kind that is common."""
+    """Yield models with their surroundings, of every common kind."""
     vocab = {text: at for at, text in enumerate(("<unk>", "<s>", "</s>", "a", "b", "ab", "\u2581", "\u2581a"))}
     bpe = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]], "unk_token": "<unk>", "byte_fallback": True}
     unigram = {"type": "Unigram", "unk_id": 0, "vocab": [[text, -float(at)] for text, at in vocab.items()]}

@@ -1,4 +1,4 @@
-"""The readers: what the bytes of an input become on disk, what is called, and where inputs come from."""
+"""List the readers: the files that an input becomes, the function that reads them, and the origin of inputs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, small_
 __all__ = ["MAX_INPUT_BYTES", "TARGETS", "File", "Target"]
 
 MAX_INPUT_BYTES = 1 << 15
-_VOCAB_SIZE = 600  # of tokenizers alone: more than the seeds have
+_VOCAB_SIZE = 600  # rows of tokenizers alone: more than the seeds have
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A file that an input fills, and how its content is mutated."""
+    """Describe a file that an input fills, and how its content is mutated."""
 
     name: str
     mutate: Mutator
@@ -39,14 +39,14 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One reader.
+    """Describe one reader.
 
     Members:
-        files: what an input is cut into (``framing``), in this order.
+        files: parts of an input (``framing``), in this order.
         beside: files that are the same for every input.
         read: reads the folder wholly, or raises.
         seeds: sound inputs.
-        modules: of ``quantize/readers``, those that the seeds run; a test checks it.
+        modules: modules of ``quantize/readers`` that the seeds run; a test checks it.
     """
 
     name: str
@@ -57,15 +57,17 @@ class Target:
     beside: Mapping[str, bytes] = field(default_factory=dict)
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
-        """One file changed with regard to its format, or the whole without; never longer than inputs may be."""
+        """Change one file according to its format, or the whole without; the result is never longer than inputs may
+        be.
+        """
         if rng.random() < 0.03:
-            found = mutate_bytes(rng, data)
+            mutated = mutate_bytes(rng, data)
         else:
             contents = unframed(data, len(self.files))
             at = rng.randrange(len(contents))
             contents[at] = self.files[at].mutate(rng, contents[at])
-            found = framed(contents)
-        return found if len(found) <= MAX_INPUT_BYTES else data
+            mutated = framed(contents)
+        return mutated if len(mutated) <= MAX_INPUT_BYTES else data
 
 
 def _checkpoint(name: str) -> Callable[[Path], None]:
@@ -77,7 +79,7 @@ def _vocabulary(name: str) -> Callable[[Path], None]:
 
 
 def _ranks(folder: Path) -> None:
-    """With as many ranks demanded as an input has room for."""
+    """Read with as many ranks required as an input has room for."""
     with patch.object(sentencepiece_model, "_LLAMA3_RANKS", seeds.RANKS):
         read_vocabulary(folder / "tokenizer.model", _VOCAB_SIZE)
 

@@ -1,4 +1,6 @@
-"""Inputs without guidance: seeds and kept inputs, mutated at random. What the tests run, and who has no atheris."""
+"""Mutate seeds and kept inputs at random, without guidance by coverage; the tests use it, and machines without
+atheris.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.attacks.fuzz.targets import Target
 
 __all__ = ["FROM_SEEDS", "run_unguided"]
 
-FROM_SEEDS = 0.4  # of what campaigns find most is broken; sound inputs must be begun with, too
+FROM_SEEDS = 0.4  # share of sound inputs as origins, because most inputs that campaigns find are broken
 
 
 def run_unguided(
@@ -21,15 +23,15 @@ def run_unguided(
     inputs: int,
     seed: int,
     folder: Path,
-    found: Callable[[bytes, Finding], None] | None = None,
+    on_finding: Callable[[bytes, Finding], None] | None = None,
 ) -> Counter[str]:
-    """How many of ``inputs`` were read, and how many refused; the same ones for the same seed and origins.
+    """Return how many of ``inputs`` were read, and how many refused; equal seeds and origins give equal inputs.
 
     Args:
-        found: is told of findings; None: the first one is raised.
+        on_finding: function called with findings; None raises the first one.
 
     Raises:
-        Finding: an input that the property does not hold for; it lies in ``folder``.
+        Finding: the property does not hold for an input, which is in ``folder``.
     """
     rng, seeds = random.Random(f"{target.name} {seed}"), list(target.seeds())
     counts: Counter[str] = Counter()
@@ -40,8 +42,8 @@ def run_unguided(
         try:
             counts["read" if check(target, data, folder) is None else "refused"] += 1
         except Finding as finding:
-            if found is None:
+            if on_finding is None:
                 raise
-            found(data, finding)
+            on_finding(data, finding)
         counts["inputs"] += 1
     return counts

@@ -1,4 +1,4 @@
-"""What readers look for by name, so that mutations need not guess it."""
+"""List the names that readers look up, so that mutations need not guess them."""
 
 from __future__ import annotations
 

@@ -58,13 +58,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 @pytest.fixture(scope="module")
-def sound(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound_bundle(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return parts.write(tmp_path_factory.mktemp("with spaces") / "it's a board")
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "it's a copy"))
+def folder(sound_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound_bundle, tmp_path / "it's a copy"))
 
 
 def sign(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None, *, files: bool = True) -> None:
@@ -88,8 +88,8 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_written_bundle_is_read(parts: Parts, sound: Path) -> None:
-    opened = open_board_bundle(sound)
+def test_a_written_bundle_is_read(parts: Parts, sound_bundle: Path) -> None:
+    opened = open_board_bundle(sound_bundle)
     assert isinstance(opened, BoardBundle)
     assert (opened.board, opened.config, opened.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
     assert opened.bitstream.read_bytes() == make_board_bundle.BITSTREAM
@@ -97,11 +97,11 @@ def test_a_written_bundle_is_read(parts: Parts, sound: Path) -> None:
     assert sorted(opened.files) == sorted(FILES[1:])
     program = opened.program()
     assert (program.sha256, program.host) == (parts.program.sha256, parts.program.host)
-    assert sorted(entry.name for entry in sound.parent.iterdir()) == [sound.name]
+    assert sorted(entry.name for entry in sound_bundle.parent.iterdir()) == [sound_bundle.name]
 
 
-def test_the_model_is_enough_for_the_host(parts: Parts, sound: Path) -> None:
-    opened = open_board_bundle(sound)
+def test_the_model_is_enough_for_the_host(parts: Parts, sound_bundle: Path) -> None:
+    opened = open_board_bundle(sound_bundle)
     assert list(opened.model.tensors) == [parts.program.host.embedding]
     assert opened.model.tokenizer_hash == parts.bundle.tokenizer_hash
     assert opened.model.chat_template == parts.bundle.chat_template
@@ -138,14 +138,16 @@ def test_writing_again_replaces_the_bundle(parts: Parts, other: Parts, tmp_path:
         parts.write(tmp_path / "mine")
 
 
-def test_it_opens_without_amaranth(sound: Path) -> None:
+def test_it_opens_without_amaranth(sound_bundle: Path) -> None:
     script = (
         "import sys\nfor name in ('amaranth', 'torch', 'onnxruntime'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
         "from edgedec.runtime.accelerator.board_bundle import open_board_bundle\n"
         "found = open_board_bundle(Path(sys.argv[1]))\nfound.program(), found.embedding\n"
     )
-    process = subprocess.run([sys.executable, "-c", script, str(sound)], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", script, str(sound_bundle)], capture_output=True, text=True, check=False
+    )
     assert process.returncode == 0, process.stderr
 
 
@@ -325,8 +327,10 @@ def test_another_version_is_refused(folder: Path) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_change_of_a_byte_is_refused(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("any") / "b"))
+def test_any_change_of_a_byte_is_refused(
+    sound_bundle: Path, tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    folder = Path(shutil.copytree(sound_bundle, tmp_path_factory.mktemp("any") / "b"))
     file = folder / data.draw(st.sampled_from(FILES))
     content = bytearray(file.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
@@ -342,8 +346,8 @@ def test_an_invalid_program_json_is_refused(folder: Path) -> None:
         assert "program/program.json" in refusal(folder)
 
 
-def test_the_model_alone_is_recognized(sound: Path) -> None:
-    model = Bundle.open(sound / "model")
+def test_the_model_alone_is_recognized(sound_bundle: Path) -> None:
+    model = Bundle.open(sound_bundle / "model")
     with pytest.raises(BundleError, match="is a board bundle's model, which has the embedding and no other weight"):
         model.check(build_graph(model.config))
 

@@ -83,7 +83,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def sound_recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("sound") / "session"
     recorded(InterpreterDevice(CONFIG), path)
     assert read(path)
@@ -97,11 +97,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_changed_byte_is_detected(sound: bytes, place: Path, data: st.DataObject) -> None:
+def test_a_changed_byte_is_detected(sound_recording: bytes, place: Path, data: st.DataObject) -> None:
     """Accept that a length larger than the file looks like a file that was cut."""
-    at = data.draw(st.integers(0, len(sound) - 1))
+    at = data.draw(st.integers(0, len(sound_recording) - 1))
     bit = data.draw(st.integers(0, 7))
-    damaged = bytearray(sound)
+    damaged = bytearray(sound_recording)
     damaged[at] ^= 1 << bit
     place.write_bytes(damaged)
     assert not whole(place)
@@ -109,8 +109,8 @@ def test_a_changed_byte_is_detected(sound: bytes, place: Path, data: st.DataObje
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_cut_file_is_never_whole(sound: bytes, place: Path, data: st.DataObject) -> None:
-    place.write_bytes(sound[: data.draw(st.integers(0, len(sound) - 1))])
+def test_a_cut_file_is_never_whole(sound_recording: bytes, place: Path, data: st.DataObject) -> None:
+    place.write_bytes(sound_recording[: data.draw(st.integers(0, len(sound_recording) - 1))])
     assert not whole(place)
 
 

@@ -1,4 +1,4 @@
-"""Mutations of a GGUF file: its metadata entries and its tensors, put together again with offsets that are right."""
+"""Mutate a GGUF file: its metadata entries and its tensors, put together again with correct offsets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _value_end(data: bytes, kind: int, at: int) -> int:
 
 
 def _parsed(data: bytes) -> _File:
-    """Raises what comes, on a file that is none."""
+    """Parse the file; any error passes through for an invalid file."""
     count, entry_count = struct.unpack_from("<QQ", data, 8)
     at, entries = 24, []
     for _ in range(entry_count):
@@ -70,7 +70,7 @@ def _parsed(data: bytes) -> _File:
     start = -(-at // 32) * 32
     return _File(
         entries,
-        [replace(one, data=data[start + one.offset :][: _size(one)], offset=None) for one in tensors],  # type: ignore[operator]
+        [replace(tensor, data=data[start + tensor.offset :][: _size(tensor)], offset=None) for tensor in tensors],  # type: ignore[operator]
     )
 
 
@@ -79,7 +79,7 @@ def _size(tensor: RawTensor) -> int:
 
 
 def _fitted(tensor: RawTensor) -> RawTensor:
-    """With as many bytes as its shape and type take."""
+    """Return the tensor with as many bytes as its shape and type take."""
     return replace(tensor, data=tensor.data[: _size(tensor)].ljust(_size(tensor), b"\x01"))
 
 
@@ -153,8 +153,8 @@ def _change_tensor(rng: random.Random, file: _File, names: Sequence[str]) -> Non
     elif kind == 5:
         file.tensors.append(replace(tensor, name=rng.choice(names).encode()))
     elif kind == 6:
-        other = rng.randrange(len(file.tensors))
-        file.tensors[at], file.tensors[other] = file.tensors[other], tensor
+        other_index = rng.randrange(len(file.tensors))
+        file.tensors[at], file.tensors[other_index] = file.tensors[other_index], tensor
     else:
         sizes = list(tensor.sizes) or [1]
         sizes[rng.randrange(len(sizes))] = rng.choice((1, 2, 4, 8, 12, 13, 24, 32, 256, 512))
@@ -162,19 +162,23 @@ def _change_tensor(rng: random.Random, file: _File, names: Sequence[str]) -> Non
 
 
 def _other_architecture(rng: random.Random, file: _File, architectures: Sequence[str]) -> None:
-    """The same model under another name, keys too."""
-    new = rng.choice(architectures).encode()
-    old = next((value.data[8:] for key, value in file.entries if key == b"general.architecture"), b"")
+    """Return the same model under another name, keys too."""
+    new_name = rng.choice(architectures).encode()
+    old_name = next((value.data[8:] for key, value in file.entries if key == b"general.architecture"), b"")
     file.entries = [
-        (new + key[len(old) :] if old and key.startswith(old + b".") else key, value) for key, value in file.entries
+        (new_name + key[len(old_name) :] if old_name and key.startswith(old_name + b".") else key, value)
+        for key, value in file.entries
     ]
     file.entries = [
-        (key, builder.raw(new.decode()) if key == b"general.architecture" else value) for key, value in file.entries
+        (key, builder.raw(new_name.decode()) if key == b"general.architecture" else value)
+        for key, value in file.entries
     ]
 
 
 def gguf(*, keys: Sequence[str], words: Sequence[str], names: Sequence[str], architectures: Sequence[str]) -> Mutator:
-    """What the reader knows: metadata keys, texts among the values, names of tensors, architectures."""
+    """Return a mutator with what the reader knows: metadata keys, texts among the values, names of tensors,
+    architectures.
+    """
 
     def mutate(rng: random.Random, data: bytes) -> bytes:
         if rng.random() < 0.15:

@@ -1,4 +1,4 @@
-"""Mutations of a JSON text's values and keys: what comes out is JSON again, and says something else."""
+"""Mutate a JSON text's values and keys: the result is JSON with another meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.attacks.fuzz.mutators.raw import INTEGERS, Mutator, mutate_bytes
 
 __all__ = ["changed_value", "json_text", "plain_value"]
 
-Place = tuple[Any, Any]  # a list or an object, and where in it
+Place = tuple[Any, Any]  # a list or an object, and a place in it
 _TEXTS = (
     "",
     " ",
@@ -34,7 +34,7 @@ _NUMBERS = (-1, -(1 << 63), 0.0, -0.0, 0.5, 1.0, 1e-320, 1e-30, 1e30, 1e38, 1e39
 
 
 def plain_value(rng: random.Random, words: Sequence[str]) -> Any:
-    """A value that holds little."""
+    """Return a value with little content."""
     kind = rng.randrange(8)
     if kind < 2 and words:
         return rng.choice(words)
@@ -47,17 +47,17 @@ def plain_value(rng: random.Random, words: Sequence[str]) -> Any:
     return rng.choice((None, True, False, [], {}, [1], [[]], {"a": 1}, [None], ["a"], [0.5] * 2))
 
 
-def _places(value: Any, found: list[Place], depth: int = 0) -> list[Place]:
+def _places(value: Any, places: list[Place], depth: int = 0) -> list[Place]:
     if depth < 40:
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         for key, inner in items:
-            found.append((value, key))
-            _places(inner, found, depth + 1)
-    return found
+            places.append((value, key))
+            _places(inner, places, depth + 1)
+    return places
 
 
 def _tweaked(rng: random.Random, value: Any, words: Sequence[str]) -> Any:
-    """Something near ``value``."""
+    """Return a value near ``value``."""
     if isinstance(value, bool) or value is None:
         return rng.choice((True, False, None, 0, 1))
     if isinstance(value, int):
@@ -66,13 +66,15 @@ def _tweaked(rng: random.Random, value: Any, words: Sequence[str]) -> Any:
         return rng.choice((-value, value * 2, value / 3, 1 / value if value else 1.0, int(value), rng.choice(_NUMBERS)))
     if isinstance(value, str):
         at = rng.randrange(len(value) + 1)
-        other = rng.choice((*_TEXTS, *words))
-        return rng.choice((value[:at], value[at:], value + other, value[:at] + other + value[at:], value * 2, other))
+        replacement = rng.choice((*_TEXTS, *words))
+        return rng.choice(
+            (value[:at], value[at:], value + replacement, value[:at] + replacement + value[at:], value * 2, replacement)
+        )
     return plain_value(rng, words)
 
 
 def _reshaped(rng: random.Random, value: Any, words: Sequence[str]) -> None:
-    """A list or an object gets or loses something."""
+    """Add to a list or an object, or remove from it."""
     if isinstance(value, list):
         kind = rng.randrange(4)
         if kind == 0 or not value:
@@ -92,7 +94,7 @@ def _reshaped(rng: random.Random, value: Any, words: Sequence[str]) -> None:
 
 
 def changed_value(rng: random.Random, root: Any, words: Sequence[str]) -> Any:
-    """``root`` with one change, in place where that is possible."""
+    """Return ``root`` with one change, in place if possible."""
     places = _places(root, [])
     if not places or rng.random() < 0.02:
         return plain_value(rng, words)
@@ -106,8 +108,8 @@ def changed_value(rng: random.Random, root: Any, words: Sequence[str]) -> Any:
     elif kind == 1:
         del holder[key]
     elif kind == 2:
-        other, at = rng.choice(places)
-        holder[key] = copy.deepcopy(other[at])
+        other_parent, at = rng.choice(places)
+        holder[key] = copy.deepcopy(other_parent[at])
     elif kind == 3 and isinstance(holder[key], list | dict):
         _reshaped(rng, holder[key], words)
     elif kind == 4:
@@ -118,7 +120,7 @@ def changed_value(rng: random.Random, root: Any, words: Sequence[str]) -> Any:
 
 
 def json_text(words: Sequence[str]) -> Mutator:
-    """``words``: keys and texts that the reader knows."""
+    """Return a mutator; ``words`` are keys and texts that the reader knows."""
 
     def mutate(rng: random.Random, data: bytes) -> bytes:
         if rng.random() < 0.1:

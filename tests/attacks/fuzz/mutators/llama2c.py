@@ -1,4 +1,4 @@
-"""Mutations of a llama2.c checkpoint: its header's numbers, with a body of the size that they ask for as a rule."""
+"""Mutate a llama2.c checkpoint: its header's numbers, usually with a body of the size that they require."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def llama2c(rng: random.Random, data: bytes) -> bytes:
         header = (struct.pack("<Ii", _MAGIC, version) + header + struct.pack("<Bi", tied, group)).ljust(256, b"\0")
     if rng.random() < 0.85:
         try:
-            wanted = _body_bytes(version, numbers, bool(tied) if long else numbers[5] > 0, group)
+            body_size = _body_bytes(version, numbers, bool(tied) if long else numbers[5] > 0, group)
         except ZeroDivisionError:
-            wanted = len(body)
-        if 0 <= wanted <= _MAX_BYTES:
-            body = body[:wanted].ljust(wanted, b"\x3d")
+            body_size = len(body)
+        if 0 <= body_size <= _MAX_BYTES:
+            body = body[:body_size].ljust(body_size, b"\x3d")
     return header + body

@@ -1,4 +1,4 @@
-"""Mutations of vocabularies that are lists: a tokenizer.bin's records, a listing's lines, a list of ranks."""
+"""Mutate vocabularies that are lists: a tokenizer.bin's records, a listing's lines, a list of ranks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _MOST_LINES = 400
 
 
 def _reordered(rng: random.Random, items: list[Any]) -> bool:
-    """One is left out, said twice or exchanged with another; False: nothing happened."""
+    """Remove, repeat or exchange an item; return False if nothing happened."""
     if not items:
         return False
-    at, other = rng.randrange(len(items)), rng.randrange(len(items))
+    at, other_index = rng.randrange(len(items)), rng.randrange(len(items))
     kind = rng.randrange(6)
     if kind == 0:
         del items[at]
     elif kind == 1 and len(items) < _MOST_LINES:
-        items.insert(other, items[at])
+        items.insert(other_index, items[at])
     elif kind == 2:
-        items[at], items[other] = items[other], items[at]
+        items[at], items[other_index] = items[other_index], items[at]
     else:
         return False
     return True
 
 
 def tokenizer_records(rng: random.Random, data: bytes) -> bytes:
-    """llama2.c's: int32 longest piece, then float32 score, int32 length and the piece."""
+    """Mutate llama2.c's records: int32 longest piece, then float32 score, int32 length and the piece."""
     if len(data) < 4 or rng.random() < 0.2:
         return mutate_bytes(rng, data)
     records, at = list[tuple[float, bytes]](), 4
@@ -60,37 +60,37 @@ def tokenizer_records(rng: random.Random, data: bytes) -> bytes:
 
 
 def lines(rng: random.Random, data: bytes) -> bytes:
-    """A piece, a tab and a score."""
-    found = data.split(b"\n")
+    """Mutate lines of a piece, a tab and a score."""
+    parts = data.split(b"\n")
     for _ in range(rng.choice((1, 1, 2, 4))):
-        if _reordered(rng, found):
+        if _reordered(rng, parts):
             continue
-        if not found:
+        if not parts:
             return rng.choice(_PIECES)
-        at = rng.randrange(len(found))
-        piece, tab, score = found[at].rpartition(b"\t")
+        at = rng.randrange(len(parts))
+        piece, tab, score = parts[at].rpartition(b"\t")
         kind = rng.randrange(4)
         if kind == 0:
             piece = rng.choice((*_PIECES, mutate_bytes(rng, piece)))
         elif kind == 1:
             score = rng.choice((b"0", b"-1", b"-1.5", b"nan", b"1e999", b"1_0", b" 7 ", b"", mutate_bytes(rng, score)))
         elif kind == 2:
-            found.insert(at, rng.choice(_PIECES) + b"\t" + str(-rng.randrange(40)).encode())
+            parts.insert(at, rng.choice(_PIECES) + b"\t" + str(-rng.randrange(40)).encode())
             continue
-        found[at] = piece + tab + score if kind != 3 else mutate_bytes(rng, found[at])
-    return b"\n".join(found)
+        parts[at] = piece + tab + score if kind != 3 else mutate_bytes(rng, parts[at])
+    return b"\n".join(parts)
 
 
 def ranks(rng: random.Random, data: bytes) -> bytes:
-    """Base64, a space and a number, which is made to fit as a rule."""
-    found = data.split(b"\n")
+    """Mutate lines of Base64, a space and a number, which usually is made consistent."""
+    parts = data.split(b"\n")
     for _ in range(rng.choice((1, 1, 2, 4))):
-        if _reordered(rng, found):
+        if _reordered(rng, parts):
             continue
-        if not found:
+        if not parts:
             return rng.choice(_PIECES)
-        at = rng.randrange(len(found))
-        token, _, rank = found[at].partition(b" ")
+        at = rng.randrange(len(parts))
+        token, _, rank = parts[at].partition(b" ")
         kind = rng.randrange(4)
         if kind == 0:
             token = base64.b64encode(rng.choice((*_PIECES, rng.randbytes(2), b"ab", b"abc", b"a" * 2000)))
@@ -98,7 +98,7 @@ def ranks(rng: random.Random, data: bytes) -> bytes:
             token = mutate_bytes(rng, token)
         elif kind == 2:
             rank = rng.choice((b"0", b"-1", b"00", b"99999999", str(rng.randrange(300)).encode()))
-        found[at] = token + b" " + rank if kind != 3 else mutate_bytes(rng, found[at])
+        parts[at] = token + b" " + rank if kind != 3 else mutate_bytes(rng, parts[at])
     if rng.random() < 0.6:
-        found = [line.partition(b" ")[0] + b" %d" % at if line else line for at, line in enumerate(found)]
-    return b"\n".join(found)
+        parts = [line.partition(b" ")[0] + b" %d" % at if line else line for at, line in enumerate(parts)]
+    return b"\n".join(parts)

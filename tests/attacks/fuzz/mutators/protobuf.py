@@ -1,4 +1,4 @@
-"""Mutations of a protocol buffer's fields, messages inside messages; the lengths around a change are made to fit."""
+"""Mutate a protocol buffer's fields, messages inside messages; the lengths around a change are corrected."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Field = tuple[int, int, bytes | int]  # number, wire type, value
 
 
 def varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def field(number: int, value: bytes | int, wire: int | None = None) -> bytes:
-    """One field; ``wire`` None: 0 for integers, 2 for bytes."""
+    """Encode one field; ``wire`` None is 0 for integers, 2 for bytes."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     wire = 2 if wire is None else wire
@@ -38,22 +38,22 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _parsed(data: bytes) -> list[Field]:
-    at, found = 0, list[Field]()
+    at, fields = 0, list[Field]()
     while at < len(data):
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == 0:
             value, at = _varint(data, at)
-            found.append((number, wire, value))
+            fields.append((number, wire, value))
             continue
         length = {1: 8, 5: 4}.get(wire, -1)
         if wire == 2:
             length, at = _varint(data, at)
         if not 0 <= length <= len(data) - at:
             raise ValueError
-        found.append((number, wire, data[at : at + length]))
+        fields.append((number, wire, data[at : at + length]))
         at += length
-    return found
+    return fields
 
 
 def _bytes(fields: list[Field]) -> bytes:
@@ -61,7 +61,7 @@ def _bytes(fields: list[Field]) -> bytes:
 
 
 def _inside(rng: random.Random, data: bytes) -> bytes:
-    """A value of bytes may be a message, and else is bytes."""
+    """Mutate a value of bytes as a message if it is one, otherwise as bytes."""
     try:
         if data and rng.random() < 0.7:
             return _changed(rng, _parsed(data))
@@ -93,8 +93,8 @@ def _changed(rng: random.Random, fields: list[Field]) -> bytes:
     elif isinstance(value, int):
         fields[at] = number, wire, max(0, rng.choice((value + 1, value - 1, value ^ 1, rng.randrange(8))))
     else:
-        changed = _inside(rng, value)
-        fields[at] = number, wire, changed if wire == 2 else changed[: len(value)].ljust(len(value), b"\0")
+        mutated = _inside(rng, value)
+        fields[at] = number, wire, mutated if wire == 2 else mutated[: len(value)].ljust(len(value), b"\0")
     return _bytes([(n, 2 if isinstance(v, bytes) and w == 0 else w, v) for n, w, v in fields])
 
 

@@ -1,4 +1,4 @@
-"""Mutations of bytes that know nothing of their format: the last resort of all others, and what every engine does."""
+"""Mutate bytes without knowledge of their format: the fallback of all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_REPEATED = 64
 
 
 def _span(rng: random.Random, size: int) -> tuple[int, int]:
-    """A short piece, as a rule."""
+    """Choose a piece, usually a short one."""
     start = rng.randrange(size + 1)
     return start, min(size, start + rng.choice((1, 1, 2, 4, 8, 16, rng.randrange(size + 1))))
 
@@ -46,17 +46,17 @@ def _once(rng: random.Random, data: bytes, words: Sequence[bytes]) -> bytes:
         return data[:start]
     if kind == 7 and words:
         return data[:start] + rng.choice(words) + data[rng.choice((start, end)) :]
-    other, _ = _span(rng, len(data))  # a piece of another place
-    return data[:start] + data[other : other + end - start] + data[end:]
+    source_start, _ = _span(rng, len(data))  # a piece of another place
+    return data[:start] + data[source_start : source_start + end - start] + data[end:]
 
 
 def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    """``data`` with one to four changes."""
+    """Return ``data`` with one to four changes."""
     return mutate_words(())(rng, data)
 
 
 def mutate_words(words: Sequence[bytes]) -> Mutator:
-    """As ``mutate_bytes``; ``words`` are put in and put in place of others."""
+    """Return a mutator like ``mutate_bytes`` that also inserts ``words`` and replaces words by them."""
 
     def mutate(rng: random.Random, data: bytes) -> bytes:
         for _ in range(rng.choice((1, 1, 2, 4))):

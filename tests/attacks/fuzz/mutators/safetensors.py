@@ -1,4 +1,4 @@
-"""Mutations of a safetensors file: its header as JSON, its tensors with everything that belongs to them made to fit."""
+"""Mutate a safetensors file: its header as JSON, and its tensors with consistent sizes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _taken_apart(data: bytes) -> list[list[Any]]:
-    """[name, dtype, shape, its bytes] of each tensor."""
+    """Return [name, dtype, shape, its bytes] of each tensor."""
     header, body = _parsed(data)
     header.pop("__metadata__", None)
     return [
@@ -46,7 +46,7 @@ def _taken_apart(data: bytes) -> list[list[Any]]:
 
 
 def _put_together(tensors: list[list[Any]]) -> bytes:
-    """Each tensor's bytes are cut or filled up to what its shape takes."""
+    """Write a file; each tensor's bytes are cut or padded to the size of its shape."""
     header, body = {}, b""
     for name, dtype, shape, content in tensors:
         size = min(math.prod(shape) * _BYTES.get(dtype, 4), _MAX_BYTES)
@@ -80,7 +80,7 @@ def _change(rng: random.Random, tensors: list[list[Any]], words: Sequence[str]) 
 
 
 def safetensors(words: Sequence[str]) -> Mutator:
-    """``words``: names of tensors."""
+    """Return a mutator; ``words`` are names of tensors."""
 
     def mutate(rng: random.Random, data: bytes) -> bytes:
         kind = rng.random()
