@@ -354,7 +354,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         r"is not a usable tokenizer",
     ),
     "post-processor names a missing token": (
-        text("tokenizer.json", _post_processor([1], named="<x>")),
+        text("tokenizer.json", _post_processor([1], token="<x>")),
         BundleError,
         r"is not a usable tokenizer",
     ),
