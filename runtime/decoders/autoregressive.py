@@ -158,14 +158,14 @@ class AutoregressiveDecoder:
                 yield Token(token, guessed=True)
             ids[length], length = outcome.next_token, length + 1
             yield Token(outcome.next_token, guessed=False)
-            if self.rounds is not rounds:
+            if self.rounds is not rounds:  # another request has started and uses the cache
                 raise UsageError(
                     "another answer was started before this one ended; read an answer to its end, or close it, before "
                     "you start the next"
                 )
 
     def _read_prompt(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
-        """Open the draft and let it read the prompt. A draft model needs time for that which belongs to no round."""
+        """Open the draft and let it read the prompt. The time that this takes belongs to no round."""
         draft = self.open_draft(limits)
         if limits.depth:
             with clock.reading:
@@ -198,6 +198,7 @@ class AutoregressiveDecoder:
     def _count(
         self, adaptive: Adaptive, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int
     ) -> None:
+        """Update the statistics of the rounds and the decision whether to speculate."""
         self.rounds.observe(tree, outcome, seconds)
         adaptive.observe(
             tree,
@@ -213,6 +214,7 @@ class AutoregressiveDecoder:
         return self._common_prefix(prompt.tolist()[:-1])
 
     def _common_prefix(self, ids: list[int]) -> int:
+        """Return the length of the longest common prefix of ``ids`` and the cached ids."""
         keep = 0
         while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
             keep += 1
@@ -241,6 +243,7 @@ class AutoregressiveDecoder:
         return True
 
     def _pass(self, tree: TokenTree, top_k: int) -> Pass:
+        """Return the pass that runs all nodes of a tree and returns the logits of each."""
         n = len(tree.tokens)
         positions = [self.state.length]
         for parent in tree.parents[1:].tolist():
@@ -258,6 +261,7 @@ class AutoregressiveDecoder:
         return self.target.submit([(self.state, work)])
 
     def _run(self, work: Pass) -> PassResult:
+        """Run a pass and wait for its result."""
         (result,) = self._submit(work).result()
         return result
 

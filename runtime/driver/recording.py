@@ -118,10 +118,12 @@ class RecordedBuffer:
 
     @property
     def array(self) -> U8:
+        """The contents of the buffer, uint8 [bytes]."""
         return self._buffer.array
 
     @property
     def address(self) -> int:
+        """The address on the device's bus."""
         return self._buffer.address
 
     def flush(self) -> None:

@@ -42,10 +42,12 @@ class Region:
 
     @property
     def address(self) -> int:
+        """Address of the first byte."""
         return self._buffer.address
 
     @property
     def array(self) -> U8:
+        """Contents of the buffer."""
         return self._buffer.array
 
     def put(self, image: U8) -> None:

@@ -191,9 +191,11 @@ class CpuTarget:
         return packed
 
     def footprint(self, limits: Limits) -> Bytes:
+        """Return the bytes of memory that a run within ``limits`` takes."""
         return cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
 
     def open(self, limits: Limits) -> State:
+        """Return the empty cache of a new sequence."""
         return _CpuState(self._kernels, self._layout)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:

@@ -176,9 +176,11 @@ class ProgramTarget:
         return sum(region.array.nbytes for region in self.driver.regions.values())
 
     def footprint(self, limits: Limits) -> Bytes:
+        """Return the bytes of the device's buffers, whose sizes the program fixes."""
         return _items(self.program.sizes)
 
     def open(self, limits: Limits) -> State:
+        """Return the empty cache of a new sequence."""
         return _ProgramState(self, [])
 
     def close(self) -> None:

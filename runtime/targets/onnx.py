@@ -151,6 +151,7 @@ class OnnxTarget:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
+        """Return the bytes of memory that a run within ``limits`` takes."""
         return _portable_footprint(self.bundle, limits, unsigned_int8=self._unsigned_int8)
 
     def new_memory(self) -> KeyValueMemory:
@@ -163,6 +164,7 @@ class OnnxTarget:
         return key_value_memory(self._session, self.device, shapes)
 
     def open(self, limits: Limits) -> State:
+        """Return the empty cache of a new sequence."""
         return _OnnxState(self, limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:

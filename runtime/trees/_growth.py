@@ -54,6 +54,7 @@ class ChosenChildren:
 
     @property
     def rest(self) -> float:
+        """Sum of the probabilities of the remaining candidates."""
         return sum(self._probs[self._at :])
 
     def take(self) -> tuple[int, float]:
@@ -98,10 +99,12 @@ class DrawnChildren:
 
     @property
     def rest(self) -> float:
+        """The probability that is left."""
         return self.reach
 
     @property
     def expected(self) -> float:
+        """The expected probability of the next child; 0 if there is none."""
         left = self._left
         return float(left @ left / left.sum()) if self._count else 0.0
 
