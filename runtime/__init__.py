@@ -1,1 +1,1 @@
-"""Everything that decodes: targets, drafters, trees, verifiers, decoders, sessions."""
+"""The runtime, which decodes: targets, drafters, tree policies, verifiers, decoders and sessions."""

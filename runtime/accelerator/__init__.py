@@ -1,1 +1,1 @@
-"""These modules prepare an accelerator as a target: options, board bundle, device, memories, cost and timings."""
+"""The preparation of an accelerator as a target: options, board bundle, device, memories, cost and timings."""

@@ -1,1 +1,1 @@
-"""Deployment copies a board bundle from a PC to a board and starts it there."""
+"""The deployment of a board bundle: checks of the board, and the copy from a PC to it."""

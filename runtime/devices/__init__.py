@@ -1,1 +1,1 @@
-"""Accelerators on boards: a file is a device of edgedec.device, and its name is the --device name."""
+"""Devices with accelerators on boards, and the replay of their sessions. A file's name is the value of ``--device``."""

@@ -1,1 +1,1 @@
-"""The driver runs passes on an accelerator: the same code serves a board, a simulation and the interpreter."""
+"""The driver, which runs passes on an accelerator: on a board, in a simulation, or in the interpreter of its program."""

@@ -1,1 +1,1 @@
-"""These modules measure a model: perplexity, multiple-choice accuracy and speed."""
+"""Measurements of a model: perplexity, multiple-choice accuracy and speed."""

@@ -1,1 +1,1 @@
-"""These modules turn text into tokens and tokens into text: tokenizer, chat templates, streamed output."""
+"""Conversion of text to tokens and of tokens to text: tokenizer, chat templates, and streamed output."""
