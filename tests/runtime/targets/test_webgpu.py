@@ -261,10 +261,10 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(plugin: Any, monkeypatch
     plugin.append(SimpleNamespace(ep_name="WebGpuExecutionProvider"))
     cpu_only = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
     monkeypatch.setattr(ort, "InferenceSession", lambda *args, **kwargs: cpu_only)
-    with pytest.raises(DeviceError, match="went on without WebGpuExecutionProvider"):
+    with pytest.raises(DeviceError, match="ONNX Runtime opened without WebGpuExecutionProvider"):
         _providers.open_session(b"", FakeOptions(), "webgpu")
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
-    with pytest.raises(DeviceError, match="cannot load CUDA; see that `nvidia-smi` lists a GPU"):
+    with pytest.raises(DeviceError, match="cannot load CUDA; check that `nvidia-smi` lists a GPU"):
         _providers.open_session(b"", FakeOptions(), "cuda")
 
 
