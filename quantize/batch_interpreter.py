@@ -1,7 +1,7 @@
-"""Runs a float graph over many sequences at once, for calibration and sampling.
+"""Run a float graph over many sequences at once, for calibration and sampling.
 
-The operations are the reference's own; only the two whose reference is a Python loop, matrix products and attention, are
-done here for a whole batch. Rows are sequence-major: B sequences of T tokens are B * T rows.
+The operations are those of the reference. Only matrix products and attention, which are Python loops in the reference, are
+computed here for a whole batch. Rows are sequence-major: B sequences of T tokens are B * T rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ Array = NDArray[Any]
 F32 = NDArray[np.float32]
 LoadTensor = Callable[[str], F32]
 
-# Scores of one attention are computed for this many sequences at a time.
-_SCORE_BYTES = 64 << 20
+_SCORE_BYTES = 64 << 20  # limit on the attention scores of the sequences that are computed at a time
 
 
 @dataclass(kw_only=True)
@@ -48,7 +47,7 @@ class BatchCache:
 
 
 def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: int, cache: BatchCache | None) -> F32:
-    """Causal attention of each sequence over its own keys; [B * T, heads * head_dim]."""
+    """Return the causal attention of each sequence over its own keys, [B * T, heads * head_dim]."""
     q, k, v = (x.reshape(sequences, -1, x.shape[1] // state.head_dim, state.head_dim) for x in (q, k, v))
     tokens, past = q.shape[1], 0
     if cache is not None:
@@ -67,7 +66,7 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
     step = max(1, _SCORE_BYTES // (4 * op.heads * tokens * (past + tokens)))
     for first in range(0, sequences, step):
         some = slice(first, first + step)
-        # Queries of the heads that share keys stand below each other: one matrix product per key head.
+        # Queries of the heads that share keys are stacked, so that each key head needs one matrix product.
         grouped = q[some].reshape(-1, tokens, state.kv_heads, shared, state.head_dim).transpose(0, 2, 3, 1, 4)
         stacked = grouped.reshape(-1, state.kv_heads, shared * tokens, state.head_dim)
         scores = stacked @ k[some].swapaxes(2, 3)
@@ -83,7 +82,7 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
 
 
 class Interpreter:
-    """One graph, its float tensors loaded as they are reached and dropped after."""
+    """Runs one graph; each float tensor is loaded when an operation needs it and dropped afterwards."""
 
     def __init__(self, graph: Graph, load_tensor: LoadTensor) -> None:
         self.graph = graph
@@ -93,7 +92,7 @@ class Interpreter:
         self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
 
     def start(self, ids: NDArray[np.int32], first: int = 0, rows: NDArray[np.int32] | None = None) -> dict[str, Array]:
-        """The values that a pass begins with: ids int32 [B, T], positions from ``first``."""
+        """Return the input values of a pass over ids int32 [B, T] at positions from ``first`` on."""
         positions = np.tile(np.arange(first, first + ids.shape[1], dtype=np.int32), len(ids))
         if rows is None:
             rows = np.arange(ids.size, dtype=np.int32)
@@ -120,7 +119,7 @@ class Interpreter:
             values.update(zip(op.outputs, self._run[op.kind](op, inputs, context), strict=True))
 
     def drop_dead(self, index: int, *environments: dict[str, Array]) -> None:
-        """Free what no operation after ``index`` reads."""
+        """Drop the values that no operation after ``index`` reads."""
         for values in environments:
             for name in [name for name in values if self._last_uses.get(name, index + 1) <= index]:
                 del values[name]
@@ -128,7 +127,7 @@ class Interpreter:
     def logits(
         self, ids: NDArray[np.int32], cache: BatchCache | None = None, rows: NDArray[np.int32] | None = None
     ) -> F32:
-        """ids int32 [B, T] -> float32 [len(rows), vocab]; a cache grows by T."""
+        """Return the logits float32 [len(rows), vocab] for ids int32 [B, T]. A cache grows by T positions."""
         values = self.start(ids, cache.length if cache else 0, rows)
         for index, op in enumerate(self.graph.operations):
             self.apply(op, values, len(ids), cache)

@@ -1,7 +1,7 @@
-"""One tensor's way from a checkpoint into stored codes, as a piece of work that any process can do.
+"""Convert one tensor of a checkpoint to stored codes, as a job that any process can run.
 
-A job holds no weights, only what loads them, so that it is small to send; what comes back is what a bundle stores. Its bytes
-depend on the job alone, not on where or beside what it ran.
+A job holds no weights, only a function that loads them, so that it is small to send. Its result is what a bundle stores. The
+bytes of the result depend on the job alone, not on the process that ran it or on what ran at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgedec.quantize.readers.checkpoint import Maker, TernaryMaker, Trits
 from edgedec.quantize.readers.safetensors_file import StoredTensor
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["Done", "Job", "load_finite", "run_job"]
+__all__ = ["Job", "JobResult", "load_finite", "run_job"]
 
 Array = NDArray[Any]
 
@@ -35,9 +35,10 @@ class Job:
     """Quantize one matrix.
 
     Members:
-        make: loads it.
-        where: the tensor, in messages.
-        scheme: of what is stored; its planes are fitted to the weights where ``fitted``, else they are in them already.
+        make: function that loads the matrix.
+        where: name of the tensor in messages.
+        scheme: storage scheme of the result.
+        fitted: the planes of a ternary scheme are fitted to the weights; otherwise the weights must be ternary already.
     """
 
     make: Maker
@@ -47,12 +48,13 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """What a job made.
+class JobResult:
+    """Result of a job.
 
     Members:
-        parts: as ``scheme.parts`` says.
-        process: that did it; peak_bytes: the most memory that it has had resident so far. 0 where the system does not say.
+        parts: arrays to store, with the names and shapes of ``scheme.parts``.
+        process: id of the process that ran the job.
+        peak_bytes: peak resident memory of that process so far; 0 if the system does not report it.
     """
 
     parts: Mapping[str, Array]
@@ -61,10 +63,10 @@ class Done:
 
 
 def load_finite(make: Maker, where: str) -> Array:
-    """A tensor's values.
+    """Load and return the values of a tensor.
 
     Raises:
-        BundleError: one of them is NaN or infinite, or the tensor cannot be read.
+        BundleError: a value is NaN or infinite, or the tensor cannot be read.
     """
     array = np.ascontiguousarray(make())
     if not all_finite(array):
@@ -72,12 +74,12 @@ def load_finite(make: Maker, where: str) -> Array:
     return array
 
 
-def run_job(job: Job) -> Done:
-    """Do it here.
+def run_job(job: Job) -> JobResult:
+    """Run a job in this process and return its result.
 
     Raises:
         BundleError: the tensor is damaged, or cannot be read.
-        UnsupportedError: it is to be ternary, and is not; or its type is not read.
+        UnsupportedError: the job expects a ternary tensor and the tensor is not ternary, or its type is not supported.
     """
     if isinstance(job.scheme, Int8Scheme):
         parts = _int8(job)
@@ -85,11 +87,11 @@ def run_job(job: Job) -> Done:
         parts = _planes(load_finite(job.make, job.where), job.scheme)
     else:
         parts = _native(job, job.scheme)
-    return Done(parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
+    return JobResult(parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
 
 
 def _rows(job: Job) -> Rows:
-    """The tensor, in its file if it lies there as it is."""
+    """Return the tensor. It stays in its file if the file stores it in the form that is needed."""
     return job.make if isinstance(job.make, StoredTensor) else job.make()
 
 
@@ -120,13 +122,13 @@ def _native(job: Job, scheme: TernaryScheme) -> dict[str, Array]:
 
 
 def _trits(job: Job, group_size: int) -> Trits:
-    """The reader's own trits, if it has them with scales for the same groups."""
+    """Return the reader's own trits if it has them with scales for the same groups; otherwise compute them."""
     if isinstance(job.make, TernaryMaker):
-        found = job.make.trits()
-        if bool(np.ndim(found.scales)) == bool(group_size):
-            if not np.isfinite(found.scales).all():
+        stored = job.make.trits()
+        if bool(np.ndim(stored.scales)) == bool(group_size):
+            if not np.isfinite(stored.scales).all():
                 raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
-            return found
+            return stored
     where = f"{job.where}: it"
     if group_size:
         return Trits(*native_ternary_groups(load_finite(job.make, job.where), group_size, where))
@@ -136,7 +138,7 @@ def _trits(job: Job, group_size: int) -> Trits:
 
 
 def _peak_bytes() -> int:
-    """Of this program; what getrusage has begins with the process that started it."""
+    """Return the peak resident memory of this process; getrusage would include the process that started it."""
     try:
         match = re.search(rb"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_bytes(), re.MULTILINE)
     except OSError:

@@ -1,10 +1,10 @@
-"""Checkpoint in, bundle out, tensor by tensor.
+"""Quantize a checkpoint into a bundle, tensor by tensor.
 
-Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. A worker pool does several at once,
-each worker with one tensor; this process writes what they send, in the order of the bundle, so that the bytes are the same
-wherever they were made. Ternary planes with calibration walk the graph instead of the list of tensors, because the inputs of
-a layer come from the quantized layers before it. They take more: the activations of all calibration tokens twice, and four
-float64 matrices [in, in] of the widest linear.
+Peak memory stays near the size of the largest tensor: each tensor is loaded, quantized, written and dropped. A worker pool
+quantizes several at once, one per worker. This process writes the results in the order of the bundle, so that the bytes do
+not depend on where they were computed. Ternary planes with calibration walk the graph instead of the list of tensors,
+because the inputs of a layer come from the quantized layers before it. This takes more memory: the activations of all
+calibration tokens twice, and four float64 matrices [in, in] of the widest linear.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, Ternary
 from edgedec.spelling import must_be_one_of
 from edgedec.workers import WorkerPool
 
-__all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
+__all__ = ["QuantizeOptions", "QuantizeReport", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +47,18 @@ Array = NDArray[Any]
 F32 = NDArray[np.float32]
 
 METHODS = ("int8", "ternary", "float")
-_WORTH_PROCESSES = 50_000_000  # parameters; of fewer, starting a process takes longer than what it would do
-_MOST_WORKERS = 4  # unless told otherwise: each holds a tensor and the libraries, and one process writes for all
+_WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
+_MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """``planes`` 0 with method ternary: the checkpoint must be ternary already, and is taken losslessly."""
+    """Options of ``quantize``.
+
+    With the method ternary and ``planes`` 0 the checkpoint must be ternary already, and is stored without loss.
+    """
 
     method: str
     planes: int = 0
@@ -76,11 +79,13 @@ class QuantizeOptions:
 
 
 @dataclass(kw_only=True)
-class Report:
-    """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint.
+class QuantizeReport:
+    """Sizes and methods of a finished quantization.
 
-    ``group_size``: columns of a ternary matrix that share a scale, the most of any; 0: one scale per tensor, or none.
-    ``worker_bytes``: resident at most, libraries included, of each process of the worker pool.
+    Members:
+        group_size: largest number of columns of a ternary matrix that share a scale; 0: one scale per tensor, or none.
+        bits_per_weight: bits of all stored tensors, including scales, per parameter of the checkpoint.
+        worker_bytes: peak resident memory, including libraries, of each process of the worker pool.
     """
 
     parameters: int = 0
@@ -95,7 +100,7 @@ class Report:
 
 
 def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
-    """The float graph with its head untied, and which checkpoint tensor each graph weight comes from.
+    """Return the float graph with its head untied, and the checkpoint tensor that each graph weight comes from.
 
     Raises:
         BundleError: a tensor is missing or has another shape.
@@ -109,7 +114,7 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
     for name, spec in graph.weights.items():
         info = checkpoint.tensors.get(sources[name])
         if info is None:
-            raise BundleError(f"{checkpoint.source}: tensor {sources[name]} is missing; the configuration asks for it")
+            raise BundleError(f"{checkpoint.source}: tensor {sources[name]} is missing; the configuration requires it")
         if info.shape != spec.shape:
             raise BundleError(
                 f"{checkpoint.source}: tensor {sources[name]} is {info.shape}, the configuration says {spec.shape}"
@@ -125,7 +130,10 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
 
 
 def local_workers(checkpoint: Checkpoint) -> int:
-    """How many processes of this machine to quantize a checkpoint with: one per core up to 8, and one if it is small."""
+    """Return the number of local processes to quantize a checkpoint with.
+
+    It is one per core, at most ``_MOST_WORKERS``, and 1 for a small checkpoint.
+    """
     if sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values()) < _WORTH_PROCESSES:
         return 1
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
@@ -137,18 +145,18 @@ def _load(checkpoint: Checkpoint, name: str) -> NDArray[Any]:
 
 
 def _maker(checkpoint: Checkpoint, name: str) -> Maker:
-    """What loads one tensor, in any process if the reader's own can."""
+    """Return a function that loads one tensor; if the reader provides one that can be sent to other processes, that one."""
     read = checkpoint.read_tensor
     return read.by_name[name] if isinstance(read, Makers) else partial(checkpoint.load, name)
 
 
 def tensor_loader(checkpoint: Checkpoint, sources: dict[str, str]) -> Callable[[str], F32]:
-    """Graph weight name -> float32 array, read anew each time."""
+    """Return a function from the name of a graph weight to its float32 array, which it reads again on every call."""
     return lambda name: _load(checkpoint, sources[name]).astype(np.float32, copy=False)
 
 
 class _Run:
-    """One quantization: what is shared by its steps."""
+    """State that the steps of one quantization share."""
 
     def __init__(
         self,
@@ -166,11 +174,11 @@ class _Run:
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
-        # Of a natively ternary model nothing is rounded that need not be: its embedding stays as it is, its head is int8.
+        # A natively ternary model is rounded only where necessary: its embedding stays as it is, its head becomes int8.
         self.native = options.method == "ternary" and not options.planes
-        # Else a tied head would be stored just as the embedding is, and is therefore not stored again.
+        # In other models a tied head would be stored exactly as the embedding is, so it is not stored again.
         self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
-        self.report = Report()
+        self.report = QuantizeReport()
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done = sizes, 0
@@ -187,14 +195,14 @@ class _Run:
         self.progress(name, self._done, self._all)
 
     def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
-        """Write one matrix as planes and return what it now stands for."""
+        """Write one matrix as planes and return the dense matrix float32 [out, in] that they represent."""
         scheme = TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
         trits, scale = quantize_planes(matrix, scheme.planes, scheme.group_size, statistics)
         self._add(name, scheme, {"codes": scheme.pack(trits), "scale": scale})
         return TernaryWeight(trits=trits, scale=scale, group_size=scheme.group_size).dense()
 
     def outside(self) -> list[str]:
-        """Embedding, head (unless it is the embedding), norms and biases, in the bundle's order."""
+        """Return the names of embedding, head (unless it is the embedding), norms and biases, in the bundle's order."""
         rest = [
             name
             for name, spec in self.graph.weights.items()
@@ -203,11 +211,11 @@ class _Run:
         return [self.embedding, *rest]
 
     def inside(self) -> list[str]:
-        """The layers' matrices, in the bundle's order."""
+        """Return the names of the layers' matrices, in the bundle's order."""
         return [name for name in self.matrices if name != self.head]
 
     def _scheme(self, name: str) -> Int8Scheme | TernaryScheme | None:
-        """What a tensor becomes; None: it stays as it is."""
+        """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
         floats = self.options.method == "float" or (self.native and name == self.embedding)
         if floats or len(self.graph.weights[name].shape) == 1:
             return None
@@ -227,7 +235,7 @@ class _Run:
         )
 
     def add(self, names: list[str]) -> None:
-        """Quantize and write tensors, in this order."""
+        """Quantize and write tensors, in the order of ``names``."""
         schemes = {name: self._scheme(name) for name in names}
         jobs = [self._job(name, scheme) for name, scheme in schemes.items() if scheme]
         results = map(run_job, jobs) if self.pool is None else self.pool.map(run_job, jobs)
@@ -237,17 +245,17 @@ class _Run:
                 self._add(name, FloatScheme(dtype=values.dtype.name), {"values": values})
                 del values
                 continue
-            done = next(results)
-            if done.process != os.getpid():
-                self.report.worker_bytes[done.process] = done.peak_bytes
+            result = next(results)
+            if result.process != os.getpid():
+                self.report.worker_bytes[result.process] = result.peak_bytes
             if name == self.embedding and isinstance(scheme, Int8Scheme) and self.calibrated:
-                self.rounded = Int8Weight(codes=done.parts["codes"], scale=done.parts["scale"])
-            self._add(name, scheme, done.parts)
-            del done
-        assert next(results, None) is None  # the pool's map has ended
+                self.rounded = Int8Weight(codes=result.parts["codes"], scale=result.parts["scale"])
+            self._add(name, scheme, result.parts)
+            del result
+        assert next(results, None) is None  # lets the pool's map run to its end
 
     def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
-        """Walk the graph on ids int32 [B, T] twice in step: as the float model, and as the model quantized so far.
+        """Run the float model and the model quantized so far in step on ids int32 [B, T], and quantize each layer.
 
         Each matrix is fitted so that its quantized inputs give the float model's outputs.
         """
@@ -281,7 +289,7 @@ class _Run:
 
 
 def _residual_stream(graph: Graph, output: str) -> str | None:
-    """The value that a linear's output is added to, if that is where it goes."""
+    """Return the name of the value that a linear's output is added to, or None if it is not added to one."""
     for op in graph.operations:
         if isinstance(op, Add) and output in op.inputs:
             return next(name for name in op.inputs if name != output)
@@ -297,20 +305,20 @@ def quantize(
     calibration: NDArray[np.int32] | None = None,
     pool: WorkerPool | None = None,
     progress: Progress = silent,
-) -> Report:
-    """Write ``output``, whole or not at all.
+) -> QuantizeReport:
+    """Quantize ``checkpoint`` into the bundle ``output``. The bundle is written completely or not at all.
 
     Args:
         vocab_limit: number of ids that the tokenizer has.
         calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
-        pool: quantizes the tensors, several at once; None: this process, one by one. The bytes are the same. Calibrated
-            planes are made here, one after the other.
-        progress: hears of each tensor, in parameters done and in all.
+        pool: quantizes several tensors at once; None: this process quantizes them one by one. The bytes are the same.
+            Calibrated planes are always computed in this process, one after the other.
+        progress: called after each tensor with its name, the parameters done and the total.
 
     Raises:
-        BundleError: the checkpoint is damaged, incomplete or does not belong together; names file and tensor.
-        UnsupportedError: its family, a tensor's type, or (native ternary) a tensor that is not ternary.
-        UsageError, EdgedecError: the output cannot be written, or a worker was killed; nothing is left behind.
+        BundleError: the checkpoint is damaged or incomplete, or its parts do not match; the message names file and tensor.
+        UnsupportedError: the family or the type of a tensor is not supported, or a tensor is not ternary with ``planes`` 0.
+        UsageError, EdgedecError: the output cannot be written, or a worker was killed; no partial output remains.
     """
     vocab = checkpoint.config["vocab_size"]
     if vocab_limit > vocab:

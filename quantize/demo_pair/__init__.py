@@ -1,1 +1,1 @@
-"""These modules make the embedded story models: their world, their training data and their training."""
+"""Generate the training text of the embedded story models, train them, and examine their answers."""

@@ -1,6 +1,6 @@
-"""Checks of generated text that know the grammar of the world: are names and pronouns consistent, is an answer right.
+"""Check generated text: whether names and pronouns are consistent, and whether an answer is right.
 
-They judge what a model writes, so they assume nothing but the words: no cast and no seed.
+The checks judge text that a model wrote, so they use only its words and the grammar of the world, no cast and no seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNKNOWN = ("i do not know", "does not say")
 
 
 _KINDS = (*words.HERO_ANIMALS, *words.WILD_ANIMALS, *sketches.PETS, "girl", "boy", "child", "stranger", "runner")
-# What stands around the first mention of a name that is introduced there.
+# Text before and after a mention of a name that introduces the name.
 _BEFORE = re.compile(
     rf"(?:\b(?:{'|'.join(_KINDS)}),? (?:named|called) |"
     r"\b(?:named|called|is called|was called|It was|it was|class:|town:|street:|friend,?|cousin|neighbor|playmate) )$"
@@ -40,9 +40,8 @@ _PEOPLE = {**_SEX, **_GROWN, **_SURNAMES, **_KIN}
 _NAME_LIKE = re.compile(r"[A-Za-z]+")
 _PRONOUN = re.compile(r"\b(?:he|him|his|himself|she|her|hers|herself)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n\"]*")
-_OTHERS = re.compile(
-    r"took (?:his|her) hand|saw something|his (?:neck|head)|(?:in|from) (?:his|her) bag"
-)  # of a friend
+# Sentences in which a pronoun may mean a friend who is not named.
+_OTHERS = re.compile(r"took (?:his|her) hand|saw something|his (?:neck|head)|(?:in|from) (?:his|her) bag")
 _OWN = re.compile(r"\b(?:his|himself|herself|he|she)\b")
 _RACER = re.compile(r"^ won the race|^ had won the race")
 
@@ -59,10 +58,10 @@ def names_in(text: str) -> list[str]:
 
 
 def name_faults(text: str) -> list[str]:
-    """Return what is wrong with the names and pronouns of a story; an empty list for a consistent one.
+    """Return the faults in the names and pronouns of a story; an empty list for a consistent story.
 
-    A fault is a name, after that of the hero, that nobody introduced; a name of a child that is told as "he" although it is
-    a girl's, or the other way round; or no name at all.
+    A fault is a name other than the hero's that is not introduced, a pronoun that does not match the sex of a child's name,
+    or the absence of any name.
     """
     if not names_in(text):
         return ["nobody is named"]
@@ -70,7 +69,7 @@ def name_faults(text: str) -> list[str]:
 
 
 def _strangers(text: str) -> list[str]:
-    """Return the names that come from nowhere. The first name is the hero's, who needs no introduction."""
+    """Return faults for the names that are not introduced. The first name is the hero's and needs no introduction."""
     result, known = [], set(names_in(text)[:1])
     hero = next(iter(known))
     for match in _given_names().finditer(text):
@@ -87,14 +86,14 @@ def _strangers(text: str) -> list[str]:
 
 
 def _is_pet(before: str, after: str) -> bool:
-    """Return whether a name is given to an animal: "Does it have a name?" asked Ben. "Lucky," said Mia."""
+    """Return whether an animal is given the name, as in: "Does it have a name?" asked Ben. "Lucky," said Mia."""
     return "have a name" in before[-80:] and after.startswith(',"')
 
 
 def _pronoun_faults(text: str) -> list[str]:
-    """Return the pronouns that fit nobody: nobody named so far, or not the only one whom their own clause names.
+    """Return faults for pronouns that match no person named so far, or not the only person that their clause names.
 
-    Judged where every given name tells its sex, that is in stories about children.
+    Only stories in which every name has a known sex are judged, that is, stories about children.
     """
     if not all(name in _SEX for name in names_in(text)):
         return []
@@ -124,10 +123,10 @@ def _told(text: str) -> list[str]:
 
 
 def is_right(answer: str, question: Question) -> bool:
-    """Return whether the answer says what only the right one says.
+    """Return whether the answer contains the words that distinguish the right answer.
 
-    Where the question has a ``value``, it must stand in the answer; else the words of the right answer which no wrong one
-    has. An answer that says "I do not know" is right where the true one does, and nowhere else.
+    If the question has a ``value``, the answer must contain it; otherwise it must contain the words of the right answer that
+    the wrong answers do not have. "I do not know" is right only if the right answer says so, too.
     """
     if says_unknown(question.answer) or says_unknown(answer):
         return says_unknown(question.answer) and says_unknown(answer)
@@ -143,10 +142,10 @@ def is_right(answer: str, question: Question) -> bool:
 
 
 def _distinct(right: str, others: Sequence[str]) -> list[str]:
-    """Return the words of ``right`` that not all of the others have."""
+    """Return the words of ``right`` that are missing from at least one of the others."""
     common = set(_told(right)).intersection(*(set(_told(other)) for other in others)) if others else set()
     return [word for word in _told(right) if word not in common]
 
 
-def _contains(said: Sequence[str], needed: Sequence[str]) -> bool:
-    return all(word in said for word in needed)
+def _contains(told: Sequence[str], needed: Sequence[str]) -> bool:
+    return all(word in told for word in needed)

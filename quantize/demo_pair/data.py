@@ -1,7 +1,7 @@
-"""Text and tokenizer of the embedded pair: the documents of ``talk`` as token ids.
+"""Train the tokenizer of the embedded pair and convert the documents of ``talk`` to token ids.
 
-A document begins with ``<s>`` and ends with ``</s>``. A text stands alone, or is followed by questions ("Q: ... A: ..."), or
-is part of a conversation in the chat format.
+A document begins with ``<s>`` and ends with ``</s>``. A text is a document of its own, or is followed by questions
+("Q: ... A: ..."), or is part of a conversation in the chat format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgedec.quantize.demo_pair.world import fact, tale
 
 __all__ = ["CHAT_TEMPLATE", "HELD_OUT_SEED", "SPECIAL_TOKENS", "choices", "documents", "pack", "train_tokenizer"]
 
-HELD_OUT_SEED = 1 << 30  # stories from here on are never trained on
+HELD_OUT_SEED = 1 << 30  # first seed of the documents that are never trained on
 
 SPECIAL_TOKENS = ("<s>", "</s>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
@@ -34,7 +34,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE: every string can be encoded and comes back unchanged."""
+    """Train a byte-level BPE tokenizer, which can encode every string and decode it unchanged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -52,7 +52,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
 
 
 def documents(tokenizer: Tokenizer, seeds: Iterable[int]) -> list[list[int]]:
-    """Token ids of the document of each seed."""
+    """Return the token ids of the document of each seed."""
     vocabulary = tokenizer.get_vocab()
     begin, end, user, assistant = (vocabulary[token] for token in SPECIAL_TOKENS)
     result = []
@@ -67,7 +67,7 @@ def documents(tokenizer: Tokenizer, seeds: Iterable[int]) -> list[list[int]]:
 
 
 def pack(docs: Sequence[list[int]]) -> NDArray[np.uint16]:
-    """Documents end to end: uint16 [tokens]."""
+    """Join documents end to end and return uint16 [tokens]."""
     return np.concatenate([np.asarray(ids, np.uint16) for ids in docs])
 
 

@@ -1,6 +1,7 @@
-"""What a person would ask of the embedded pair, on held-out seeds of its world: stories, questions, instructions, facts.
+"""Measure the embedded pair's answers to requests about its world: stories, questions, instructions and facts.
 
-Every check judges the words of a greedy answer. Nothing here was trained on: seeds from ``HELD_OUT_SEED`` on are not.
+Every check judges the words of a greedy answer. The requests come from seeds above ``HELD_OUT_SEED``, which are not in the
+training text.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from edgedec.quantize.demo_pair.world import Question, fact, repeated_share, tal
 __all__ = ["Ask", "facts", "instructions", "own_questions", "questions", "stories"]
 
 Ask = Callable[[Sequence[Turn], str], str]
-"""(earlier turns, what the user says now) to the answer; with no turn and a text that is no request, its continuation."""
+"""Function from (earlier turns, the user's text) to the answer; without turns, a text that is no request is continued."""
 
-LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
+LOOPS_FROM = 0.2  # share of repeated 4-word sequences from which a text counts as looping
 _FIRST = HELD_OUT_SEED + 50_000
 _MARKS = {"happy": r"\bhappy\b|\bglad\b", "sad": r"\bsad\b|\bcried\b", "funny": r"\blaugh|\bfunn"}
 
@@ -44,20 +45,20 @@ def _openings(count: int) -> Iterator[str]:
 
 
 def stories(ask: Ask, tell: Callable[[str], str], count: int) -> dict[str, Any]:
-    """Measure stories: half go on from an opening sentence, half are requested.
+    """Measure stories: half continue an opening sentence, half are answers to requests.
 
     Args:
-        ask: answers a request.
-        tell: continues a text; returns the text with its continuation.
-        count: of stories, even.
+        ask: function that answers a request.
+        tell: function that returns a text with its continuation.
+        count: number of stories, which must be even.
     """
     rng = random.Random(1)
     texts = [tell(first) for first in _openings(count // 2)]
-    asked = [request(tale(_FIRST + at) if at % 2 else sketch(_FIRST + at), rng) for at in range(count // 2)]
-    told = [ask([], one) for one in asked]
+    requests = [request(tale(_FIRST + at) if at % 2 else sketch(_FIRST + at), rng) for at in range(count // 2)]
+    told = [ask([], wish) for wish in requests]
     everything = [*texts, *told]
     faults = {text: name_faults(text) for text in everything}
-    # Of each text, the eight words after its first thirty; and what is left of these without names, colours and things.
+    # Words 31 to 38 of each text tell whether two texts are the same story; ``plain`` has them with names replaced.
     middles = [" ".join(text.split()[30:38]) for text in everything]
     plain = [re.sub(r"\b[A-Z][a-z]+\b", "N", middle) for middle in middles]
     return {
@@ -67,7 +68,7 @@ def stories(ask: Ask, tell: Callable[[str], str], count: int) -> dict[str, Any]:
         "different_without_names": len(set(plain)),
         "looping": sum(repeated_share(text) > LOOPS_FROM for text in everything),
         "faulty": [(fault, text[:300]) for text, fault in faults.items() if fault][:5],
-        "samples": [*texts[:3], *(f"{request}\n> {text}" for request, text in zip(asked[:3], told[:3], strict=True))],
+        "samples": [*texts[:3], *(f"{wish}\n> {text}" for wish, text in zip(requests[:3], told[:3], strict=True))],
     }
 
 
@@ -77,18 +78,18 @@ def _story_and_questions(seed: int, rng: random.Random, count: int) -> tuple[Tur
         text, pool = item.text(), [*item.questions, *item.endings[item.mood]]
     else:
         text, pool = item.text, list(item.questions)
-    chosen = rng.sample(pool, count)
+    sample = rng.sample(pool, count)
     if item.unknown and rng.random() < 0.3:
-        chosen[0] = Question(question=rng.choice(item.unknown), answer=sketches.UNKNOWN[0], wrong=())
-    return (request(item, rng), text), chosen
+        sample[0] = Question(question=rng.choice(item.unknown), answer=sketches.UNKNOWN[0], wrong=())
+    return (request(item, rng), text), sample
 
 
 def questions(ask: Ask, count: int) -> dict[str, Any]:
     """Measure answers to questions about a held-out story that the conversation holds, two for each story."""
     rng, right, total, wrong = random.Random(2), Counter[str](), Counter[str](), []
     for at in range(count // 2):
-        turn, chosen = _story_and_questions(_FIRST + 10_000 + at, rng, 2)
-        for question in chosen:
+        turn, sample = _story_and_questions(_FIRST + 10_000 + at, rng, 2)
+        for question in sample:
             answer = ask([turn], question.question)
             kind = "unknown" if not question.wrong and not question.value else "short" if at % 2 else "long"
             good = is_right(answer, question)
@@ -105,7 +106,7 @@ def questions(ask: Ask, count: int) -> dict[str, Any]:
 
 
 def own_questions(ask: Ask, count: int) -> dict[str, Any]:
-    """Measure answers to questions about stories that the model itself has just told; the truth is read from its words."""
+    """Measure answers to questions about stories that the model has just told; the right answers are read from its text."""
     rng, right, total, wrong = random.Random(3), 0, 0, []
     nouns = sorted((noun for names in sketches.KINDS_OF_THINGS.values() for noun in names), key=len, reverse=True)
     thing = re.compile(rf"\ban? ({'|'.join(words.COLORS)}) ({'|'.join(nouns)})\b")
@@ -133,7 +134,7 @@ def _has(text: str, *needed: str) -> bool:
 
 
 def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[str, str, bool]:
-    """Return a request, its answer, and whether the answer holds what was asked for."""
+    """Return a request, its answer, and whether the answer contains the requested things."""
     subject, turn = one.subjects, [(request(one, rng), one.text())]
     hero, friend = one.names
     thing = subject["t"]
@@ -173,7 +174,7 @@ def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[
 
 
 def instructions(ask: Ask, count: int) -> dict[str, Any]:
-    """Measure whether what was asked for appears: in a requested story, or in what is made of a story just told."""
+    """Measure whether requested things appear in a requested story, or in the new version of a story just told."""
     kinds = ("story", "story", "story", "happy", "sad", "funny", "shorter", "continue", "list", "title", "people")
     rng, right, total, wrong = random.Random(4), Counter[str](), Counter[str](), []
     seed = _FIRST + 30_000

@@ -1,4 +1,4 @@
-"""The training text of the embedded pair in parts that are written when they are needed, each a function of its number."""
+"""Write the training text of the embedded pair in parts when they are needed; a part depends on its number alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _POLL_S = 0.5
 
 
 def row_starts(text: NDArray[np.uint16], length: int) -> NDArray[np.int64]:
-    """Return the places where rows of ``length`` tokens may begin: the documents' first tokens.
+    """Return the positions where rows of ``length`` tokens may begin: the first tokens of the documents.
 
-    A document that is longer than a row has further ones, half a row apart, so that all of it is seen.
+    A document that is longer than a row has further positions, half a row apart, so that all of it is trained on.
     """
     starts = np.flatnonzero(text == 0)
     ends = np.append(starts[1:], len(text))
@@ -45,25 +45,25 @@ def _write(tokenizer_json: str, first: int, count: int, file: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Shard k holds the documents of the seeds from ``k * documents`` on, as token ids in ``folder/train-k.npy``.
+    """Files ``folder/train-k.npy`` with the token ids of the documents of the seeds from ``k * documents`` on.
 
-    The next shard is written by a process of its own while one is in use.
+    While one shard is in use, a separate process writes the next one.
     """
 
     folder: Path
     tokenizer_json: str
     documents: int
-    writes: bool = True  # of several processes one writes, and the others wait
+    writes: bool = True  # False: another process writes the shards, and this one waits for them
     _ahead: dict[int, Future[None]] = field(default_factory=dict, init=False)
     _last: dict[tuple[int, int], tuple[NDArray[np.uint16], NDArray[np.int64]]] = field(default_factory=dict, init=False)
     _pool: list[ProcessPoolExecutor] = field(default_factory=list, init=False)
 
     def file(self, shard: int) -> Path:
-        """Return where the shard lies, or will lie."""
+        """Return the path of the shard, which may not exist yet."""
         return self.folder / f"train-{shard:03}.npy"
 
     def read(self, shard: int) -> NDArray[np.uint16]:
-        """Return the token ids of the shard, uint16 [tokens]; write it first where it is not there."""
+        """Return the token ids of the shard, uint16 [tokens]; write the shard first if it does not exist."""
         self.prepare(shard)
         while not self.writes and not self.file(shard).exists():
             time.sleep(_POLL_S)
@@ -74,7 +74,7 @@ class Shards:
         return text
 
     def rows(self, shard: int, length: int) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-        """Return the shard, and where its rows may begin. The last one that was asked for is kept."""
+        """Return the shard and the positions where its rows may begin. The most recent result is kept."""
         if (shard, length) not in self._last:
             text = self.read(shard)
             self._last.clear()
@@ -82,7 +82,7 @@ class Shards:
         return self._last[shard, length]
 
     def prepare(self, shard: int) -> None:
-        """Begin to write the shard, unless that was done."""
+        """Start writing the shard unless it exists or is being written."""
         if not self.writes or shard in self._ahead or self.file(shard).exists():
             return
         if not self._pool:
@@ -91,7 +91,7 @@ class Shards:
         self._ahead[shard] = self._pool[0].submit(_write, self.tokenizer_json, first, self.documents, self.file(shard))
 
     def close(self) -> None:
-        """End the process that writes ahead."""
+        """End the process that writes shards in advance."""
         for pool in self._pool:
             pool.shutdown(cancel_futures=True)
         self._pool.clear()
@@ -99,7 +99,7 @@ class Shards:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedBatches(Batches):
-    """Batches that take ``steps_per_shard`` steps from each shard, in order, the first of them from shard ``first_shard``.
+    """Batches that take ``steps_per_shard`` steps from each shard, in order, beginning with shard ``first_shard``.
 
     ``train`` is the first shard.
     """
@@ -118,5 +118,5 @@ class ShardedBatches(Batches):
         length = self.long_length if self.long_length and step >= steps * (1 - self.long_share) else self.length
         rng = np.random.default_rng((self.seed, step))
         within = int(np.searchsorted(starts, len(text) - length))
-        chosen = starts[rng.integers(0, within, self.tokens // length)]
-        return np.stack([text[start : start + length + 1] for start in chosen]).astype(np.int64)
+        rows = starts[rng.integers(0, within, self.tokens // length)]
+        return np.stack([text[start : start + length + 1] for start in rows]).astype(np.int64)

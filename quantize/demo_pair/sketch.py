@@ -1,8 +1,9 @@
-"""Short stories that can be told again in another way, and scenes of a few sentences: text to learn to read and to obey.
+"""Generate short stories that can be retold in another way, and scenes of a few sentences.
 
-A sketch is a function of its seed. A hero and a friend take a thing to a place, something happens to it, and the mood
-decides how it ends. The same cast can therefore be told with another mood, in two sentences, or with a continuation. A
-scene is a handful of statements about a few people. Questions are about what was told; some are about what was not.
+A model learns from them to read closely and to follow instructions. A sketch depends on its seed alone: a hero and a friend
+take a thing to a place, something happens to it, and the mood determines the end. The same cast can therefore be retold
+in another mood, in two sentences, or with a continuation. A scene is a few statements about a few people. Most questions
+are about things that the text says, some about things that it does not say.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ def listed(items: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """One short story, and everything that a conversation about it needs.
+    """One short story, and the texts and questions that a conversation about it needs.
 
-    ``body`` is told before the outcome, which ``outcomes`` holds for each mood; ``shorter`` is the story in two or three
-    sentences, ``then`` a continuation. ``subjects`` are the words that a request may name. ``questions`` have answers that
-    hold for every mood, ``endings`` those of one mood; ``unknown`` are questions that the story does not answer.
+    ``body`` is the text before the outcome, and ``outcomes`` holds the outcome for each mood. ``shorter`` is the story in
+    two or three sentences, ``then`` a continuation. ``subjects`` are the words that a request may name. ``questions`` have
+    answers that are right for every mood, ``endings`` have answers for one mood, and ``unknown`` are questions that the
+    story does not answer.
     """
 
     body: str
@@ -111,7 +113,7 @@ def _prepare(rng: random.Random) -> tuple[World, str]:
 
 
 def _begin(telling: _Telling, kind: str) -> str:
-    """Tell everything before the outcome, and note what was told."""
+    """Return the text before the outcome, and record the facts that it tells."""
     world, told, rng = telling.world, telling.told, telling.world.rng
     intro = world.pick(sketches.INTROS)
     told.update({"about": "[h]", "name": "[h]", "kind": "[h.kind]", "adj": "[h.adj]"})
@@ -138,7 +140,7 @@ def _begin(telling: _Telling, kind: str) -> str:
 
 
 def _end(telling: _Telling, mood: str) -> tuple[str, str, tuple[Question, ...]]:
-    """Return the outcome in this mood, the whole story in short, and the questions about the end."""
+    """Return the outcome in this mood, the shortened story, and the questions about the end."""
     world = telling.world
     key = {"happy": "fix", "sad": "loss", "funny": "joke"}[mood]
     feel = {"happy": "[h] was happy", "sad": "[h] was sad", "funny": "[h] laughed"}[mood]
@@ -150,7 +152,7 @@ def _end(telling: _Telling, mood: str) -> tuple[str, str, tuple[Question, ...]]:
 
 
 def sketch(seed: int) -> Sketch:
-    """Return the short story of this seed: 50 to 120 words before it is told again."""
+    """Return the short story of this seed, whose original version has 50 to 120 words."""
     rng = random.Random(f"sketch {seed}")
     world, kind = _prepare(rng)
     telling = _Telling(world)
@@ -158,7 +160,7 @@ def sketch(seed: int) -> Sketch:
     body = _begin(telling, kind)
     endings = {name: _end(telling, name) for name in sketches.MOODS}
     expand = world.expand
-    if world.cast["h"]["kind"] == world.cast["f"]["kind"]:  # then "the girl" may be either
+    if world.cast["h"]["kind"] == world.cast["f"]["kind"]:  # "the girl" would be ambiguous
         telling.told.pop("name")
     questions = [telling.ask(name, value) for name, value in telling.told.items()]
     if world.cast["h"]["kind"] in ("boy", "girl"):
@@ -267,7 +269,7 @@ def scene(seed: int) -> Scene:
         questions.append(
             Question(question="How many people are there?", answer=f"There are {count}.", wrong=(), value=count)
         )
-    owning = {"has", "wears", "pet"}  # somebody who wears a hat has a hat
+    owning = {"has", "wears", "pet"}  # kinds that imply each other: a person who wears a hat has a hat
     untold = [kind for kind in _STATEMENTS if kind not in kinds and not (kind in owning and owning & {*kinds})]
     other = rng.choice(untold)
     unknown = [

@@ -1,10 +1,10 @@
-"""The words of ``sketch``: events, openings, endings and questions. Data only.
+"""Hold the words of ``sketch`` as data: events, openings, endings and questions.
 
-Templates are those of ``world``. Cast: ``h`` the hero, ``f`` the friend, ``t`` the thing, ``p`` the place, ``w`` the
+The templates are those of ``world``. Cast: ``h`` the hero, ``f`` the friend, ``t`` the thing, ``p`` the place, ``w`` the
 weather, the day and the time of day.
 """
 
-# ruff: noqa: E501 (a wording is one line, however long)
+# ruff: noqa: E501 (each wording is on one line)
 from __future__ import annotations
 
 MOODS = ("happy", "sad", "funny")
@@ -32,7 +32,7 @@ PLAY = {
     "carry": ("[h] filled the [t] with shells and stones.", "[h] carried the [t] in one hand.", "they put leaves and flowers in the [t]."),
     "soft": ("[h] and [f] played house with the [t].", "[h] sat down with the [t] in [h.his] arms.", "they told the [t] a long story."),
 }  # fmt: skip
-# Of each kind of thing: (what happened to it, as a clause; how the friend helped; how it was lost; what was funny).
+# Events by kind of thing: (the trouble as a clause, the friend's help, the loss, the joke).
 EVENTS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "fly": (
         ("got stuck in a tree", "[f] climbed up and brought it down", "it was torn, and nobody could mend it", "a squirrel put it on its head and danced"),
@@ -151,7 +151,7 @@ PETS = ("cat", "dog", "fish", "parrot", "hamster", "pony", "rabbit", "turtle")
 
 UNKNOWN_SCENE = ("I do not know.",)
 UNKNOWN = ("I do not know. The story does not say.", "The story does not say.")
-# Kind of question: wordings; answers with * for the value. The value, and whether it was told, is up to the program.
+# Wordings of questions, and of answers with * for the value, by kind of question. The program fills in the value.
 ASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "about": (("Who is the story about?", "Who is this story about?", "Who is the hero of the story?"), ("It is about *.", "The story is about *.")),
     "name": (("What is the name of the [h.kind]?", "What was the [h.kind]'s name?"), ("The name of the [h.kind] was *.", "*.")),

@@ -1,9 +1,9 @@
-"""Finished stages of the embedded pair's training, in a form that is small enough to be committed.
+"""Store the stages of the embedded pair's training in packages that are small enough to be committed.
 
-A package holds the weights of one stage: int8 with a float32 scale for each row of a matrix, all else as float32, and in
-its metadata the step that it stands at and the settings of the run. It is a twelfth of a training checkpoint, which holds
-moments too. A run that goes on from a package begins the moments anew, so it does not come to the bits of the run that was
-not interrupted.
+A package holds the weights of one stage, matrices as int8 with a float32 scale per row and all other tensors as float32.
+Its metadata hold the step and the settings of the run. It has a twelfth of the size of a training checkpoint, which also
+holds the moments. A run that continues from a package starts with new moments, so its result is not bit-identical to that
+of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCALE = ".scale"
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """The weights of a stage by parameter name, float32, after ``step`` steps of the run that ``settings`` describe."""
+    """Weights of a stage by parameter name, float32, after ``step`` steps of the run that ``settings`` describe."""
 
     weights: dict[str, Tensor]
     step: int
@@ -41,12 +41,12 @@ def package_path(folder: Path, stage: str) -> Path:
 
 
 def write_package(file: Path, weights: Mapping[str, Tensor], *, step: int, settings: Mapping[str, Any]) -> None:
-    """Write the package, whole or not at all.
+    """Write the package, completely or not at all.
 
     Args:
-        weights: float tensors by name. Matrices [rows, columns] are rounded to int8, absmax / 127 for each row.
-        step: the number of steps that were done.
-        settings: what the run depends on; values that JSON can hold.
+        weights: float tensors by name. Matrices [rows, columns] are rounded to int8 with the scale absmax / 127 per row.
+        step: number of finished steps.
+        settings: settings that the run depends on, as values that JSON can represent.
     """
     tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -64,7 +64,7 @@ def write_package(file: Path, weights: Mapping[str, Tensor], *, step: int, setti
 
 
 def read_package(file: Path) -> Package | None:
-    """Return the package, or None where there is no such file.
+    """Return the package, or None if there is no such file.
 
     Raises:
         BundleError: the file is damaged.
@@ -82,5 +82,5 @@ def read_package(file: Path) -> Package | None:
             if not name.endswith(_SCALE)
         }
         return Package(weights=weights, step=int(metadata["step"]), settings=json.loads(metadata["settings"]))
-    except Exception as error:  # safetensors raises whatever its parser met
-        raise BundleError(f"{file} is damaged: {error}; remove it to train its stage anew") from error
+    except Exception as error:  # safetensors passes on any exception of its parser
+        raise BundleError(f"{file} is damaged: {error}; remove it to train its stage again") from error

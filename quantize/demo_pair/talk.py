@@ -1,6 +1,7 @@
-"""Documents of the embedded pair: texts alone, with questions after them, and conversations about them.
+"""Generate the documents of the embedded pair: texts alone, texts with questions, and conversations about texts.
 
-A document is a function of its seed: a list of (user, assistant) turns. A plain text is one turn with nothing asked.
+A document is a list of (user, assistant) turns that depends on its seed alone. A plain text is one turn with an empty
+request.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Turn", "conversation", "mood_requests", "request"]
 
 Turn = tuple[str, str]
 
-_UNKNOWN_SHARE = 0.2  # of the questions about a story
+_UNKNOWN_SHARE = 0.2  # share of the questions about a story that the story does not answer
 _SEEDS = 1 << 40
 
 
@@ -48,7 +49,7 @@ def _some(
 
 
 def request(item: Tale | Sketch, rng: random.Random) -> str:
-    """Return a request to which the text is a true answer."""
+    """Return a request to which the text is a correct answer."""
     tell = rng.choice(sketches.TELL)
     if isinstance(item, Tale):
         hero, topic = item.about
@@ -119,7 +120,7 @@ def _about_sketch(rng: random.Random, seed: int) -> list[Turn]:
             if answer in {earlier for _, earlier in turns}:
                 continue
             turns.append((ask, answer))
-            if told != mood:  # the same question may have another answer now
+            if told != mood:  # the questions about the end now have other answers
                 asked -= {one.question for one in item.endings[mood]}
                 mood = told
     return turns
@@ -140,7 +141,7 @@ def _facts(rng: random.Random, seed: int) -> list[Turn]:
 
 
 def _long_talk(rng: random.Random, seed: int) -> list[Turn]:
-    """Several subjects in one conversation."""
+    """Return a conversation about several subjects."""
     turns = [_small_talk(rng)] if rng.random() < 0.5 else []
     for at in range(rng.randint(2, 6)):
         maker = rng.choice((_about_tale, _about_sketch, _about_sketch, _facts))
@@ -167,7 +168,7 @@ def _with_questions(rng: random.Random, seed: int) -> list[Turn]:
 
 
 _Maker = Callable[[random.Random, int], list[Turn]]
-# Shares of the documents. Those about facts and scenes are short, so that their share of the tokens is smaller.
+# Shares of the documents by kind. Documents about facts and scenes are short, so their share of the tokens is smaller.
 _MAKERS: tuple[tuple[float, _Maker], ...] = (
     (0.14, _alone),
     (0.14, _with_questions),

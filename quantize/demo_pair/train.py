@@ -6,13 +6,15 @@
 2. ``trunk``: a float model at the full learning rate.
 3. ``twin``: the trunk as floats to the end of the schedule.
 4. ``target``: the same trunk, with the same remaining steps and batches, as ternary weights and int8 activations, taught
-   by the twin. So twin and target have the same size and have seen the same tokens.
+   by the twin. Twin and target therefore have the same size and have seen the same tokens.
 5. ``draft``: a small float model from random weights, taught by the target; its bundle is int8.
 
-Every stage can be killed and resumes; a finished one is not done again. A stage's weights are packaged in the folder
-``--stages`` when it is done, and every ``--package-every`` steps before: where ``-o`` is lost, training goes on from there.
-Source of the order: 2502.11895, where float training first, and the change to 1.58 bits on the way, beats ternary from the
-start.
+Every stage can be killed and resumes; a finished stage is not repeated. A stage's weights are packaged in the folder
+``--stages`` when it is done, and every ``--package-every`` steps before that. If ``-o`` is lost, training continues from the
+packages.
+
+Source: 2502.11895 for the order of the stages; there, float training followed by a change to 1.58 bits is better than
+ternary training from the start.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from edgedec.quantize.distil.objective import Objective, ObjectiveOptions
 from edgedec.quantize.distil.run_folder import RunFolder, differences
 from edgedec.quantize.distil.schedule import Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
-from edgedec.quantize.distil.trainer import Checked, Trainer
+from edgedec.quantize.distil.trainer import Trainer, Validation
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +77,14 @@ _CONFIG = {
     "eos_token_id": 1,
     "head_dim": 96,
 }
-# Width ratios to BitNet 0.73B (1536/96/4096) are powers of 4, so that the pair pads into its shape without a changed bit.
+# The width ratios to BitNet 0.73B (1536/96/4096) are powers of 4, so that padding to its shape leaves all results unchanged.
 TARGET = {"hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 4}
 DRAFT = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 1, "num_key_value_heads": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the result depends on. ``steps`` are those of the twin and of the target, the trunk's included."""
+    """Settings that the result depends on. ``steps`` counts the steps of twin and target, including the trunk's."""
 
     steps: int = 3750
     trunk_share: float = 0.6
@@ -107,15 +109,15 @@ def _vocabulary_texts() -> Iterator[str]:
 
 
 def text_digest() -> str:
-    """Return a hash of what the generator writes now: of the held-out documents."""
+    """Return a hash of the held-out documents, which identifies the present state of the text generator."""
     seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + VALID_STORIES)
     return hashlib.sha256(json.dumps([conversation(seed) for seed in seeds]).encode()).hexdigest()
 
 
 def make_text(recipe: Recipe, folder: Path, stages: Path) -> None:
-    """Write ``tokenizer.json``, ``valid.npy``, ``held_out.txt`` and ``choices.jsonl``, unless it is done.
+    """Write ``tokenizer.json``, ``valid.npy``, ``held_out.txt`` and ``choices.jsonl`` unless they exist.
 
-    The tokenizer is the one in ``stages`` where a stage was trained with it.
+    The tokenizer in ``stages`` is reused if there is one, because the stages were trained with it.
     """
     if (folder / "valid.npy").exists():
         return
@@ -138,7 +140,7 @@ def make_text(recipe: Recipe, folder: Path, stages: Path) -> None:
 
 
 def tokenizer_settings() -> dict[str, Any]:
-    """``tokenizer_config.json`` of the pair."""
+    """Return the content of the pair's ``tokenizer_config.json``."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": SPECIAL_TOKENS[0],
@@ -161,14 +163,14 @@ def _fill(model: TorchGraph, weights: Mapping[str, Tensor]) -> None:
 
 
 def _branch(model: TorchGraph, layers: int, ternary: Ternary | None = None) -> TorchGraph:
-    """Return a target-shaped model with the weights of another."""
+    """Return a model of the target's shape with a copy of the weights of ``model``."""
     copy = _model(TARGET, layers, ternary)
     _fill(copy, dict(model.tensors.items()))
     return copy
 
 
 class _Pair:
-    """The stages, in a folder."""
+    """Training of the pair: its stages in a folder."""
 
     def __init__(
         self,
@@ -205,8 +207,8 @@ class _Pair:
     ) -> TorchGraph:
         """Train ``student`` to the end of ``schedule`` and return it.
 
-        It goes on from the folder's checkpoint if there is one, else from the package of the stage if there is one.
-        ``first_step`` is the step of the text that the stage begins at.
+        Training continues from the folder's checkpoint if there is one, or else from the package of the stage if there is
+        one. ``first_step`` is the step of the text at which the stage begins.
         """
         folder, recipe = RunFolder(path=self.folder / name), self.recipe
         options = options or ObjectiveOptions()
@@ -235,7 +237,7 @@ class _Pair:
         )
         if teacher is not None:
             teacher.to(self.place.device).requires_grad_(False)
-        torch.compiler.reset()  # what was compiled for the stage before counts against the limit of this one
+        torch.compiler.reset()  # code compiled for the previous stage would count against the limit of this one
         objective = Objective(student, teacher, options)
         trainer = Trainer(objective, batches, schedule, folder, self.place, every=self.every, compiled=self.compiled)
         if resume:
@@ -248,14 +250,14 @@ class _Pair:
                 "%s: %s parameters, from step %s", name, sum(p.numel() for p in student.parameters()), trainer.step
             )
 
-            def tell(checked: Checked) -> None:
-                log.info("%s: %s", name, checked.line(schedule.steps))
-                if checked.step == schedule.steps or checked.step % self.package_every == 0:
+            def tell(validation: Validation) -> None:
+                log.info("%s: %s", name, validation.line(schedule.steps))
+                if validation.step == schedule.steps or validation.step % self.package_every == 0:
                     weights = dict(student.tensors.items())
                     write_package(
                         package_path(self.stages, name),
                         weights,
-                        step=checked.step,
+                        step=validation.step,
                         settings={**settings, "text": self.digest},
                     )
                     with new_file(self.stages / f"{name}.csv") as file:
@@ -267,9 +269,10 @@ class _Pair:
         return student
 
     def _package(self, name: str, settings: Mapping[str, Any]) -> Package | None:
-        """Return the package of the stage, if there is one of this run.
+        """Return the package of the stage, or None if there is none.
 
-        Raises: UsageError: it is of a run with other settings.
+        Raises:
+            UsageError: the package belongs to a run with other settings.
         """
         file = package_path(self.stages, name)
         package = read_package(file)
@@ -283,18 +286,18 @@ class _Pair:
                 "--stages for a new run"
             )
         if digest != self.digest:
-            log.warning("%s was trained on text of another state of the generator", file)
+            log.warning("%s was trained on text from another version of the text generator", file)
         return package
 
     def run(self) -> None:
-        """All stages, and the checkpoints of target, twin and draft as Hugging Face folders."""
+        """Run all stages, and write the checkpoints of target, twin and draft as Hugging Face folders."""
         recipe = self.recipe
         whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
         model = _model(TARGET, recipe.layers)
         model.draw(0)
         trunk = self.stage("trunk", model, whole, seed=1)
 
-        # The branches go on with the optimizer's moments begun anew, hence the short warm-up.
+        # The branches start with new moments of the optimizer and therefore need a short warm-up.
         rest = Schedule(
             steps=max(1, recipe.steps - recipe.trunk_steps), learning_rate=recipe.learning_rate, warmup_steps=20
         )
@@ -332,20 +335,24 @@ def main() -> int:
     defaults = Recipe()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path("build/demo-pair"))
-    parser.add_argument("--steps", type=int, default=defaults.steps, help="of twin and target, the trunk's included")
+    parser.add_argument(
+        "--steps", type=int, default=defaults.steps, help="steps of twin and target, including the trunk's"
+    )
     parser.add_argument("--batch-tokens", type=int, default=defaults.batch_tokens)
     parser.add_argument(
-        "--shard-documents", type=int, default=defaults.shard_documents, help="documents of a part of the text"
+        "--shard-documents", type=int, default=defaults.shard_documents, help="documents per part of the text"
     )
     parser.add_argument(
-        "--threads", type=int, default=1, help="a run may go on with another number; its sums then round differently"
+        "--threads", type=int, default=1, help="a run may continue with another number; its sums then round differently"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--stages", type=Path, help="folder of packaged stages; default: OUTPUT/stages")
-    parser.add_argument("--package-every", type=int, default=500, help="steps between packages of a stage under way")
-    parser.add_argument("--compile", action="store_true", help="torch.compile: a minute first, then faster")
+    parser.add_argument("--package-every", type=int, default=500, help="steps between packages of an unfinished stage")
+    parser.add_argument(
+        "--compile", action="store_true", help="use torch.compile, which takes a minute and makes the steps faster"
+    )
     args = parser.parse_args()
     level = logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

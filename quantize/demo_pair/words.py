@@ -1,12 +1,12 @@
-"""The words, phrases, plots and facts of ``world``: data only.
+"""Hold the words, phrases, plots and facts of ``world`` as data.
 
-A plot is a block of ``PLOTS``: a head line (name # hero # weather # what it is about), then ``LET`` lines (values that
-are drawn once), then ``Q`` lines (question ; variant # answer with * for the value # right value # pool of wrong
-ones), then its beats, each a paragraph of wordings, one of which is told. A beat's flags stand before it: ``?`` may be
-left out, ``p`` begins a paragraph, ``=a`` belongs to outcome a. A pool is a name known to ``world`` or its values.
+A plot is a block of ``PLOTS``: a head line (name # hero # weather # subject), then ``LET`` lines (values that are drawn
+once), then ``Q`` lines (question ; variant # answer with * for the value # right value # pool of wrong values), then its
+beats. A beat is a paragraph of wordings, one of which is used. Flags before a beat mean: ``?`` may be left out, ``p`` begins
+a paragraph, ``=a`` belongs to outcome a. A pool is a name known to ``world`` or a list of values.
 """
 
-# ruff: noqa: E501 (a beat is one line, however long)
+# ruff: noqa: E501 (each beat is on one line)
 from __future__ import annotations
 
 GIRLS = (
@@ -45,7 +45,7 @@ HERO_WORDS = (
     "proud", "quiet", "restless", "selfish", "shy", "skillful", "sleepy", "sporty", "strong", "stubborn", "sweet",
     "tender", "wild", "small", "young",
 )  # fmt: skip
-# Of each plot: words for a hero of whom it is mostly told. So an opening sentence says what story will follow.
+# Words that describe the hero of most stories of a plot, by plot, so that the opening sentence suggests the story.
 SUITED: dict[str, tuple[str, ...]] = {
     "lost toy": ("careless", "dreamy"),
     "one toy for two": ("lucky", "selfish"),
@@ -238,7 +238,7 @@ ASKS = (
     (("What day was it?", "On what day did it happen?"), ("It was *.", "It happened on a *."), "[w.day]", "day"),
     (("What was the name of the [h.kind]?",), ("The name of the [h.kind] was *.", "[h.his] name was *."), "[h]", "stranger"),
 )  # fmt: skip
-# Questions that few stories answer, and what the words of one that might answer hold.
+# Questions that few stories answer, and words that occur in a story that might answer them.
 UNTOLD = (
     (("How old was [h]?", "What was [h]'s age?"), (" years ", " birthday ", " old ")),
     (("What was [h]'s favorite color?", "Which color did [h] like best?"), (" favorite color ",)),

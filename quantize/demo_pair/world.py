@@ -1,13 +1,13 @@
-"""Training text of the embedded model: stories of a simulated small world, questions about them, and simple facts.
+"""Generate training text of the embedded model: stories of a simulated small world, questions about them, simple facts.
 
-A story is a function of its seed alone. The seed draws a cast (children or talking animals, grown-ups, things with a
-colour and a material, places, the weather) and one of the plots of ``words``, each a chain of beats with many
-wordings. Questions are drawn from the same cast, so their answers are true by construction; one whose answer the
-chosen wordings never mentioned is left out.
+A story depends on its seed alone. The seed draws a cast (children or talking animals, grown-ups, things with a colour and a
+material, places, the weather) and one of the plots of ``words``, each a chain of beats with many wordings. Questions are
+drawn from the same cast, so their answers are true by construction. A question is left out if the chosen wordings do not
+mention its answer.
 
 Templates: ``{a|b}`` is a choice, ``<name>`` a phrase from ``PHRASES``, ``[x.attr]`` a property of cast member ``x``.
 
-Source: written here; the manner is that of TinyStories (Eldan and Li 2023, arXiv:2305.07759), of which no text is used.
+Source: derived here; the style follows TinyStories (Eldan and Li 2023, arXiv:2305.07759), from which no text is used.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from edgedec.quantize.demo_pair import words
 __all__ = ["Question", "Tale", "World", "draw_cast", "fact", "polish", "repeated_share", "tale", "tidy"]
 
 MIN_WORDS, MAX_WORDS = 90, 220
-MAX_REPEATED_SHARE = 0.09  # of 4-grams: a draw above it is drawn anew
+MAX_REPEATED_SHARE = 0.09  # limit on the share of repeated 4-grams; a story above it is drawn again
 _TOKEN = re.compile(r"(\{|\||\}|\[\w+(?:\.\w+)?\]|<\w+>)")
 _SENTENCE = re.compile(r'(^|[.!?] |\." |\n|(?:^|[.!?] |\." |\n)")([a-z])')
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
 _WORD = re.compile(r"[a-z']+")
 _SPACES = re.compile(r"  +")
 _STYLES, _HABIT, _FAVORITE, _SUITED = 12, 0.6, 0.4, 0.8
-_COMMA = re.compile(
-    r",(?=[.,!?])|(?<=[!?])\.(?!\w)|(?<=[!?]\")\."
-)  # an apposition's comma before another mark; a mark too many
+# The comma of an apposition before another mark, and a full stop after another mark.
+_COMMA = re.compile(r",(?=[.,!?])|(?<=[!?])\.(?!\w)|(?<=[!?]\")\.")
 _PRONOUNS = {
     "m": {"he": "he", "him": "him", "his": "his", "self": "himself"},
     "f": {"he": "she", "him": "her", "his": "her", "self": "herself"},
@@ -50,12 +49,12 @@ class Question:
     question: str
     answer: str
     wrong: tuple[str, ...]
-    value: str = ""  # the words of the answer that must be right; empty: those that no wrong answer has
+    value: str = ""  # the words of the answer that must be right; empty: the words that no wrong answer has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tale:
-    """A story, what it is about (for requests such as "Tell me a story about Lily and a red ball."), and questions."""
+    """A story, its subjects (for requests such as "Tell me a story about Lily and a red ball."), and questions."""
 
     text: str  # paragraphs separated by "\n"
     about: tuple[str, ...]
@@ -97,7 +96,7 @@ class _Plot:
 
 @cache
 def _parse(template: str) -> _Node:
-    """The template's tree: strings, ("slot", "h.he"), ("phrase", "said") and ("choice", branches)."""
+    """Return the template's tree of strings, ("slot", "h.he"), ("phrase", "said") and ("choice", branches)."""
     stack: list[list[list[str | tuple[str, object]]]] = [[[]]]
     for token in _TOKEN.split(template):
         if token == "{":
@@ -176,26 +175,26 @@ def _hash(text: str) -> int:
 
 @dataclass
 class World:
-    """One draw of the cast, and what has been told of it so far."""
+    """One draw of the cast, and the phrases used so far."""
 
     rng: random.Random
     cast: dict[str, dict[str, str]] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)  # phrases used, so that they are not used again
-    style: int = 0  # of the telling
-    packed: tuple[str, ...] = ()  # what the heroes of a sketch take along
+    told: set[str] = field(default_factory=set)  # phrases used so far, to avoid repeating them
+    style: int = 0  # number of the narrative style
+    packed: tuple[str, ...] = ()  # things that the heroes of a sketch take along
 
     def pick(self, options: Sequence[Any]) -> Any:
         """Return one of the options, mostly the one that belongs to the style.
 
-        A hero's name decides the style. So the likeliest continuation differs from name to name, and a model that
-        decodes greedily does not tell the same story to everybody.
+        The hero's name determines the style. The likeliest continuation therefore differs from name to name, and a model
+        that decodes greedily tells different stories.
         """
         if self.rng.random() < _HABIT:
             return options[_hash(f"{self.style} {options[0]}") % len(options)]
         return self.rng.choice(options)
 
     def favorite(self, pool: Sequence[Any]) -> Any:
-        """Return a member of the pool, often the one that the hero likes best: it depends on the hero's name."""
+        """Return a member of the pool, often the hero's favorite, which depends on the hero's name."""
         if self.rng.random() < _FAVORITE:
             return pool[_hash(f"{self.cast['h']['']} {pool[0]}") % len(pool)]
         return self.rng.choice(pool)
@@ -226,11 +225,11 @@ class World:
         facts = self.cast[who.lower()]
         value = self.expand(facts[attribute.lower()])
         if attribute.lower() == "intro":
-            facts["intro"] = "[f]"  # one is introduced once
+            facts["intro"] = "[f]"  # a friend is introduced only once
         return value[0].upper() + value[1:] if who[0].isupper() or attribute[:1].isupper() else value
 
     def fresh(self, options: Sequence[str]) -> str:
-        """One of the options, not told before as long as there is one."""
+        """Return one of the options that were not used before; if all were used, any of them."""
         left = [option for option in options if option not in self.told] or list(options)
         choice: str = self.pick(left)
         self.told.add(choice)
@@ -246,7 +245,7 @@ def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: S
     Args:
         animals: the share of casts whose heroes are animals.
         weather: a key of ``words.WEATHER``.
-        adjectives: words that suit the hero, one of which is mostly taken; empty: any.
+        adjectives: words that suit the hero, one of which is used in most draws; empty: any word.
     """
     world = World(rng)
     animal = rng.random() < animals
@@ -309,14 +308,14 @@ def _draw(rng: random.Random, plot: _Plot) -> World:
 
 
 def repeated_share(text: str) -> float:
-    """Share of the 4-word sequences that occurred before in the text, 0 to 1."""
+    """Return the share, 0 to 1, of the 4-word sequences that occurred earlier in the text."""
     told = _WORD.findall(text.lower())
     grams = list(zip(told, told[1:], told[2:], told[3:], strict=False))
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _tell(world: World, plot: _Plot, outcome: str, detail: float) -> str:
-    """The text; ``detail`` is the share of optional beats that are told."""
+    """Return the text of a story; ``detail`` is the share of optional beats that are included."""
     rng = world.rng
     opening = [world.pick(words.ONCE if rng.random() < 0.34 else words.OPENINGS)]
     if rng.random() < detail:
@@ -333,12 +332,12 @@ def _tell(world: World, plot: _Plot, outcome: str, detail: float) -> str:
 
 
 def _spoken(text: str) -> str:
-    """The words in lower case between single spaces, one at each end, so that ``in`` finds whole words."""
+    """Return the words in lower case, each between single spaces, so that ``in`` finds whole words."""
     return f" {' '.join(_WORD.findall(text.lower()))} "
 
 
 def _pool(world: World, name: str, text: str) -> list[str]:
-    """Values of the kind ``name``, those that the ``_spoken`` story mentions first."""
+    """Return values of the kind ``name``; values that the ``_spoken`` story mentions come first."""
     pools: dict[str, Iterable[str]] = {
         "color": words.COLORS,
         "place": (at for at, _ in words.PLACES),
@@ -370,9 +369,9 @@ def _pool(world: World, name: str, text: str) -> list[str]:
 
 
 def _pose(world: World, ask: _Ask, text: str) -> Question | None:
-    """The question, or None when the story does not say the answer."""
+    """Return the question, or None if the story does not contain the answer."""
     right = world.expand(ask.right)
-    if " / " in ask.pool:  # told in other words, perhaps, but not without the long ones
+    if " / " in ask.pool:  # the answer may have been told in other words, but must contain the long ones
         known = all(f" {word} " in text for word in _WORD.findall(right.lower()) if len(word) > 4)
     else:
         known = _spoken(right.removeprefix("a ")) in text
@@ -428,18 +427,18 @@ def _unknown(world: World, text: str) -> tuple[str, ...]:
 
 
 def tale(seed: int) -> Tale:
-    """The story of this seed, 90 to 220 words, with 3 to 6 questions."""
+    """Return the story of this seed, 90 to 220 words, with 3 to 6 questions."""
     rng = random.Random(f"tale {seed}")
     plot = rng.choice(_plots())
     for attempt in range(200):
-        made = _attempt(plot, rng, max(0.0, 0.65 - 0.15 * attempt) if attempt < 20 else rng.random())
-        if made is not None:
-            return made
+        story = _attempt(plot, rng, max(0.0, 0.65 - 0.15 * attempt) if attempt < 20 else rng.random())
+        if story is not None:
+            return story
     raise UsageError(f"no story of {MIN_WORDS} to {MAX_WORDS} words for seed {seed} in 200 draws; use another seed")
 
 
 def fact(seed: int) -> Question:
-    """A true piece of simple knowledge: colours, sounds, opposites, sums up to ten, days, uses."""
+    """Return a question about simple knowledge: colours, sounds, opposites, sums up to twenty, days or uses."""
     rng = random.Random(f"fact {seed}")
     maker: Callable[[random.Random], tuple[str, str, list[str]]] = rng.choice(_FACTS)
     question, answer, wrong = maker(rng)
@@ -452,7 +451,7 @@ _Fact = tuple[str, str, list[str]]
 def _form(
     rng: random.Random, asks: Sequence[str], answers: Sequence[str], key: str, right: str, pool: list[str]
 ) -> _Fact:
-    """One phrasing of question and answer; ``pool`` must hold no other true value."""
+    """Return one phrasing of question and answer; ``pool`` must not contain another true value."""
     answer = rng.choice(answers)
     values = [right, *rng.sample([value for value in dict.fromkeys(pool) if value != right], 3)]
     filled = [answer.replace("[k]", key).replace("*", value) for value in values]
@@ -508,7 +507,7 @@ def _digits(rng: random.Random, a: int, b: int, sign: str, result: int) -> _Fact
 
 def _take(rng: random.Random) -> _Fact:
     start = rng.randrange(3, 21)
-    less = rng.randrange(1, start - 1)  # at least two are left, so that the plural is right
+    less = rng.randrange(1, start - 1)  # leaves at least two, so that the plural is correct
     a, b, c = words.NUMBERS[start], words.NUMBERS[less], words.NUMBERS[start - less]
     if rng.random() < 0.3:
         return _digits(rng, start, less, "-", start - less)

@@ -1,1 +1,1 @@
-"""Training of small models in torch: the only part of edgedec that imports it."""
+"""Train small models in torch. No other part of edgedec imports torch, except ``quantize.demo_pair``."""

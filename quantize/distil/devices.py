@@ -1,4 +1,4 @@
-"""Where a run computes: device, precision, and its place among the processes that torchrun started."""
+"""Choose the device and precision of a run, and find its rank among the processes that torchrun started."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from edgedec.spelling import must_be_one_of
 __all__ = ["PRECISIONS", "Place", "find_place"]
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-_PATIENCE = timedelta(days=1)  # of processes that wait while another samples text or writes a checkpoint
+_PATIENCE = timedelta(days=1)  # time that a process waits while another samples text or writes a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """``autocast``: products are computed in bfloat16; ``measured``: because that was faster, not because it was asked for.
+    """Device and precision of this process, and its rank among the processes of the run.
 
-    ``rank`` of ``world`` processes, ``local`` of which share the machine; the first one writes.
+    Members:
+        autocast: products are computed in bfloat16.
+        measured: ``autocast`` was chosen by a measurement, not by an option.
+        rank: number of this process, from 0; process 0 writes the files.
+        world: number of processes.
+        local: number of processes on this machine.
     """
 
     device: torch.device
@@ -40,10 +45,13 @@ class Place:
         return self.rank == 0
 
     def settings(self, threads: int, begun: Mapping[str, Any]) -> dict[str, Any]:
-        """What the rounding of a run depends on. Where nothing was asked for, it stays as the run was ``begun``.
+        """Return the settings that the rounding of a run depends on.
+
+        A setting for which no option was given keeps the value with which the run was ``begun``.
 
         Args:
-            threads: 0: as begun, or this process's share of the cores.
+            threads: number of threads; 0: as the run was begun, or else this process's share of the cores.
+            begun: configuration of the existing run; empty for a new one.
         """
         kept, count = begun.get("autocast"), begun.get("threads")
         autocast = kept if self.measured and isinstance(kept, bool) else self.autocast
@@ -58,7 +66,7 @@ class Place:
         }
 
     def settle(self, settings: Mapping[str, Any]) -> Place:
-        """Compute as ``settings`` say; the same in every process."""
+        """Apply ``settings``, which must be the same in every process, and return the resulting place."""
         torch.set_num_threads(settings["threads"])
         return replace(self, autocast=settings["autocast"], measured=False)
 
@@ -70,13 +78,13 @@ class Place:
                 tensor /= self.world
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process has reached this call."""
         if self.world > 1:
             distributed.barrier()
 
 
 def _bfloat16_pays(device: torch.device) -> bool:
-    """Measured, since a CPU without the instructions computes the same 30 times slower."""
+    """Return whether bfloat16 is faster. A CPU is measured, because without the instructions it is 30 times slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -110,8 +118,8 @@ def find_place(device: str, precision: str) -> Place:
     """Resolve ``auto`` and join torchrun's group, if there is one.
 
     Raises:
-        UsageError: unknown name.
-        DeviceError: the device is not there, or the other processes are not.
+        UsageError: the device or precision is unknown.
+        DeviceError: the device is missing, or the group of processes cannot be joined.
     """
     if precision not in PRECISIONS:
         raise UsageError(must_be_one_of("--precision", precision, PRECISIONS))
@@ -119,16 +127,16 @@ def find_place(device: str, precision: str) -> Place:
         int(os.environ.get(name, default))
         for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
     )
-    chosen = _find_device(device, local_rank)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)  # barriers take the current device
+    resolved = _find_device(device, local_rank)
+    if resolved.type == "cuda":
+        torch.cuda.set_device(resolved)  # barriers use the current device
     if world > 1 and not distributed.is_initialized():
         try:
-            distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+            distributed.init_process_group("nccl" if resolved.type == "cuda" else "gloo", timeout=_PATIENCE)
         except (RuntimeError, ValueError) as error:
             raise DeviceError(
                 f"cannot join the group of {world} processes: {error}; start them with torchrun"
             ) from error
     measured = precision == "auto"
-    autocast = _bfloat16_pays(chosen) if measured else precision == "bfloat16"
-    return Place(device=chosen, autocast=autocast, measured=measured, rank=rank, world=world, local=local)
+    autocast = _bfloat16_pays(resolved) if measured else precision == "bfloat16"
+    return Place(device=resolved, autocast=autocast, measured=measured, rank=rank, world=world, local=local)

@@ -1,6 +1,7 @@
-"""Quantization-aware distillation: a float teacher in, a student's checkpoint out.
+"""Train a student from a float teacher by quantization-aware distillation, and write the student's checkpoint.
 
-The run's folder lies beside the output (``OUTPUT.run``) and makes it resumable; the output appears when training is done.
+The folder of the run is beside the output (``OUTPUT.run``) and makes the run resumable. The output appears when training is
+done.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ from edgedec.quantize.distil.student import (
 )
 from edgedec.quantize.distil.text import Special, read_texts, sample_text, split
 from edgedec.quantize.distil.torch_graph import TorchGraph
-from edgedec.quantize.distil.trainer import Checked, Trainer
+from edgedec.quantize.distil.trainer import Trainer, Validation
 from edgedec.quantize.readers import Checkpoint
 
-__all__ = ["DistilOptions", "Report", "distil"]
+__all__ = ["DistilOptions", "DistilReport", "distil"]
 
 log = logging.getLogger(__name__)
 
-_SAMPLED_LIMIT = 1_000_000  # tokens that a teacher writes unless more are asked for
-_PROBE_ROWS = 4  # that new sub-norms are measured on
+_SAMPLED_LIMIT = 1_000_000  # default limit on the tokens that a teacher writes
+_PROBE_ROWS = 4  # rows on which new sub-norms are measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistilOptions:
-    """What the result depends on; all of it is checked when a run is resumed.
+    """Options that the result depends on; a resumed run must have the same.
 
-    ``text_tokens``: how much the teacher writes when no text is given; 0: as much as is trained on, at most a million.
+    ``text_tokens`` is the number of tokens that the teacher writes when no text is given; 0 means the number of tokens that
+    training reads, at most a million.
     """
 
     schedule: Schedule
@@ -75,14 +77,16 @@ class DistilOptions:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of a step: whole rows."""
+        """Number of tokens in the whole rows of a step."""
         return self.batch_tokens // self.length * self.length
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """Perplexities on the same held-out tokens, in float32; the student's is that of the checkpoint as written, with int8
-    activations if it is ternary.
+class DistilReport:
+    """Result of a finished run.
+
+    Both perplexities are computed in float32 on the same held-out tokens. The student's is that of the checkpoint as
+    written, with int8 activations if it is ternary.
     """
 
     parameters: int
@@ -95,7 +99,7 @@ class Report:
 
 
 def _digest(checkpoint: Checkpoint, teacher: TorchGraph) -> str:
-    """Names the teacher by all that it is."""
+    """Return a hash of the teacher's configuration, tokenizer and weights."""
     digest = hashlib.blake2b(digest_size=8)
     about = [checkpoint.config, checkpoint.tokenizer_json, checkpoint.bos_token_id, checkpoint.eos_token_ids]
     digest.update(json.dumps(about, sort_keys=True).encode())
@@ -115,7 +119,7 @@ def _special(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Special:
     if limit > int(checkpoint.config["vocab_size"]):
         raise BundleError(
             f"{checkpoint.source}: the tokenizer has {limit} ids, the model only {checkpoint.config['vocab_size']}; give "
-            "the model's own with --tokenizer"
+            "the model's own tokenizer with --tokenizer"
         )
     return Special(bos=checkpoint.bos_token_id, eos=checkpoint.eos_token_ids, limit=limit)
 
@@ -123,7 +127,10 @@ def _special(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Special:
 def _sampled(
     teacher: TorchGraph, special: Special, options: DistilOptions, folder: RunFolder, place: Place, progress: Progress
 ) -> Ids:
-    """Text of the teacher, kept under a name that says all it depends on: a restarted run takes it again."""
+    """Return text that the teacher wrote.
+
+    It is stored under a name made of all settings that it depends on, so that a restarted run can reuse it.
+    """
     digest = folder.configuration()["teacher"]
     return sample_text(
         teacher,
@@ -146,7 +153,7 @@ def _start(
     batches: Batches,
     place: Place,
 ) -> None:
-    """First weights, and what new sub-norms have to be for them."""
+    """Set the student's initial weights, and the gains of new sub-norms that fit these weights."""
     start_student(student, checkpoint, options.student, options.seed)
     student.to(place.device)
     if options.student.init != "random":
@@ -165,23 +172,25 @@ def distil(
     every: int = 100,
     compiled: bool = False,
     restart: bool = False,
-    tell: Callable[[Checked], None] = lambda checked: None,
+    tell: Callable[[Validation], None] = lambda validation: None,
     progress: Progress = silent,
-) -> Report | None:
-    """Train a student of ``checkpoint`` and write it to ``output``, whole or not at all.
+) -> DistilReport | None:
+    """Train a student of ``checkpoint`` and write it to ``output``, completely or not at all.
 
     Args:
-        text: files to learn from; none: the teacher writes the text.
-        threads: 0: those that the run was begun with, or one per core.
-        every: steps between validations and checkpoints; no part of the result.
-        restart: throw an unfinished run's checkpoint away.
+        text: files to learn from; empty: the teacher writes the text.
+        threads: number of threads; 0: the number that the run was begun with, or one per core.
+        every: steps between validations and checkpoints; the result does not depend on it.
+        restart: discard the checkpoint of an unfinished run.
+        tell: called after each validation.
 
-    Returns: None in every process but the first.
+    Returns:
+        The report, or None in every process but the first.
 
     Raises:
-        UsageError: options, text or folder do not fit; a run of another configuration is in the folder.
-        BundleError, UnsupportedError: the teacher is damaged, or of a kind that cannot be trained.
-        EdgedecError: the loss is no number, or the disk is full; the last good checkpoint stays.
+        UsageError: options, text or folder do not match, or the folder holds a run of another configuration.
+        BundleError, UnsupportedError: the teacher is damaged, or cannot be trained.
+        EdgedecError: the loss is NaN or infinite, or the disk is full; the last good checkpoint is kept.
     """
     started = time.monotonic()
     output = Path(os.path.abspath(output))
@@ -189,7 +198,7 @@ def distil(
     if not place.first:
         progress = silent
 
-    # Everything that can be refused is refused before the first long computation.
+    # All checks that can fail are made before the first long computation.
     context = context_size(checkpoint.config)
     if options.length > context:
         raise UsageError(f"--length must be at most the model's context of {context}, not {options.length}")
@@ -250,7 +259,7 @@ def distil(
         tokenizer_config=_tokenizer_config(checkpoint),
     )
     ternary = student.ternary_names if student.ternary else ()
-    return Report(
+    return DistilReport(
         parameters=sum(p.numel() for p in student.parameters()),
         ternary_parameters=sum(student.tensors[name].numel() for name in ternary),
         tokens=options.schedule.steps * options.step_tokens,
@@ -262,7 +271,7 @@ def distil(
 
 
 def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the reader needs to see the same special tokens and template again."""
+    """Return the tokenizer configuration from which the reader restores the special tokens and the template."""
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

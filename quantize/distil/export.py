@@ -1,4 +1,4 @@
-"""A trained torch model as a Hugging Face folder."""
+"""Write a trained torch model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ __all__ = ["check_output", "round_dense", "write_checkpoint"]
 
 
 def check_output(output: Path, folder: RunFolder, teacher: Path, student: TorchGraph) -> None:
-    """What would fail after hours of training must fail now.
+    """Check before training that the output can be written after it.
 
-    Raises: UsageError, EdgedecError: ``output`` is taken by something else, or the disk is too small.
+    Raises:
+        UsageError: ``output`` is the teacher, or exists and was not written by this run.
+        EdgedecError: the disk is too small, or the folder cannot be written.
     """
     if output == Path(os.path.abspath(teacher)):
         raise UsageError(f"cannot write {output}: it is the teacher; choose another -o")
@@ -38,7 +40,8 @@ def check_output(output: Path, folder: RunFolder, teacher: Path, student: TorchG
             f"cannot write {output}: it exists, and was not made by a run in {folder.path}; choose another -o or remove it"
         )
     check_folder(output, "config.json")
-    # Weights and two moments in float32, twice while a checkpoint replaces the one before, and the result.
+    # A checkpoint holds weights and two moments in float32; two checkpoints exist while one replaces the other, and the
+    # result is written as well.
     needed = sum(p.numel() for p in student.parameters()) * 4 * (3 * (1 if folder.checkpoint.exists() else 2) + 1)
     existing = next(parent for parent in (output, *output.parents) if parent.is_dir())
     free = shutil.disk_usage(existing).free
@@ -50,7 +53,7 @@ def check_output(output: Path, folder: RunFolder, teacher: Path, student: TorchG
 
 
 def _is_replaceable(folder: Path, student: TorchGraph) -> bool:
-    """Whether ``write_checkpoint`` will replace it, too."""
+    """Return whether ``write_checkpoint`` can replace the folder, which depends on its layout."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -64,7 +67,7 @@ def _is_ternary(model: TorchGraph, name: str) -> bool:
 
 @torch.no_grad()
 def round_dense(model: TorchGraph) -> None:
-    """Round what ``write_checkpoint`` rounds: then the model computes what the checkpoint will."""
+    """Round the tensors that ``write_checkpoint`` rounds, so that the model computes what the checkpoint will."""
     for name, parameter in model.tensors.items():
         if not _is_ternary(model, name):
             parameter.copy_(parameter.bfloat16())
@@ -79,17 +82,18 @@ def write_checkpoint(
     tokenizer_json: str,
     tokenizer_config: Mapping[str, Any],
 ) -> None:
-    """Write ``folder``, whole or not at all: the BitNet layout for a ternary model, a plain one for floats.
+    """Write ``folder`` completely or not at all, in the BitNet layout for a ternary model and a plain one for floats.
 
-    The ternary linears are exactly those of the last forward pass; all else is rounded to bfloat16.
+    The ternary linears are exactly those of the last forward pass; all other tensors are rounded to bfloat16.
 
-    Raises: UsageError, EdgedecError: the folder holds something else, or cannot be written; nothing is left behind.
+    Raises:
+        UsageError, EdgedecError: the folder holds other files or cannot be written; no partial output remains.
     """
     ternary: dict[str, TernaryWeight] = {}
     dense: dict[str, NDArray[Any]] = {}
     for name, parameter in model.tensors.items():
         if model.ternary and _is_ternary(model, name):
-            # Where it was trained: another device would sum up another mean.
+            # Rounded on the device that trained it, because another device would compute another mean.
             trits, scale = (value.cpu().numpy() for value in ternary_weight(parameter, model.ternary.group_size))
             ternary[name] = TernaryWeight(trits=trits.astype(np.int8), scales=scale)
         else:

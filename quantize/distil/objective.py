@@ -1,6 +1,6 @@
-"""What a student is asked to do: predict the text, predict what the teacher predicts, and think what it thinks.
+"""Compute the loss of a student from the text, the teacher's predictions and the teacher's hidden states.
 
-Source: 1503.02531 for logits, 1910.01108 and BitDistill (2510.13998) for hidden states beside them.
+Source: 1503.02531 for logits, 1910.01108 and BitDistill (2510.13998) for hidden states in addition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ _LEAST_SQUARE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveOptions:
-    """Weights of the three losses. ``text`` is cross-entropy, ``logits`` the divergence from the teacher's distribution."""
+    """Weights of the three losses.
+
+    ``text`` is the cross-entropy on the text, ``logits`` the divergence from the teacher's distribution, and ``hidden`` the
+    distance from the teacher's hidden states.
+    """
 
     text: float = 0.2
     logits: float = 0.8
@@ -33,18 +37,18 @@ class ObjectiveOptions:
             if not 0 <= value < 1e6:
                 raise UsageError(f"--{name}-weight must be at least 0 and below 1e6, not {value}")
         if self.text + self.logits == 0:
-            raise UsageError("--text-weight and --logits-weight must not both be 0: nothing would train the head")
+            raise UsageError("--text-weight and --logits-weight must not both be 0, or the head would not be trained")
 
 
 def _layer_outputs(model: TorchGraph) -> list[str]:
-    """Names of the residual stream after each layer."""
+    """Return the names of the residual stream's values after each layer."""
     return [name for name in model.graph.values if name.startswith("layers.") and name.endswith(".out")]
 
 
 def layer_pairs(student: int, teacher: int) -> list[tuple[int, int]]:
-    """(student layer, teacher layer) at the same share of the depth, the last with the last.
+    """Return pairs (student layer, teacher layer) at the same share of the depth.
 
-    Each layer of the shallower model is used once.
+    The last layers form a pair. Each layer of the shallower model is used once.
     """
     fewer = min(student, teacher)
     return [((at + 1) * student // fewer - 1, (at + 1) * teacher // fewer - 1) for at in range(fewer)]
@@ -53,16 +57,17 @@ def layer_pairs(student: int, teacher: int) -> list[tuple[int, int]]:
 class Objective(nn.Module):
     """``forward(ids [batch, n + 1])`` gives the loss and, detached, the cross-entropy on the text, in nats per token.
 
-    Hidden states are compared by their squared distance relative to the teacher's square, token by token. If the widths
-    differ, a linear map from the student's to the teacher's is trained beside the student and dropped in the end.
+    Hidden states are compared, token by token, by their squared distance relative to the teacher's square. If the widths
+    differ, a linear map from the student's states to the teacher's is trained with the student and dropped at the end.
 
-    Raises: UnsupportedError if the vocabularies differ.
+    Raises:
+        UnsupportedError: the vocabularies differ.
     """
 
     def __init__(self, student: TorchGraph, teacher: TorchGraph | None, options: ObjectiveOptions) -> None:
         super().__init__()
         self.student, self.options = student, options
-        self._teacher = [teacher]  # in a list: its parameters are not this module's
+        self._teacher = [teacher]  # in a list, so that its parameters do not become parameters of this module
         self.pairs: list[tuple[str, str]] = []
         self.maps = nn.ModuleList()
         if teacher is None:
@@ -87,10 +92,10 @@ class Objective(nn.Module):
         return self._teacher[0]
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        seen, wanted = ids[:, :-1], ids[:, 1:].flatten()
+        seen, following = ids[:, :-1], ids[:, 1:].flatten()
         logits, ours = self.student(seen, None, tuple(a for a, _ in self.pairs))
         logits = logits.float().flatten(0, 1)
-        text = functional.cross_entropy(logits, wanted)
+        text = functional.cross_entropy(logits, following)
         teacher = self.teacher
         if teacher is None:
             return text, text.detach()
@@ -104,19 +109,20 @@ class Objective(nn.Module):
                 likely, target, reduction="batchmean", log_target=True
             )
         for at, (a, b) in enumerate(self.pairs):
-            mine, wish = ours[a].float(), theirs[b].float()
+            mine, target_state = ours[a].float(), theirs[b].float()
             mine = self.maps[at](mine) if self.maps else mine
-            # Relative for each token: then parts of a batch add up to it, and no outlier token is all of it.
-            distance = (mine - wish).square().sum(-1) / wish.square().sum(-1).clamp(min=_LEAST_SQUARE)
+            # The distance is relative for each token, so that the parts of a batch add up to the whole and no outlier token
+            # dominates.
+            distance = (mine - target_state).square().sum(-1) / target_state.square().sum(-1).clamp(min=_LEAST_SQUARE)
             loss = loss + self.options.hidden / len(self.pairs) * distance.mean()
         return loss, text.detach()
 
 
 @torch.no_grad()
 def text_loss(model: TorchGraph, rows: Tensor) -> float:
-    """Mean cross-entropy on rows int64 [n, length + 1], in nats per token."""
+    """Return the mean cross-entropy on rows int64 [n, length + 1], in nats per token."""
     total = 0.0
-    for some in rows.split(_ROWS_AT_ONCE):  # the logits of all rows at once may be gigabytes
+    for some in rows.split(_ROWS_AT_ONCE):  # the logits of all rows together may take gigabytes
         logits, _ = model(some[:, :-1])
         total += len(some) * float(functional.cross_entropy(logits.float().flatten(0, 1), some[:, 1:].flatten()))
     return total / len(rows)

@@ -1,6 +1,6 @@
-"""The folder of a training run: its configuration, last good checkpoint, loss table and loss plot.
+"""Keep the folder of a training run: its configuration, last good checkpoint, loss table and loss plot.
 
-A run that is killed at any moment goes on from the last checkpoint to the result of a run that was not.
+A run that is killed at any moment resumes from the last checkpoint and ends with the same result as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _COLUMNS = ("step", "loss", "text", "valid", "rate", "tokens_per_second")
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}: a difference should name one setting."""
+    """Return {"a.b": 1} for {"a": {"b": 1}}, so that a difference names a single setting."""
     if not isinstance(value, dict):
         return {name: value}
     return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{name}.{key}" if name else key).items()}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return the settings that differ, as "recipe.steps was 2, is 3; ..."; empty where none does."""
+    """Return the settings that differ, as "recipe.steps was 2, is 3; ...", or an empty string."""
     before, after = _flat(dict(old)), _flat(dict(new))
     changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     return "; ".join(f"{key} was {before.get(key)!r}, is {after.get(key)!r}" for key in changed)
@@ -40,7 +40,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """``run.json`` (what the result depends on), ``checkpoint.pt``, ``loss.csv``, ``loss.png``, ``text-*/``."""
+    """Folder of a run.
+
+    It holds ``run.json`` (the settings that the result depends on), ``checkpoint.pt``, ``loss.csv``, ``loss.png`` and
+    ``text-*/``.
+    """
 
     path: Path
 
@@ -61,50 +65,52 @@ class RunFolder:
         return self.path / "loss.png"
 
     def configuration(self) -> dict[str, Any]:
-        """What a run was begun with; empty if none was.
+        """Return the configuration with which the run was begun; empty if there is no run.
 
-        Raises: BundleError: ``run.json`` is damaged.
+        Raises:
+            BundleError: ``run.json`` is damaged.
+            UsageError: the path of the folder is a file.
         """
         try:
-            found = json.loads(self.settings.read_bytes())
+            configuration = json.loads(self.settings.read_bytes())
         except FileNotFoundError:
             return {}
         except NotADirectoryError:
             raise UsageError(f"cannot train in {self.path}: it is a file; choose another -o") from None
         except (OSError, ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            configuration = None
+        if not isinstance(configuration, dict):
             raise BundleError(f"{self.settings} is damaged; add --restart to train from the beginning")
-        return found
+        return configuration
 
     def begin(self, configuration: Mapping[str, Any], *, restart: bool = False) -> bool:
-        """Make the folder, or make sure that it belongs to the same run. True: there is something to resume.
+        """Make the folder, or check that it belongs to the same run. Return whether there is a checkpoint to resume from.
 
         Args:
-            restart: forget what was begun here, but for the text that was sampled for it.
+            restart: discard an existing run, except the text that was sampled for it.
 
         Raises:
-            UsageError: another configuration was begun here, and names what differs; or the folder holds something else.
+            UsageError: the folder holds a run of another configuration (the message names the differences) or other files.
             BundleError: ``run.json`` is damaged.
         """
-        wanted = json.loads(json.dumps(configuration))
+        settings = json.loads(json.dumps(configuration))
         if not self.settings.exists():
             if self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
                 raise UsageError(
                     f"cannot train in {self.path}: it holds other files and no run.json; choose another -o"
                 )
-            self._write_settings(wanted)
+            self._write_settings(settings)
             return False
         if restart:
             for file in (self.checkpoint, self.losses, self.picture):
                 file.unlink(missing_ok=True)
-            self._write_settings(wanted)
+            self._write_settings(settings)
             return False
-        changed = differences(self.configuration(), wanted)
+        changed = differences(self.configuration(), settings)
         if changed:
             raise UsageError(
                 f"{self.path} holds a run with another configuration: {changed}. Give the old values to go on with it, "
-                f"another -o for a new run, or --restart to throw its checkpoint away"
+                f"another -o for a new run, or --restart to discard its checkpoint"
             )
         return self.checkpoint.exists()
 
@@ -113,34 +119,36 @@ class RunFolder:
             partial.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Replace the checkpoint, whole or not at all.
+        """Replace the checkpoint, completely or not at all.
 
-        Raises: EdgedecError if it cannot be written; the one before is untouched.
+        Raises:
+            EdgedecError: it cannot be written; the previous checkpoint is untouched.
         """
-        kept = "there was none before it, the same command begins anew"
+        kept = "there was no previous checkpoint, so the same command begins again"
         if self.checkpoint.exists():
-            kept = "the checkpoint before it is whole, the same command goes on from it"
+            kept = "the previous checkpoint is intact, and the same command goes on from it"
         try:
             with new_file(self.checkpoint) as partial, partial.open("wb") as stream:
                 try:
                     torch.save(dict(state), stream)
-                except RuntimeError as error:  # torch complains about the unfinished file over the error of the disk
+                except RuntimeError as error:  # torch reports the unfinished file and hides the error of the disk
                     raise error.__context__ if isinstance(error.__context__, OSError) else error from None
         except EdgedecError as error:
             raise EdgedecError(f"{error} ({kept})") from error
 
     def load(self) -> dict[str, Any]:
-        """The checkpoint, on the CPU.
+        """Load the checkpoint to the CPU.
 
-        Raises: BundleError if it is damaged.
+        Raises:
+            BundleError: it is damaged.
         """
         try:
-            with zipfile.ZipFile(self.checkpoint) as archive:  # torch itself does not look at the checksums
+            with zipfile.ZipFile(self.checkpoint) as archive:  # torch itself does not verify the checksums
                 assert archive.testzip() is None
             state = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
             assert isinstance(state, dict)
             assert {"model", "optimizer", "step"} <= set(state)
-        except Exception as error:  # torch raises whatever its unpickler met
+        except Exception as error:  # torch passes on any exception of its unpickler
             raise self.damaged() from error
         return state
 
@@ -148,14 +156,14 @@ class RunFolder:
         return BundleError(f"{self.checkpoint} is damaged; add --restart to train from the beginning")
 
     def rows(self) -> list[dict[str, str]]:
-        """The loss table as it is written; a line that a killed process left half-written is no line."""
+        """Return the rows of the loss table, without a line that a killed process left incomplete."""
         if not self.losses.exists():
             return []
         with self.losses.open(newline="", encoding="utf-8", errors="replace") as file:
             return [row for row in csv.DictReader(file) if _is_whole(row)]
 
     def keep_rows(self, until: int) -> None:
-        """Drop what was logged after the checkpoint that a run resumes from: those steps are done again."""
+        """Drop the rows after step ``until``, the checkpoint that a run resumes from, because those steps are repeated."""
         rows = [row for row in self.rows() if float(row["step"]) <= until]
         with new_file(self.losses) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, _COLUMNS)
@@ -163,9 +171,10 @@ class RunFolder:
             writer.writerows(rows)
 
     def add_row(self, row: Mapping[str, float]) -> None:
-        """Append to the loss table.
+        """Append a row to the loss table.
 
-        Raises: EdgedecError if it cannot be written.
+        Raises:
+            EdgedecError: the table cannot be written.
         """
         try:
             with self.losses.open("a", newline="", encoding="utf-8") as file:
@@ -179,7 +188,7 @@ class RunFolder:
 
     def plot(self, title: str) -> None:
         """Draw the loss table as ``loss.png``."""
-        from matplotlib.figure import Figure  # slow, and wanted once
+        from matplotlib.figure import Figure  # imported here because the import is slow and plots are rare
 
         rows = self.rows()
         figure = Figure(figsize=(7, 4), layout="constrained")

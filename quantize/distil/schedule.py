@@ -1,4 +1,4 @@
-"""What a step does, as a function of its number alone: so that a resumed run is the run that was not interrupted."""
+"""Compute the learning rate and the batch of a step from its number alone, so that a run can resume exactly."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _VALID_ROWS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Linear warm-up, a share of the steps at the full rate, then half a cosine down to a tenth.
+    """Schedule of the learning rate and the weight decay.
 
-    The weight decay stands for the first half of the steps and is off in the second, when ternary weights should settle
-    and latent weights near a threshold should not be pulled across it (BitNet b1.58, 2402.17764 and its training notes).
+    The rate warms up linearly, stays at its full value for a share of the steps, and then falls to a tenth along half a
+    cosine. Weight decay acts in the first half of the steps. It is off in the second half, when ternary weights should
+    settle and latent weights near a threshold should not be pulled across it (BitNet b1.58, 2402.17764 and its training
+    notes).
     """
 
     steps: int
@@ -46,8 +48,8 @@ class Schedule:
             raise UsageError("a schedule's shares must lie between 0 and 1")
 
     def rate(self, step: int) -> float:
-        """Learning rate of a step, counted from 0."""
-        warm = min(self.warmup_steps, self.steps // 5)  # a short run must not be all warm-up
+        """Return the learning rate of a step, counted from 0."""
+        warm = min(self.warmup_steps, self.steps // 5)  # a short run must not consist of warm-up alone
         if step < warm:
             return self.learning_rate * (step + 1) / warm
         held = max(warm, round(self.hold_share * self.steps))
@@ -57,17 +59,21 @@ class Schedule:
         return self.learning_rate * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2)
 
     def decay(self, step: int) -> float:
-        """Weight decay of a step."""
+        """Return the weight decay of a step."""
         return self.weight_decay if step < self.steps / 2 else 0.0
 
 
 def check_shares(tokens: int, lengths: Sequence[int], *, world: int, accumulate: int) -> None:
-    """Raises: UsageError if ``tokens`` are no rows that ``world`` processes can share out in ``accumulate`` parts each."""
+    """Check that a batch divides equally among ``world`` processes in ``accumulate`` parts each.
+
+    Raises:
+        UsageError: for one of ``lengths``, the rows of that length in ``tokens`` do not divide equally.
+    """
     for length in lengths:
         rows, shares = tokens // length, world * accumulate
         if rows < 1 or rows % shares:
             raise UsageError(
-                f"--batch-tokens {tokens} are {rows} rows of {length}, which cannot be shared out in {shares} equal parts "
+                f"--batch-tokens {tokens} are {rows} rows of {length}, which cannot be divided into {shares} equal parts "
                 f"({world} processes, --accumulate {accumulate}); make it a multiple of {length * shares}, or change "
                 "--length or --accumulate"
             )
@@ -75,9 +81,10 @@ def check_shares(tokens: int, lengths: Sequence[int], *, world: int, accumulate:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Which tokens a step sees: ``tokens`` of them in rows of ``length``, cut in ``accumulate`` parts per process.
+    """Batches of training text: ``tokens`` per step in rows of ``length``, in ``accumulate`` parts per process.
 
-    ``long_share`` of the steps, the last ones, have rows of ``long_length``: a model learns late positions from few rows.
+    The last steps, a share ``long_share``, have rows of ``long_length``, because a model learns late positions from few
+    rows.
     """
 
     train: Ids
@@ -90,7 +97,11 @@ class Batches:
     seed: int = 0
 
     def check(self, world: int) -> None:
-        """Raises: UsageError if the text is too short or the rows cannot be shared out."""
+        """Check the text and the batches for ``world`` processes.
+
+        Raises:
+            UsageError: the text is too short, or the rows do not divide equally.
+        """
         lengths = [length for length in (self.length, self.long_length) if length]
         for name, data in (("training", self.train), ("held-out", self.valid)):
             if len(data) < max(lengths) + 2:
@@ -108,7 +119,7 @@ class Batches:
         return np.stack([self.train[start : start + length + 1] for start in starts]).astype(np.int64)
 
     def valid_rows(self) -> NDArray[np.int64]:
-        """Held-out text, always the same: int64 [at most 16, length + 1]."""
+        """Return rows of held-out text, int64 [at most 16, length + 1], the same on every call."""
         step = self.length + 1
         count = min(_VALID_ROWS, len(self.valid) // step)
         return self.valid[: count * step].reshape(count, step).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A teacher out of a checkpoint, and a student of its shape or another, ready to be trained."""
+"""Load a teacher from a checkpoint, and make a student of its shape or another, ready for training."""
 
 from __future__ import annotations
 
@@ -37,13 +37,17 @@ METHODS = ("ternary", "float")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
 _SUB_NORM = re.compile(r".*_sub_norm\.weight")
 _ROTATED = re.compile(r".*\.(q|k)_proj\.(weight|bias)")
-# Keys of a teacher's configuration that say how its own weights are stored.
+# Keys of a teacher's configuration that describe how its own weights are stored.
 _STORAGE = ("torch_dtype", "dtype", "rope_interleaved", "auto_map", "_name_or_path", "transformers_version")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudentOptions:
-    """Sizes of 0 are the teacher's. A student of another width cannot take over weights: it begins with ``init`` random."""
+    """Options of the student.
+
+    A size of 0 means the teacher's size. A student of another width cannot start from the teacher's weights, so its ``init``
+    must be "random".
+    """
 
     method: str = "ternary"
     init: str = "absmean"
@@ -80,9 +84,10 @@ class StudentOptions:
 
 
 def load_teacher(checkpoint: Checkpoint, positions: int) -> TorchGraph:
-    """The checkpoint in torch, as floats, for rows of up to ``positions`` tokens.
+    """Load the checkpoint into torch as floats, for rows of up to ``positions`` tokens.
 
-    Raises: BundleError, UnsupportedError: as ``checkpoint_graph``.
+    Raises:
+        BundleError, UnsupportedError: see ``checkpoint_graph``.
     """
     graph, sources = checkpoint_graph(checkpoint)
     teacher = TorchGraph(graph, positions=positions)
@@ -91,14 +96,14 @@ def load_teacher(checkpoint: Checkpoint, positions: int) -> TorchGraph:
 
 
 def student_config(checkpoint: Checkpoint, options: StudentOptions) -> dict[str, Any]:
-    """The teacher's Hugging Face configuration with the student's sizes and family.
+    """Return the teacher's Hugging Face configuration with the student's sizes and family.
 
     Raises:
-        UsageError: sizes that do not fit each other.
-        UnsupportedError: sub-norms for a family that has no place for them.
+        UsageError: the sizes do not match each other.
+        UnsupportedError: sub-norms were requested for a family that has no place for them.
         BundleError: the teacher's own configuration is damaged.
     """
-    build_graph(checkpoint.config)  # from here on the keys that are there make sense
+    build_graph(checkpoint.config)  # validates the keys that are read below
     config = {key: value for key, value in checkpoint.config.items() if key not in _STORAGE}
     heads = int(config["num_attention_heads"])
     config["head_dim"] = config.get("head_dim") or int(config["hidden_size"]) // heads
@@ -111,12 +116,12 @@ def student_config(checkpoint: Checkpoint, options: StudentOptions) -> dict[str,
     if options.heads:
         shared = heads // int(config.get("num_key_value_heads") or heads)
         if options.heads % shared:
-            raise UsageError(f"--heads must be a multiple of {shared}, as {shared} of the teacher's heads share a key")
+            raise UsageError(f"--heads must be a multiple of {shared}: {shared} of the teacher's heads share a key")
         config |= {"num_attention_heads": options.heads, "num_key_value_heads": options.heads // shared}
-    # Generation may end at more tokens than config.json names.
+    # The checkpoint may know more end tokens than config.json names.
     for key, ids in (("bos_token_id", (checkpoint.bos_token_id,)), ("eos_token_id", checkpoint.eos_token_ids)):
-        found = [token for token in ids if token is not None]
-        config[key] = found[0] if len(found) == 1 else found or None
+        tokens = [token for token in ids if token is not None]
+        config[key] = tokens[0] if len(tokens) == 1 else tokens or None
     return _with_sub_norms(config) if options.sub_norms else config
 
 
@@ -125,21 +130,21 @@ def _with_sub_norms(config: dict[str, Any]) -> dict[str, Any]:
     if family == "bitnet":
         return config
     if family != "llama" or config.get("mlp_bias"):
-        what = f"{family!r} with biases in its MLP" if config.get("mlp_bias") else repr(family)
-        raise UnsupportedError(f"--sub-norms: the BitNet family has no form of {what}; leave the option out")
+        model = f"{family!r} with biases in its MLP" if config.get("mlp_bias") else repr(family)
+        raise UnsupportedError(f"--sub-norms: the BitNet family has no form of {model}; leave the option out")
     heads, width = int(config["num_attention_heads"]), int(config["head_dim"])
     if heads * width != config["hidden_size"]:
         raise UsageError(
-            f"--sub-norms: {heads} heads of {width} are {heads * width} wide, and the BitNet family needs them as wide as "
+            f"--sub-norms: {heads} heads of {width} are {heads * width} wide, but the BitNet family needs heads as wide as "
             f"the model, {config['hidden_size']}; leave the option out"
         )
-    # What Llama takes for granted and BitNet otherwise.
+    # Llama and BitNet have different defaults for these keys, so Llama's are written out.
     config = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, **{k: v for k, v in config.items() if v is not None}}
     return config | {"model_type": "bitnet", "architectures": ["BitNetForCausalLM"], "hidden_act": "silu"}
 
 
 def _layer_source(layer: int, ours: int, theirs: int) -> tuple[int, int]:
-    """(teacher layer that a student layer begins as, how many student layers begin as that one)."""
+    """Return the teacher layer that a student layer starts from, and the number of student layers that start from it."""
     if ours <= theirs:
         return (layer + 1) * theirs // ours - 1, 1
     source = layer * theirs // ours
@@ -147,16 +152,16 @@ def _layer_source(layer: int, ours: int, theirs: int) -> tuple[int, int]:
 
 
 def _halves(rows: F32, head_dim: int) -> F32:
-    """Rows of heads whose rotary pairs are neighbours, so ordered that they are halves."""
+    """Reorder rows of heads so that rotary pairs that are neighbours become halves of a head."""
     pairs = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))
 
 
 def ternary_latent(weight: F32, group_size: int) -> F32:
-    """Latent weights [out, in] whose absmean rounding is the best single ternary plane of ``weight``.
+    """Return latent weights [out, in] whose absmean rounding is the best single ternary plane of ``weight``.
 
-    The plane is fitted by ``quantize_planes`` (per row and group); what its scales differ within a group of the student is
-    averaged by least squares. Where the plane is 0 the latent keeps a quarter of the weight, so that it knows its sign.
+    The plane is fitted by ``quantize_planes`` per row and group. Its scales within a group of the student are averaged by
+    least squares. Where the plane is 0 the latent weight is a quarter of the weight, which keeps the sign.
     """
     trits = quantize_planes(weight, 1, group_size or 64)[0][0].astype(np.float32)
     shape = (len(weight), -1, group_size) if group_size else (1, 1, weight.size)
@@ -164,16 +169,17 @@ def ternary_latent(weight: F32, group_size: int) -> F32:
     used = np.abs(signs).sum(-1, keepdims=True)
     count = shape[-1]
     scale = (weight.reshape(shape) * signs).sum(-1, keepdims=True) / np.maximum(used, 1)
-    # Absmean takes the mean magnitude as the scale: the nonzero ones get what is missing to it.
+    # Absmean takes the mean magnitude as the scale, so the nonzero elements are enlarged until the mean equals ``scale``.
     kept = np.clip(kept, -0.4 * scale, 0.4 * scale)
     magnitude = (scale * count - np.abs(kept).sum(-1, keepdims=True)) / np.maximum(used, 1)
     return (signs * magnitude + kept).reshape(weight.shape).astype(np.float32)
 
 
 def make_student(checkpoint: Checkpoint, options: StudentOptions, positions: int) -> tuple[TorchGraph, dict[str, Any]]:
-    """A student without weights yet, for rows of up to ``positions`` tokens, and its configuration.
+    """Return a student without weights, for rows of up to ``positions`` tokens, and its configuration.
 
-    Raises: UnsupportedError, UsageError, BundleError: the options do not fit the teacher.
+    Raises:
+        UnsupportedError, UsageError, BundleError: the options do not match the teacher.
     """
     config = student_config(checkpoint, options)
     ternary = Ternary(group_size=options.group_size) if options.method == "ternary" else None
@@ -181,9 +187,9 @@ def make_student(checkpoint: Checkpoint, options: StudentOptions, positions: int
 
 
 def start_student(student: TorchGraph, checkpoint: Checkpoint, options: StudentOptions, seed: int = 0) -> None:
-    """Fill in the weights that ``options`` begin with; ``seed`` is of random ones.
+    """Set the initial weights that ``options`` select; ``seed`` determines random weights.
 
-    Sub-norms that the teacher has not begin as ones.
+    Sub-norms that the teacher does not have are set to one.
     """
     if options.init == "random":
         student.draw(seed)
@@ -207,7 +213,7 @@ def start_student(student: TorchGraph, checkpoint: Checkpoint, options: StudentO
         array = load(source)
         if checkpoint.config.get("rope_interleaved") and _ROTATED.fullmatch(name):
             array = _halves(array, head_dim)
-        if name in writers:  # a layer that is there several times adds its part of the step each time
+        if name in writers:  # each copy of a repeated layer adds its part of the original layer's step
             array = array / np.float32(times)
         if options.init == "planes" and name in student.ternary_names:
             array = ternary_latent(array, options.group_size)
@@ -218,8 +224,8 @@ def start_student(student: TorchGraph, checkpoint: Checkpoint, options: StudentO
 
 @torch.no_grad()
 def settle_sub_norms(student: TorchGraph, teacher: Graph, ids: torch.Tensor) -> None:
-    """Give each new sub-norm the gain that keeps the size of what passes through it, measured on ids [batch, n]."""
-    for op in student.graph.operations:  # in order: what comes later sees the gains before it
+    """Set the gain of each new sub-norm so that it keeps the magnitude of its input, measured on ids [batch, n]."""
+    for op in student.graph.operations:  # in order, because later sub-norms depend on earlier gains
         if isinstance(op, RmsNorm) and _SUB_NORM.fullmatch(op.weight) and op.weight not in teacher.weights:
             _, values = student(ids, None, (op.inputs[0],))
             student.tensors[op.weight].fill_(float(values[op.inputs[0]].float().square().mean().sqrt()))

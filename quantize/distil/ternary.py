@@ -1,4 +1,4 @@
-"""Straight-through ternary weights and int8 activations: what the bundle will compute, with gradients.
+"""Compute ternary weights and int8 activations as the bundle will, with straight-through gradients.
 
 Source: BitNet b1.58 (2402.17764) for absmean weights and absmax activations; 1308.3432 for the straight-through estimator.
 """
@@ -9,18 +9,18 @@ from torch import Tensor
 
 __all__ = ["fake_int8", "fake_ternary", "ternary_weight"]
 
-_LEAST_SCALE = 1e-5  # of a tensor that is all but zero, as in BitNet
+_LEAST_SCALE = 1e-5  # least scale of a tensor or group whose values are almost zero, as in BitNet
 
 
 def ternary_weight(weight: Tensor, group_size: int = 0) -> tuple[Tensor, Tensor]:
-    """The nearest multiples of the mean magnitude, cut to -1, 0 and 1.
+    """Round weights to the nearest of -1, 0 and 1 times the mean magnitude.
 
     Args:
         weight: float [out, in].
-        group_size: columns that share a scale, in a row; 0: the whole tensor does. It must divide ``in``.
+        group_size: number of columns of a row that share a scale, which must divide ``in``; 0: one scale for the tensor.
 
     Returns:
-        trits [out, in] in {-1, 0, 1} and scale, [] or [out, in / group_size], both of the weight's type.
+        Trits [out, in] in {-1, 0, 1} and the scale, [] or [out, in / group_size], both of the weight's type.
     """
     if not group_size:
         scale = weight.abs().mean().clamp(min=_LEAST_SCALE)
@@ -31,12 +31,12 @@ def ternary_weight(weight: Tensor, group_size: int = 0) -> tuple[Tensor, Tensor]
 
 
 def _straight_through(x: Tensor, rounded: Tensor) -> Tensor:
-    """Exactly ``rounded``, with the gradient of ``x``: what is added is zero, or NaN where x is not finite."""
+    """Return exactly ``rounded``, with the gradient of ``x``. The added difference is zero, or NaN where x is not finite."""
     return rounded.detach() + (x - x.detach())
 
 
 def fake_ternary(weight: Tensor, group_size: int = 0) -> Tensor:
-    """The value of ``scale * trits`` with the gradient of the identity."""
+    """Return ``scale * trits`` with the gradient of the identity."""
     trits, scale = ternary_weight(weight.detach(), group_size)
     if group_size:
         scale = scale.repeat_interleave(group_size, dim=1)
@@ -44,9 +44,9 @@ def fake_ternary(weight: Tensor, group_size: int = 0) -> Tensor:
 
 
 def fake_int8(x: Tensor) -> Tensor:
-    """x [..., width] rounded to int8 with one scale per row, absmax / 127, with the gradient of the identity; float32.
+    """Return x [..., width] rounded to int8 with the scale absmax / 127 per row, as float32 with the identity's gradient.
 
-    In float32 also where x is bfloat16, whose 8 bits of mantissa would round codes a second time, and up to 128.
+    The result is float32 for a bfloat16 x, too: its 8 bits of mantissa would round the codes a second time, up to 128.
     """
     x = x.float()
     fixed = x.detach()

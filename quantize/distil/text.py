@@ -1,4 +1,4 @@
-"""The token streams that students learn from: text files, or text that the teacher writes itself."""
+"""Provide the tokens that students learn from: text files, or text that the teacher writes itself."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from edgedec.quantize.distil.torch_graph import Cache, TorchGraph
 
 __all__ = ["Special", "read_texts", "sample_text", "split"]
 
-_SEQUENCES = 64  # sampled at once; part of what the text is
+_SEQUENCES = 64  # sequences that are sampled together; the sampled text depends on it
 _LINES_AT_ONCE = 4096
 _VALID_SHARE, _VALID_LIMIT = 0.02, 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Special:
-    """What begins and what ends a document, and how many ids the tokenizer has (the model may have more)."""
+    """Tokens that begin and end a document, and the number of ids of the tokenizer (the model may have more)."""
 
     bos: int | None
     eos: tuple[int, ...]
@@ -35,7 +35,7 @@ class Special:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """End tokens; one that is the begin token too (llama2.c) only begins here."""
+        """End tokens. A token that is both begin and end token (llama2.c) only begins documents here."""
         return tuple(token for token in self.eos if token != self.bos)
 
 
@@ -44,7 +44,7 @@ def _type(limit: int) -> type[np.uint16 | np.uint32]:
 
 
 def _documents(file: Path) -> Iterator[list[str]]:
-    """Each document of a file as a list of lines: a line of JSONL with a key ``text``, or a whole text file."""
+    """Yield each document of a file as a list of lines: a line of JSONL with a key ``text``, or a whole text file."""
     try:
         text = file.read_text("utf-8")
     except FileNotFoundError:
@@ -54,30 +54,30 @@ def _documents(file: Path) -> Iterator[list[str]]:
     except UnicodeDecodeError as error:
         raise UsageError(f"--text {file}: not UTF-8 at byte {error.start}; save the text as UTF-8") from None
     if not text.strip():
-        raise UsageError(f"--text {file}: the file is empty; give one with text in it, or none for the teacher's own")
+        raise UsageError(f"--text {file}: the file is empty; give a file with text, or none for the teacher's own text")
     if file.suffix != ".jsonl":
         yield text.splitlines(keepends=True)
         return
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON strings may hold other line ends
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines, because JSON strings may hold other line ends
         if not line.strip():
             continue
         try:
             document = json.loads(line)["text"]
-            document.encode()  # no str has no such method; a lone surrogate has no UTF-8
+            document.encode()  # fails for a value that is not a string, and for a lone surrogate
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             raise UsageError(
                 f'--text {file}: line {number} must be a JSON object with a string under the key "text"; correct the '
-                "line, or rename the file if it is no JSONL"
+                "line, or rename the file if it is not JSONL"
             ) from None
         yield [document]
 
 
 def read_texts(files: Sequence[Path], tokenizer: Tokenizer, special: Special) -> Ids:
-    """All documents end to end, each between its begin and its end token.
+    """Return the ids of all documents end to end, each between its begin token and its end token.
 
     Raises:
-        UsageError: a file is missing, empty, or not what its name says.
-        BundleError: the tokenizer gives ids that the model has not.
+        UsageError: a file is missing or empty, or does not have the format that its name says.
+        BundleError: the tokenizer gives ids that the model does not have.
     """
     parts: list[Ids] = []
     for file in files:
@@ -100,7 +100,7 @@ def read_texts(files: Sequence[Path], tokenizer: Tokenizer, special: Special) ->
 def _sample(
     teacher: TorchGraph, special: Special, length: int, temperature: float, seed: int, progress: Progress
 ) -> Ids:
-    """[_SEQUENCES * length] ids. After an end token the next document begins, as in a packed training text."""
+    """Sample [_SEQUENCES * length] ids. The next document follows an end token, as in a packed training text."""
     device = next(teacher.parameters()).device
     rng = np.random.default_rng(seed)
     out = np.empty((_SEQUENCES, length), np.int64)
@@ -118,7 +118,7 @@ def _sample(
 
 
 def _load_part(file: Path, count: int, limit: int) -> Ids | None:
-    """A part that was sampled before; None if there is none, or it is damaged."""
+    """Return a part that was sampled before, or None if it is missing or damaged."""
     try:
         ids = np.load(file)
     except (OSError, ValueError, EOFError):
@@ -139,19 +139,22 @@ def sample_text(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Ids:
-    """At least ``tokens`` ids that the teacher draws in sequences of ``length``, which must not exceed its context by more
-    than 1. They are kept in ``folder`` part by part, so that a killed run goes on; processes share the parts out.
+    """Return at least ``tokens`` ids that the teacher samples in sequences of ``length``.
+
+    ``length`` must not exceed the teacher's context by more than 1. The parts are stored in ``folder`` one by one, so that
+    a killed run can continue, and are divided among the processes.
 
     Source: LLM-QAT (2305.17888).
 
-    Raises: EdgedecError: a part cannot be written.
+    Raises:
+        EdgedecError: a part cannot be written.
     """
     count = _SEQUENCES * length
     files = [folder / f"{part:05}.npy" for part in range(-(-tokens // count))]
     mine = [(part, file) for part, file in enumerate(files) if part % place.world == place.rank]
     for done, (part, file) in enumerate(mine):
 
-        def tell(what: str, step: int, steps: int, done: int = done) -> None:
+        def tell(_: str, step: int, steps: int, done: int = done) -> None:
             progress("tokens of the teacher's text", (done * steps + step) * count // steps, len(mine) * count)
 
         if _load_part(file, count, special.limit) is None:
@@ -163,9 +166,10 @@ def sample_text(
 
 
 def split(ids: Ids, least: int) -> tuple[Ids, Ids]:
-    """(for training, held out): the last 2 % are held out, at least ``least`` tokens and at most 65,536.
+    """Split ids into training and held-out text: the last 2 %, at least ``least`` tokens and at most 65,536, are held out.
 
-    Raises: UsageError: too short for both.
+    Raises:
+        UsageError: the text is too short for both.
     """
     held_out = min(max(least, round(len(ids) * _VALID_SHARE)), max(least, _VALID_LIMIT))
     if len(ids) < held_out + least:

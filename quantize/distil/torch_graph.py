@@ -1,7 +1,7 @@
-"""A model graph in torch: the teachers, students and twins of everything that edgedec trains.
+"""Run a model graph in torch, as teacher or student of a training.
 
-Every family that has a graph can be trained, and nothing here knows one. With ``ternary`` the linears, except the head,
-compute what a bundle of one plane computes: ternary weights and int8 activations, with straight-through gradients.
+Every family that has a graph can be trained; nothing here depends on the family. With ``ternary`` the linears, except the
+head, compute what a bundle of one plane computes: ternary weights and int8 activations, with straight-through gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Cache", "Ternary", "TorchGraph"]
 
 @dataclass(frozen=True, kw_only=True)
 class Ternary:
-    """``group_size``: columns that share a scale; 0: one scale per tensor."""
+    """Form of ternary weights: ``group_size`` columns share a scale; 0: one scale per tensor."""
 
     group_size: int = 0
 
@@ -113,7 +113,7 @@ class _Rope(_Step):
     def __init__(self, op: Rope, positions: int) -> None:
         super().__init__(op)
         self.head_dim, self.interleaved = op.head_dim, op.layout == "interleaved"
-        self.columns = 2 * len(op.inverse_frequencies)  # that are rotated
+        self.columns = 2 * len(op.inverse_frequencies)  # number of rotated columns
         angles = torch.outer(torch.arange(positions).float(), torch.tensor(op.inverse_frequencies))
         self.register_buffer("cos", angles.cos()[:, None] * op.magnitude, persistent=False)  # [positions, 1, pairs]
         self.register_buffer("sin", angles.sin()[:, None] * op.magnitude, persistent=False)
@@ -178,16 +178,18 @@ class _Add(_Step):
 
 class _Same(_Step):
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
-        return (values[self.inputs[0]],)  # a training pass wants the logits of every row
+        return (values[self.inputs[0]],)  # training needs the logits of every row
 
 
 class TorchGraph(nn.Module):
-    """``forward(ids int64 [batch, n])`` gives logits [batch, n, vocab] and the values that ``taps`` names.
+    """Torch module of a graph.
 
-    n, with what the cache holds, is at most ``positions``. ``tensors`` holds the parameters under their checkpoint names; a
-    tied head is one parameter in two places.
+    ``forward(ids int64 [batch, n])`` returns the logits [batch, n, vocab] and the values that ``taps`` names. The positions
+    in the cache plus n must not exceed ``positions``. ``tensors`` holds the parameters under their checkpoint names; a tied
+    head is one parameter in two places.
 
-    Raises: UnsupportedError for an operation that has no torch form, or a group size that does not divide a matrix.
+    Raises:
+        UnsupportedError: an operation has no torch form, or the group size does not divide the columns of a matrix.
     """
 
     def __init__(self, graph: Graph, *, positions: int, ternary: Ternary | None = None) -> None:
@@ -232,7 +234,7 @@ class TorchGraph(nn.Module):
             return _Same(op)
         raise UnsupportedError(
             f"operation {op.name} ({op.kind}{', with a soft-cap' if isinstance(op, Attention) else ''}) cannot be trained: "
-            "quantize/distil/torch_graph.py has no form of it"
+            "quantize/distil/torch_graph.py does not implement it"
         )
 
     @torch.no_grad()
@@ -243,7 +245,10 @@ class TorchGraph(nn.Module):
 
     @torch.no_grad()
     def draw(self, seed: int) -> None:
-        """Random weights: normal 0.02, what writes to the residual stream smaller by sqrt(2 layers) (GPT-2), gains 1."""
+        """Draw random weights: normal with deviation 0.02, and gains 1.
+
+        Matrices that write to the residual stream have a deviation smaller by sqrt(2 layers), as in GPT-2.
+        """
         generator = torch.Generator().manual_seed(seed)
         writers = sum(isinstance(step, _Add) for step in self.steps)
         added = {name for op in self.graph.operations if isinstance(op, Add) for name in op.inputs}
@@ -265,7 +270,7 @@ class TorchGraph(nn.Module):
         for step, dead in zip(self.steps, self._dead, strict=True):
             assert isinstance(step, _Step)
             values.update(zip(step.outputs, step.take(values, first, cache), strict=True))
-            for name in dead:  # without gradients a pass then takes the memory of a layer, not of all layers
+            for name in dead:  # without gradients, a pass then needs the memory of one layer instead of all layers
                 if name not in taps:
                     values.pop(name, None)
         if cache is not None:

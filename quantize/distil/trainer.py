@@ -1,4 +1,4 @@
-"""The training loop: one for floats, ternary students and drafts."""
+"""Run the training loop, the same for float students, ternary students and drafts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from edgedec.quantize.distil.objective import Objective, text_loss
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.schedule import Batches, Schedule
 
-__all__ = ["Checked", "Trainer"]
+__all__ = ["Trainer", "Validation"]
 
-_CLIP = 1.0
-_WARMUP_AGAIN = 20  # steps after weights were taken up without their moments
+_CLIP = 1.0  # limit on the norm of the gradient
+_WARMUP_AGAIN = 20  # steps of warm-up after weights were restored without the optimizer's moments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What is known after a validation. Losses in nats per token; ``seconds_left`` is an estimate."""
+class Validation:
+    """Figures of a run after a validation. Losses are in nats per token; ``seconds_left`` is an estimate."""
 
     step: int
     loss: float
@@ -77,7 +77,7 @@ class Trainer:
         return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.place.autocast)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step: that of the schedule, after a short warm-up where moments were lost."""
+        """Return the learning rate of a step: the schedule's, with a short warm-up after the moments were lost."""
         again = 1.0 if self.taken_up_at is None else min(1.0, (step - self.taken_up_at + 1) / _WARMUP_AGAIN)
         return again * self.schedule.rate(step)
 
@@ -87,7 +87,7 @@ class Trainer:
             group["weight_decay"] = self.schedule.decay(self.step) if group["decays"] else 0.0
 
     def _one_step(self) -> tuple[float, float]:
-        """One optimizer step; (loss, cross-entropy on the text), means over all processes."""
+        """Run one optimizer step and return loss and cross-entropy on the text, as means over all processes."""
         place, parts = self.place, self.batches.accumulate
         ids = torch.from_numpy(self.batches.at(self.step, self.schedule.steps))
         mine = ids[place.rank :: place.world].to(place.device)
@@ -109,7 +109,7 @@ class Trainer:
         return float(total[0]), float(total[1])
 
     def _stopped(self, ids: Tensor) -> EdgedecError:
-        """What to say when a number is none; ids [batch, n + 1] showed it."""
+        """Return the error for a loss or gradient that is not finite on ids [batch, n + 1]."""
         with self._autocast():
             culprit = find_culprit(self.objective, ids)
         kept = "no checkpoint yet"
@@ -121,29 +121,30 @@ class Trainer:
         )
 
     def validate(self) -> float:
-        """Cross-entropy of the student on the held-out text, nats per token.
+        """Return the cross-entropy of the student on the held-out text, in nats per token.
 
-        Never compiled: rows of another number would be compiled once more.
+        The model is not compiled here, because another number of rows would be compiled again.
         """
         rows = torch.from_numpy(self.batches.valid_rows()).to(self.place.device)
         with self._autocast():
-            found = text_loss(self.objective.student, rows)
-        if not math.isfinite(found):  # before it is saved as a good checkpoint
+            loss = text_loss(self.objective.student, rows)
+        if not math.isfinite(loss):  # checked before the state is saved as a good checkpoint
             raise self._stopped(rows[:1])
-        return found
+        return loss
 
     def _state(self) -> dict[str, Any]:
         state = {"model": self.objective.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
         return state if self.taken_up_at is None else {**state, "taken_up_at": self.taken_up_at}
 
     def take_up(self, step: int) -> None:
-        """Go on at ``step`` with the student's present weights, whose moments are not known."""
+        """Continue at ``step`` with the student's present weights, whose optimizer moments are not known."""
         self.step = self.taken_up_at = step
 
     def resume(self) -> None:
-        """Take up the folder's checkpoint.
+        """Restore the state of the folder's checkpoint.
 
-        Raises: BundleError if it is damaged, or of another model.
+        Raises:
+            BundleError: the checkpoint is damaged, or belongs to another model.
         """
         state = self.folder.load()
         try:
@@ -154,10 +155,14 @@ class Trainer:
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise self.folder.damaged() from error
 
-    def train(self, *, tell: Callable[[Checked], None] = lambda checked: None, progress: Progress = silent) -> None:
-        """Run to the last step; validate, log and save every ``every`` steps and at the end.
+    def train(
+        self, *, tell: Callable[[Validation], None] = lambda validation: None, progress: Progress = silent
+    ) -> None:
+        """Train to the last step; validate, log and save every ``every`` steps and at the end.
 
-        Raises: EdgedecError if the loss is no number (names the layer) or the disk is full; the last checkpoint stays.
+        Raises:
+            EdgedecError: the loss is NaN or infinite (the message names the layer), or the disk is full; the last
+                checkpoint is kept.
         """
         if self.place.first:
             self.folder.keep_rows(self.step)
@@ -174,7 +179,7 @@ class Trainer:
             loss, text = sums / count
             rate = done / (time.monotonic() - began)
             self._keep(
-                Checked(
+                Validation(
                     step=self.step,
                     loss=float(loss),
                     text=float(text),
@@ -187,19 +192,22 @@ class Trainer:
             sums, count = np.zeros(2), 0
             self.place.wait()
 
-    def _keep(self, checked: Checked, tell: Callable[[Checked], None]) -> None:
-        """The row first: one that is ahead of the checkpoint is dropped on resuming, a missing one could not be made up."""
+    def _keep(self, validation: Validation, tell: Callable[[Validation], None]) -> None:
+        """Write a row of the loss table and then the checkpoint.
+
+        In this order a run that is killed in between drops the row when it resumes. A missing row could not be restored.
+        """
         if not self.place.first:
             return
         self.folder.add_row(
             {
-                "step": checked.step,
-                "loss": round(checked.loss, 5),
-                "text": round(checked.text, 5),
-                "valid": round(checked.valid, 5),
-                "rate": self.rate(checked.step - 1),
-                "tokens_per_second": round(checked.tokens_per_second),
+                "step": validation.step,
+                "loss": round(validation.loss, 5),
+                "text": round(validation.text, 5),
+                "valid": round(validation.valid, 5),
+                "rate": self.rate(validation.step - 1),
+                "tokens_per_second": round(validation.tokens_per_second),
             }
         )
         self.folder.save(self._state())
-        tell(checked)
+        tell(validation)

@@ -1,1 +1,1 @@
-"""The numerical core of each quantization method: pure functions of NumPy arrays, one file a method."""
+"""Compute the quantization methods as pure functions of NumPy arrays, with one file per method."""

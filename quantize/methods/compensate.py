@@ -1,6 +1,6 @@
-"""Rounding to trit-plane levels under a quadratic objective: ``tr(E G E^T)`` of the error E = target - rounded.
+"""Round to trit-plane levels under the quadratic objective ``tr(E G E^T)`` of the error E = target - rounded.
 
-Arrays lie [columns, rows] as in ``levels``; a group is ``group_size`` neighbouring columns, the last may be shorter.
+Arrays are [columns, rows] as in ``levels``. A group is ``group_size`` neighbouring columns; the last group may be shorter.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["refine", "round_groups", "upper_factor"]
 
 Float64 = npt.NDArray[np.float64]
 
-_SCALE_ROUNDS = 3  # fits of a group's scales when it is reached
+_SCALE_ROUNDS = 3  # number of fits of a group's scales when rounding reaches the group
 _ENOUGH = 1e-3  # relative gain of a sweep below which refinement ends
 
 
 def upper_factor(gram: Float64) -> Float64:
-    """Upper triangular V with V V^T = ``gram``, which is positive definite.
+    """Return the upper triangular V with V V^T = ``gram``, which must be positive definite.
 
     The objective is then a sum of squares, one for each column j: V[j, j]^2 (E_j + sum_{i<j} E_i V[i, j] / V[j, j])^2.
     """
@@ -27,19 +27,19 @@ def upper_factor(gram: Float64) -> Float64:
 
 
 def _round_block(target: Float64, carry: Float64, factor: Float64, levels: Levels) -> Float64:
-    """Round the columns of a group one after the other; ``carry`` [columns, rows] is what earlier groups left in it."""
+    """Round the columns of a group one after the other; ``carry`` [columns, rows] is the error of the earlier groups."""
     rounded, error = np.empty_like(target), np.empty_like(target)
     for j, column in enumerate(target):
-        wanted = column + (carry[j] + factor[:j, j] @ error[:j]) / factor[j, j]
-        rounded[j] = levels.nearest(wanted)
+        compensated = column + (carry[j] + factor[:j, j] @ error[:j]) / factor[j, j]
+        rounded[j] = levels.nearest(compensated)
         error[j] = column - rounded[j]
     return rounded
 
 
 def round_groups(target: Float64, factor: Float64, group_size: int, planes: int) -> tuple[Float64, Float64]:
-    """Error compensation, column by column; a group's scales are fitted when it is reached.
+    """Round column by column with error compensation; a group's scales are fitted when rounding reaches the group.
 
-    ``factor`` is the gram's ``upper_factor``. Returns the rounded matrix [columns, rows] and scales
+    ``factor`` is the gram's ``upper_factor``. Return the rounded matrix [columns, rows] and the scales
     [groups, rows, planes].
     """
     columns, rows = target.shape
@@ -70,9 +70,10 @@ def round_groups(target: Float64, factor: Float64, group_size: int, planes: int)
 def refine(
     target: Float64, gram: Float64, group_size: int, rounded: Float64, scales: Float64, *, sweeps: int = 8
 ) -> tuple[Float64, Float64]:
-    """Coordinate descent: each element in turn to its best level given all others, then its group's scales.
+    """Refine a rounded matrix by coordinate descent.
 
-    Neither step raises the objective of any row. Returns a new rounded matrix and new scales.
+    A sweep sets each element in turn to its best level given all others, and then fits the scales of its group. Neither step
+    raises the objective of any row. Return a new rounded matrix and new scales.
     """
     rounded, scales = rounded.copy(), scales.copy()
     gradient = gram @ (target - rounded)

@@ -1,8 +1,9 @@
-"""float16, bfloat16 and float32 as the integers that their bits are.
+"""Compare float16, bfloat16 and float32 values by the integers that their bits form.
 
-Without its sign bit a float's integer grows with its magnitude, so that "at least as large as" is a comparison of integers:
-of two bytes each, and several times faster than converting to float32, which NumPy does one by one. A matrix is looked at
-some rows at a time, so that what is made on the way stays in a core's cache, and the matrix may stay in its file.
+Without its sign bit the integer of a float grows with the float's magnitude, so "at least as large as" becomes a comparison
+of integers. For types of two bytes this is several times faster than a conversion to float32, which NumPy does value by
+value. A matrix is processed some rows at a time, so that intermediate arrays stay in a core's cache and the matrix may stay
+in its file.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ Array = NDArray[Any]
 
 _HALF, _BRAIN, _SINGLE = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 _VALUES_AT_ONCE = 1 << 18
-# float16's exponent is 112 less than float32's for the same power of two; bfloat16's is float32's.
+# The exponent field of float16 is 112 less than that of float32 for the same power of two; that of bfloat16 is equal.
 _HALF_SHIFT, _HALF_FACTOR = 13, 2.0**112
 
 
 def pieces(rows: int, columns: int) -> Iterator[slice]:
-    """Slices of ``rows`` that hold about 2^18 values each."""
+    """Yield slices of ``rows`` that hold about 2^18 values each."""
     step = max(1, _VALUES_AT_ONCE // max(1, columns))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 class Rows(Protocol):
-    """What is asked of a vector or matrix: an array, or one that reads the rows that are asked for."""
+    """Interface of a vector or matrix: an array, or an object that reads rows from a file when they are indexed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -77,13 +78,13 @@ def _magnitudes(piece: Array) -> Array:
 
 
 def value_of(dtype: np.dtype[Any], bits: int) -> np.float32:
-    """The float whose bits, as an integer, are ``bits``."""
+    """Return the float whose bits, read as an integer, are ``bits``."""
     kind = np.uint16 if dtype.itemsize == 2 else np.uint32
     return np.float32(np.array([bits], kind).view(dtype)[0])
 
 
 def largest_magnitude(array: Rows) -> int:
-    """The bits of the largest magnitude; NaN counts as more than infinity. 0 for an empty array."""
+    """Return the bits of the largest magnitude. NaN counts as larger than infinity; an empty array gives 0."""
     return max((int(_magnitudes(piece).max()) for piece in _pieces_of(array)), default=0)
 
 
@@ -92,12 +93,15 @@ def all_finite(array: Rows) -> bool:
 
 
 def nonzeros(array: Rows) -> int:
-    """How many values are not zero, of either sign."""
+    """Return the number of values that are not zero."""
     return sum(int(np.count_nonzero(_magnitudes(piece))) for piece in _pieces_of(array))
 
 
 def least_magnitude(dtype: np.dtype[Any], reached: Callable[[np.float32], bool]) -> int | None:
-    """The bits of the least finite magnitude for which ``reached``, which must stay true above it; None if there is none."""
+    """Return the bits of the least finite magnitude for which ``reached`` is true, or None if there is none.
+
+    ``reached`` must be true for every larger magnitude, too.
+    """
     low, high = 0, _infinity(dtype)
     while low < high:
         middle = (low + high) // 2
@@ -106,7 +110,7 @@ def least_magnitude(dtype: np.dtype[Any], reached: Callable[[np.float32], bool])
 
 
 def absolute_sum(array: Rows) -> float:
-    """The sum of all magnitudes, in float64: of float16 exact up to 2^29. NaN if a value is not finite."""
+    """Return the sum of all magnitudes in float64, or NaN if a value is not finite. For float16 it is exact up to 2^29."""
     total, factor = 0.0, _HALF_FACTOR if array.dtype == _HALF else 1.0
     for piece in _pieces_of(array):
         magnitudes = _magnitudes(piece)
@@ -122,9 +126,9 @@ def absolute_sum(array: Rows) -> float:
 
 
 def signs_from(array: Rows, least: int | None) -> NDArray[np.int8]:
-    """-1, 0 and 1: the sign of each value whose magnitude has at least the bits ``least``, 0 of all others.
+    """Return the sign, -1 or 1, of each value whose magnitude has at least the bits ``least``, and 0 for all others.
 
-    ``array`` [out, in] is finite; None: all are 0.
+    ``array`` [out, in] must be finite. If ``least`` is None, all results are 0.
     """
     signs = np.zeros(array.shape, np.int8)
     if least is None:

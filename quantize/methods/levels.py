@@ -1,7 +1,7 @@
-"""The values that a group of trit-planes can take, and the scales that fit a group best.
+"""Compute the values that a group of trit-planes can take, and the scales that fit a group best.
 
-Arrays here lie [columns, rows]: the rows of a weight matrix are independent problems that are solved side by side, so a
-column of all of them is contiguous. Everything is float64.
+Arrays here are [columns, rows]. The rows of a weight matrix are independent problems that are solved side by side, so one
+column of all rows is contiguous. All values are float64.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Levels", "fit_scales", "ordered", "scale_step"]
 Float64 = npt.NDArray[np.float64]
 Int8 = npt.NDArray[np.int8]
 
-# Where the alternation starts: the largest level as a share of the group's largest magnitude, and each plane's scale as
-# a share of that of the plane before. These few come within 1 % (two planes) and 2.5 % (three) of the squared error
-# that 100 random starts reach on groups of 64 Gaussian weights; evenly spaced levels (1/3) alone stay 16 % and 43 %
-# above, but weights that are such sums are found from there.
+# Starting points of the alternation: the largest level as a share of the group's largest magnitude, and the scale of each
+# plane as a share of the preceding plane's. They come within 1 % (two planes) and 2.5 % (three planes) of the squared error
+# that 100 random starts reach on groups of 64 Gaussian weights. Evenly spaced levels (1/3) alone stay 16 % and 43 % above
+# it, but weights that are exactly such sums are recovered from that start.
 _STARTS: dict[int, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]] = {
     2: ((0.85, 0.95), ((1 / 3,), (0.6,))),
     3: (
@@ -38,14 +38,14 @@ _STARTS: dict[int, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]] = {
         ),
     ),
 }
-_FIRST_STEPS = 2  # of each start, before the best is chosen
+_FIRST_STEPS = 2  # steps of alternation from each start before the best start is chosen
 
 
 class Levels:
     """The 3^K sums of K scales with signs -1, 0, 1, for each row.
 
-    They are symmetric, so only the upper half is kept: ``values`` [half + 1, rows] ascending from 0, and ``cuts``
-    [half, rows] midway between neighbours. ``scales`` is [rows, K].
+    The sums are symmetric, so only the upper half is stored: ``values`` [half + 1, rows] ascend from 0, and ``cuts``
+    [half, rows] lie midway between neighbouring values. ``scales`` is [rows, K].
     """
 
     def __init__(self, scales: Float64) -> None:
@@ -64,26 +64,26 @@ class Levels:
         return index
 
     def nearest(self, x: Float64) -> Float64:
-        """The level nearest to each of ``x`` [rows] or [columns, rows]; the smaller magnitude where two are as near."""
+        """Return the level nearest to each element of ``x`` [rows] or [columns, rows]; of two equally near, the smaller."""
         return np.copysign(self.values[self._index(x), self._rows], x)
 
     def trits(self, x: Float64) -> Int8:
-        """The trits [rows, columns, K] of the levels nearest to ``x`` [columns, rows]."""
+        """Return the trits [rows, columns, K] of the levels nearest to ``x`` [columns, rows]."""
         trits = self._trits[self._rows[:, None], self._index(x).T]
         return trits * np.sign(x.T).astype(np.int8)[:, :, None]
 
 
 def ordered(scales: Float64) -> Float64:
-    """The same level set with scales [..., K] that are non-negative and fall from plane to plane."""
+    """Return scales [..., K] with the same level set that are non-negative and decrease from plane to plane."""
     return -np.sort(-np.abs(scales), axis=-1)
 
 
 def scale_step(trits: Float64, gradient: Float64, metric: Float64 | None = None) -> Float64:
-    """What to add to the scales [rows, K] to minimise ``sum((E @ V)**2)``, ``metric`` [columns, columns] = V V^T.
+    """Return the increment of the scales [rows, K] that minimises ``sum((E @ V)**2)``.
 
-    ``trits`` is [rows, columns, K]; ``gradient`` [columns, rows] is ``metric @ E`` of the present error E. Planes
-    without a nonzero trit, or equal to each other, make the system singular, hence a ridge: as it is on the increment,
-    the objective still never rises.
+    ``metric`` [columns, columns] is V V^T, ``trits`` is [rows, columns, K], and ``gradient`` [columns, rows] is
+    ``metric @ E`` for the present error E. The system is singular if a plane has no nonzero trit or equals another plane,
+    so a ridge is added. Because the ridge acts on the increment, the objective still never rises.
     """
     turned = trits.transpose(0, 2, 1)
     normal = turned @ (trits if metric is None else metric @ trits)
@@ -94,7 +94,7 @@ def scale_step(trits: Float64, gradient: Float64, metric: Float64 | None = None)
 
 
 def _alternate(x: Float64, scales: Float64) -> tuple[Float64, Float64]:
-    """Nearest levels, then least squares: new scales [rows, K] and their squared error [rows]."""
+    """Choose the nearest levels, then fit the scales; return new scales [rows, K] and their squared error [rows]."""
     levels = Levels(scales)
     error = x - levels.nearest(x)
     trits = levels.trits(x).astype(np.float64)
@@ -104,7 +104,7 @@ def _alternate(x: Float64, scales: Float64) -> tuple[Float64, Float64]:
 
 
 def _best_single(x: Float64) -> Float64:
-    """The optimal scale [rows] of one plane: the mean of the largest magnitudes, as many as save most."""
+    """Return the optimal scale [rows] of one plane: the mean of the n largest magnitudes, for the n with the least error."""
     sums = np.cumsum(-np.sort(-np.abs(x), axis=0), axis=0)
     counts = np.arange(1, len(x) + 1)[:, None]
     best = np.argmax(sums / np.sqrt(counts), axis=0)
@@ -118,7 +118,7 @@ def _starts(x: Float64, planes: int) -> Iterator[Float64]:
         return
     fewer = fit_scales(x, planes - 1)
     rest = _best_single(x - Levels(fewer).nearest(x))
-    yield np.concatenate([fewer, rest[:, None]], axis=1)  # so that one more plane is never worse
+    yield np.concatenate([fewer, rest[:, None]], axis=1)  # ensures that one more plane is never worse
     largest = np.abs(x).max(axis=0)[:, None]
     shares, ratios = _STARTS[planes]
     for share, ratio in product(shares, ratios):
@@ -127,9 +127,9 @@ def _starts(x: Float64, planes: int) -> Iterator[Float64]:
 
 
 def fit_scales(x: Float64, planes: int, *, steps: int = 8) -> Float64:
-    """Scales [rows, planes] of one group ``x`` [columns, rows] for the least squared error with nearest levels.
+    """Return scales [rows, planes] for one group ``x`` [columns, rows] that minimise the squared error to the nearest level.
 
-    Several starts, two steps of alternation each; the best of each row goes on for at most ``steps`` more.
+    The alternation takes two steps from each of several starts; the best result of each row takes at most ``steps`` more.
     """
     best, scales = np.full(x.shape[1], np.inf), np.zeros((x.shape[1], planes))
     for start in _starts(x, planes):

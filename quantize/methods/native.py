@@ -1,4 +1,4 @@
-"""Natively ternary weights: taken as they are, and checked that they are ternary; or made so by their mean magnitude."""
+"""Check and convert natively ternary weights without loss, or round float weights to ternary by their mean magnitude."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ __all__ = ["absmean_ternary", "native_ternary", "native_ternary_groups"]
 
 F32 = npt.NDArray[np.float32]
 
-_LEAST_MEAN = np.float32(1e-5)  # of absmean, as in transformers
+_LEAST_MEAN = np.float32(1e-5)  # least mean magnitude in absmean, as in transformers
 
 
 def native_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
-    """Trits int8 in {-1, 0, 1} and the one scale, so that ``scale * trits`` equals ``weight`` exactly.
+    """Return trits int8 in {-1, 0, 1} and one scale such that ``scale * trits`` equals ``weight`` exactly.
 
-    ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is for messages. The scale is the one nonzero
+    ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is used in messages. The scale is the only nonzero
     magnitude (not the mean of magnitudes, which padding changes); a tensor of zeros has scale 0.
 
-    Raises: UnsupportedError if there is more than one nonzero magnitude, or a value that is not finite.
+    Raises:
+        UnsupportedError: there is more than one nonzero magnitude, or a value is not finite.
     """
     _require_finite(weight, name)
     largest = largest_magnitude(weight)
@@ -50,12 +51,14 @@ def native_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.i
 
 
 def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
-    """A float matrix made ternary: nearest of -m, 0 and m, with m the mean magnitude, rounded to the matrix' type.
+    """Round a float matrix to the nearest of -m, 0 and m, where m is the mean magnitude rounded to the type of the matrix.
 
-    Returns trits int8 [out, in] and the scale float32, 0 where no trit is left. transformers sums in float32, here it is
-    float64: a weight within a rounding error of m / 2 may go the other way.
+    Return trits int8 [out, in] and the scale float32, which is 0 if all trits are 0. The sum here is in float64, and
+    transformers sums in float32, so a weight within a rounding error of m / 2 may be rounded differently.
 
-    Raises: FloatingPointError if a value is not finite, UnsupportedError if the scale is not.
+    Raises:
+        FloatingPointError: a value is not finite.
+        UnsupportedError: the scale is not finite.
 
     Source: 2402.17764, equations 1 to 3; ``AutoBitLinear`` of transformers 5.23.
     """
@@ -67,8 +70,8 @@ def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.
     scale = np.float32((np.float32(1) / inverse).astype(weight.dtype))
     if not np.isfinite(scale):
         raise UnsupportedError(f"{name} holds magnitudes whose mean does not fit into {weight.dtype}")
-    with np.errstate(over="ignore"):  # beyond the range is far above the middle
-        # rint(v * inverse) is at least 1; it grows with v.
+    with np.errstate(over="ignore"):  # a product that overflows is far above the threshold
+        # A trit is nonzero if rint(v * inverse) is at least 1, which grows with v.
         trits = signs_from(weight, least_magnitude(weight.dtype, lambda value: bool(np.rint(value * inverse) >= 1)))
     return trits, scale if trits.any() else np.float32(0)
 
@@ -76,11 +79,12 @@ def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.
 def native_ternary_groups(
     weight: npt.NDArray[Any], group_size: int, name: str = "tensor"
 ) -> tuple[npt.NDArray[np.int8], F32]:
-    """As ``native_ternary`` with a scale per row and ``group_size`` columns: trits [out, in], scales [out, groups].
+    """Return trits [out, in] and scales [out, groups] as ``native_ternary`` does, with a scale per row and group.
 
-    The last group of a row may be shorter. A group of zeros has scale 0.
+    A group is ``group_size`` columns; the last group of a row may be shorter. A group of zeros has scale 0.
 
-    Raises: UnsupportedError if a group has more than one nonzero magnitude, or a value that is not finite.
+    Raises:
+        UnsupportedError: a group has more than one nonzero magnitude, or a value is not finite.
     """
     weight = np.ascontiguousarray(weight)
     _require_finite(weight, name)

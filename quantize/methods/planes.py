@@ -1,13 +1,13 @@
-"""Trit-planes: a float matrix as one to three ternary planes with a scale per row, group of columns and plane.
+"""Represent a float matrix as one to three ternary planes with a scale per row, group of columns and plane.
 
-Without statistics this minimises the squared error of the weights: nearest level for each element and least squares for
-the scales, in turn. With statistics it minimises the squared error of the layer's *output* on calibration rows:
+Without statistics the squared error of the weights is minimised: the nearest level of each element and the least-squares
+scales are computed in turn. With statistics the squared error of the layer's *output* on calibration rows is minimised:
 
-1. The target is not the weight but ``target_weight``: what, fed with the quantized model's inputs, comes closest to
-   what the float model computes.
-2. Error compensation: one column after the other is rounded to its nearest level, after the errors of the columns
-   before it have been carried over; the scales of a group are fitted when it is reached.
-3. Refinement: each element in turn takes its best level given all others, then each group's scales by least squares.
+1. The target is ``target_weight`` instead of the weight. Its output on the quantized model's inputs comes closest to the
+   output of the float model.
+2. Error compensation rounds one column after the other to its nearest level, after the errors of the preceding columns have
+   been carried over. The scales of a group are fitted when rounding reaches the group.
+3. Refinement sets each element in turn to its best level given all others, and then fits each group's scales.
 
 Source: OPTQ (2210.17323) for step 2, in the triangular form of QuIP (2307.13304, section 3.2); GPTAQ (2504.02692) for
 step 1 without drift; PTQTP (2509.16989) for the planes. The rest is derived here.
@@ -30,22 +30,22 @@ Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
 
 MAX_PLANES = 3
-# Of the gram's mean diagonal, added to all of it. Two planes of stories260K, groups of 64, come to 1.205, 1.184 and 1.174
-# times the float perplexity at 0.01 (the usual value), 0.1 and 0.3 with 3,000 calibration tokens, and to 1.168, 1.162 and
-# 1.163 with 16,000. Not 0.3, because a few outlier inputs, which larger models have, raise the mean.
+# Share of the gram's mean diagonal that is added to its diagonal. Two planes of stories260K in groups of 64 reach 1.205,
+# 1.184 and 1.174 times the float perplexity at 0.01 (the usual value), 0.1 and 0.3 with 3,000 calibration tokens, and 1.168,
+# 1.162 and 1.163 times with 16,000. 0.3 is not used because the few outlier inputs of larger models raise the mean.
 _DAMPING = 0.1
-_ROWS_AT_A_TIME = 1024  # rows are independent problems: this bounds the working memory
-_PLAIN_STEPS = 100  # a bound only: the alternation ends by itself long before
+_ROWS_AT_A_TIME = 1024  # rows quantized together; rows are independent, and this bounds the working memory
+_PLAIN_STEPS = 100  # upper bound on the steps of the alternation, which converges long before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Sums over calibration rows of one linear layer's inputs, preferably as float64.
+    """Sums over calibration rows of one linear layer's inputs, preferably in float64.
 
     X_q [rows, in] are the inputs in the quantized model so far (after activation quantization), X_f the same rows in
-    the float model. ``gram`` [in, in] is X_q^T X_q and ``cross`` [in, in] X_f^T X_q; without ``cross`` the layer
+    the float model. ``gram`` [in, in] is X_q^T X_q and ``cross`` [in, in] is X_f^T X_q; without ``cross`` the layer
     reproduces its own weights on X_q. ``drift`` [out, in] is (H_f - H_q)^T X_q for a layer whose output is added to a
-    residual stream H, taken before the addition: then it also undoes what the stream has lost so far.
+    residual stream H, taken before the addition; with it the layer also compensates the error of the stream so far.
     """
 
     gram: Float64
@@ -71,30 +71,31 @@ def _damped(gram: Float64) -> tuple[Float64, float]:
 
 
 def target_weight(weight: Float32, statistics: Statistics) -> Float64:
-    """The matrix [out, in] whose output on X_q is closest to the float model's, pulled to ``weight`` by the damping.
+    """Return the matrix [out, in] whose output on X_q is closest to the float model's, pulled to ``weight`` by the damping.
 
-    ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``, the ridge being 10 % of the gram's mean diagonal.
+    It is ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``; the ridge is 10 % of the gram's mean diagonal.
     """
     target = weight.astype(np.float64)
     damped, ridge = _damped(statistics.gram)
     if ridge == 0 or (statistics.cross is None and statistics.drift is None):
         return target
-    wanted = target @ (statistics.gram if statistics.cross is None else statistics.cross) + ridge * target
+    product = target @ (statistics.gram if statistics.cross is None else statistics.cross) + ridge * target
     if statistics.drift is not None:
-        wanted += statistics.drift
-    return np.asarray(np.linalg.solve(damped, wanted.T).T, np.float64)
+        product += statistics.drift
+    return np.asarray(np.linalg.solve(damped, product.T).T, np.float64)
 
 
 def quantize_planes(
     weight: Float32, planes: int, group_size: int, statistics: Statistics | None = None
 ) -> tuple[Int8, Float32]:
-    """Ternary planes of ``weight`` float32 [out, in].
+    """Quantize ``weight`` float32 [out, in] to ternary planes.
 
-    Returns trits int8 [planes, out, in] in {-1, 0, 1} and scales float32 [planes, out, groups], a group being
-    ``group_size`` columns, the last possibly fewer. Scales are non-negative; where a group of a row does not use a
-    plane, scale and trits are 0 there. The result is a function of the arguments alone.
+    Return trits int8 [planes, out, in] in {-1, 0, 1} and scales float32 [planes, out, groups]. A group is ``group_size``
+    columns; the last group may have fewer. Scales are non-negative; where a group of a row does not use a plane, its scale
+    and trits are 0. The result depends on the arguments alone.
 
-    Raises: ValueError for arguments that are out of range, of the wrong shape or not finite.
+    Raises:
+        ValueError: an argument is out of range, has the wrong shape or is not finite.
     """
     if weight.ndim != 2 or 0 in weight.shape:
         raise ValueError(f"weight must be a matrix, its shape is {weight.shape}")
@@ -105,13 +106,13 @@ def quantize_planes(
     if group_size < 1:
         raise ValueError(f"group_size must be positive, not {group_size}")
     if statistics is not None and statistics.gram.shape[1] != weight.shape[1]:
-        raise ValueError(f"the statistics are of {statistics.gram.shape[1]} inputs, the weight has {weight.shape[1]}")
+        raise ValueError(f"the statistics have {statistics.gram.shape[1]} inputs, the weight has {weight.shape[1]}")
     group_size = min(group_size, weight.shape[1])
     rows, columns = weight.shape
     trits = np.empty((planes, rows, columns), np.int8)
     scales = np.empty((planes, rows, -(-columns // group_size)), np.float32)
     if statistics is not None and not np.trace(statistics.gram) > 0:
-        statistics = None  # inputs that are always zero teach nothing
+        statistics = None  # inputs that are always zero give no information
     if statistics is not None:
         target = target_weight(weight, statistics)
         gram, _ = _damped(statistics.gram)
@@ -120,11 +121,11 @@ def quantize_planes(
         part = slice(start, start + _ROWS_AT_A_TIME)
         if statistics is not None:
             x = np.ascontiguousarray(target[part].T)
-            x, found = refine(x, gram, group_size, *round_groups(x, factor, group_size, planes))
+            x, fitted = refine(x, gram, group_size, *round_groups(x, factor, group_size, planes))
         else:
             x = np.ascontiguousarray(weight[part].T, np.float64)
-            found = np.stack([fit_scales(group, planes, steps=_PLAIN_STEPS) for group in _groups(x, group_size)])
-        trits[:, part], scales[:, part] = _pack(x, found, group_size)
+            fitted = np.stack([fit_scales(group, planes, steps=_PLAIN_STEPS) for group in _groups(x, group_size)])
+        trits[:, part], scales[:, part] = _pack(x, fitted, group_size)
     return trits, scales
 
 
@@ -133,7 +134,7 @@ def _groups(x: Float64, group_size: int) -> list[Float64]:
 
 
 def _pack(x: Float64, scales: Float64, group_size: int) -> tuple[Int8, Float32]:
-    """Trits [planes, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored."""
+    """Return trits [planes, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored."""
     with np.errstate(over="ignore"):
         stored = scales.astype(np.float32)  # [groups, rows, planes]
     if not np.isfinite(stored).all():

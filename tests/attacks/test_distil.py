@@ -64,7 +64,7 @@ def files() -> dict[Path, bytes]:
         (("--length", "49"), "--length must be at most the model's context of 48, not 49"),
         (("--length", "1000000000000"), "--length must be at most the model's context of 48"),
         (("--batch-tokens", "8"), "--batch-tokens 8 are 0 rows of 16"),
-        (("--accumulate", "3"), "--batch-tokens 64 are 4 rows of 16, which cannot be shared out in 3 equal parts"),
+        (("--accumulate", "3"), "--batch-tokens 64 are 4 rows of 16, which cannot be divided into 3 equal parts"),
         (("--temp", "0"), "--temp must be above 0 and below 100, not 0.0"),
         (("--text-tokens", "-1"), "--text-tokens must be 0 or more, not -1"),
         (("--learning-rate", "nan"), "--learning-rate must be positive, not nan"),
@@ -219,7 +219,7 @@ def test_a_full_disk_is_an_error(teacher: Path) -> None:
     )
     assert run.returncode == 1, run.stderr
     assert "edgedec: cannot write" in run.stderr
-    assert "out.run/checkpoint.pt: File too large (there was none before it, the same command begins" in run.stderr
+    assert "out.run/checkpoint.pt: File too large (there was no previous checkpoint, so the same command begins" in run.stderr
     assert not any("partial" in path.name for path in Path("out.run").iterdir())
     assert distil(teacher, "-o", "out", *SHORT, *options)[0] == 0
 

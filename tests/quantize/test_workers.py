@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.quantize.pipeline import QuantizeOptions, Report, quantize
+from edgedec.quantize.pipeline import QuantizeOptions, QuantizeReport, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers
 from edgedec.workers import WorkerPool, open_pool
@@ -63,7 +63,7 @@ def made(folder: Path, kind: str) -> Path:
     return sharded(folder, halves, architectures=["BitnetForCausalLM"])
 
 
-def run(source: Path | Checkpoint, output: Path, kind: str, pool: WorkerPool | None) -> Report:
+def run(source: Path | Checkpoint, output: Path, kind: str, pool: WorkerPool | None) -> QuantizeReport:
     checkpoint = open_checkpoint(source) if isinstance(source, Path) else source
     return quantize(checkpoint, output, KINDS[kind], vocab_limit=13, pool=pool)
 

@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     monkeypatch.undo()
     message = str(caught.value)
     assert f"cannot write {folder.checkpoint}: the disk is full; free some space and run again" in message
-    assert ("the checkpoint before it is whole" if before else "there was none before it") in message
+    assert ("the previous checkpoint is intact" if before else "there was no previous checkpoint") in message
     if before:
         assert folder.load()["step"] == 3
     assert {path.name for path in folder.path.iterdir()} == {"run.json", *(["checkpoint.pt"] if before else [])}

@@ -105,7 +105,7 @@ def test_held_out_rows_do_not_overlap() -> None:
             {"tokens": 32, "accumulate": 3},
             r"32 are 4 rows of 8, .* 3 equal parts \(1 processes, --accumulate 3\).* 24,",
         ),
-        ({"tokens": 32, "world": 8}, r"4 rows of 8, which cannot be shared out in 8 equal parts \(8 processes"),
+        ({"tokens": 32, "world": 8}, r"4 rows of 8, which cannot be divided into 8 equal parts \(8 processes"),
     ],
 )
 def test_rows_that_cannot_be_shared_evenly_are_refused(arguments: dict[str, Any], message: str) -> None:

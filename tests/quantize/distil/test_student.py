@@ -256,7 +256,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
             {},
             {"heads": 3, "init": "random"},
             UsageError,
-            "--heads must be a multiple of 2, as 2 of the teacher's heads",
+            "--heads must be a multiple of 2: 2 of the teacher's heads",
         ),
         ({}, {"layers": 5000}, BundleError, "num_hidden_layers"),
         ({}, {"group_size": 64}, UnsupportedError, "has 32 columns, which groups of 64 do not divide"),

@@ -62,5 +62,5 @@ def test_rows_that_two_processes_cannot_share_are_refused(tmp_path: Path) -> Non
     teacher = write_teacher(tmp_path / "teacher")
     process = run(tmp_path / "out", teacher, *launcher(2), extra=("--batch-tokens", "48"))
     assert process.returncode != 0
-    assert "--batch-tokens 48 are 3 rows of 16, which cannot be shared out in 2 equal parts" in process.stderr
+    assert "--batch-tokens 48 are 3 rows of 16, which cannot be divided into 2 equal parts" in process.stderr
     assert not (tmp_path / "out.run").exists()

@@ -20,7 +20,7 @@ from edgedec.quantize.distil.objective import Objective, ObjectiveOptions
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.schedule import Batches, Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
-from edgedec.quantize.distil.trainer import Checked, Trainer
+from edgedec.quantize.distil.trainer import Trainer, Validation
 from tests.quantize.distil.support.make_teachers import CPU, model
 
 WORDS = np.array([*b"the cat sat on the mat and "], np.uint16)
@@ -65,7 +65,7 @@ def test_accumulated_parts_equal_one_batch(tmp_path: Path, parts: int) -> None:
     results = []
     for count in (1, parts):
         training = trainer(tmp_path / str(count), accumulate=count, every=1)
-        reports: list[Checked] = []
+        reports: list[Validation] = []
         training.train(tell=reports.append)
         training = trainer(tmp_path / f"{count} once", accumulate=count, steps=1)
         training.train()
@@ -85,7 +85,7 @@ def test_training_learns_the_text(tmp_path: Path, ternary: Ternary | None) -> No
     student = model(seed=1, ternary=ternary)
     training = trainer(tmp_path, student=student, steps=25, learning_rate=1e-2, every=5)
     training.objective.options = ObjectiveOptions(text=1, logits=0, hidden=0)
-    reports: list[Checked] = []
+    reports: list[Validation] = []
     before = training.validate()
     training.train(tell=reports.append)
     assert [checked.step for checked in reports] == [5, 10, 15, 20, 25]
@@ -98,7 +98,7 @@ def test_training_learns_the_text(tmp_path: Path, ternary: Ternary | None) -> No
 
 
 def test_the_line_of_a_validation_has_its_figures() -> None:
-    checked = Checked(step=50, loss=1.2345, text=1, valid=math.log(7), tokens_per_second=1234.5, seconds_left=75)
+    checked = Validation(step=50, loss=1.2345, text=1, valid=math.log(7), tokens_per_second=1234.5, seconds_left=75)
     assert checked.line(100) == "step 50/100  loss 1.234  held-out perplexity 7.00  1,234 tokens/s  1:15 to go"
     assert "perplexity 51847055285870720" in replace(checked, valid=1e9).line(100), "no OverflowError"
 
@@ -119,7 +119,7 @@ def test_gains_never_decay_and_matrices_stop_halfway(tmp_path: Path, monkeypatch
 
 
 def test_bfloat16_autocast_trains_float32_weights(tmp_path: Path) -> None:
-    losses: dict[bool, list[Checked]] = {False: [], True: []}
+    losses: dict[bool, list[Validation]] = {False: [], True: []}
     for autocast, reports in losses.items():
         training = trainer(
             tmp_path / str(autocast), student=model(seed=1, ternary=Ternary()), autocast=autocast, every=1

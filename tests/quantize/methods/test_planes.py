@@ -222,7 +222,7 @@ def test_float32_statistics_are_accepted() -> None:
         ({"planes": 0}, "planes must be 1 to 3, not 0"),
         ({"planes": 4}, "planes must be 1 to 3, not 4"),
         ({"group_size": 0}, "group_size must be positive"),
-        ({"statistics": Statistics(gram=np.eye(3))}, "the statistics are of 3 inputs, the weight has 8"),
+        ({"statistics": Statistics(gram=np.eye(3))}, "the statistics have 3 inputs, the weight has 8"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -13,8 +13,7 @@ from safetensors.numpy import save_file
 
 from edgedec.families import build_graph
 from edgedec.quantize.distil.devices import Place
-from edgedec.quantize.distil.distil import DistilOptions
-from edgedec.quantize.distil.distil import Report as DistilReport
+from edgedec.quantize.distil.distil import DistilOptions, DistilReport
 from edgedec.quantize.distil.distil import distil as distil_everywhere
 from edgedec.quantize.distil.schedule import Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
