@@ -31,6 +31,7 @@ CLEAN = (
     "boards",
     "examples",
     "hw",
+    "quantize",
     "runtime",
     "tests/attacks",
     "tests/boards",

@@ -24,7 +24,7 @@ from edgedec.quantize.exporters.gguf.file import (
     F32,
     Q8_0,
     TQ2_0,
-    PlannedTensor,
+    PlannedGgufTensor,
     Value,
     q8_0,
     tq2_0,
@@ -131,7 +131,7 @@ def write_llama(bundle: Bundle, path: Path, *, vocab: int | None = None, progres
     tables = {graph.operations[-1].weight_names[0], *(op.weight for op in graph.operations if isinstance(op, Embed))}
     heads = {"q_proj": metadata["llama.attention.head_count"], "k_proj": metadata["llama.attention.head_count_kv"]}
 
-    def planned(name: str) -> PlannedTensor:
+    def planned(name: str) -> PlannedGgufTensor:
         shape, part = graph.weights[name].shape, name.split(".")[-2]
         rows, order = vocab if name in tables else shape[0], None
         if part in heads and not config.get("rope_interleaved"):
@@ -139,6 +139,6 @@ def write_llama(bundle: Bundle, path: Path, *, vocab: int | None = None, progres
             order = _rotation_order(count, shape[0] // count)
         kind = _kind(name, bundle.weight(name), shape[-1])
         make = partial(_stored, bundle, name, kind, order, rows)
-        return PlannedTensor(name=tensor_name(name), shape=(rows, *shape[1:]), kind=kind, make=make)
+        return PlannedGgufTensor(name=tensor_name(name), shape=(rows, *shape[1:]), kind=kind, make=make)
 
     write_gguf(path, metadata, [planned(name) for name in graph.weights], progress)

@@ -21,7 +21,7 @@ from edgedec.memory import format_bytes
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import TorchGraph
-from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
+from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 
 __all__ = ["check_output", "round_dense", "write_checkpoint"]
 
@@ -89,13 +89,13 @@ def write_checkpoint(
     Raises:
         UsageError, EdgedecError: the folder holds other files or cannot be written; no partial output remains.
     """
-    ternary: dict[str, TernaryWeight] = {}
+    ternary: dict[str, TernaryMatrix] = {}
     dense: dict[str, NDArray[Any]] = {}
     for name, parameter in model.tensors.items():
         if model.ternary and _is_ternary(model, name):
             # Rounded on the device that trained it, because another device would compute another mean.
             trits, scale = (value.cpu().numpy() for value in ternary_weight(parameter, model.ternary.group_size))
-            ternary[name] = TernaryWeight(trits=trits.astype(np.int8), scales=scale)
+            ternary[name] = TernaryMatrix(trits=trits.astype(np.int8), scales=scale)
         else:
             dense[name] = parameter.cpu().numpy().astype(ml_dtypes.bfloat16)
     if model.ternary:

@@ -1,1 +1,1 @@
-"""Writers of other programs' checkpoint formats."""
+"""Write checkpoints in the formats of other programs."""

@@ -1,10 +1,10 @@
-"""Natively ternary checkpoints in the Hugging Face BitNet layout, with nothing but NumPy.
+"""Write natively ternary checkpoints in the Hugging Face BitNet layout with NumPy alone.
 
 ``X.weight`` is uint8 [ceil(out / 4), in]: bits 2i+1:2i of packed row r are row r + i * ceil(out / 4) of the trits, plus 1.
-``X.weight_scale`` is float32 [1], or [out, groups] with edgedec's ``group_size``. The configuration says linear_class
-``autobitlinear``, quantization_mode ``offline``: a weight is trit * weight_scale, which float32 holds exactly.
+``X.weight_scale`` is float32 [1], or [out, groups] with edgedec's ``group_size``. The configuration has the linear_class
+``autobitlinear`` and the quantization_mode ``offline``: a weight is trit * weight_scale, which float32 represents exactly.
 
-Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints.md says the rest.
+Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints.md describes the layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgedec.ops import Linear
 from edgedec.quantize.exporters.safetensors_file import DTYPES, PlannedTensor, write_safetensors
 from edgedec.quantize.methods.float_bits import all_finite
 
-__all__ = ["TernaryWeight", "pack_trits", "write_bitnet_checkpoint"]
+__all__ = ["TernaryMatrix", "pack_trits", "write_bitnet_checkpoint"]
 
 Array = NDArray[Any]
 
@@ -37,10 +37,10 @@ _ARCHITECTURES = {"bitnet": "BitNetForCausalLM", "llama": "LlamaForCausalLM"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernaryWeight:
+class TernaryMatrix:
     """One matrix, ``scales * trits``: trits int8 [out, in] in {-1, 0, 1}, scales float32 () or [out, ceil(in / G)].
 
-    Scales are finite and not negative; where one is 0 the weights are 0, whatever the trits say.
+    Scales are finite and not negative. Where a scale is 0 the weights are 0, regardless of the trits.
     """
 
     trits: NDArray[np.int8]
@@ -48,7 +48,7 @@ class TernaryWeight:
 
 
 def pack_trits(trits: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """int8 [out, in] -> uint8 [ceil(out / 4), in]; where out is no multiple of 4 the missing rows have code 0."""
+    """Pack int8 [out, in] into uint8 [ceil(out / 4), in]; missing rows have code 0 if out is not a multiple of 4."""
     rows = -(-len(trits) // 4)
     packed = np.zeros((rows, trits.shape[1]), np.uint8)
     for quarter in range(4):
@@ -61,31 +61,31 @@ def write_bitnet_checkpoint(
     folder: Path,
     *,
     config: Mapping[str, Any],
-    ternary: Mapping[str, TernaryWeight],
+    ternary: Mapping[str, TernaryMatrix],
     dense: Mapping[str, Array],
     tokenizer_json: bytes,
     tokenizer_config: Mapping[str, Any] | None,
 ) -> None:
-    """Write ``folder``, whole or not at all; an older checkpoint of this format in its place is replaced.
+    """Write ``folder``, completely or not at all. An existing checkpoint of this format is replaced.
 
     Args:
-        config: of a Hugging Face ``config.json``; ``quantization_config`` and ``dtype`` are replaced.
-        ternary: by name, ending in ``.weight``; linears of layers only.
-            Like ``dense`` it is read several times, a tensor at a time, and may make each when it is asked for.
-        dense: all other tensors of the model, float32, float16 or bfloat16. If all have one type, it is kept, and is the
-            ``dtype`` that transformers rounds the scales to; if not, all become float32, because transformers casts
-            neither them nor the rows that they are multiplied with.
+        config: content of a Hugging Face ``config.json``; ``quantization_config`` and ``dtype`` are replaced.
+        ternary: matrices by name, ending in ``.weight``; only linears of layers are allowed. Like ``dense`` it is read
+            several times, one tensor at a time, and may create each tensor on access.
+        dense: all other tensors of the model, float32, float16 or bfloat16. If all have the same type, the type is kept and
+            becomes the ``dtype`` to which transformers rounds the scales. Otherwise all become float32, because
+            transformers casts neither them nor the rows that they are multiplied by.
 
     Raises:
-        UsageError: the tensors are not those of the model, or not what they should be; or ``folder`` holds something else.
-        UnsupportedError, BundleError: the configuration is one that edgedec or the format does not have.
-        EdgedecError: the disk is full, or there is no permission; nothing is left behind.
+        UsageError: the tensors do not match the model, a value or type is not allowed, or ``folder`` holds other files.
+        UnsupportedError, BundleError: edgedec or the format does not support the configuration.
+        EdgedecError: the disk is full, or permission is denied; no partial output remains.
     """
     folder = Path(folder)
     if config.get("rope_interleaved"):
         raise UnsupportedError(
             "configuration: rope_interleaved is edgedec's own key, which transformers would ignore; "
-            "reorder the rows of q and k to halves first"
+            "reorder the rows of q and k into halves first"
         )
     graph = build_graph(config)
     _check_names(graph, ternary, dense)
@@ -93,11 +93,11 @@ def write_bitnet_checkpoint(
         _check_ternary(name, weight)
         if f"{name.removesuffix('weight')}bias" in dense:
             raise UnsupportedError(
-                f"tensor {name} has a bias, which transformers would multiply with the scale; give the matrix as dense"
+                f"tensor {name} has a bias, which transformers would multiply by the scale; give the matrix as dense"
             )
     for name, array in dense.items():
         if array.dtype not in DTYPES or array.dtype == np.uint8:
-            raise UsageError(f"tensor {name}: must be float32, float16 or bfloat16, not {array.dtype}")
+            raise UsageError(f"tensor {name} must be float32, float16 or bfloat16, not {array.dtype}")
         if not all_finite(np.ascontiguousarray(array)):
             raise UsageError(f"tensor {name} holds NaN or infinity; a checkpoint with it would be refused")
     dtypes = {array.dtype for array in dense.values()}
@@ -112,8 +112,8 @@ def write_bitnet_checkpoint(
             (new / "tokenizer_config.json").write_text(_json(tokenizer_config), encoding="utf-8")
 
 
-def _check_names(graph: Graph, ternary: Mapping[str, TernaryWeight], dense: Mapping[str, Array]) -> None:
-    """Every tensor of the model is there once, in its shape, and only linears of layers are ternary."""
+def _check_names(graph: Graph, ternary: Mapping[str, TernaryMatrix], dense: Mapping[str, Array]) -> None:
+    """Check that every tensor of the model exists once, with its shape, and that only linears of layers are ternary."""
     shapes = {name: weight.trits.shape for name, weight in ternary.items()}
     if twice := shapes.keys() & dense.keys():
         raise UsageError(f"tensor {min(twice)} is given both as ternary and as dense; leave one out")
@@ -122,11 +122,11 @@ def _check_names(graph: Graph, ternary: Mapping[str, TernaryWeight], dense: Mapp
         raise UsageError(f"tensor {wrong[0]} cannot be ternary: only the linears of layers can; give it as dense")
     shapes |= {name: array.shape for name, array in dense.items()}
     for name in [*graph.weights, *shapes]:
-        want, got = graph.weights.get(name), shapes.get(name)
-        if want is None or got != want.shape:
-            raise UsageError(
-                f"tensor {name} is {got or 'missing'}, the configuration says {want.shape if want else 'there is none'}"
-            )
+        spec, shape = graph.weights.get(name), shapes.get(name)
+        if spec is None:
+            raise UsageError(f"tensor {name} is {shape}, but the configuration has no such tensor; leave it out")
+        if shape != spec.shape:
+            raise UsageError(f"tensor {name} is {shape or 'missing'}, the configuration says {spec.shape}")
 
 
 def _layer_linears(graph: Graph) -> list[str]:
@@ -134,7 +134,7 @@ def _layer_linears(graph: Graph) -> list[str]:
     return [name for op in linears if op.outputs[0] not in graph.outputs for name in op.weights]
 
 
-def _check_ternary(name: str, weight: TernaryWeight) -> None:
+def _check_ternary(name: str, weight: TernaryMatrix) -> None:
     trits, scales = weight.trits, np.asarray(weight.scales)
     if trits.dtype != np.int8 or trits.ndim != 2 or trits.min() < -1 or trits.max() > 1:
         raise UsageError(f"tensor {name}: trits must be int8 [out, in] in -1..1, not {trits.dtype} {trits.shape}")
@@ -151,9 +151,9 @@ def _possible_group_sizes(trits: NDArray[np.int8], scales: Array) -> set[int]:
     return {size for size in _GROUP_SIZES if scales.shape == (len(trits), -(-trits.shape[1] // size))}
 
 
-def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryWeight]) -> dict[str, Any]:
+def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryMatrix]) -> dict[str, Any]:
     kept = ["lm_head", *(name.removesuffix(".weight") for name in _layer_linears(graph) if name not in ternary)]
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "quant_method": "bitnet",
         "linear_class": "autobitlinear",
         "quantization_mode": "offline",
@@ -167,12 +167,14 @@ def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryWeight]) -> 
     if sizes:
         if not (common := set.intersection(*sizes)):
             raise UsageError("the scales of the ternary tensors have different group sizes; a checkpoint has one")
-        found["group_size"] = min(common)  # several fit only where each row is one group anyway
-    return found
+        settings["group_size"] = min(common)  # several sizes are possible only if each row is a single group
+    return settings
 
 
 def _config_text(config: Mapping[str, Any], dtype: np.dtype[Any], quantization: Mapping[str, Any]) -> str:
-    settings = {key: value for key, value in config.items() if key != "torch_dtype"}  # the older name of dtype
+    settings = {
+        key: value for key, value in config.items() if key != "torch_dtype"
+    }  # torch_dtype is the older name of dtype
     if settings["model_type"] in _ARCHITECTURES:
         settings.setdefault("architectures", [_ARCHITECTURES[settings["model_type"]]])
     return _json(settings | {"dtype": dtype.name, "quantization_config": quantization})
@@ -186,17 +188,17 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """A folder with a ``config.json`` may be anybody's model: only one of this format is overwritten."""
+    """Check that ``folder`` is free or holds a checkpoint of this format, because other models must not be overwritten."""
     try:
         method = json.loads((folder / _CONFIG).read_bytes())["quantization_config"]["quant_method"]
     except (OSError, ValueError, LookupError, TypeError):
         method = None
     if method != "bitnet" and not is_free(folder):
-        raise UsageError(f"cannot write {folder}: it holds something else; choose another name or remove it")
+        raise UsageError(f"cannot write {folder}: it holds other files; choose another name or remove it")
 
 
-def _zero_scales(weight: TernaryWeight) -> NDArray[np.bool_]:
-    """Where the scale is 0: bool [out, in] or [1, 1]."""
+def _zero_scales(weight: TernaryMatrix) -> NDArray[np.bool_]:
+    """Return where the scale is 0, as bool [out, in] or [1, 1]."""
     scales = np.asarray(weight.scales)
     if not scales.ndim:
         return np.reshape(scales == 0, (1, 1))
@@ -204,20 +206,20 @@ def _zero_scales(weight: TernaryWeight) -> NDArray[np.bool_]:
     return np.repeat(scales == 0, size, axis=1)[:, : weight.trits.shape[1]]
 
 
-def _stored_trits(weight: TernaryWeight) -> NDArray[np.uint8]:
+def _stored_trits(weight: TernaryMatrix) -> NDArray[np.uint8]:
     return pack_trits(np.where(_zero_scales(weight), np.int8(0), weight.trits))
 
 
-def _stored_scales(weight: TernaryWeight) -> NDArray[np.float32]:
-    """Readers refuse a scale of 0, so it becomes 1 where the trits become 0."""
+def _stored_scales(weight: TernaryMatrix) -> NDArray[np.float32]:
+    """Return the scales with 1 instead of 0, which readers refuse; the trits there become 0."""
     scales = np.atleast_1d(np.asarray(weight.scales, np.float32))
     return np.where(scales == 0, np.float32(1), scales)
 
 
 def _write_weights(
-    path: Path, ternary: Mapping[str, TernaryWeight], dense: Mapping[str, Array], dtype: np.dtype[Any]
+    path: Path, ternary: Mapping[str, TernaryMatrix], dense: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> None:
-    """Each tensor is taken out of its mapping when its turn comes."""
+    """Write the tensors; each is taken from its mapping when it is written."""
     planned = [
         PlannedTensor(name=name, dtype=dtype, shape=array.shape, make=partial(_stored_dense, dense, name, dtype))
         for name, array in dense.items()
@@ -237,9 +239,9 @@ def _stored_dense(dense: Mapping[str, Array], name: str, dtype: np.dtype[Any]) -
     return dense[name].astype(dtype, copy=False)
 
 
-def _stored_scales_of(ternary: Mapping[str, TernaryWeight], name: str) -> Array:
+def _stored_scales_of(ternary: Mapping[str, TernaryMatrix], name: str) -> Array:
     return _stored_scales(ternary[name])
 
 
-def _stored_trits_of(ternary: Mapping[str, TernaryWeight], name: str) -> Array:
+def _stored_trits_of(ternary: Mapping[str, TernaryMatrix], name: str) -> Array:
     return _stored_trits(ternary[name])

@@ -1,9 +1,9 @@
-"""A bundle as a portable ONNX graph with external data, ids in and logits out, and onnxruntime-genai's configuration.
+"""Write a bundle as a portable ONNX graph from ids to logits, with external data and onnxruntime-genai's configuration.
 
-The same codes as ours: trits in MatMulNBits of 2 bits, a product for each plane, int8 matrices in MatMulNBits of 8, float
-matrices as they are. Activations are quantized to int8 as ours are, which ONNX Runtime does block by block, not token by
-token. Its own attention operator rotates, and keeps keys and values in float32. Logits end with the tokenizer's ids: the
-head is computed whole, and cut.
+The graph has the codes of the bundle: trits in MatMulNBits of 2 bits, with one product per plane, int8 matrices in
+MatMulNBits of 8 bits, and float matrices unchanged. Activations are quantized to int8, which ONNX Runtime does per block
+instead of per token. ONNX Runtime's attention operator rotates, and keeps keys and values in float32. The head is computed
+whole and its logits are cut to the tokenizer's ids.
 
 Source: docs/ContribOperators.md of ONNX Runtime; the names of src/config.h in onnxruntime-genai.
 """
@@ -35,16 +35,16 @@ _CONFIG = "genai_config.json"
 _GRAPH = "model.onnx"
 _OPSET, _IR = 21, 10
 _MS = "com.microsoft"
-# genai's names are Hugging Face's. What it has no name for is its plain decoder, which does nothing by family.
+# Families that genai knows, under Hugging Face's names. Others use its plain decoder, which has no family-specific steps.
 _TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3")
 _ANY_TYPE = "decoder"
-_DRAFT = "draft"  # the folder of its model
-# genai guesses with the draft if there is one, else with what followed the last tokens before.
+_DRAFT = "draft"  # folder of the draft's model
+# genai proposes tokens with the draft if there is one, otherwise with the text that followed the last tokens earlier.
 _SPECULATIVE: Mapping[str, Mapping[str, int]] = {"draft": {"max_draft_tokens": 4}, "n-gram": {"ngram_size": 3}}
 
 
 def _sizes(graph: Graph) -> dict[str, int]:
-    """The sizes that genai's configuration states, by its names; all layers have the same."""
+    """Return the sizes in genai's configuration, under its names. All layers have the same sizes."""
     attention = next(op for op in graph.operations if isinstance(op, Attention))
     state, width = graph.states[attention.state], graph.values[graph.operations[0].outputs[0]].shape[1]
     assert isinstance(width, int)
@@ -58,9 +58,10 @@ def _sizes(graph: Graph) -> dict[str, int]:
 
 
 def decoder_config(bundle: Bundle, folder: str, threads: int) -> dict[str, Any]:
-    """genai's description of a model that ``write_model`` wrote into ``folder``, relative to the configuration's.
+    """Return genai's description of a model that ``write_model`` wrote.
 
-    ``threads`` 0 leaves them to it.
+    ``folder`` is the model's folder relative to that of the configuration. With ``threads`` 0 genai chooses the number of
+    threads.
     """
     options: dict[str, Any] = {"provider_options": []}
     if threads:
@@ -92,9 +93,13 @@ def write_config(
     *,
     speculate: bool = False,
 ) -> None:
-    """A folder that genai opens as a model: greedy decoding, with ``draft`` if there is one.
+    """Write the configuration of a folder that genai opens as a model for greedy decoding.
 
-    ``speculate``: the configuration says how, and genai does it unasked.
+    Args:
+        decoder: result of ``decoder_config`` for the model.
+        draft: result of ``decoder_config`` for the draft; None: there is none.
+        positions: context in tokens.
+        speculate: write settings with which genai speculates by default.
     """
     eos = list(bundle.tokens.eos) or [bundle.tokens.size]
     bos = eos[0] if bundle.tokens.bos is None else bundle.tokens.bos
@@ -112,7 +117,7 @@ def write_config(
 
 
 def weight_bytes(folder: Path) -> int:
-    """Of a model that ``write_model`` wrote; most of them are read in every pass, but not the embedding."""
+    """Return the size of the weights of a model that ``write_model`` wrote. A pass reads all but the embedding."""
     return (folder / WEIGHTS).stat().st_size
 
 
@@ -132,7 +137,7 @@ def write_model(bundle: Bundle, folder: Path, progress: Progress = silent) -> No
     """Write ``bundle`` as an ONNX model: the graph and its weights.
 
     Raises:
-        UnsupportedError: what genai's operators cannot express; says what.
+        UnsupportedError: genai's operators cannot express an operation, which the message names.
     """
     with new_folder(folder, _GRAPH) as new:
         _write(bundle, new, progress)
@@ -148,33 +153,33 @@ def _write(bundle: Bundle, new: Path, progress: Progress) -> None:
     ends = [writer.constant(f"slice.{part}", [value]) for part, value in zip("abc", (0, vocab, 2), strict=True)]
     writer.node("Slice", [logits, *ends], "logits")
     inputs, outputs = _signature(graph, vocab)
-    made = helper.make_graph(writer.nodes, "decoder", inputs, outputs, writer.tensors)
+    decoder = helper.make_graph(writer.nodes, "decoder", inputs, outputs, writer.tensors)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MS, 1)]
-    (new / _GRAPH).write_bytes(helper.make_model(made, opset_imports=opsets, ir_version=_IR).SerializeToString())
+    (new / _GRAPH).write_bytes(helper.make_model(decoder, opset_imports=opsets, ir_version=_IR).SerializeToString())
 
 
 def export_onnx(
     bundle: Bundle, folder: Path, *, draft: Bundle | None = None, progress: Progress = silent
 ) -> dict[str, int]:
-    """Write ``folder``, which onnxruntime-genai opens: graph, weights, configuration, tokenizer; whole or not at all.
+    """Write ``folder`` with graph, weights, configuration and tokenizer for onnxruntime-genai, completely or not at all.
 
-    ``draft`` becomes a folder inside it. Returns how many tensors have each scheme.
+    ``draft`` becomes a folder inside it. Return the number of tensors of each scheme.
 
     Raises:
-        UnsupportedError: what its operators cannot express; says what.
-        UsageError: ``folder`` holds something else, or ``draft`` has another tokenizer.
+        UnsupportedError: genai's operators cannot express an operation, which the message names.
+        UsageError: ``folder`` holds other files, or ``draft`` has another tokenizer.
     """
     if draft is not None and draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(f"{draft.path}: has another tokenizer than {bundle.path}; a draft must have the same")
     with new_folder(folder, _GRAPH) as new:
         _write(bundle, new, progress)
-        guesser = None
+        draft_config = None
         if draft is not None:
             (new / _DRAFT).mkdir()
             _write(draft, new / _DRAFT, progress)
-            guesser = decoder_config(draft, _DRAFT, threads=0)
+            draft_config = decoder_config(draft, _DRAFT, threads=0)
         positions = min(context_size(one.config) for one in (bundle, draft or bundle))
-        write_config(new, decoder_config(bundle, "", threads=0), guesser, bundle, positions, speculate=True)
+        write_config(new, decoder_config(bundle, "", threads=0), draft_config, bundle, positions, speculate=True)
         shutil.copyfile(bundle.tokenizer_file, new / "tokenizer.json")
         (new / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config(bundle), indent=1), encoding="utf-8")
     counts: dict[str, int] = {}
@@ -184,13 +189,13 @@ def export_onnx(
 
 
 def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    """What Hugging Face's and genai's tokenizers want beside ``tokenizer.json``."""
+    """Return the settings that Hugging Face's and genai's tokenizers need in addition to ``tokenizer.json``."""
     words = Tokenizer.from_file(str(bundle.tokenizer_file))
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if bundle.tokens.bos is not None:
-        found["bos_token"] = words.id_to_token(bundle.tokens.bos)
+        settings["bos_token"] = words.id_to_token(bundle.tokens.bos)
     if bundle.tokens.eos:
-        found["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
+        settings["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
     if bundle.chat_template is not None:
-        found["chat_template"] = bundle.chat_template
-    return found
+        settings["chat_template"] = bundle.chat_template
+    return settings

@@ -1,8 +1,7 @@
-"""A bundle's graph in ONNX Runtime's stock operators, ids in and logits out: operation by operation, as edgedec/onnx does it
-for sessions of its own.
+"""Write a bundle's graph from ids to logits with ONNX Runtime's stock operators, operation by operation.
 
-Rotations become part of the attention operator, which counts positions by itself; norms take in what is added to their
-weight.
+edgedec/onnx does the same for edgedec's own sessions. Here rotations become part of the attention operator, which counts
+positions by itself, and the offset of a norm is added to its weight.
 
 Source: docs/ContribOperators.md of ONNX Runtime.
 """
@@ -34,14 +33,15 @@ WEIGHTS = "weights.bin"
 _ACTIVATIONS_INT8 = 4  # MatMulNBits' accuracy_level
 _MS = "com.microsoft"
 _INT8_ZERO = 128
-_PAIRS = 8  # GroupQueryAttention wants a multiple of it
+_PAIRS = 8  # GroupQueryAttention requires a multiple of this number of rotary pairs
 _PAGE = 4096
 
 
 class GraphWriter:
-    """A graph under construction. Tensors go to the weights file at once.
+    """A graph under construction. Tensors are written to the weights file immediately.
 
-    ``bound`` maps the graph's values to the names of nodes' outputs, ``rotations`` those that are still to be rotated.
+    ``bound`` maps the graph's values to the names of nodes' outputs; ``rotations`` holds the rotation of each value that the
+    attention operator has yet to rotate.
     """
 
     def __init__(self, bundle: Bundle, graph: Graph, folder: Path) -> None:
@@ -55,7 +55,7 @@ class GraphWriter:
         self._layer = 0
 
     def write(self, progress: Progress) -> str:
-        """All operations; the name of the logits."""
+        """Write all operations and return the name of the logits."""
         self._lengths()
         lowered: Mapping[type[Operation], Callable[[Any], str]] = {
             Embed: self._embed,
@@ -65,12 +65,12 @@ class GraphWriter:
             Attention: self._attention,
             GatedActivation: self._gated,
             Add: lambda op: self.node("Add", [self.bound[name] for name in op.inputs], op.name),
-            SelectRows: lambda op: self.bound[op.inputs[0]],  # logits of all rows are wanted
+            SelectRows: lambda op: self.bound[op.inputs[0]],  # the graph returns the logits of all rows
         }
         for op in self.graph.operations:
             if type(op) not in lowered:
                 raise UnsupportedError(
-                    f"{self.bundle.path}: {op.kind} {op.name} is not written as ONNX for others; "
+                    f"{self.bundle.path}: {op.kind} {op.name} cannot be exported as ONNX; "
                     "the CPU and the float reference run it (--device cpu or float_reference)"
                 )
             self.bound[op.outputs[0]] = lowered[type(op)](op)
@@ -83,7 +83,7 @@ class GraphWriter:
         return output
 
     def tensor(self, name: str, array: Array) -> str:
-        """An initializer in the weights file, page by page so that it can be mapped."""
+        """Add an initializer in the weights file, aligned to a page so that it can be mapped."""
         self.file.write(b"\0" * (-self.file.tell() % _PAGE))
         offset, data = self.file.tell(), np.ascontiguousarray(array)
         self.file.write(data.view(np.uint8).reshape(-1).data)
@@ -103,7 +103,7 @@ class GraphWriter:
         return name
 
     def _lengths(self) -> None:
-        """``seqlens_k`` int32 [b] and ``total_length`` int32 [], of GroupQueryAttention, from the mask int64 [b, total]."""
+        """Compute ``seqlens_k`` int32 [b] and ``total_length`` int32 [] for attention from the mask int64 [b, total]."""
         one = self.constant("one", [1])
         summed = self.node("ReduceSum", ["attention_mask", one], "mask.sum", keepdims=0)
         last = self.node("Sub", [summed, one], "mask.last")
@@ -113,7 +113,7 @@ class GraphWriter:
         self.node("Cast", [length], "total_length", to=TensorProto.INT32)
 
     def _embed(self, op: Embed) -> str:
-        """ids int64 [b, s] -> float32 [b, s, hidden]."""
+        """Convert ids int64 [b, s] to rows float32 [b, s, hidden]."""
         name, ids = op.weight, self.bound[op.inputs[0]]
         scheme = self.bundle.tensors[name].scheme
         part = "values" if isinstance(scheme, FloatScheme) else "codes"
@@ -127,7 +127,7 @@ class GraphWriter:
         return self.node("Mul", [rows, self.scalar(f"{op.name}.factor", op.scale)], f"{op.name}.scaled")
 
     def _norm(self, op: RmsNorm) -> str:
-        """Heads become an axis of their own, and go again."""
+        """Normalize; heads become an axis of their own for a norm per head, and are joined again."""
         x = self.bound[op.inputs[0]]
         values = self.bundle.weight(op.weight).dense() + np.float32(op.offset)
         gain, width = self.tensor(f"{op.name}.gain", values), len(values)
@@ -142,14 +142,14 @@ class GraphWriter:
 
     def _linear(self, op: Linear) -> str:
         ((name, bias),) = zip(op.weights, op.biases, strict=True)
-        found = self._product(name, self.bound[op.inputs[0]], op.name)
+        output = self._product(name, self.bound[op.inputs[0]], op.name)
         if bias:
             values = self.tensor(bias, self.bundle.weight(bias).dense())
-            found = self.node("Add", [found, values], f"{op.name}.biased")
+            output = self.node("Add", [output, values], f"{op.name}.biased")
         if op.soft_cap is None:
-            return found
+            return output
         cap = self.scalar(f"{op.name}.cap", op.soft_cap)
-        bent = self.node("Tanh", [self.node("Div", [found, cap], f"{op.name}.in_caps")], f"{op.name}.bent")
+        bent = self.node("Tanh", [self.node("Div", [output, cap], f"{op.name}.in_caps")], f"{op.name}.bent")
         return self.node("Mul", [bent, cap], f"{op.name}.capped")
 
     def _product(self, name: str, x: str, at: str) -> str:
@@ -184,7 +184,7 @@ class GraphWriter:
         self._layer += 1
         turns = {(turn.inverse_frequencies, turn.magnitude, turn.layout) if turn else None
                  for turn in map(self.rotations.get, op.inputs[:2])}  # fmt: skip
-        assert len(turns) == 1, "queries and keys turn alike"
+        assert len(turns) == 1, "queries and keys must have the same rotation"
         past = [f"past_key_values.{at}.{part}" for part in ("key", "value")]
         present = [f"present.{at}.{part}" for part in ("key", "value")]
         inputs = [*(self.bound[name] for name in op.inputs), *past, "seqlens_k", "total_length"]
@@ -199,14 +199,14 @@ class GraphWriter:
             assert turn is not None
             inputs += self._rotary_tables(*turn[:2])
             settings |= {"do_rotary": 1, "rotary_interleaved": int(turn[2] == "interleaved")}
-        made = helper.make_node(
+        node = helper.make_node(
             "GroupQueryAttention", inputs, [op.name, *present], name=op.name, domain=_MS, **settings
         )
-        self.nodes.append(made)
+        self.nodes.append(node)
         return op.name
 
     def _rotary_tables(self, frequencies: Sequence[float], magnitude: float) -> tuple[str, str]:
-        """Names of cosines and sines, float32 [positions, pairs]; layers that turn alike share them."""
+        """Return the names of cosines and sines, float32 [positions, pairs]; layers with the same rotation share them."""
         key = tuple(frequencies), magnitude
         if key not in self._tables:
             angles = np.arange(context_size(self.bundle.config))[:, None] * np.asarray(frequencies)[None]
@@ -228,9 +228,10 @@ class GraphWriter:
 
 
 def _blocks(bundle: Bundle, name: str) -> list[tuple[int, int, Array, Array]]:
-    """Of each plane: bits, block size, codes uint8 [out, blocks, bytes] and scales float32 [out, blocks], for MatMulNBits.
+    """Return bits, block size, codes uint8 [out, blocks, bytes] and scales float32 [out, blocks] of each plane.
 
-    Without zero points a code means itself less half the range: 2 at 2 bits, as in a bundle, and 128 at 8 bits.
+    They are inputs of MatMulNBits. Without zero points a code stands for itself minus half the range: minus 2 at 2 bits, as
+    in a bundle, and minus 128 at 8 bits.
     """
     scheme, (outputs, inputs) = bundle.tensors[name].scheme, bundle.tensors[name].shape
     if isinstance(scheme, TernaryScheme):
@@ -241,7 +242,9 @@ def _blocks(bundle: Bundle, name: str) -> list[tuple[int, int, Array, Array]]:
         return [(2, block, codes, np.full(codes.shape[:2], scale[0], np.float32)) for codes in planes]
     block = next((size for size in (128, 64, 32) if inputs % size == 0), 0)
     if not isinstance(scheme, Int8Scheme) or not block:
-        raise UnsupportedError(f"tensor {name}: an int8 matrix with rows of {inputs}, which are no blocks of 32")
+        raise UnsupportedError(
+            f"tensor {name}: an int8 matrix needs rows of a multiple of 32 to be exported as ONNX, not {inputs}"
+        )
     stored = bundle.array(name, "codes") if scheme.rows else bundle.array(name, "codes").T
     codes = (stored.astype(np.int16) + _INT8_ZERO).astype(np.uint8).reshape(outputs, -1, block)
     return [(8, block, codes, np.repeat(bundle.array(name, "scale")[:, None], inputs // block, axis=1))]

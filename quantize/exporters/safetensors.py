@@ -1,7 +1,7 @@
-"""A bundle as a Hugging Face folder: the BitNet layout where matrices are one plane of trits, else float32.
+"""Write a bundle as a Hugging Face folder, in the BitNet layout if matrices are one plane of trits, otherwise as float32.
 
-One tensor is in memory at a time. edgedec's own keys are undone: rows of q and k that pair neighbours go back to halves,
-norms that hold 1 + weight lose the 1.
+One tensor is in memory at a time. The effect of edgedec's own keys is undone: rows of q and k whose rotary pairs are
+neighbours are reordered into halves, and 1 is subtracted from norms that hold 1 + weight.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.ops import Linear
-from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
-from edgedec.quantize.exporters.safetensors_file import MadeWhenAsked, PlannedTensor, write_safetensors
-from edgedec.schemes import FloatWeight, Scheme, TernaryScheme
-from edgedec.schemes import TernaryWeight as StoredTrits
+from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
+from edgedec.quantize.exporters.safetensors_file import LazyMapping, PlannedTensor, write_safetensors
+from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight
 
 __all__ = ["export_safetensors"]
 
@@ -37,11 +36,11 @@ _OWN_KEYS = ("rope_interleaved", "rms_norm_offset")
 
 
 def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
-    """Write ``folder``, whole or not at all; how many tensors are ternary and how many are float.
+    """Write ``folder``, completely or not at all, and return the numbers of ternary and of float tensors.
 
     Raises:
-        UsageError: ``folder`` holds something else.
-        UnsupportedError: the BitNet layout cannot express the model; says what.
+        UsageError: ``folder`` holds other files.
+        UnsupportedError: the BitNet layout cannot express a part of the model, which the message names.
     """
     config = bundle.config
     graph = build_graph(config)
@@ -50,8 +49,8 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
     layers -= {graph.operations[-1].weight_names[0]}
     trits = [name for name in graph.weights if name in layers and _is_one_plane(bundle.tensors[name].scheme)]
     rest = [name for name in graph.weights if name not in set(trits)]
-    ternary = MadeWhenAsked(trits, partial(_ternary, bundle))
-    dense = MadeWhenAsked(rest, partial(_dense, bundle))
+    ternary = LazyMapping(trits, partial(_ternary, bundle))
+    dense = LazyMapping(rest, partial(_dense, bundle))
     shown = {key: value for key, value in config.items() if key not in _OWN_KEYS}
     if ternary:
         write_bitnet_checkpoint(
@@ -71,12 +70,12 @@ def _is_one_plane(scheme: Scheme) -> bool:
     return isinstance(scheme, TernaryScheme) and scheme.planes == 1
 
 
-def _ternary(bundle: Bundle, name: str) -> TernaryWeight:
+def _ternary(bundle: Bundle, name: str) -> TernaryMatrix:
     weight = bundle.weight(name)
-    assert isinstance(weight, StoredTrits)
+    assert isinstance(weight, TernaryWeight)
     order = _order(bundle.config, name, weight.trits.shape[1])
     scales = _ordered(weight.scale[0], order) if weight.group_size else np.float32(weight.scale[0])
-    return TernaryWeight(trits=_ordered(weight.trits[0], order), scales=scales)
+    return TernaryMatrix(trits=_ordered(weight.trits[0], order), scales=scales)
 
 
 def _dense(bundle: Bundle, name: str) -> Array:
@@ -85,7 +84,7 @@ def _dense(bundle: Bundle, name: str) -> Array:
 
 
 def _order(config: Mapping[str, Any], name: str, rows: int) -> NDArray[np.intp] | None:
-    """Of rows that pair neighbours, as halves of a head; None: they stay."""
+    """Return the order that turns rows with neighbouring rotary pairs into halves of a head, or None for other rows."""
     if not config.get("rope_interleaved") or not _ROTATED.fullmatch(name):
         return None
     head_dim = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
@@ -104,14 +103,14 @@ def _plain(config: Mapping[str, Any], name: str, values: Array) -> Array:
 
 def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
     words = Tokenizer.from_file(str(bundle.tokenizer_file))
-    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if bundle.tokens.bos is not None:
-        found["bos_token"] = words.id_to_token(bundle.tokens.bos)
+        settings["bos_token"] = words.id_to_token(bundle.tokens.bos)
     if bundle.tokens.eos:
-        found["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
+        settings["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
     if bundle.chat_template is not None:
-        found["chat_template"] = bundle.chat_template
-    return found
+        settings["chat_template"] = bundle.chat_template
+    return settings
 
 
 def _single(dense: Mapping[str, Array], name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Writing a safetensors file with one tensor in memory at a time.
+"""Write a safetensors file with one tensor in memory at a time.
 
 Source: the format section of the safetensors README.
 """
@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "MadeWhenAsked", "PlannedTensor", "write_safetensors"]
+__all__ = ["DTYPES", "LazyMapping", "PlannedTensor", "write_safetensors"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTensor:
-    """``make`` gives the values, of this type and shape, when their turn comes."""
+    """A tensor to write. ``make`` returns its values, of this type and shape, when it is written."""
 
     name: str
     dtype: np.dtype[Any]
@@ -38,8 +38,8 @@ class PlannedTensor:
     make: Callable[[], NDArray[Any]]
 
 
-class MadeWhenAsked(Mapping[str, T]):
-    """Values that are made anew each time, so that none is held."""
+class LazyMapping(Mapping[str, T]):
+    """Mapping that makes a value on each access, so that no value is kept in memory."""
 
     def __init__(self, names: Iterable[str], make: Callable[[str], T]) -> None:
         self._names, self._make = dict.fromkeys(names), make
@@ -57,7 +57,7 @@ class MadeWhenAsked(Mapping[str, T]):
 
 
 def write_safetensors(path: Path, tensors: Iterable[PlannedTensor]) -> None:
-    """Wide types first, so that each is aligned; then by name."""
+    """Write the tensors to ``path``, wide types first so that each is aligned, and then by name."""
     ordered = sorted(tensors, key=lambda tensor: (-tensor.dtype.itemsize, tensor.name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
     at = 0

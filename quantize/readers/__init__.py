@@ -1,7 +1,8 @@
-"""Checkpoint readers: every format ends in one :class:`Checkpoint`, with Hugging Face names and one tensor at a time.
+"""Read checkpoints of every supported format into a :class:`Checkpoint` with Hugging Face names, tensor by tensor.
 
-What is read here comes from strangers. A damaged or lying file is a ``BundleError`` or an ``UnsupportedError`` that
-names the file, the tensor and the reason; sizes are checked against the file before anything of that size is allocated.
+The files may come from untrusted sources. A damaged or inconsistent file raises a ``BundleError`` or an
+``UnsupportedError`` that names the file, the tensor and the reason. Sizes are checked against the file before memory is
+allocated for them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
 
 def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """Open a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file; no tensor is read yet.
+    """Open a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file without reading any tensor.
 
     ``tokenizer`` is a ``tokenizer.json``, a folder that holds one, a SentencePiece ``.model`` or ``.vocab`` listing, a
-    list of Llama 3's ranks or a llama2.c ``tokenizer.bin``. Without it the one inside the file, or beside it, is taken.
+    list of Llama 3's ranks or a llama2.c ``tokenizer.bin``. The default is the tokenizer inside the file or beside it.
 
     Raises:
-        UsageError: ``path`` or ``tokenizer`` is not there.
-        BundleError: a file is damaged, incomplete, or does not belong to the others.
-        UnsupportedError: a sound file in a format that is not read.
+        UsageError: ``path`` or ``tokenizer`` does not exist.
+        BundleError: a file is damaged or incomplete, or does not belong to the other files.
+        UnsupportedError: the file is valid but its format is not supported.
     """
     _require(path, "the checkpoint")
     if tokenizer is not None:
@@ -59,5 +60,5 @@ def _require(path: Path, what: str) -> None:
         raise UsageError(f"{what} {path} does not exist; check the spelling of the path") from None
     except OSError as error:
         raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a NUL inside the path
+    except ValueError as error:  # the path contains a NUL
         raise UsageError(f"{what} {str(path)!r} is not a path: {error}") from None

@@ -1,10 +1,10 @@
-"""Natively ternary tensors of the Hugging Face BitNet format (``quant_method`` "bitnet"), unpacked one at a time.
+"""Unpack natively ternary tensors of the Hugging Face BitNet format (``quant_method`` "bitnet"), one at a time.
 
 A packed linear is ``X.weight`` uint8 [ceil(out / 4), in] with ``X.weight_scale``: bits 2i+1:2i of packed row r are row
-r + i * ceil(out / 4), as trit + 1. Linear class ``bitlinear`` divides by the scale; ``autobitlinear`` multiplies with it,
-a bias too, and in mode ``online`` has float weights that are made ternary on load. Here all of them become float32
-[out, in] with one nonzero magnitude, or one per row and ``group_size`` columns: edgedec's extension, for scales
-[out, groups].
+r + i * ceil(out / 4), as trit + 1. The linear class ``bitlinear`` divides by the scale. ``autobitlinear`` multiplies by it,
+including the bias, and in mode ``online`` has float weights that are rounded to ternary when loaded. All of them are loaded
+as float32 [out, in] with one nonzero magnitude. As an extension of edgedec, scales [out, groups] give one magnitude per row
+and ``group_size`` columns.
 
 Source: ``integrations/bitnet.py`` and ``quantizers/quantizer_bitnet.py`` of transformers 5.23; 2402.17764 (absmean).
 """
@@ -26,7 +26,7 @@ from edgedec.ops import Linear
 from edgedec.quantize.methods.float_bits import pieces
 from edgedec.quantize.methods.native import absmean_ternary
 from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits, model_graph
-from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, load_bytes, load_entry
+from edgedec.quantize.readers.safetensors_file import StoredTensor, TensorEntry, load_bytes, load_entry
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_bitnet_tensors"]
@@ -34,14 +34,14 @@ __all__ = ["read_bitnet_tensors"]
 F32 = NDArray[np.float32]
 
 _GROUP_SIZES = (32, 64, 128)
-_SCALE = "_scale"  # behind X.weight
-# transformers takes a regular expression here; one from a stranger could run for ever.
+_SCALE = "_scale"  # suffix of X.weight in the name of its scale
+# transformers accepts a regular expression here; one from an untrusted file could run forever.
 _PLAIN = re.compile(r"\w+(\.\w+)*\.?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """A checked ``quantization_config``."""
+    """A validated ``quantization_config``."""
 
     divides: bool  # linear_class bitlinear
     online: bool
@@ -49,7 +49,7 @@ class _Layout:
     kept: tuple[str, ...]  # modules that stay float
 
     def converts(self, module: str) -> bool:
-        """As ``should_convert_module`` of transformers, for plain names."""
+        """Return what ``should_convert_module`` of transformers returns for plain names."""
         return not any(
             module == kept or module.startswith(kept.rstrip(".") + ".") or module.endswith(kept) for kept in self.kept
         )
@@ -57,11 +57,11 @@ class _Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredMatrix:
-    """A matrix with scales in the file: packed, or float trits that a scale is still to be applied to."""
+    """A matrix with scales in the file, either packed or as float trits that are multiplied by the scale."""
 
     name: str
-    entry: Entry
-    scale: Entry
+    entry: TensorEntry
+    scale: TensorEntry
     divides: bool
     info: TensorInfo
 
@@ -69,27 +69,27 @@ class _StoredMatrix:
     def where(self) -> str:
         return f"{self.entry.path}: tensor {self.name!r}"
 
-    def load_bias(self, name: str, entry: Entry) -> F32:
-        """``AutoBitLinear`` multiplies the whole output with the scale, after the bias."""
+    def load_bias(self, name: str, entry: TensorEntry) -> F32:
+        """Load a bias times the scale, because ``AutoBitLinear`` adds the bias before it multiplies by the scale."""
         values: F32 = load_entry(name, entry).astype(np.float32)
-        with np.errstate(all="ignore"):  # as for the matrix
+        with np.errstate(all="ignore"):  # NaN and infinity are refused later
             values *= self._factors()[0, 0]
         return values
 
     def __call__(self) -> F32:
-        """scale * trit, float32 [out, in]; every product is exact."""
+        """Load scale * trit as float32 [out, in]; every product is exact."""
         values = load_entry(self.name, self.entry).astype(np.float32, copy=False)
         return self._scaled(values, self._factors())
 
     def _scaled(self, values: F32, factors: F32) -> F32:
         width = self.info.group_size or self.info.shape[1]
-        with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
+        with np.errstate(all="ignore"):  # NaN and infinity are refused later
             for group in range(factors.shape[1]):
                 values[:, group * width : (group + 1) * width] *= factors[:, group : group + 1]
         return values
 
     def _factors(self) -> F32:
-        """[out, groups] or [1, 1], checked."""
+        """Load and check the factors, [out, groups] or [1, 1]."""
         name = self.name + _SCALE
         factors = load_entry(name, self.scale).astype(np.float32)
         if self.divides:
@@ -104,7 +104,7 @@ class _StoredMatrix:
 
 @dataclass(frozen=True, kw_only=True)
 class _PackedMatrix(_StoredMatrix):
-    """Four codes in a byte."""
+    """A matrix with four codes in a byte."""
 
     def __call__(self) -> F32:
         return self._scaled(self._unpacked().astype(np.float32), self._factors())
@@ -120,7 +120,7 @@ class _PackedMatrix(_StoredMatrix):
         return Trits(trits, factors[0, 0] if used.any() else np.float32(0))
 
     def _unpacked(self) -> NDArray[np.int8]:
-        """Trits [out, in]; up to three rows behind them are padding, and have code 0."""
+        """Return trits [out, in]. Up to three rows after them are padding and must have code 0."""
         codes = load_bytes(self.name, self.entry)
         rows, (outputs, inputs) = len(codes), self.info.shape
         trits = np.empty((outputs, inputs), np.int8)
@@ -129,27 +129,27 @@ class _PackedMatrix(_StoredMatrix):
             if (four & four >> 1 & 0x55).any():
                 raise BundleError(f"{self.where}: a packed code is 3, which no trit has; the file is damaged")
             for quarter in range(4):
-                found = (four >> 2 * quarter & 3).view(np.int8)
+                part = (four >> 2 * quarter & 3).view(np.int8)
                 first = quarter * rows + some.start
-                inside = found[: max(0, outputs - first)]
+                inside = part[: max(0, outputs - first)]
                 np.subtract(inside, np.int8(1), out=trits[first : first + len(inside)])
-                if found[len(inside) :].any():
+                if part[len(inside) :].any():
                     raise BundleError(
-                        f"{self.where}: the rows behind the last one are not empty; it belongs to another model"
+                        f"{self.where}: the rows after the last one are not empty; it belongs to another model"
                     )
         return trits
 
 
 @dataclass(frozen=True, kw_only=True)
 class _OnlineMatrix:
-    """A float matrix that its class makes ternary when it runs it."""
+    """A float matrix that the model's class rounds to ternary whenever it runs the matrix."""
 
     name: str
-    entry: Entry
+    entry: TensorEntry
 
     def __call__(self) -> F32:
-        found = self.trits()
-        return found.trits * np.float32(found.scales)
+        ternary = self.trits()
+        return ternary.trits * np.float32(ternary.scales)
 
     def trits(self) -> Trits:
         where = f"{self.entry.path}: tensor {self.name}"
@@ -160,13 +160,15 @@ class _OnlineMatrix:
 
 
 def read_bitnet_tensors(
-    config_path: Path, config: Mapping[str, Any], quantization: Mapping[str, Any], entries: Mapping[str, Entry]
+    config_path: Path, config: Mapping[str, Any], quantization: Mapping[str, Any], entries: Mapping[str, TensorEntry]
 ) -> tuple[dict[str, TensorInfo], Callable[[str], NDArray[Any]]]:
-    """What the tensors of the files stand for, and the function that loads one; scales are no tensors of their own.
+    """Return the tensors that the files represent, and the function that loads one of them.
+
+    Scales do not appear as tensors.
 
     Raises:
         BundleError: ``quantization`` and the tensors contradict each other.
-        UnsupportedError: a variant of the format that is not read.
+        UnsupportedError: the variant of the format is not supported.
     """
     layout = _layout(config_path, quantization)
     graph = model_graph(config_path, config)
@@ -174,10 +176,10 @@ def read_bitnet_tensors(
     converted = {name for name in linears if layout.converts(name.removesuffix(".weight"))}
     if layout.online and config.get("tie_word_embeddings") and layout.converts("lm_head"):
         raise UnsupportedError(
-            f"{config_path}: modules_to_not_convert leaves out lm_head, which is tied to the embedding; "
+            f"{config_path}: modules_to_not_convert does not list lm_head, which is tied to the embedding; "
             "a ternary embedding is not supported"
         )
-    converted.discard("model.embed_tokens.weight")  # a tied head is an embedding, no linear
+    converted.discard("model.embed_tokens.weight")  # a tied head is an embedding, not a linear
     tensors: dict[str, TensorInfo] = {}
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     scaled_biases: dict[str, _StoredMatrix] = {}
@@ -190,11 +192,11 @@ def read_bitnet_tensors(
         scale = entries.get(name + _SCALE)
         packed = entry.info.dtype == "U8" and name.endswith(".weight")
         if scale is None and (packed or (name in converted and not layout.online)):
-            raise BundleError(f"{where} is to be ternary but has no {name + _SCALE}; the checkpoint is incomplete")
+            raise BundleError(f"{where} should be ternary but has no {name + _SCALE}; the checkpoint is incomplete")
         if layout.online and (scale is not None or packed):
             raise BundleError(f"{where} is packed or scaled, which quantization_mode online does not have")
         if scale is not None and name not in converted:
-            raise BundleError(f"{where} is packed or scaled, but no linear that the configuration converts")
+            raise BundleError(f"{where} is packed or scaled, but is not a linear that the configuration converts")
         if scale is not None:
             matrix = _stored_matrix(name, entry, scale, layout, graph.weights[name].shape)
             tensors[name], makers[name] = matrix.info, matrix
@@ -206,13 +208,15 @@ def read_bitnet_tensors(
             tensors[name], makers[name] = entry.info, StoredTensor(name=name, entry=entry)
     for name, matrix in scaled_biases.items():
         if matrix.info.group_size:
-            raise UnsupportedError(f"{matrix.where}: a bias beside scales per group is not supported")
+            raise UnsupportedError(f"{matrix.where}: a bias together with scales per group is not supported")
         tensors[name] = replace(tensors[name], dtype="float32")
         makers[name] = partial(matrix.load_bias, name, entries[name])
     return tensors, Makers(makers)
 
 
-def _stored_matrix(name: str, entry: Entry, scale: Entry, layout: _Layout, shape: tuple[int, ...]) -> _StoredMatrix:
+def _stored_matrix(
+    name: str, entry: TensorEntry, scale: TensorEntry, layout: _Layout, shape: tuple[int, ...]
+) -> _StoredMatrix:
     where = f"{entry.path}: tensor {name!r}"
     outputs, inputs = shape
     packed = entry.info.dtype == "U8"
@@ -241,7 +245,7 @@ def _layout(path: Path, quantization: Mapping[str, Any]) -> _Layout:
         return value
 
     divides = choice("linear_class", ("bitlinear", "autobitlinear")) == "bitlinear"
-    # transformers looks at the mode of the other class only.
+    # transformers reads the mode only for the class autobitlinear.
     online = choice("quantization_mode", ("offline", "online")) == "online" and not divides
     group_size = choice("group_size", (0, *_GROUP_SIZES))
     if group_size and (divides or online):
@@ -261,6 +265,6 @@ def _layout(path: Path, quantization: Mapping[str, Any]) -> _Layout:
     for name in kept:
         if not _PLAIN.fullmatch(name):
             raise UnsupportedError(
-                f"{path}: quantization_config: modules_to_not_convert: {shown(name)} is no plain name of a module"
+                f"{path}: quantization_config: modules_to_not_convert: {shown(name)} is not a plain module name"
             )
     return _Layout(divides=divides, online=online, group_size=group_size, kept=tuple(kept))

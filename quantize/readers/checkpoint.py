@@ -1,4 +1,4 @@
-"""The seam between checkpoint formats and everything behind them."""
+"""Define the interface between the readers of checkpoint formats and the code that uses checkpoints."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Maker = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """What a tensor will be once loaded.
+    """Shape and type of a tensor after loading.
 
     ``dtype`` is ``float32``, ``float16`` or ``bfloat16``; any other value is the file's own name for a type that
     ``Checkpoint.load`` refuses. Such tensors are listed because many checkpoints carry buffers that no model reads.
-    ``group_size``: of a natively ternary matrix, the columns of a row that share one scale; 0 is the whole matrix, and
-    what every other tensor has.
+    ``group_size`` is the number of columns of a row that share a scale in a natively ternary matrix. It is 0 if the whole
+    matrix shares one scale, and for every other tensor.
     """
 
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class TensorInfo:
 
 
 class Trits(NamedTuple):
-    """A ternary matrix as it is: ``trits`` int8 [out, in], ``scales`` float32 () or [out, groups], 0 where all trits are."""
+    """A ternary matrix: ``trits`` int8 [out, in] and ``scales`` float32 () or [out, groups], 0 where all trits are 0."""
 
     trits: NDArray[np.int8]
     scales: NDArray[np.float32] | np.float32
@@ -43,7 +43,7 @@ class Trits(NamedTuple):
 
 @runtime_checkable
 class TernaryMaker(Protocol):
-    """Loads a matrix that its reader knows to be ternary, as float32 or as it is, which takes a quarter of the memory."""
+    """Loads a matrix that is known to be ternary, as float32 or as trits, which take a quarter of the memory."""
 
     def __call__(self) -> NDArray[Any]: ...
 
@@ -52,7 +52,7 @@ class TernaryMaker(Protocol):
 
 @dataclass(frozen=True)
 class Makers:
-    """``read_tensor`` of a reader: what loads each tensor by itself. Pickle takes each, so another process can call it."""
+    """Implementation of ``read_tensor`` with one function per tensor, which can be pickled and called in other processes."""
 
     by_name: Mapping[str, Maker]
 
@@ -62,13 +62,13 @@ class Makers:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A trained model as its files describe it: opening one reads headers, ``load`` reads one tensor.
+    """A trained model as its files describe it. Opening it reads only headers; ``load`` reads one tensor.
 
-    ``config`` has the content of a Hugging Face ``config.json``, but no ``quantization_config``, because ``load`` unpacks;
-    readers of other formats make one, with ``rope_interleaved`` true where rotary pairs are neighbours (2i, 2i+1) instead
-    of halves (i, i + head_dim / 2). ``tensors`` has Hugging Face names. Ids in ``bos_token_id`` and ``eos_token_ids`` lie
-    inside the vocabulary; generation ends at any of ``eos_token_ids``. Whether BOS is prepended is said by the
-    post-processor in ``tokenizer_json``, which has neither padding nor truncation.
+    ``config`` has the content of a Hugging Face ``config.json`` without ``quantization_config``, because ``load`` unpacks
+    weights. Readers of other formats create it, with ``rope_interleaved`` true if rotary pairs are neighbours (2i, 2i+1)
+    instead of halves (i, i + head_dim / 2). ``tensors`` has Hugging Face names. Ids in ``bos_token_id`` and
+    ``eos_token_ids`` lie inside the vocabulary; generation ends at any of ``eos_token_ids``. The post-processor in
+    ``tokenizer_json`` determines whether BOS is prepended; ``tokenizer_json`` has neither padding nor truncation.
     """
 
     source: Path
@@ -83,10 +83,10 @@ class Checkpoint:
     eos_token_ids: tuple[int, ...]
 
     def load(self, name: str) -> NDArray[Any]:
-        """One tensor, C-contiguous, of ``tensors[name].shape`` and dtype (bfloat16 is ``ml_dtypes.bfloat16``).
+        """Load one tensor, C-contiguous, of ``tensors[name].shape`` and dtype (bfloat16 is ``ml_dtypes.bfloat16``).
 
-        Nothing is cached: peak memory is the tensor itself, and up to a half more while codes or
-        bfloat16 are being expanded.
+        Nothing is cached. Peak memory is the tensor itself, and up to half as much in addition while codes or bfloat16
+        values are expanded.
 
         Raises:
             BundleError: there is no such tensor, or the file has changed or is damaged.
@@ -98,13 +98,13 @@ class Checkpoint:
 
 
 def model_graph(source: Path, config: Mapping[str, Any]) -> Graph:
-    """The graph of a configuration out of ``source``, which errors name: the families' own speak of a configuration.
+    """Build the graph of a configuration. Errors name ``source``, because those of the families name no file.
 
     Raises:
         BundleError, UnsupportedError: see ``build_graph`` and ``context_size``.
     """
     try:
-        context_size(config)  # asked for only by what runs the model, when it would be too late
+        context_size(config)  # checked here, because otherwise it would fail only when the model is run
         return build_graph(config)
     except (BundleError, UnsupportedError) as error:
         raise type(error)(f"{source}: {error}") from None

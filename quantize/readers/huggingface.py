@@ -1,4 +1,4 @@
-"""Hugging Face folders: ``config.json``, safetensors (sharded or not), ``tokenizer.json`` and its companions."""
+"""Read Hugging Face folders: ``config.json``, safetensors (sharded or not), ``tokenizer.json`` and related files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.bitnet import read_bitnet_tensors
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.huggingface_layout import language_config, translate
-from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, read_entries
+from edgedec.quantize.readers.safetensors_file import StoredTensor, TensorEntry, read_entries
 from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
 
@@ -29,8 +29,8 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
 
     Raises:
         BundleError: a file is missing or damaged, or the files contradict each other.
-        UnsupportedError: only pickled weights, or only a SentencePiece tokenizer, or weights quantized in another way
-            than BitNet's.
+        UnsupportedError: the folder has only pickled weights or only a SentencePiece tokenizer, or its weights are
+            quantized by another method than BitNet's.
     """
     config_path = member(folder, "config.json")
     if config_path is None:
@@ -77,9 +77,9 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 
 def _tensors(
-    path: Path, config: dict[str, Any], quantization: object, entries: dict[str, Entry]
+    path: Path, config: dict[str, Any], quantization: object, entries: dict[str, TensorEntry]
 ) -> tuple[dict[str, TensorInfo], Callable[[str], NDArray[Any]]]:
-    """What the entries stand for, and the function that loads one by its name."""
+    """Return the tensors that the entries represent, and the function that loads one by its name."""
     if quantization is None:
         makers = {name: StoredTensor(name=name, entry=entry) for name, entry in entries.items()}
         return {name: entry.info for name, entry in entries.items()}, Makers(makers)
@@ -94,8 +94,8 @@ def _tensors(
     return read_bitnet_tensors(path, config, quantization, entries)
 
 
-def _find_entries(folder: Path) -> dict[str, Entry]:
-    """All tensors of the folder. One file wins over an index, as in ``transformers``."""
+def _find_entries(folder: Path) -> dict[str, TensorEntry]:
+    """Return all tensors of the folder. A single file has priority over an index, as in ``transformers``."""
     whole, index = member(folder, _WEIGHTS), member(folder, _INDEX)
     if whole is not None:
         return read_entries(whole)
@@ -109,13 +109,13 @@ def _find_entries(folder: Path) -> dict[str, Entry]:
     raise BundleError(f"{folder} has neither {_WEIGHTS} nor {_INDEX}; the checkpoint is incomplete")
 
 
-def _sharded_entries(folder: Path, index: Path) -> dict[str, Entry]:
+def _sharded_entries(folder: Path, index: Path) -> dict[str, TensorEntry]:
     weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BundleError(
             f"{index}: weight_map must be an object with the file of each tensor, not {shown(weight_map)}"
         )
-    shards: dict[str, dict[str, Entry]] = {}
+    shards: dict[str, dict[str, TensorEntry]] = {}
     for tensor, name in weight_map.items():
         where = f"{index}: tensor {shown(tensor)}"
         if not isinstance(name, str) or not _SHARD.fullmatch(name):
@@ -127,7 +127,7 @@ def _sharded_entries(folder: Path, index: Path) -> dict[str, Entry]:
             shards[name] = read_entries(path)
         if tensor not in shards[name]:
             raise BundleError(f"{where} should be in {name}, which does not have it")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     for name, shard in shards.items():
         for tensor, entry in shard.items():
             if tensor in entries:
@@ -137,7 +137,7 @@ def _sharded_entries(folder: Path, index: Path) -> dict[str, Entry]:
 
 
 def _named_token(home: Path, settings: dict[str, Any], key: str, known: Tokenizer) -> tuple[str | None, int | None]:
-    """A special token of ``tokenizer_config.json``: a string, or an object with ``content``; and its id."""
+    """Return a special token of ``tokenizer_config.json``, a string or an object with ``content``, and its id."""
     token = settings.get(key)
     if isinstance(token, dict):
         token = token.get("content")
@@ -153,7 +153,7 @@ def _named_token(home: Path, settings: dict[str, Any], key: str, known: Tokenize
 
 
 def _ids(path: Path, values: dict[str, Any], key: str, vocab_size: int) -> list[int]:
-    """A token id, or a list of them, or null."""
+    """Return the ids of a key that holds one token id, a list of ids, or null."""
     value = values.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(item) is int and 0 <= item < vocab_size for item in ids):
@@ -162,7 +162,7 @@ def _ids(path: Path, values: dict[str, Any], key: str, vocab_size: int) -> list[
 
 
 def _chat_template(home: Path, settings: dict[str, Any]) -> str | None:
-    """``chat_template.jinja``, else ``chat_template.json``, else the one in ``tokenizer_config.json``."""
+    """Return the template of ``chat_template.jinja``, ``chat_template.json`` or ``tokenizer_config.json``, in this order."""
     jinja = member(home, "chat_template.jinja")
     if jinja is not None:
         return read_text(jinja, MAX_JSON_BYTES)
@@ -173,7 +173,7 @@ def _chat_template(home: Path, settings: dict[str, Any]) -> str | None:
     if isinstance(value, list):
         defaults = [item for item in value if isinstance(item, dict) and item.get("name") == "default"]
         if not defaults:
-            raise UnsupportedError(f"{where}: no chat template of the list is named default; rename the one to use")
+            raise UnsupportedError(f'{where}: no chat template of the list is named "default"; rename the one to use')
         value = defaults[0].get("template")
     if value is not None and not isinstance(value, str):
         raise BundleError(f"{where}: chat_template must be text, not {shown(value)}")

@@ -1,6 +1,6 @@
-"""Hugging Face checkpoints that spell a known family in another way: other names, several matrices in one, more parts.
+"""Translate Hugging Face checkpoints of a known family that use other names, packed matrices or additional parts.
 
-Nothing is copied: a matrix that lies inside another is an entry of its own, with its own place in the file.
+No data is copied: a matrix inside a packed matrix becomes an entry of its own, with its own place in the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.quantize.readers.checkpoint import model_graph
-from edgedec.quantize.readers.safetensors_file import Entry
+from edgedec.quantize.readers.safetensors_file import TensorEntry
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["language_config", "translate"]
@@ -23,15 +23,16 @@ __all__ = ["language_config", "translate"]
 log = logging.getLogger(__name__)
 
 _FLOATS = ("float32", "float16", "bfloat16")
-# Of a model that sees: keys of the whole that its language model has too, and sizes that its files leave to the class.
+# Vision-language models by the family of their language model, the keys of the outer configuration that apply to the
+# language model, too, and the sizes that the files leave to defaults of the class.
 _SEEING = {"gemma3": "gemma3_text"}
 _SHARED = ("bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings")
 _LEFT_OUT = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}
 _OLDER, _NEWER = re.compile(r"^language_model\.", re.ASCII), re.compile(r"^model\.language_model\.", re.ASCII)
 _SIGHT = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.", re.ASCII)
-# Matrices that hold others, one below the other.
+# Packed matrices, and the matrices that they hold one below the other.
 _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-# The reproduction of BitNet b1.58 (1bitLLM/bitnet_b1_58-*): a class of its own that calls itself Llama.
+# The reproduction of BitNet b1.58 (1bitLLM/bitnet_b1_58-*) is a class of its own whose model_type is "llama".
 _BITNET_CLASS = "BitnetForCausalLM"
 _BITNET_NORMS = {"inner_attn_ln": "attn_sub_norm", "ffn_layernorm": "ffn_sub_norm"}
 _BITNET_DEFAULTS = {"hidden_act": "silu", "rope_theta": 10000.0, "rms_norm_eps": 1e-6}
@@ -39,7 +40,7 @@ _BITNET_WEIGHTS = {"quant_method": "bitnet", "linear_class": "autobitlinear", "q
 
 
 def language_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of the language model, which models that see keep in ``text_config``.
+    """Return the configuration of the language model, which vision-language models keep in ``text_config``.
 
     Raises:
         BundleError: ``text_config`` is missing.
@@ -55,45 +56,47 @@ def language_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate(
-    path: Path, config: dict[str, Any], entries: Mapping[str, Entry]
-) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Configuration and tensors as the families name them; what is spelled so already is handed back as it is.
+    path: Path, config: dict[str, Any], entries: Mapping[str, TensorEntry]
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Return configuration and tensors with the names that the families use.
 
     Raises:
-        BundleError: two tensors would have one name, or a packed matrix has another shape than the configuration says.
-        UnsupportedError: BitNet weights of another kind than ternary, or a packed matrix in a packed format.
+        BundleError: two tensors would have the same name, or a packed matrix has another shape than the configuration says.
+        UnsupportedError: BitNet weights are not ternary, or a packed matrix has a packed type.
     """
-    found = _language_model(path, config, entries)
-    config, found = _reproduced_bitnet(path, config, found)
-    found = _taken_apart(path, config, found)
-    return _with_tie(config, found), found
+    tensors = _language_model(path, config, entries)
+    config, tensors = _reproduced_bitnet(path, config, tensors)
+    tensors = _taken_apart(path, config, tensors)
+    return _with_tie(config, tensors), tensors
 
 
-def _renamed(path: Path, entries: Mapping[str, Entry], names: Mapping[str, str]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _renamed(path: Path, entries: Mapping[str, TensorEntry], names: Mapping[str, str]) -> dict[str, TensorEntry]:
+    result: dict[str, TensorEntry] = {}
     for name, entry in entries.items():
         new = names.get(name, name)
-        if new in found:
-            raise BundleError(f"{path.parent}: two tensors stand for {new!r}; the checkpoint is damaged")
-        found[new] = entry
-    return found
+        if new in result:
+            raise BundleError(f"{path.parent}: two tensors have the name {new!r}; the checkpoint is damaged")
+        result[new] = entry
+    return result
 
 
-def _language_model(path: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Without what looks at pictures."""
+def _language_model(
+    path: Path, config: Mapping[str, Any], entries: Mapping[str, TensorEntry]
+) -> dict[str, TensorEntry]:
+    """Return the entries of the language model, without those of a vision model."""
     if str(config.get("model_type")) not in _SEEING.values():
         return dict(entries)
     seeing = sum(bool(_SIGHT.match(name)) for name in entries)
     if seeing:
-        log.warning("%s: %d tensors of its vision are left out; the bundle reads text", path.parent, seeing)
+        log.warning("%s: %d tensors of its vision model are left out; the bundle reads text", path.parent, seeing)
     kept = {name: entry for name, entry in entries.items() if not _SIGHT.match(name)}
     return _renamed(path, kept, {name: _OLDER.sub("", _NEWER.sub("model.", name)) for name in kept})
 
 
 def _reproduced_bitnet(
-    path: Path, config: dict[str, Any], entries: dict[str, Entry]
-) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Float weights that the class makes ternary by their absmean whenever it runs them."""
+    path: Path, config: dict[str, Any], entries: dict[str, TensorEntry]
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Translate a reproduction of BitNet, whose class rounds float weights to ternary whenever it runs them."""
     classes = config.get("architectures")
     if not isinstance(classes, list) or _BITNET_CLASS not in classes:
         return config, entries
@@ -114,22 +117,22 @@ def _reproduced_bitnet(
     return config, _renamed(path, entries, names)
 
 
-def _taken_apart(path: Path, config: Mapping[str, Any], entries: dict[str, Entry]) -> dict[str, Entry]:
-    """q|k|v and gate|up as the matrices that they hold."""
+def _taken_apart(path: Path, config: Mapping[str, Any], entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """Replace packed matrices (q, k, v and gate, up) by the matrices that they hold."""
     if not any(_packed_part(name) for name in entries):
         return entries
-    wanted = model_graph(path, config).weights
-    found: dict[str, Entry] = {}
+    weights = model_graph(path, config).weights
+    result: dict[str, TensorEntry] = {}
     for name, entry in entries.items():
         part = _packed_part(name)
         parts = {name.replace(f".{part}.", f".{inner}."): entry for inner in _PACKED[part]} if part else {name: entry}
-        if part and all(inner in wanted for inner in parts):
-            parts = _rows(path, name, entry, {inner: wanted[inner].shape for inner in parts})
+        if part and all(inner in weights for inner in parts):
+            parts = _rows(path, name, entry, {inner: weights[inner].shape for inner in parts})
         for inner, cut in parts.items():
-            if inner in found:
-                raise BundleError(f"{path.parent}: two tensors stand for {inner!r}; the checkpoint is damaged")
-            found[inner] = cut
-    return found
+            if inner in result:
+                raise BundleError(f"{path.parent}: two tensors have the name {inner!r}; the checkpoint is damaged")
+            result[inner] = cut
+    return result
 
 
 def _packed_part(name: str) -> str | None:
@@ -137,8 +140,8 @@ def _packed_part(name: str) -> str | None:
     return parts[-2] if len(parts) > 1 and parts[-2] in _PACKED else None
 
 
-def _rows(path: Path, name: str, entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
-    """Each matrix's part of an entry."""
+def _rows(path: Path, name: str, entry: TensorEntry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorEntry]:
+    """Return the part of an entry that belongs to each matrix in ``shapes``."""
     rows, *rest = entry.info.shape or (0,)
     expected = (sum(shape[0] for shape in shapes.values()), *next(iter(shapes.values()))[1:])
     if (rows, *rest) != expected:
@@ -148,20 +151,20 @@ def _rows(path: Path, name: str, entry: Entry, shapes: Mapping[str, tuple[int, .
             f"{entry.path}: tensor {name!r} holds several matrices as {entry.info.dtype}; "
             "save the model as F32, F16 or BF16, which are read"
         )
-    found, at, row_bytes = {}, entry.offset, entry.nbytes // rows
+    result, at, row_bytes = {}, entry.offset, entry.nbytes // rows
     for inner, shape in shapes.items():
         size = shape[0] * row_bytes
-        found[inner] = replace(entry, offset=at, nbytes=size, info=replace(entry.info, shape=shape))
+        result[inner] = replace(entry, offset=at, nbytes=size, info=replace(entry.info, shape=shape))
         at += size
-    return found
+    return result
 
 
-def _with_tie(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """``tie_word_embeddings`` said, where the files leave it to a class that ties."""
+def _with_tie(config: dict[str, Any], entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
+    """Return the configuration with ``tie_word_embeddings`` set if the files leave it to the default of the class."""
     if config.get("tie_word_embeddings") is not None or "lm_head.weight" in entries:
         return config
     try:
         tied = "lm_head.weight" not in build_graph(config).weights
-    except EdgedecError:  # said again, and better, by whoever needs the graph
+    except EdgedecError:  # raised again, with a better message, where the graph is needed
         return config
     return config | {"tie_word_embeddings": True} if tied else config

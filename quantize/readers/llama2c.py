@@ -1,9 +1,9 @@
-"""llama2.c ``.bin`` checkpoints: version 0 and 1 (float32) and version 2 (8-bit codes with a float32 scale per group).
+"""Read llama2.c ``.bin`` checkpoints of versions 0 and 1 (float32) and 2 (int8 codes with a float32 scale per group).
 
-Version 0 has a header of 7 int32, in which a negative vocabulary means an untied head, and two rotary tables that
-nobody reads. Versions 1 and 2 have a header of 256 bytes: magic ``ak42`` (as a little-endian integer), version, the
-same 7 int32, a byte that says whether the head is tied, and in version 2 the group size. In version 2 the norms come
-first in float32; then each matrix of each layer is all its int8 codes followed by all its scales.
+Version 0 has a header of 7 int32, in which a negative vocabulary means an untied head, and two unused rotary tables.
+Versions 1 and 2 have a header of 256 bytes: the magic ``ak42`` (as a little-endian integer), the version, the same 7
+int32, a byte that says whether the head is tied, and in version 2 the group size. In version 2 the norms come first, in
+float32; after them each matrix of each layer has all its int8 codes followed by all its scales.
 
 Source: ``export.py`` and ``run.c`` of llama2.c.
 """
@@ -31,7 +31,7 @@ __all__ = ["read_llama2c"]
 _MAGIC = 0x616B3432
 _V0_HEADER_BYTES, _HEADER_BYTES = 28, 256
 _MAX_LAYERS = 1024
-_MAX_POSITIONS = 1 << 24  # not bounded by the file's size in versions 1 and 2, and later code makes tables of it
+_MAX_POSITIONS = 1 << 24  # limit on the size of later tables; in versions 1 and 2 the file's size does not bound it
 _FLOAT32 = np.dtype("<f4")
 
 _LAYER = "model.layers.{}."
@@ -39,7 +39,7 @@ _EMBED, _FINAL_NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "
 _ATTENTION_NORM, _MLP_NORM = _LAYER + "input_layernorm.weight", _LAYER + "post_attention_layernorm.weight"
 _QKVO = tuple(f"{_LAYER}self_attn.{name}_proj.weight" for name in "qkvo")
 _MLP = tuple(f"{_LAYER}mlp.{name}_proj.weight" for name in ("gate", "down", "up"))
-_ROPE_TABLE = ""  # a span of the file that holds no tensor
+_ROPE_TABLE = ""  # name of a span of the file that holds no tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class _Header:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """A run of the file: one tensor, or one per layer if ``name`` has a place for the layer."""
+    """A contiguous part of the file: one tensor, or one per layer if ``name`` has a placeholder for the layer."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class _Block:
 
     @property
     def nbytes(self) -> int:
-        """Of one tensor."""
+        """Size of one tensor in bytes."""
         count = math.prod(self.shape)
         return count + count // self.group_size * 4 if self.group_size else count * 4
 
@@ -82,22 +82,21 @@ class _Place:
 
 
 def read_llama2c(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """Open a llama2.c checkpoint; without ``tokenizer`` it needs a ``tokenizer.bin`` beside it.
+    """Open a llama2.c checkpoint. Without ``tokenizer`` there must be a ``tokenizer.bin`` beside it.
 
     Stories end with BOS in models that llama2.c trained, so generation ends at id 1 as well as at id 2.
 
     Raises:
-        BundleError: the header is impossible, or the file has another size than the header says.
-        UnsupportedError: another version of the format.
+        BundleError: the header is invalid, or the file has another size than the header says.
+        UnsupportedError: the version of the format is not supported.
         UsageError: there is no tokenizer.
     """
     header, start = _read_header(path)
     places = _places(path, header, start)
     checked = read_tokenizer(tokenizer or find_tokenizer(path.parent, "tokenizer.bin"), header.vocab_size)
     pieces = checked.vocabulary.get_vocab_size(with_added_tokens=True)
-    if (
-        checked.path.suffix == ".bin" and pieces != header.vocab_size
-    ):  # llama2.c itself demands as many as the model has
+    # llama2.c itself requires as many pieces as the model has ids.
+    if checked.path.suffix == ".bin" and pieces != header.vocab_size:
         raise BundleError(
             f"{checked.path}: has {pieces} pieces for a vocabulary of {header.vocab_size}; "
             "it is truncated, or belongs to another model"
@@ -117,7 +116,7 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 
 def _read_header(path: Path) -> tuple[_Header, int]:
-    """The header and its size in bytes."""
+    """Return the header and its size in bytes."""
     size = file_bytes(path)
     if size < _V0_HEADER_BYTES:
         raise BundleError(f"{path}: {size} bytes are too few for the header of a llama2.c checkpoint")
@@ -164,7 +163,7 @@ def _check(path: Path, header: _Header) -> None:
         value, limit = getattr(header, field), limits.get(field, (1 << 31) - 1)
         if not 1 <= value <= limit:
             raise BundleError(
-                f"{path}: {field} must be 1 to {limit}, not {value}; this is no llama2.c checkpoint, or a damaged one"
+                f"{path}: {field} must be 1 to {limit}, not {value}; this is not a llama2.c checkpoint, or a damaged one"
             )
     if header.dim % (2 * header.heads):
         raise BundleError(f"{path}: dim {header.dim} does not divide into {header.heads} heads of an even width")
@@ -173,7 +172,7 @@ def _check(path: Path, header: _Header) -> None:
 
 
 def _blocks(header: _Header) -> Iterator[_Block]:
-    """The file's contents in order."""
+    """Yield the parts of the file in order."""
     dim, kv_dim, hidden = header.dim, header.head_dim * header.kv_heads, header.hidden_dim
     norms = dict.fromkeys((_ATTENTION_NORM, _MLP_NORM, _FINAL_NORM), (dim,))
     shapes: dict[str, tuple[int, ...]] = {
@@ -193,7 +192,7 @@ def _blocks(header: _Header) -> Iterator[_Block]:
 
 
 def _places(path: Path, header: _Header, start: int) -> dict[str, _Place]:
-    """Where each tensor lies; made only after the sizes have proved true."""
+    """Return the place of each tensor, after checking that the sizes match the file."""
     blocks = list(_blocks(header))
     for block in blocks:
         if block.group_size and math.prod(block.shape) % block.group_size:
@@ -206,7 +205,7 @@ def _places(path: Path, header: _Header, start: int) -> dict[str, _Place]:
     if needed != size:
         raise BundleError(
             f"{path}: the header ({header.layers} layers of {header.dim}, vocabulary {header.vocab_size}) "
-            f"describes {needed} bytes, but the file has {size}; it is truncated or damaged, or no llama2.c checkpoint"
+            f"describes {needed} bytes, but the file has {size}; it is truncated, damaged or not a llama2.c checkpoint"
         )
     places: dict[str, _Place] = {}
     at = start
@@ -236,7 +235,7 @@ def _load(path: Path, name: str, place: _Place) -> NDArray[Any]:
 
 
 def _config(header: _Header) -> dict[str, Any]:
-    """What ``config.json`` would say. llama2.c fixes the rotary base, the epsilon and the activation."""
+    """Return the equivalent ``config.json``. llama2.c fixes the rotary base, the epsilon and the activation."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,9 +1,9 @@
-"""Strict reading of one safetensors file.
+"""Read one safetensors file strictly.
 
 Layout: uint64 header length, that many bytes of JSON ({name: {dtype, shape, data_offsets}}), then the tensors, which
 must fill the rest of the file without holes or overlaps. Source: the format section of the safetensors README.
 
-The header is checked in full before any tensor is read, so that a lying one gets a message and no allocation.
+The whole header is checked before any tensor is read, so that an invalid header causes an error and no allocation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import TensorInfo
 from edgedec.quantize.readers.untrusted import file_bytes, parse_object, read_array, read_bytes, shown
 
-__all__ = ["Entry", "StoredTensor", "load_bytes", "load_entry", "read_entries"]
+__all__ = ["StoredTensor", "TensorEntry", "load_bytes", "load_entry", "read_entries"]
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_RANK = 8
-_NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # no path can be spelled with it
+_NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # excludes names that form a path
 _READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 _LOADED = {dtype.name: dtype for dtype in _READ.values()}
 _BITS = {
@@ -40,8 +40,8 @@ _BITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Where one tensor lies: ``offset`` counts bytes from the start of ``path``."""
+class TensorEntry:
+    """Place of one tensor: ``nbytes`` bytes from ``offset``, counted from the start of the file ``path``."""
 
     path: Path
     offset: int
@@ -49,12 +49,12 @@ class Entry:
     info: TensorInfo
 
 
-def read_entries(path: Path) -> dict[str, Entry]:
-    """The tensors of a safetensors file by name.
+def read_entries(path: Path) -> dict[str, TensorEntry]:
+    """Return the tensors of a safetensors file by name.
 
     Raises:
         BundleError: the file is truncated, or its header contradicts itself or the file.
-        UnsupportedError: a tensor has a type that the format did not have when this was written.
+        UnsupportedError: a tensor has an unknown type, which a newer version of the format may have added.
     """
     size = file_bytes(path)
     if size < 8:
@@ -62,7 +62,7 @@ def read_entries(path: Path) -> dict[str, Entry]:
     length = int.from_bytes(read_bytes(path, offset=0, count=8, what="the header length"), "little")
     if length > min(size - 8, _MAX_HEADER_BYTES):
         raise BundleError(
-            f"{path}: the header claims {length} bytes, of a file of {size} (and at most {_MAX_HEADER_BYTES})"
+            f"{path}: the header claims {length} bytes, but the file has {size} and the limit is {_MAX_HEADER_BYTES}"
         )
     try:
         text = read_bytes(path, offset=8, count=length, what="the header").decode("utf-8")
@@ -76,7 +76,7 @@ def read_entries(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def _entry(path: Path, name: str, fields: object, start: int) -> Entry:
+def _entry(path: Path, name: str, fields: object, start: int) -> TensorEntry:
     where = f"{path}: tensor {shown(name)}"
     if len(name) > 512 or not _NAME.fullmatch(name):
         raise BundleError(f"{where}: a name must be letters, digits and underscores joined by single dots or hyphens")
@@ -96,21 +96,21 @@ def _entry(path: Path, name: str, fields: object, start: int) -> Entry:
         raise BundleError(f"{where}: shape {shown(shape)} of {dtype} does not take the {nbytes} bytes of data_offsets")
     known = _READ.get(dtype)
     info = TensorInfo(shape=tuple(shape), dtype=known.name if known else dtype)
-    return Entry(path=path, offset=start + offsets[0], nbytes=nbytes, info=info)
+    return TensorEntry(path=path, offset=start + offsets[0], nbytes=nbytes, info=info)
 
 
 def _are_ints(value: Any, least: int) -> bool:
-    """Whether a JSON value is a list of integers in [least, 2^63); True and False are none."""
+    """Return whether a JSON value is a list of integers in [least, 2^63). True and False do not count as integers."""
     return isinstance(value, list) and all(type(item) is int and least <= item < 1 << 63 for item in value)
 
 
-def _check_filled(path: Path, entries: dict[str, Entry], start: int, size: int) -> None:
-    """Tensors must follow each other from ``start`` to the end of the file, each byte belonging to one."""
+def _check_filled(path: Path, entries: dict[str, TensorEntry], start: int, size: int) -> None:
+    """Check that the tensors follow each other from ``start`` to the end of the file, and that each byte belongs to one."""
     at = start
     for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
         if entry.offset + entry.nbytes > size:
             raise BundleError(
-                f"{path}: tensor {shown(name)} ends at byte {entry.offset + entry.nbytes}, but the file at {size}; "
+                f"{path}: tensor {shown(name)} ends at byte {entry.offset + entry.nbytes}, but the file ends at {size}; "
                 "it is truncated or damaged"
             )
         if entry.offset != at:
@@ -118,10 +118,10 @@ def _check_filled(path: Path, entries: dict[str, Entry], start: int, size: int) 
             raise BundleError(f"{path}: tensor {shown(name)} {problem} (it begins at {entry.offset}, not {at})")
         at += entry.nbytes
     if at != size:
-        raise BundleError(f"{path}: {size - at} bytes behind the last tensor belong to none")
+        raise BundleError(f"{path}: {size - at} bytes after the last tensor belong to no tensor")
 
 
-def _float_type(name: str, entry: Entry) -> np.dtype[Any]:
+def _float_type(name: str, entry: TensorEntry) -> np.dtype[Any]:
     dtype: np.dtype[Any] | None = _LOADED.get(entry.info.dtype)
     if dtype is None:
         raise UnsupportedError(
@@ -130,7 +130,7 @@ def _float_type(name: str, entry: Entry) -> np.dtype[Any]:
     return dtype
 
 
-def load_entry(name: str, entry: Entry) -> NDArray[Any]:
+def load_entry(name: str, entry: TensorEntry) -> NDArray[Any]:
     """Read one tensor.
 
     Raises:
@@ -142,10 +142,10 @@ def load_entry(name: str, entry: Entry) -> NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """A tensor that is read when it is called, or some rows of it when it is sliced. Raises what ``load_entry`` does."""
+    """A tensor in its file: a call reads all of it, a slice reads some rows. Both raise the errors of ``load_entry``."""
 
     name: str
-    entry: Entry
+    entry: TensorEntry
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ class StoredTensor:
         return load_entry(self.name, part)
 
 
-def load_bytes(name: str, entry: Entry) -> NDArray[np.uint8]:
+def load_bytes(name: str, entry: TensorEntry) -> NDArray[np.uint8]:
     """Read one tensor of type U8, which only packed formats hold.
 
     Raises:
@@ -179,7 +179,7 @@ def load_bytes(name: str, entry: Entry) -> NDArray[np.uint8]:
     return _load(name, entry, np.dtype(np.uint8))
 
 
-def _load(name: str, entry: Entry, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _load(name: str, entry: TensorEntry, dtype: np.dtype[Any]) -> NDArray[Any]:
     count = entry.nbytes // dtype.itemsize
     flat = read_array(entry.path, offset=entry.offset, count=count, dtype=dtype, what=f"tensor {name!r}")
     return flat.reshape(entry.info.shape)

@@ -1,4 +1,4 @@
-"""Reading files that nobody vouches for: limits before allocation, links that stay inside, one kind of error."""
+"""Read untrusted files: check limits before allocating memory, refuse links out of the folder, raise one kind of error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = [
     "shown",
 ]
 
-MAX_JSON_BYTES = 32 << 20  # the index of a 700 GB checkpoint has 9 MB; parsed objects take up to 30 times the text
+# Limit of a JSON file. The index of a 700 GB checkpoint has 9 MB, and parsed objects take up to 30 times the text.
+MAX_JSON_BYTES = 32 << 20
 
 _MAX_QUOTED = 300  # characters
 _REPR = reprlib.Repr()
@@ -36,17 +37,21 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """``repr`` for messages: short whatever the file holds, and one line, which an array's own is not."""
+    """Return the ``repr`` of a value for messages, shortened and on one line."""
     return " ".join(line.strip() for line in _REPR.repr(value).split("\n"))
 
 
 def printable(text: str) -> str:
-    """A library's own message about a file, which may quote it: short, one line, and nothing that a terminal obeys."""
+    """Return a library's message, which may quote a file, shortened and with control characters escaped."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:_MAX_QUOTED])
 
 
 def file_bytes(path: Path) -> int:
-    """Size of a regular file. Anything else (a pipe would block for ever) is a ``BundleError``."""
+    """Return the size of a regular file in bytes.
+
+    Raises:
+        BundleError: the file is missing, cannot be read, or is not regular (a pipe would block forever).
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -59,9 +64,9 @@ def file_bytes(path: Path) -> int:
 
 
 def member(folder: Path, name: str) -> Path | None:
-    """The file ``name`` of a checkpoint folder, or None if there is none.
+    """Return the path of the file ``name`` in a checkpoint folder, or None if it does not exist.
 
-    A link may not lead out of the folder, with one exception: the Hugging Face cache keeps the files of
+    A link must not lead out of the folder, with one exception: the Hugging Face cache keeps the files of
     ``snapshots/<revision>`` in ``blobs`` beside it.
 
     Raises:
@@ -80,14 +85,14 @@ def member(folder: Path, name: str) -> Path | None:
 
 
 def read_bytes(path: Path, *, offset: int, count: int, what: str) -> bytes:
-    """``count`` bytes at ``offset``. The caller has checked both against ``file_bytes``."""
+    """Read ``count`` bytes at ``offset``. The caller must have checked both against ``file_bytes``."""
     return read_array(path, offset=offset, count=count, dtype=np.dtype(np.uint8), what=what).tobytes()
 
 
 def read_array(path: Path, *, offset: int, count: int, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
-    """``count`` little-endian elements at ``offset``, as a flat array of their own.
+    """Read ``count`` little-endian elements at ``offset`` into a new flat array.
 
-    Plain reads, not a mapping: a file that shrinks meanwhile gives an error here and no SIGBUS later.
+    The file is read, not mapped, so that a file that shrinks meanwhile raises an error here instead of a SIGBUS later.
 
     Raises:
         BundleError: the file ends early or cannot be read, or memory runs out.
@@ -96,23 +101,27 @@ def read_array(path: Path, *, offset: int, count: int, dtype: np.dtype[Any], wha
         buffer = np.empty(count * dtype.itemsize, np.uint8)
         with path.open("rb") as file:
             file.seek(offset)
-            got = file.readinto(buffer.data)
+            count_read = file.readinto(buffer.data)
     except OSError as error:
         raise BundleError(f"{path}: {what} cannot be read: {error.strerror}") from None
     except MemoryError:
         raise BundleError(
-            f"{path}: {what} needs {count * dtype.itemsize} bytes of memory, more than there is"
+            f"{path}: {what} needs {count * dtype.itemsize} bytes of memory, more than is available"
         ) from None
-    if got != len(buffer):
-        raise BundleError(f"{path}: {what} ends after {got} of {len(buffer)} bytes; the file is truncated")
+    if count_read != len(buffer):
+        raise BundleError(f"{path}: {what} ends after {count_read} of {len(buffer)} bytes; the file is truncated")
     return buffer.view(dtype)
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """A whole UTF-8 file of at most ``limit_bytes``."""
+    """Read a whole UTF-8 file of at most ``limit_bytes``.
+
+    Raises:
+        BundleError: the file is larger, is not UTF-8, or cannot be read.
+    """
     size = file_bytes(path)
     if size > limit_bytes:
-        raise BundleError(f"{path} has {size} bytes; at most {limit_bytes} are read of such a file")
+        raise BundleError(f"{path} has {size} bytes; the limit for such a file is {limit_bytes}")
     try:
         return read_bytes(path, offset=0, count=size, what="the text").decode("utf-8")
     except UnicodeDecodeError as error:
@@ -120,19 +129,20 @@ def read_text(path: Path, limit_bytes: int) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A whole file that is one JSON object."""
+    """Read a file that holds one JSON object; see ``parse_object``."""
     return parse_object(read_text(path, MAX_JSON_BYTES), str(path))
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
-    """One JSON object, in which no key appears twice and every string is valid Unicode.
+    """Parse one JSON object.
 
     Raises:
-        BundleError: it is none, or is nested too deeply.
+        BundleError: the text is not a JSON object or is nested too deeply, a key appears twice, or a string is not valid
+            Unicode.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique)
-        # A lone surrogate, NaN or infinity would fail later, when written.
+        # A lone surrogate, NaN or infinity would cause an error later, when the value is written.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         raise BundleError(f"{what}: a string holds half a surrogate pair") from None

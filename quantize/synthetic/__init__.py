@@ -1,1 +1,1 @@
-"""These modules make bundles without a checkpoint: random weights of a given shape, and padded copies."""
+"""Make bundles without a checkpoint: random weights of a given shape, and padded copies of bundles."""

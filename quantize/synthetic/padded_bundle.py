@@ -1,21 +1,22 @@
-"""A small model inside a larger shape: the small one's logits to the last bit, at the larger one's cost.
+"""Pad a small model to a larger shape: it gives the small model's logits bit for bit, at the cost of the larger one.
 
-Stored codes and scales are padded, not weights: another quantization would find other scales. In each dimension what is
-kept stands first, and what is added never reaches it:
+Stored codes and scales are padded instead of weights, because another quantization would choose other scales. In each
+dimension the original elements come first, and the added elements never affect them:
 
 - The embedding's added columns are zeros, so the residual stream's added channels are zeros.
-- Of a matrix the added rows are zeros, which keeps the largest activation of a token what it was; the added columns are
-  random, for they meet zeros only.
-- A norm divides the same sum of squares by D channels instead of d. Gains times sqrt(d / D) and eps times d / D make up for
-  it, and lose no bit where D / d is a power of 4: then both are powers of 2.
-- Heads are added behind the model's own, with its head_dim and as many queries to a key. So rotation and scores stay.
-- Added layers follow the model's own. They are random, and what they add to the residual stream is scaled by 0.
-- Rows of the head past the vocabulary are random and as loud as the others: a run that forgets
-  ``tokens.size`` chooses one of them at nearly every token, and is found out.
+- The added rows of a matrix are zeros, so the largest activation of a token does not change. The added columns are random,
+  because they are multiplied by zeros only.
+- A norm divides the same sum of squares by D channels instead of d. Gains times sqrt(d / D) and eps times d / D compensate
+  for that, without losing a bit if D / d is a power of 4, because both factors are then powers of 2.
+- Heads are added after the model's own, with its head_dim and its number of queries per key. Rotation and scores therefore
+  do not change.
+- Added layers follow the model's own. They are random, and their output to the residual stream is scaled by 0.
+- Rows of the head past the vocabulary are random and as large as the others. A run that ignores ``tokens.size`` therefore
+  chooses one of them at nearly every token, which makes the mistake visible.
 
-Whether it is exact follows from the graph: see ``why_inexact``. It holds on the reference and on the CPU target with our
-kernels; the portable graph quantizes activations in blocks whose size depends on the width. How fast a kernel is does not
-depend on values, in this project's and in ONNX Runtime's.
+``why_inexact`` determines from the graph whether the padding is exact. The result holds on the reference and on the CPU
+target with edgedec's kernels; the portable graph quantizes activations in blocks whose size depends on the width. The speed
+of a kernel, of this project's and of ONNX Runtime's, does not depend on values.
 
 Source: derived here, from the definitions in edgedec/reference/float_profile.
 """
@@ -50,14 +51,15 @@ Parts = dict[str, Array]
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
-# Sums of squares are vectorized: lane by lane, then over the lanes. Zeros behind a multiple of this change no lane and no
-# order. NumPy has 8 lanes; of ONNX Runtime 1.31 all multiples of 16 held on AVX2, and AVX-512 has lanes of twice that.
+# Vectorized sums of squares add lane by lane and then over the lanes. Zeros after a multiple of this number of elements
+# change neither the lanes nor the order. NumPy has 8 lanes. In ONNX Runtime 1.31 every multiple of 16 was exact on AVX2, and
+# AVX-512 has twice as many lanes.
 _LANES = 32
 _LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
 
 def _sizes(graph: Graph) -> dict[str, int]:
-    """What ``SIZES`` are in a decoder's graph."""
+    """Return the values of ``SIZES`` in a decoder's graph."""
     operations = graph.operations
     vocab, hidden = next(graph.weights[op.weight].shape for op in operations if isinstance(op, Embed))
     widths = [graph.values[op.outputs[0]].shape[1] for op in operations if isinstance(op, GatedActivation)]
@@ -65,26 +67,26 @@ def _sizes(graph: Graph) -> dict[str, int]:
     return dict(zip(SIZES, (hidden, int(widths[0]), len(heads), heads[0], vocab), strict=True))
 
 
-def _larger_config(config: Mapping[str, Any], graph: Graph, wanted: Mapping[str, int]) -> dict[str, Any]:
-    """``config`` with the wanted sizes, and what has to follow them."""
+def _larger_config(config: Mapping[str, Any], graph: Graph, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return ``config`` with the larger ``sizes`` and the settings that depend on them."""
     present = _sizes(graph)
-    for key, value in wanted.items():
+    for key, value in sizes.items():
         if type(value) is not int or value < present[key]:
             raise UsageError(f"{key} must be an integer of at least the model's {present[key]}, not {value!r}")
     state = next(iter(graph.states.values()))
     shared = present["num_attention_heads"] // state.kv_heads
-    if wanted["num_attention_heads"] % shared:
+    if sizes["num_attention_heads"] % shared:
         raise UsageError(
-            f"num_attention_heads must be a multiple of {shared}, since so many heads of the model share a key/value "
-            f"head, not {wanted['num_attention_heads']}"
+            f"num_attention_heads must be a multiple of {shared}, the number of the model's heads that share a key/value "
+            f"head, not {sizes['num_attention_heads']}"
         )
     eps = next(op.eps for op in graph.operations if isinstance(op, RmsNorm))
     return {
         **config,
-        **wanted,
-        "num_key_value_heads": wanted["num_attention_heads"] // shared,
+        **sizes,
+        "num_key_value_heads": sizes["num_attention_heads"] // shared,
         "head_dim": state.head_dim,
-        "rms_norm_eps": eps * (present["hidden_size"] / wanted["hidden_size"]),
+        "rms_norm_eps": eps * (present["hidden_size"] / sizes["hidden_size"]),
     }
 
 
@@ -94,9 +96,9 @@ def _is_power_of_4(ratio: Fraction) -> bool:
 
 
 def why_inexact(graph: Graph, larger: Graph, schemes: Mapping[str, Scheme]) -> list[str]:
-    """Why padding ``graph`` to ``larger`` would change last bits of the logits; empty: it changes none.
+    """Return the reasons why padding ``graph`` to ``larger`` would change last bits of the logits; empty: it is exact.
 
-    ``schemes``: of the weights of ``graph``.
+    ``schemes`` holds the scheme of each weight of ``graph``.
     """
     reasons, growth = [], {}
     for op in graph.operations:
@@ -114,7 +116,7 @@ def why_inexact(graph: Graph, larger: Graph, schemes: Mapping[str, Scheme]) -> l
             )
         elif ratio > 1 and width % _LANES:
             reasons.append(
-                f"{op.name} has {width} channels, no multiple of {_LANES}: behind others, zeros change the order of a sum"
+                f"{op.name} has {width} channels, which is not a multiple of {_LANES}: added zeros change the order of a sum"
             )
     if len(growth) > 1:
         reasons.append(f"one rms_norm_eps serves norms that grow differently: {', '.join(growth.values())}")
@@ -127,7 +129,7 @@ def why_inexact(graph: Graph, larger: Graph, schemes: Mapping[str, Scheme]) -> l
     ]
     if floats:
         others = f" (and {len(floats) - 1} more)" if len(floats) > 1 else ""
-        reasons.append(f"{floats[0]}{others} is a float matrix: longer sums are rounded in another order")
+        reasons.append(f"{floats[0]}{others} is a float matrix, and longer sums are rounded in another order")
     return reasons
 
 
@@ -149,14 +151,14 @@ def pad_bundle(
     The head_dim, the number of heads that share a key/value head, the context, the tokenizer and ``tokens.size`` stay.
 
     Args:
-        seed: of the random codes; the same arguments give the same bytes.
-        exact: refuse sizes that would change a bit of the logits. If false they are written with a warning in the log.
-        progress: hears of each tensor, in parameters done and in all.
+        seed: seed of the random codes; the same arguments give the same bytes.
+        exact: refuse sizes that would change a bit of the logits. If false, such sizes cause a warning in the log.
+        progress: called after each tensor with its name, the parameters done and the total.
 
     Raises:
-        UsageError: a size is below the model's, sizes do not fit each other, or exactness is out of reach; says why.
+        UsageError: a size is below the model's, the sizes do not match each other, or ``exact`` cannot be satisfied.
         BundleError: ``source`` is damaged.
-        EdgedecError: the output cannot be written; nothing is left behind.
+        EdgedecError: the output cannot be written; no partial output remains.
     """
     sizes = (hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size)
     graph = build_graph(source.config)
@@ -164,7 +166,7 @@ def pad_bundle(
     for op in graph.operations:
         if (isinstance(op, Embed) and op.scale != 1) or (isinstance(op, RmsNorm) and op.offset):
             raise UnsupportedError(
-                f"{source.path} cannot be padded: {op.kind} {op.name} has constants that padding moves"
+                f"{source.path} cannot be padded: {op.kind} {op.name} has constants that padding would change"
             )
     config = _larger_config(source.config, graph, dict(zip(SIZES, sizes, strict=True)))
     try:
@@ -175,7 +177,7 @@ def pad_bundle(
     if reasons and exact:
         raise UsageError(
             f"{source.path} cannot be padded to these sizes bit for bit: {'; '.join(reasons)}. "
-            "Choose other sizes, or take exact=False for nearly the same logits"
+            "Choose other sizes, or set exact=False for nearly the same logits"
         )
     for reason in reasons:
         log.warning("%s: padded logits differ in last bits: %s", source.path, reason)
@@ -186,13 +188,13 @@ def pad_bundle(
             writer.add(name, *padding.padded(name))
             done += math.prod(spec.shape)
             progress(name, done, whole)
-        made = {"padded_from": source.sha256[:12], "exact": not reasons, "seed": seed}
+        origin = {"padded_from": source.sha256[:12], "exact": not reasons, "seed": seed}
         stated = {
             key: source.quantization[key] for key in ("method", "planes", "group_size") if key in source.quantization
         }
         writer.finish(
             config=config,
-            quantization=stated | made,
+            quantization=stated | origin,
             tokens=source.tokens,
             tokenizer_json=source.tokenizer_file.read_text("utf-8"),
             chat_template=source.chat_template,
@@ -219,16 +221,16 @@ class _Padding:
         }
 
     def _donor(self, name: str) -> str:
-        """The source's tensor that ``name`` holds, or in an added layer the one that it resembles."""
+        """Return the source's tensor that ``name`` extends, or in an added layer the tensor that it imitates."""
         return _LAYER.sub(lambda layer: str(int(layer[0]) % self.layers), name)
 
     def padded(self, name: str) -> tuple[Scheme, tuple[int, ...], Parts]:
-        """Scheme, shape and stored arrays of a tensor of the larger model."""
+        """Return scheme, shape and stored arrays of a tensor of the larger model."""
         shape, donor = self.larger.weights[name].shape, self.source.weight(self._donor(name))
         scheme = self.source.tensors[self._donor(name)].scheme
         if isinstance(donor, FloatWeight):
-            made = self._gain(donor.values, shape) if name in self.gains else self._float(name, donor.values, shape)
-            return FloatScheme(dtype=made.dtype.name), shape, {"values": made}
+            values = self._gain(donor.values, shape) if name in self.gains else self._float(name, donor.values, shape)
+            return FloatScheme(dtype=values.dtype.name), shape, {"values": values}
         if isinstance(scheme, TernaryScheme) and isinstance(donor, TernaryWeight):
             trits = self.rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
             self._keep(name, trits, donor.trits)
@@ -245,7 +247,7 @@ class _Padding:
         return name not in self.graph.weights
 
     def _keep(self, name: str, codes: NDArray[np.int8], kept: NDArray[np.int8]) -> None:
-        """Lay ``kept`` [..., out, in] into random ``codes`` [..., OUT, IN], and zeros where what is added would be seen."""
+        """Copy ``kept`` [..., out, in] into random ``codes`` [..., OUT, IN]; clear added codes that would have an effect."""
         if self._is_added(name):
             return
         outputs, inputs = kept.shape[-2:]
@@ -256,16 +258,16 @@ class _Padding:
             codes[..., outputs:, :] = 0
 
     def _scale(self, name: str, kept: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Added scales are as large as the others; 0 where an added layer writes to the residual stream."""
-        loud = np.abs(kept[kept != 0])
-        usual = loud.mean() if loud.size else np.float32(0)
+        """Return scales in which added ones have the mean size, or are 0 if an added layer writes to the residual stream."""
+        nonzero = np.abs(kept[kept != 0])
+        usual = nonzero.mean() if nonzero.size else np.float32(0)
         scale = np.full(shape, 0 if self._is_added(name) and name in self.to_residual else usual, np.float32)
         if not self._is_added(name):
             scale[tuple(slice(size) for size in kept.shape)] = kept
         return scale
 
     def _gain(self, values: Array, shape: tuple[int, ...]) -> Array:
-        """[d] -> [D], times sqrt(d / D); in the stored type if it holds the products, else in float32."""
+        """Extend gains [d] to [D], times sqrt(d / D), in the stored type if it represents the products, else in float32."""
         factor = np.float32(math.sqrt(len(values) / shape[0]))
         gain = np.full(shape, factor, np.float32)
         gain[: len(values)] = values.astype(np.float32) * factor
@@ -273,12 +275,12 @@ class _Padding:
         return narrow if np.array_equal(narrow.astype(np.float32), gain) else gain
 
     def _float(self, name: str, values: Array, shape: tuple[int, ...]) -> Array:
-        """A float matrix or a bias: zeros around what is kept; an added layer's matrices are random, its biases zeros."""
+        """Return a float matrix or bias padded with zeros. An added layer's matrices are random and its biases are zeros."""
         if self._is_added(name) and len(shape) == 2 and name not in self.to_residual:
             spread = values.astype(np.float32).std()
             noise: Array = (self.rng.standard_normal(shape, np.float32) * spread).astype(values.dtype)
             return noise
-        made = np.zeros(shape, values.dtype)
+        padded = np.zeros(shape, values.dtype)
         if not self._is_added(name):
-            made[tuple(slice(size) for size in values.shape)] = values
-        return made
+            padded[tuple(slice(size) for size in values.shape)] = values
+        return padded

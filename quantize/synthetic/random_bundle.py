@@ -1,4 +1,4 @@
-"""Random-weight bundles of real shapes: speed and memory depend on the shape alone."""
+"""Write bundles of real shapes with random weights, because speed and memory depend on the shape alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["SHAPES", "write_random_bundle"]
 
 _LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
 
-# Configurations of public checkpoints (their config.json). The BitNet models' sub-norms, 0.1 % of the time, are left out.
+# Configurations of public checkpoints, from their config.json. The BitNet models' sub-norms, which take 0.1 % of the time,
+# are left out.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "bitnet-0.73b": _LLAMA
     | {
@@ -61,7 +62,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 def _random_ternary(scheme: TernaryScheme, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     trits = rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
     sizes = scheme.parts(shape)["scale"].shape
-    # Each plane a third of the one before, as fitted planes are.
+    # Each plane has a third of the scale of the preceding one, as in fitted planes.
     weight = 3.0 ** -np.arange(scheme.planes).reshape(-1, 1, 1) if scheme.group_size else np.ones(1)
     scale = np.full(sizes, shape[1] ** -0.5) * weight * rng.uniform(0.8, 1.2, sizes)
     return {"codes": scheme.pack(trits), "scale": scale.astype(np.float32)}
@@ -82,12 +83,12 @@ def write_random_bundle(
     group_size: int = 0,
     seed: int = 0,
 ) -> None:
-    """A bundle with random codes, of a named shape or of a configuration: int8 head and embedding, int8 or ternary layers.
+    """Write a bundle with random codes for a named shape or a configuration.
 
-    The tokenizer is a placeholder of one token.
+    Head and embedding are int8, the layers int8 or ternary. The tokenizer is a placeholder of one token.
 
     Raises:
-        UsageError: unknown shape or method, or the path cannot be written.
+        UsageError: the shape or the method is unknown, or the path cannot be written.
     """
     if isinstance(shape, str):
         if shape not in SHAPES:

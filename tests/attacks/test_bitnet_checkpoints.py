@@ -67,7 +67,7 @@ _FLOAT = np.ones((70, 40), np.float32)
 
 OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     # --- tensors and scales that do not match
-    "scale missing": (contents({SCALE: None}), BundleError, rf"'{NAME}' is to be ternary but has no {SCALE}"),
+    "scale missing": (contents({SCALE: None}), BundleError, rf"'{NAME}' should be ternary but has no {SCALE}"),
     "scale without its weight": (contents({NAME: None}), BundleError, rf"'{SCALE}' is the scale of a weight that is m"),
     "scale of two values": (scale(1, 2, shape=(2,)), BundleError, rf"'{SCALE}' is \(2,\), it must be \(1,\); scales"),
     "scale of a matrix": (scale(1, shape=(1, 1)), BundleError, rf"'{SCALE}' is \(1, 1\), it must be \(1,\)"),
@@ -103,7 +103,7 @@ OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "a packed embedding": (
         contents({"model.embed_tokens.weight": np.zeros((4, 40), np.uint8)}),
         BundleError,
-        r"'model.embed_tokens.weight' is to be ternary but has no",
+        r"'model.embed_tokens.weight' should be ternary but has no",
     ),
     "a packed embedding with a scale": (
         contents(
@@ -113,22 +113,22 @@ OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
             }
         ),
         BundleError,
-        r"'model.embed_tokens.weight' is packed or scaled, but no linear that the configuration converts",
+        r"'model.embed_tokens.weight' is packed or scaled, but is not a linear that the configuration converts",
     ),
     "a scaled norm": (
         contents({"model.norm.weight_scale": np.ones(1, np.float32)}),
         BundleError,
-        r"'model.norm.weight' is packed or scaled, but no linear",
+        r"'model.norm.weight' is packed or scaled, but is not a linear",
     ),
     "a packed tensor of no model": (
         contents({"x.weight": np.zeros((4, 40), np.uint8), "x.weight_scale": np.ones(1, np.float32)}),
         BundleError,
-        r"'x.weight' is packed or scaled, but no linear",
+        r"'x.weight' is packed or scaled, but is not a linear",
     ),
     "packed, but to be kept": (
         settings_of(modules_to_not_convert=["lm_head", "gate_proj"]),
         BundleError,
-        r"gate_proj.weight' is packed or scaled, but no linear that the configuration converts",
+        r"gate_proj.weight' is packed or scaled, but is not a linear that the configuration converts",
     ),
     "packed, but online": (settings_of(quantization_mode="online"), BundleError, r"which quantization_mode online"),
     # --- quantization_config
@@ -152,18 +152,22 @@ OPENED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "modules a slow regular expression": (
         settings_of(modules_to_not_convert=["(m|m.*)*x"]),
         UnsupportedError,
-        r"modules_to_not_convert: '\(m\|m\.\*\)\*x' is no plain name",
+        r"modules_to_not_convert: '\(m\|m\.\*\)\*x' is not a plain module name",
     ),
-    "modules an empty name": (settings_of(modules_to_not_convert=[""]), UnsupportedError, r"'' is no plain name"),
+    "modules an empty name": (
+        settings_of(modules_to_not_convert=[""]),
+        UnsupportedError,
+        r"'' is not a plain module name",
+    ),
     "biases beside groups": (
         lambda folder: write(folder, model(group_size=32, mlp_bias=True), None, group_size=32, **OFFLINE),
         UnsupportedError,
-        r"down_proj.weight': a bias beside scales per group is not supported",
+        r"down_proj.weight': a bias together with scales per group is not supported",
     ),
     "a tied head made ternary": (
         settings_of(modules_to_not_convert=[], quantization_mode="online"),
         UnsupportedError,
-        r"leaves out lm_head, which is tied to the embedding",
+        r"does not list lm_head, which is tied to the embedding",
     ),
     # --- other keys of the configuration
     "family unknown": (config(model_type="mamba"), UnsupportedError, r"model_type 'mamba' is not supported"),
@@ -188,7 +192,7 @@ LOADED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "padding that holds values": (
         contents(codes(at=(17, 0), byte=0b01000000)),
         BundleError,
-        r"the rows behind the last one are not empty",
+        r"the rows after the last one are not empty",
     ),
     "scale zero": (scale(0), BundleError, rf"'{SCALE}': a scale must be positive and finite"),
     "scale negative": (scale(-1), BundleError, r"a scale must be positive and finite"),

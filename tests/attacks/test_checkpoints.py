@@ -226,12 +226,12 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "offsets past the end": (
         weights({"a": _tensor(shape=[4], offsets=[0, 16])}),
         BundleError,
-        r"tensor 'a' ends at byte \d+, but the file at \d+; it is truncated",
+        r"tensor 'a' ends at byte \d+, but the file ends at \d+; it is truncated",
     ),
     "offsets of 2^63": (
         weights({"a": _tensor(shape=[2], offsets=[_HUGE - 8, _HUGE])}),
         BundleError,
-        r"tensor 'a' ends at byte \d+, but the file at \d+",
+        r"tensor 'a' ends at byte \d+, but the file ends at \d+",
     ),
     "offsets backwards": (weights({"a": _tensor(offsets=[8, 0])}), BundleError, r"\[begin, end\], not \[8, 0\]"),
     "offsets negative": (weights({"a": _tensor(offsets=[-8, 0])}), BundleError, r"\[begin, end\], not \[-8, 0\]"),
@@ -254,7 +254,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "bytes behind the last tensor": (
         weights({"a": _tensor()}, bytes(9)),
         BundleError,
-        r"1 bytes behind the last tensor",
+        r"1 bytes after the last tensor",
     ),
     # --- shards
     "shard path climbs": (index({"a": "../model.safetensors"}), BundleError, r"'a' must be in a .safetensors file of"),
@@ -328,7 +328,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "chat templates without a default": (
         text("tokenizer_config.json", {"chat_template": [{"name": ["default"]}, 3, {}]}),
         UnsupportedError,
-        r"no chat template of the list is named default",
+        r'no chat template of the list is named "default"',
     ),
     "chat template not UTF-8": (text("chat_template.jinja", b"\xff"), BundleError, r"is not UTF-8 at byte 0"),
     "tokenizer not JSON": (text("tokenizer.json", b"{"), BundleError, r"tokenizer.json is not a usable tokenizer"),
@@ -372,7 +372,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         UnsupportedError,
         r"version 3 of llama2.c's format is unknown; 0, 1 and 2 are read",
     ),
-    "llama2.c file of zeros": (llama2c(bytes(1000)), BundleError, r"dim must be 1 to \d+, not 0; this is no llama2.c"),
+    "llama2.c file of zeros": (
+        llama2c(bytes(1000)),
+        BundleError,
+        r"dim must be 1 to \d+, not 0; this is not a llama2.c",
+    ),
     "llama2.c file of ones": (llama2c(b"\xff" * 1000), BundleError, r"dim must be 1 to \d+, not -1"),
     "dim 2^31 - 1": (llama2c(dim=(1 << 31) - 1), BundleError, r"dim 2147483647 does not divide into 2 heads"),
     "dim near 2^31": (llama2c(dim=(1 << 31) - 4), BundleError, r"describes \d{20,} bytes, but the file has"),
@@ -436,7 +440,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "piece longer than the longest": (
         pieces(tokenizer_bin(_SPECIAL, longest=5)),
         BundleError,
-        r"piece 2 must have 1 to 5 bytes, as the file says, not 6",
+        r"piece 2 must have 1 to 5 bytes, the size of the longest piece, not 6",
     ),
     "piece past the end": (
         pieces(tokenizer_bin(_SPECIAL, longest=500) + struct.pack("<fi", 0, 500) + b"abc"),
@@ -446,7 +450,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "piece of negative length": (
         pieces(tokenizer_bin(_SPECIAL) + struct.pack("<fi", 0, -1)),
         BundleError,
-        r"piece 3 must have 1 to 6 bytes, as the file says, not -1",
+        r"piece 3 must have 1 to 6 bytes, the size of the longest piece, not -1",
     ),
     "piece empty": (pieces(tokenizer_bin([*_SPECIAL, ("", -1.0)])), BundleError, r"piece 3 must have 1 to 6 bytes"),
     "piece cut off": (pieces(tokenizer_bin(_SPECIAL) + b"\0\0\0"), BundleError, r"piece 3 is cut off at byte"),

@@ -219,7 +219,10 @@ def test_a_full_disk_is_an_error(teacher: Path) -> None:
     )
     assert run.returncode == 1, run.stderr
     assert "edgedec: cannot write" in run.stderr
-    assert "out.run/checkpoint.pt: File too large (there was no previous checkpoint, so the same command begins" in run.stderr
+    assert (
+        "out.run/checkpoint.pt: File too large (there was no previous checkpoint, so the same command begins"
+        in run.stderr
+    )
     assert not any("partial" in path.name for path in Path("out.run").iterdir())
     assert distil(teacher, "-o", "out", *SHORT, *options)[0] == 0
 

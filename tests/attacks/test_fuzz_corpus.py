@@ -201,7 +201,7 @@ class _Panic(BaseException):
         (_refuse("FOLDER/model.gguf: " + "a" * 2000), "the message is too long"),
         (_refuse("FOLDER/model.gguf: \x1b[2J"), "the message holds what a terminal may obey"),
         (_refuse("FOLDER/model.gguf: two\nlines"), "the message holds what a terminal may obey"),
-        (_refuse("FOLDER/a: needs 9 bytes of memory, more than there is"), "memory was asked for before"),
+        (_refuse("FOLDER/a: needs 9 bytes of memory, more than is available"), "memory was asked for before"),
         (lambda folder: (folder / "x").write_bytes(b""), "the reader changed something: open .*x' for writing"),
         (lambda folder: (folder / "model.gguf").rename(folder / "y"), "the reader changed something: os.rename"),
         (lambda folder: bytearray(80 << 20) and None, "too much memory: 80 MB allocated"),

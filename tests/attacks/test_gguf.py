@@ -71,7 +71,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "only the magic": (
         b"GGUF",
         BundleError,
-        r"the version: 4 bytes are to be read from byte 4 on, but the file ends at 4",
+        r"the version needs 4 bytes from byte 4 on, but the file ends at 4",
     ),
     "version 1": (file_bytes([], [], version=1), UnsupportedError, r"version 1 of GGUF is not read; known: 2 and 3"),
     "version 0": (file_bytes([], [], version=0), UnsupportedError, r"version 0 of GGUF is not read"),
@@ -107,7 +107,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "string past the end": (
         entry("x", Raw(builder.STRING, struct.pack("<Q", 1 << 24))),
         BundleError,
-        r"metadata 'x': 16777216 bytes are to be read from byte \d+ on, but the file ends",
+        r"metadata 'x' needs 16777216 bytes from byte \d+ on, but the file ends",
     ),
     "truth value of 2": (entry("x", Raw(builder.BOOL, b"\2")), BundleError, r"metadata 'x' must be 0 or 1, not 2"),
     "truth values of 2": (entry("x", array(builder.BOOL, 1, b"\2")), BundleError, r"'x' holds a truth value that is"),
@@ -158,28 +158,28 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "dimensions whose product overflows": (
         with_tensor(sizes=(1 << 39, 1 << 39, 1 << 39)),
         BundleError,
-        r"tensor 'output_norm.weight' (overlaps|leaves a hole)|ends at byte \d{20,}, but the file at",
+        r"tensor 'output_norm.weight' (overlaps|leaves a hole)|ends at byte \d{20,}, but the file ends at",
     ),
     "type unknown to GGML": (with_tensor(kind=999), UnsupportedError, r"has GGML's type 999, which is not known"),
     "I2_S of rows that are no blocks": (
         with_tensor(kind=36),
         BundleError,
-        r"rows of 8, no multiple of I2_S's block of 64",
+        r"rows of 8, not a multiple of I2_S's block of 64",
     ),
     "I2_S of three dimensions": (
         with_tensor(kind=36, sizes=(64, 1, 1), data=bytes(48)),
         UnsupportedError,
-        r"is I2_S, and of shape \(1, 1, 64\); it must be a matrix of at most 1048576 rows and columns",
+        r"is I2_S and has the shape \(1, 1, 64\); it must be a matrix of at most 1048576 rows and columns",
     ),
     "I2_S that nothing tells apart": (
         with_tensor(kind=36, sizes=(128, 4), data=bytes(160)),
         UnsupportedError,
-        r"is I2_S, .*it has no layer whose gate, up and down would tell",
+        r"is I2_S, .*no layer has gate, up and down in I2_S",
     ),
     "rows that are no blocks": (
         with_tensor(kind=builder.Q8_0),
         BundleError,
-        r"rows of 8, no multiple of Q8_0's block of 32",
+        r"rows of 8, not a multiple of Q8_0's block of 32",
     ),
     "offset -32": (with_tensor(offset=_HUGE - 31), BundleError, r"leaves a hole before it"),
     "offset past the end": (with_tensor(offset=1 << 40), BundleError, r"leaves a hole before it"),
@@ -192,7 +192,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "cut off in the last tensor": (
         model()[:-40],
         BundleError,
-        r"ends at byte \d+, but the file at \d+; it is truncated",
+        r"ends at byte \d+, but the file ends at \d+; it is truncated",
     ),
     "alignment zero": (model(general__alignment=0), BundleError, r"must be a power of two from 8, not 0"),
     "alignment 33": (model(general__alignment=33), BundleError, r"must be a power of two from 8, not 33"),
@@ -316,9 +316,9 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "type of a token unknown": (
         model(tokenizer__ggml__token_type=[9] * 13),
         BundleError,
-        r"token_type holds 9, which is no type of a token",
+        r"token_type holds 9, which is not a token type",
     ),
-    "a byte that is none": (model(tokenizer__ggml__token_type=[6] * 13), BundleError, r"is said to be a byte"),
+    "a byte that is none": (model(tokenizer__ggml__token_type=[6] * 13), BundleError, r"has the type of a byte"),
     "begin token a string": (model(tokenizer__ggml__bos_token_id="1"), BundleError, r"must be a token id, not '1'"),
     "merges of no two": (
         model(tokenizer__ggml__model="gpt2", tokenizer__ggml__pre="gpt-2", tokenizer__ggml__merges=["a b", "ab"]),

@@ -55,11 +55,14 @@ CASES: dict[str, tuple[bytes, str]] = {
     "trie of four billion bytes": (charsmap(size=0xFFFFFFFC), r"a trie of 4294967292 bytes, of 1031 bytes in all"),
     "trie of half a unit": (charsmap(size=1022), r"a trie of 1022 bytes"),
     "trie without a unit": (charsmap(size=0), r"a trie of 0 bytes"),
-    "a trie of one unit": (struct.pack("<II", 4, 0) + b"\0", r"a unit of the trie leads out of it"),
-    "the root leads out": (charsmap({0: 1 << 18}), r"a unit of the trie leads out of it"),
-    "a leaf leads far out": (charsmap({104: 104 | 1 << 9 | 0x1FFFFF << 10}), r"a unit of the trie leads out of it"),
-    "a value behind the texts": (charsmap({118: _VALUE | 4}), r"a value of the trie is not where a text begins"),
-    "a value inside a character": (charsmap({118: _VALUE | 1}, texts="é\0".encode()), r"is not where a text begins"),
+    "a trie of one unit": (struct.pack("<II", 4, 0) + b"\0", r"a unit of the trie points outside the trie"),
+    "the root leads out": (charsmap({0: 1 << 18}), r"a unit of the trie points outside the trie"),
+    "a leaf leads far out": (
+        charsmap({104: 104 | 1 << 9 | 0x1FFFFF << 10}),
+        r"a unit of the trie points outside the trie",
+    ),
+    "a value behind the texts": (charsmap({118: _VALUE | 4}), r"a value of the trie is not the start of a text"),
+    "a value inside a character": (charsmap({118: _VALUE | 1}, texts="é\0".encode()), r"is not the start of a text"),
     "texts that are not UTF-8": (charsmap(texts=b"\xff\0"), r"can't decode byte 0xff"),
 }
 

@@ -1,1 +1,1 @@
-"""These modules write a bundle as a GGUF file."""
+"""Write a bundle as a GGUF file."""

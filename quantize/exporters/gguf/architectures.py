@@ -1,7 +1,7 @@
-"""What llama.cpp calls our models, the metadata that describes them, and a check that it would run the same model.
+"""Describe a model by llama.cpp's architecture and metadata, and check that llama.cpp would run the same model.
 
-The check reads the metadata back as ``readers.gguf_models`` does and compares the graphs: a setting that llama.cpp has no
-key for shows as an operation that is another.
+The check reads the metadata back with ``readers.gguf.models`` and compares the graphs. A setting for which llama.cpp has no
+key appears as an operation that differs.
 
 Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp for names, keys and what its graphs assume.
 """
@@ -26,16 +26,18 @@ from edgedec.quantize.exporters.gguf.file import F32, Value
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, architecture, configuration
 
-__all__ = ["Target", "check_same", "find_target", "metadata", "rope_factors"]
+__all__ = ["LlamaCppTarget", "check_same", "find_target", "metadata", "rope_factors"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """Members:
-    name: llama.cpp's, of the architecture.
-    neighbours: q's and k's rows lie as neighbours, not as halves of a head.
-    post_norms: there are norms behind attention and MLP.
-    gated_up: the gate's rows go before those of ``ffn_up``, in one matrix.
+class LlamaCppTarget:
+    """An architecture of llama.cpp that a model is exported to.
+
+    Members:
+        name: llama.cpp's name of the architecture.
+        neighbours: rotary pairs of q's and k's rows are neighbours, not halves of a head.
+        post_norms: there are norms after attention and MLP.
+        gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
     """
 
     name: str
@@ -45,30 +47,32 @@ class Target:
 
 
 _TARGETS = {
-    "llama": Target(name="llama", neighbours=True),
-    "mistral": Target(name="llama", neighbours=True),
-    "qwen2": Target(name="qwen2"),
-    "qwen3": Target(name="qwen3"),
-    "bitnet": Target(name="bitnet"),
-    "phi3": Target(name="phi3", gated_up=True),
-    "smollm3": Target(name="smollm3", neighbours=True),
-    "gemma": Target(name="gemma"),
-    "gemma2": Target(name="gemma2", post_norms=True),
-    "gemma3_text": Target(name="gemma3", post_norms=True),
+    "llama": LlamaCppTarget(name="llama", neighbours=True),
+    "mistral": LlamaCppTarget(name="llama", neighbours=True),
+    "qwen2": LlamaCppTarget(name="qwen2"),
+    "qwen3": LlamaCppTarget(name="qwen3"),
+    "bitnet": LlamaCppTarget(name="bitnet"),
+    "phi3": LlamaCppTarget(name="phi3", gated_up=True),
+    "smollm3": LlamaCppTarget(name="smollm3", neighbours=True),
+    "gemma": LlamaCppTarget(name="gemma"),
+    "gemma2": LlamaCppTarget(name="gemma2", post_norms=True),
+    "gemma3_text": LlamaCppTarget(name="gemma3", post_norms=True),
 }
-_THETAS = {"bitnet": 500000.0, "smollm3": 2000000.0, "gemma3_text": 1000000.0}  # where the configuration does not say
+_THETAS = {"bitnet": 500000.0, "smollm3": 2000000.0, "gemma3_text": 1000000.0}  # defaults if the configuration has none
 _LOCAL_THETA = 10000.0
 _LONG = ("longrope", "su")
-_PERIODS = {"gemma2": 2, "gemma3": 6}  # every how many layers one sees everything, where the file does not say
+_PERIODS = {"gemma2": 2, "gemma3": 6}  # llama.cpp's default distance, in layers, between layers with full attention
 
 
-def find_target(bundle: Bundle) -> Target:
-    """Raises:
-    UnsupportedError: llama.cpp has no such architecture, or rotates otherwise; says what.
+def find_target(bundle: Bundle) -> LlamaCppTarget:
+    """Return llama.cpp's architecture for a bundle.
+
+    Raises:
+        UnsupportedError: llama.cpp has no such architecture, or its activation or rotation differs.
     """
     config = bundle.config
-    found = _TARGETS.get(config["model_type"])
-    if found is None:
+    target = _TARGETS.get(config["model_type"])
+    if target is None:
         raise UnsupportedError(
             f"{bundle.path}: {config['model_type']} is not written as GGUF; known: {', '.join(_TARGETS)}"
         )
@@ -76,24 +80,24 @@ def find_target(bundle: Bundle) -> Target:
         raise UnsupportedError(
             f"{bundle.path}: llama.cpp's bitnet has silu, this model relu2; export it as safetensors, for bitnet.cpp"
         )
-    if not found.neighbours and config.get("rope_interleaved"):
+    if not target.neighbours and config.get("rope_interleaved"):
         raise UnsupportedError(
-            f"{bundle.path}: llama.cpp rotates halves of a {found.name}'s heads, this model neighbours"
+            f"{bundle.path}: llama.cpp rotates halves of a {target.name}'s heads, this model neighbours"
         )
-    return found
+    return target
 
 
 def metadata(bundle: Bundle, graph: Graph, name: str) -> dict[str, Value]:
-    """Of the model, without its vocabulary.
+    """Return the metadata of the model, without those of its vocabulary.
 
     Raises:
-        UnsupportedError: a scaling of the rotation that is not written.
+        UnsupportedError: GGUF cannot express the scaling of the rotation.
     """
     config = bundle.config
     attention = next(op for op in graph.operations if isinstance(op, Attention))
     state = graph.states[attention.state]
     turned = next((2 * len(op.inverse_frequencies) for op in graph.operations if isinstance(op, Rope)), state.head_dim)
-    found: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "vocab_size": config["vocab_size"],
         "context_length": config.get("max_position_embeddings") or 2048,
         "embedding_length": config["hidden_size"],
@@ -106,13 +110,13 @@ def metadata(bundle: Bundle, graph: Graph, name: str) -> dict[str, Value]:
         "attention.layer_norm_rms_epsilon": next(op.eps for op in graph.operations if isinstance(op, RmsNorm)),
         "rope.dimension_count": turned,
     }
-    found |= _windows(graph, name) | _caps(graph) | _rotation(bundle)
+    keys |= _windows(graph, name) | _caps(graph) | _rotation(bundle)
     front: dict[str, Value] = {
         "general.architecture": name,
         "general.name": bundle.path.stem,
         "general.quantization_version": 2,
     }
-    return front | {f"{name}.{key}": value for key, value in found.items()}
+    return front | {f"{name}.{key}": value for key, value in keys.items()}
 
 
 def _windows(graph: Graph, name: str) -> dict[str, Value]:
@@ -120,11 +124,11 @@ def _windows(graph: Graph, name: str) -> dict[str, Value]:
     sizes = {size for size in windows if size is not None}
     if not sizes:
         return {"attention.sliding_window": 0} if name == "phi3" else {}
-    found: dict[str, Value] = {"attention.sliding_window": max(sizes)}
+    keys: dict[str, Value] = {"attention.sliding_window": max(sizes)}
     period = next((at for at, size in enumerate(windows, 1) if size is None), None)
     if name in _PERIODS and period not in (None, _PERIODS[name]):
-        found["attention.sliding_window_pattern"] = period or 0
-    return found
+        keys["attention.sliding_window_pattern"] = period or 0
+    return keys
 
 
 def _caps(graph: Graph) -> dict[str, Value]:
@@ -136,9 +140,9 @@ def _caps(graph: Graph) -> dict[str, Value]:
 
 
 def _scaling(config: Mapping[str, Any], layers: str = "full") -> Mapping[str, Any]:
-    """Of all layers, or of those of a kind, where kinds rotate differently."""
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return found.get(f"{layers}_attention") or found
+    """Return the scaling of all layers, or of one kind of layers if the kinds rotate differently."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return scaling.get(f"{layers}_attention") or scaling
 
 
 def _kind(scaling: Mapping[str, Any]) -> Any:
@@ -149,21 +153,21 @@ def _rotation(bundle: Bundle) -> dict[str, Value]:
     config = bundle.config
     scaling = _scaling(config)
     kind, family = _kind(scaling), config["model_type"]
-    found: dict[str, Value] = {"rope.freq_base": _base(config, scaling)}
+    keys: dict[str, Value] = {"rope.freq_base": _base(config, scaling)}
     if kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
     elif kind in _LONG:
         original = config.get("original_max_position_embeddings") or scaling["original_max_position_embeddings"]
-        found["rope.scaling.original_context_length"] = original
-        found["rope.scaling.attn_factor"] = rotation(config, partial=True).magnitude
+        keys["rope.scaling.original_context_length"] = original
+        keys["rope.scaling.attn_factor"] = rotation(config, partial=True).magnitude
     elif kind not in ("default", "llama3", "dynamic"):
         raise UnsupportedError(
             f"{bundle.path}: rope scaling {kind!r} is not written as GGUF; known: linear, llama3, longrope"
         )
     if family == "gemma3_text":
         near = _scaling(config, "sliding").get("rope_theta") if "rope_parameters" in config else None
-        found["rope.freq_base_swa"] = float(near or config.get("rope_local_base_freq") or _LOCAL_THETA)
-    return found
+        keys["rope.freq_base_swa"] = float(near or config.get("rope_local_base_freq") or _LOCAL_THETA)
+    return keys
 
 
 def _base(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> float:
@@ -172,7 +176,7 @@ def _base(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> float:
 
 
 def rope_factors(config: Mapping[str, Any], graph: Graph) -> dict[str, NDArray[np.float32]]:
-    """By how much each pair is slowed, where that is no plain scaling; llama.cpp reads it as tensors."""
+    """Return the factors by which pairs rotate more slowly, as tensors of llama.cpp; empty if a plain scaling suffices."""
     scaling = _scaling(config)
     everywhere, short, long = ROPE_FACTORS
     if _kind(scaling) in _LONG:
@@ -194,49 +198,55 @@ def check_same(
     shapes: Mapping[str, tuple[int, ...]],
     factors: Mapping[str, NDArray[np.float32]],
 ) -> None:
-    """Raises:
-    UnsupportedError: llama.cpp would run another model; names the first operation that differs, and how.
+    """Check that llama.cpp would run the same model.
 
     Args:
-        described: the metadata that are to be written.
-        shapes: of the tensors that are to be written, by llama.cpp's names.
+        bundle: the bundle, for messages.
+        graph: graph of the model.
+        described: metadata that will be written.
+        shapes: shapes of the tensors that will be written, by llama.cpp's names.
+        factors: result of ``rope_factors``.
+
+    Raises:
+        UnsupportedError: llama.cpp would run another model; the message names the first operation that differs.
     """
     tensors = {
         name: GgufTensor(path=bundle.path, name=name, shape=shape, kind=F32, offset=0) for name, shape in shapes.items()
     }
     header = GgufHeader(path=bundle.path, metadata=dict(described), tensors=tensors)  # type: ignore[arg-type]
     theirs = build_graph(configuration(header, architecture(header), factors))
-    what = f"{bundle.path}: llama.cpp's {described['general.architecture']}"
+    model = f"{bundle.path}: llama.cpp's {described['general.architecture']}"
     others = {op.name: op for op in theirs.operations}
     if more := [name for name in others if name not in {op.name for op in graph.operations}]:
-        raise UnsupportedError(f"{what} cannot do without {others[more[0]].kind} {more[0]}, which this model has not")
+        raise UnsupportedError(f"{model} requires {others[more[0]].kind} {more[0]}, which this model does not have")
     for ours in graph.operations:
         if ours.name not in others:
-            raise UnsupportedError(f"{what} has no {ours.kind} {ours.name}, which this model has")
+            raise UnsupportedError(f"{model} has no {ours.kind} {ours.name}, which this model has")
         one, two = _facts(ours, graph), _facts(others[ours.name], theirs)
         for name in one:
             if not _close(one[name], two.get(name)):
                 raise UnsupportedError(
-                    f"{what} cannot express {ours.kind} {ours.name}: its {name} would be {two.get(name)}, not {one[name]}"
+                    f"{model} cannot express {ours.kind} {ours.name}: its {name} would be {two.get(name)}, not "
+                    f"{one[name]}"
                 )
 
 
 def _facts(op: Operation, graph: Graph) -> dict[str, Any]:
-    """What an operation computes, but for what the tensors bring: the order of rows, and 1 within a norm's weight."""
+    """Return the settings of an operation, without those that tensors express: the order of rows, and a norm's offset."""
     if isinstance(op, Rope):
         op = replace(op, layout="half")
     if isinstance(op, RmsNorm):
         op = replace(op, offset=0.0)
-    found = {field.name: getattr(op, field.name) for field in fields(op)}
+    facts = {field.name: getattr(op, field.name) for field in fields(op)}
     if isinstance(op, Attention):
         state = graph.states[op.state]
-        found |= {"window": state.window, "key/value heads": state.kv_heads, "head width": state.head_dim}
-    return found
+        facts |= {"window": state.window, "key/value heads": state.kv_heads, "head width": state.head_dim}
+    return facts
 
 
 def _close(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float | int):
-        return math.isclose(one, other, rel_tol=1e-6)  # what float32 keeps
+        return math.isclose(one, other, rel_tol=1e-6)  # precision of float32
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(_close(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)

@@ -1,8 +1,8 @@
-"""A bundle as llama.cpp's GGUF: the same codes and trits where GGML has a type for them, float16 where it has not.
+"""Write a bundle as llama.cpp's GGUF, with the same codes and trits if GGML has a type for them, otherwise as float16.
 
-Trits with one scale for each 256 columns become TQ2_0, int8 codes Q8_0. Only scales lose bits: GGML keeps them in float16.
-Trits that do not fit (several planes, smaller groups, rows that are no multiple of 256) and int8 rows that are no multiple
-of 32 become float16; of one plane the trits are still the same when they are read back.
+Trits with one scale for each 256 columns become TQ2_0, int8 codes become Q8_0. Only scales lose bits, because GGML stores
+them in float16. Other trits (several planes, smaller groups, rows that are not a multiple of 256) and int8 rows that are
+not a multiple of 32 become float16; the trits of a single plane are still the same when they are read back.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.gguf.architectures import Target, check_same, find_target, metadata, rope_factors
+from edgedec.quantize.exporters.gguf.architectures import (
+    LlamaCppTarget,
+    check_same,
+    find_target,
+    metadata,
+    rope_factors,
+)
 from edgedec.quantize.exporters.gguf.file import (
     BF16,
     F16,
     F32,
     Q8_0,
     TQ2_0,
-    PlannedTensor,
+    PlannedGgufTensor,
     q8_0,
     tq2_0,
     write_gguf,
@@ -51,11 +57,11 @@ _ROWS_AT_ONCE = 2048
 
 
 def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> dict[str, int]:
-    """Write ``bundle`` as one GGUF file, whole or not at all; how many tensors have each of GGML's types.
+    """Write ``bundle`` as one GGUF file, completely or not at all, and return the number of tensors of each GGML type.
 
     Raises:
-        UnsupportedError: llama.cpp or GGML cannot express the model, or its tokenizer; says what.
-        EdgedecError: the disk is full, or there is no permission.
+        UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, which the message names.
+        EdgedecError: the disk is full, or permission is denied.
     """
     config = bundle.config
     graph = build_graph(config)
@@ -70,7 +76,7 @@ def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> d
         if names != (left_out,)
     ]
     for name, values in factors.items():
-        tensors.append(PlannedTensor(name=name, shape=values.shape, kind=F32, make=partial(np.atleast_2d, values)))
+        tensors.append(PlannedGgufTensor(name=name, shape=values.shape, kind=F32, make=partial(np.atleast_2d, values)))
     described = metadata(bundle, graph, target.name)
     same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
     check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
@@ -78,18 +84,20 @@ def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> d
     return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 
-def _stored_together(graph: Graph, target: Target) -> list[tuple[str, ...]]:
-    """Our tensors, those in one entry that llama.cpp wants as one, the rows of the first in front."""
-    found: list[tuple[str, ...]] = []
+def _stored_together(graph: Graph, target: LlamaCppTarget) -> list[tuple[str, ...]]:
+    """Return the names of tensors, grouped by the tensor of llama.cpp that holds their rows one after the other."""
+    groups: list[tuple[str, ...]] = []
     for name in graph.weights:
         if target.gated_up and ".gate_proj." in name:
-            found.append((name, name.replace(".gate_proj.", ".up_proj.")))
+            groups.append((name, name.replace(".gate_proj.", ".up_proj.")))
         elif not (target.gated_up and ".up_proj." in name):
-            found.append((name,))
-    return found
+            groups.append((name,))
+    return groups
 
 
-def _planned(bundle: Bundle, graph: Graph, target: Target, names: tuple[str, ...], rows: _Rows) -> PlannedTensor:
+def _planned(
+    bundle: Bundle, graph: Graph, target: LlamaCppTarget, names: tuple[str, ...], rows: _Rows
+) -> PlannedGgufTensor:
     kinds = {_kind(bundle, name) for name in names}
     kind = kinds.pop() if len(kinds) == 1 else F16
     shapes = [graph.weights[name].shape for name in names]
@@ -98,7 +106,7 @@ def _planned(bundle: Bundle, graph: Graph, target: Target, names: tuple[str, ...
         parts = [_bytes(bundle, name, kind, rows) for name in names]
         return parts[0] if len(parts) == 1 else np.concatenate([part.reshape(len(part), -1) for part in parts])
 
-    return PlannedTensor(
+    return PlannedGgufTensor(
         name=gguf_name(names[-1], post_norms=target.post_norms),
         shape=(sum(shape[0] for shape in shapes), *shapes[0][1:]),
         kind=kind,
@@ -107,18 +115,18 @@ def _planned(bundle: Bundle, graph: Graph, target: Target, names: tuple[str, ...
 
 
 class _Rows:
-    """The order of q's and k's rows: llama.cpp rotates neighbours, Hugging Face's layout the halves of a head."""
+    """Arranges rows of q and k for llama.cpp, which rotates neighbours where Hugging Face's layout rotates halves."""
 
     def __init__(self, graph: Graph, moved: bool) -> None:
         self._dim, self._moved = next(iter(graph.states.values())).head_dim, moved
         self._offsets = {op.weight: op.offset for op in graph.operations if isinstance(op, RmsNorm)}
 
     def shifted(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Norms as llama.cpp wants them, what is added to their weight within it."""
+        """Return a norm's weight for llama.cpp, which includes the offset."""
         return values + np.float32(self._offsets[name]) if self._offsets.get(name) else values
 
     def arranged(self, name: str, stored: Array) -> Array:
-        """``stored`` [rows, ...] as llama.cpp wants it."""
+        """Return ``stored`` [rows, ...] in llama.cpp's order of rows."""
         if not self._moved or not _ROTATED.fullmatch(name):
             return stored
         halves = stored.reshape(-1, 2, self._dim // 2, *stored.shape[1:])
@@ -138,7 +146,7 @@ def _kind(bundle: Bundle, name: str) -> Kind:
 
 
 def _trit_scales(weight: TernaryWeight) -> NDArray[np.float32] | None:
-    """Scales [out or 1, blocks or 1] of TQ2_0's blocks; None: they have several."""
+    """Return the scales [out or 1, blocks or 1] of TQ2_0's blocks, or None if a block has several scales."""
     planes, _, inputs = weight.trits.shape
     if planes > 1 or inputs % _BLOCK:
         return None
@@ -149,7 +157,7 @@ def _trit_scales(weight: TernaryWeight) -> NDArray[np.float32] | None:
 
 
 def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
-    """A tensor as the file holds it."""
+    """Return the bytes of a tensor in the file."""
     weight: Weight = bundle.weight(name)
     if kind is TQ2_0:
         assert isinstance(weight, TernaryWeight)
@@ -177,10 +185,10 @@ def _halved(name: str, values: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _head_of_bitnet(bundle: Bundle, graph: Graph) -> str | None:
-    """The head, which llama.cpp's bitnet does not have: its embedding serves. None: they are one tensor already.
+    """Return the name of the head, which llama.cpp's bitnet replaces by the embedding, or None if they are one tensor.
 
     Raises:
-        UnsupportedError: they are different matrices.
+        UnsupportedError: head and embedding are different matrices.
     """
     head = graph.operations[-1].weight_names[0]
     embedding = next(op.weight for op in graph.operations if isinstance(op, Embed))
@@ -198,6 +206,7 @@ def _head_of_bitnet(bundle: Bundle, graph: Graph) -> str | None:
             same = np.array_equal(rows, other.dense()[some])
         if not same:
             raise UnsupportedError(
-                f"{bundle.path}: llama.cpp's bitnet has no head but the embedding; this one has both"
+                f"{bundle.path}: llama.cpp's bitnet uses its embedding as the head, and this model has a head of its own; "
+                "export it as safetensors"
             )
     return head

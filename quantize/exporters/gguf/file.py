@@ -1,4 +1,4 @@
-"""Writing GGUF: the header, and GGML's blocks of codes that edgedec has already.
+"""Write GGUF files: the header, and GGML's blocks of the codes that a bundle holds.
 
 Source: docs/gguf.md of ggml; ``block_tq2_0`` and ``block_q8_0`` of its ggml-common.h.
 """
@@ -19,20 +19,20 @@ from edgedec.errors import UnsupportedError
 from edgedec.progress import Progress, silent
 from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
 
-__all__ = ["BF16", "F16", "F32", "Q8_0", "TQ2_0", "PlannedTensor", "Value", "q8_0", "tq2_0", "write_gguf"]
+__all__ = ["BF16", "F16", "F32", "Q8_0", "TQ2_0", "PlannedGgufTensor", "Value", "q8_0", "tq2_0", "write_gguf"]
 
 Array = NDArray[Any]
 Value = str | int | float | bool | Sequence[str] | Sequence[float] | Sequence[int]
 
 F32, F16, BF16, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 8, 35))
-_ALIGNMENT = 32  # of tensors, unless the file says otherwise
+_ALIGNMENT = 32  # default alignment of tensors in bytes
 _MAGIC, _VERSION = b"GGUF", 3
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedTensor:
-    """``make`` gives the tensor's bytes, uint8 [rows, bytes of a row], when its turn comes."""
+class PlannedGgufTensor:
+    """A tensor to write. ``make`` returns its bytes, uint8 [rows, bytes of a row], when it is written."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class PlannedTensor:
 
 
 def _scales(name: str, values: Array, blocks: int) -> Array:
-    """float32 [rows or 1, blocks or 1] -> the float16 of every block: uint8 [rows or 1, blocks, 2]."""
+    """Convert scales float32 [rows or 1, blocks or 1] to the float16 of every block, uint8 [rows or 1, blocks, 2]."""
     with np.errstate(over="ignore"):
         half = np.broadcast_to(values.astype("<f2"), (len(values), blocks))
     if not np.isfinite(half).all():
@@ -52,7 +52,7 @@ def _scales(name: str, values: Array, blocks: int) -> Array:
 
 
 def q8_0(name: str, codes: NDArray[np.int8], scale: NDArray[np.float32]) -> Array:
-    """codes int8 [out, in], scale float32 [out] -> uint8 [out, bytes]: blocks of a scale and 32 codes."""
+    """Return Q8_0's blocks of a scale and 32 codes, uint8 [out, bytes], for codes int8 [out, in], scale float32 [out]."""
     outputs, inputs = codes.shape
     blocks = np.empty((outputs, inputs // 32, 34), np.uint8)
     blocks[..., :2] = _scales(name, scale[:, None], inputs // 32)
@@ -61,9 +61,10 @@ def q8_0(name: str, codes: NDArray[np.int8], scale: NDArray[np.float32]) -> Arra
 
 
 def tq2_0(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32]) -> Array:
-    """trits int8 [out, in], scale float32 [out or 1, in / 256 or 1] -> uint8 [out, bytes]: blocks of codes and a scale.
+    """Return TQ2_0's blocks of codes and a scale, uint8 [out, bytes].
 
-    A code is trit + 1. Byte m of a half block of 32 bytes holds those of columns m, m + 32, m + 64 and m + 96, lowest first.
+    The arguments are trits int8 [out, in] and scale float32 [out or 1, in / 256 or 1]. A code is trit + 1. Byte m of a half
+    block of 32 bytes holds the codes of columns m, m + 32, m + 64 and m + 96 from its lowest bits upwards.
     """
     outputs, inputs = trits.shape
     blocks = np.empty((outputs, inputs // 256, 66), np.uint8)
@@ -84,7 +85,7 @@ def _number(value: float) -> bytes:
 
 
 def _value(value: Value) -> tuple[int, bytes]:
-    """GGUF's number of the type, and the bytes. Numbers of an array are signed, others are not."""
+    """Return GGUF's number of the type, and the bytes. Integers in an array are signed, other integers are unsigned."""
     if isinstance(value, str):
         return _STRING, _string(value)
     if isinstance(value, bool):
@@ -99,8 +100,8 @@ def _value(value: Value) -> tuple[int, bytes]:
     return _ARRAY, struct.pack("<IQ", kind, len(value)) + elements
 
 
-def _header(metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> bytes:
-    """Up to the first tensor. Sizes are listed from the innermost outwards."""
+def _header(metadata: Mapping[str, Value], tensors: Sequence[PlannedGgufTensor]) -> bytes:
+    """Return the bytes before the first tensor. The sizes of a tensor are listed from the innermost outwards."""
     parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         number, data = _value(value)
@@ -116,12 +117,12 @@ def _header(metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> 
 
 
 def write_gguf(
-    path: Path, metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor], progress: Progress = silent
+    path: Path, metadata: Mapping[str, Value], tensors: Sequence[PlannedGgufTensor], progress: Progress = silent
 ) -> None:
-    """Write ``path``, whole or not at all, one tensor in memory at a time.
+    """Write ``path``, completely or not at all, with one tensor in memory at a time.
 
     Raises:
-        EdgedecError: the disk is full, or there is no permission; nothing is left behind.
+        EdgedecError: the disk is full, or permission is denied; no partial output remains.
     """
     with new_file(path) as partial, partial.open("wb") as file:
         file.write(_header(metadata, tensors))

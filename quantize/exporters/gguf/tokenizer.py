@@ -1,4 +1,4 @@
-"""A ``tokenizer.json`` as GGUF's vocabulary: the inverse of ``readers.gguf_tokenizer``.
+"""Convert a ``tokenizer.json`` to GGUF's vocabulary, the inverse of ``readers.gguf.tokenizer``.
 
 Source: docs/gguf.md of ggml; ``llama-vocab.cpp`` of llama.cpp.
 """
@@ -24,10 +24,10 @@ _UNDERLINE = "\u2581"
 
 
 def vocabulary(bundle: Bundle) -> dict[str, Value]:
-    """The ``tokenizer.*`` metadata of a bundle; ids without a token are padding.
+    """Return the ``tokenizer.*`` metadata of a bundle; ids without a token are padding.
 
     Raises:
-        UnsupportedError: a tokenizer that llama.cpp has no kind for.
+        UnsupportedError: llama.cpp has no kind for the tokenizer.
     """
     tree: dict[str, Any] = json.loads(bundle.tokenizer_file.read_bytes())
     model = tree["model"]
@@ -37,27 +37,27 @@ def vocabulary(bundle: Bundle) -> dict[str, Value]:
     by_pieces = cut is None and (bool(model.get("byte_fallback")) or tree.get("normalizer") is not None)
     if cut is None and not by_pieces:
         raise UnsupportedError(
-            f"{bundle.path}: llama.cpp has no name for how its tokenizer cuts texts; known: {', '.join(CUTS)}"
+            f"{bundle.path}: llama.cpp has no name for the way its tokenizer splits texts; known: {', '.join(CUTS)}"
         )
     tokens, kinds = _tokens(bundle.config["vocab_size"], tree, by_pieces)
     merges = [tuple(merge) if isinstance(merge, list) else tuple(merge.split(" ", 1)) for merge in model["merges"]]
-    found: dict[str, Value] = {f"{_AT}model": "llama" if by_pieces else "gpt2", f"{_AT}pre": cut or "default"}
-    found[f"{_AT}tokens"] = tokens
+    keys: dict[str, Value] = {f"{_AT}model": "llama" if by_pieces else "gpt2", f"{_AT}pre": cut or "default"}
+    keys[f"{_AT}tokens"] = tokens
     if by_pieces:
         unknown = model["vocab"].get(model.get("unk_token") or "")
         if unknown is not None:
             kinds[unknown] = PieceKind.UNKNOWN
-            found[f"{_AT}unknown_token_id"] = int(unknown)
-        found[f"{_AT}scores"] = _scores(tokens, merges)
-        found[f"{_AT}add_space_prefix"] = "Prepend" in json.dumps(tree.get("normalizer"))
+            keys[f"{_AT}unknown_token_id"] = int(unknown)
+        keys[f"{_AT}scores"] = _scores(tokens, merges)
+        keys[f"{_AT}add_space_prefix"] = "Prepend" in json.dumps(tree.get("normalizer"))
     else:
-        found[f"{_AT}merges"] = [" ".join(merge) for merge in merges]
-    found[f"{_AT}token_type"] = [int(kind) for kind in kinds]
-    return found | _special(bundle, tree)
+        keys[f"{_AT}merges"] = [" ".join(merge) for merge in merges]
+    keys[f"{_AT}token_type"] = [int(kind) for kind in kinds]
+    return keys | _special(bundle, tree)
 
 
 def _tokens(count: int, tree: Mapping[str, Any], by_pieces: bool) -> tuple[list[str], list[PieceKind]]:
-    """Text and kind of each of ``count`` ids."""
+    """Return text and kind of each of ``count`` ids."""
     tokens, kinds = [f"[PAD{at}]" for at in range(count)], [PieceKind.UNUSED] * count
     for text, at in tree["model"]["vocab"].items():
         tokens[at], kinds[at] = text, PieceKind.NORMAL
@@ -71,20 +71,20 @@ def _tokens(count: int, tree: Mapping[str, Any], by_pieces: bool) -> tuple[list[
 
 
 def _cut(tree: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for the way that texts are cut."""
-    ignored = {"trim_offsets"}  # says nothing of tokens
+    """Return llama.cpp's name for the way that texts are split, or None if it has none."""
+    ignored = {"trim_offsets"}  # does not affect tokens
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items() if key not in ignored}
         return [plain(item) for item in value] if isinstance(value, list) else value
 
-    wanted = plain(tree.get("pre_tokenizer"))
-    return next((name for name, cut in CUTS.items() if plain(dict(cut)) == wanted), None)
+    pre_tokenizer = plain(tree.get("pre_tokenizer"))
+    return next((name for name, cut in CUTS.items() if plain(dict(cut)) == pre_tokenizer), None)
 
 
 def _scores(tokens: list[str], merges: list[tuple[str, ...]]) -> list[float]:
-    """Earlier joins score more; pieces that nothing joins have the least."""
+    """Return the scores of tokens: earlier merges have higher scores, and tokens without a merge the lowest."""
     place: dict[str, int] = {}
     for at, merge in enumerate(merges):
         place.setdefault("".join(merge).replace(" ", _UNDERLINE), at)
@@ -93,16 +93,16 @@ def _scores(tokens: list[str], merges: list[tuple[str, ...]]) -> list[float]:
 
 def _special(bundle: Bundle, tree: Mapping[str, Any]) -> dict[str, Value]:
     single = (tree.get("post_processor") or {}).get("single") or []
-    found: dict[str, Value] = {
+    keys: dict[str, Value] = {
         f"{_AT}add_bos_token": bool(single) and "SpecialToken" in single[0],
         f"{_AT}add_eos_token": bool(single) and "SpecialToken" in single[-1],
     }
     if bundle.tokens.bos is not None:
-        found[f"{_AT}bos_token_id"] = bundle.tokens.bos
+        keys[f"{_AT}bos_token_id"] = bundle.tokens.bos
     if bundle.tokens.eos:
-        found[f"{_AT}eos_token_id"] = bundle.tokens.eos[0]
+        keys[f"{_AT}eos_token_id"] = bundle.tokens.eos[0]
         if len(bundle.tokens.eos) > 1:
-            found[f"{_AT}eot_token_id"] = bundle.tokens.eos[1]
+            keys[f"{_AT}eot_token_id"] = bundle.tokens.eos[1]
     if bundle.chat_template is not None:
-        found["tokenizer.chat_template"] = bundle.chat_template
-    return found
+        keys["tokenizer.chat_template"] = bundle.chat_template
+    return keys

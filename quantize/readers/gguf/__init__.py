@@ -1,1 +1,1 @@
-"""These modules read GGUF checkpoints."""
+"""Read GGUF checkpoints."""

@@ -1,8 +1,8 @@
-"""GGML's types of tensors: how many bytes a row takes, and what values its blocks stand for.
+"""Decode GGML's tensor types: their sizes in bytes and the values of their blocks.
 
-Decoded here: F32, F16, BF16, Q8_0, Q4_0, TQ1_0, TQ2_0. Others go through the ``gguf`` package, if it is installed, but for
-bitnet.cpp's I2_S, of whose number GGML knows no more: see ``gguf_i2s``.
-A tensor is decoded some rows at a time: besides the result there is never more than a few MB.
+This module decodes F32, F16, BF16, Q8_0, Q4_0, TQ1_0 and TQ2_0. Other types are decoded by the ``gguf`` package if it is
+installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see ``i2s``. A tensor is decoded some
+rows at a time, which takes at most a few MB in addition to the result.
 
 Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
 """
@@ -35,7 +35,10 @@ _POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A type of GGML: its number there, ``block_bytes`` for each ``block`` values along a row, ``tail_bytes`` behind all."""
+    """A type of GGML with its number.
+
+    A row takes ``block_bytes`` for each ``block`` values, and the tensor ends with ``tail_bytes``.
+    """
 
     number: int
     name: str
@@ -104,7 +107,7 @@ _FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_d
 
 
 def _halves(blocks: U8, at: int) -> F32:
-    """The float16 at byte ``at`` of each block: float32 [rows, blocks, 1]."""
+    """Return the float16 at byte ``at`` of each block as float32 [rows, blocks, 1]."""
     return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2").astype(np.float32)
 
 
@@ -114,14 +117,14 @@ def _q8_0(blocks: U8) -> F32:
 
 
 def _q4_0(blocks: U8) -> F32:
-    """Byte j holds the codes of columns j (low half) and j + 16, each plus 8."""
+    """Decode Q4_0: byte j holds the codes of columns j (low half) and j + 16, each plus 8."""
     codes = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1).view(np.int8) - np.int8(8)
     values: F32 = _halves(blocks, 0) * codes
     return values
 
 
 def _tq2_0(blocks: U8) -> F32:
-    """Byte m of each 32 holds columns m, m + 32, m + 64 and m + 96, two bits each from the lowest, as trit + 1."""
+    """Decode TQ2_0: byte m of each 32 holds columns m, m + 32, m + 64 and m + 96 as trit + 1, two bits each."""
     four = blocks[..., :64].reshape(*blocks.shape[:-1], 2, 1, 32)
     codes = four >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3
     if (codes == 3).any():
@@ -132,13 +135,13 @@ def _tq2_0(blocks: U8) -> F32:
 
 
 def _tq1_0(blocks: U8) -> F32:
-    """Digit n of a byte, from the highest of five, is ((byte * 3^n mod 256) * 3) >> 8.
+    """Decode TQ1_0: digit n of a byte, from the highest of five, is ((byte * 3^n mod 256) * 3) >> 8.
 
-    32 bytes hold five rows of 32 columns, 16 bytes five of 16, the last 4 four of 4.
+    The first 32 bytes hold five rows of 32 columns, the next 16 bytes five rows of 16, the last 4 bytes four rows of 4.
     """
     parts = []
     for start, width, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
-        some = blocks[..., None, start : start + width] * _POWERS[:digits, None]  # wraps
+        some = blocks[..., None, start : start + width] * _POWERS[:digits, None]  # wraps around
         parts.append((some.astype(np.uint16) * 3 >> 8).reshape(*blocks.shape[:-1], -1))
     trits = np.concatenate(parts, axis=-1).astype(np.int8) - np.int8(1)
     values: F32 = _halves(blocks, 52) * trits
@@ -150,7 +153,7 @@ _SCALE_AT = {"TQ1_0": 52, "TQ2_0": 64}
 
 
 def _by_package(kind: Kind, where: str) -> Callable[[U8], F32]:
-    """Decodes with the ``gguf`` package, which has all types of models."""
+    """Return a decoder that uses the ``gguf`` package, which supports all types that models use."""
     try:
         quants: Any = importlib.import_module("gguf.quants")
         types: Any = importlib.import_module("gguf").GGMLQuantizationType
@@ -163,23 +166,23 @@ def _by_package(kind: Kind, where: str) -> Callable[[U8], F32]:
     def decoded(blocks: U8) -> F32:
         try:
             with np.errstate(all="ignore"):
-                found = quants.dequantize(blocks.reshape(len(blocks), -1), types(kind.number))
+                array = quants.dequantize(blocks.reshape(len(blocks), -1), types(kind.number))
         except (NotImplementedError, ValueError) as error:
             raise UnsupportedError(f"{kind.name} cannot be decoded ({error}); save the model as F16 or Q8_0") from None
-        values: F32 = np.asarray(found, np.float32)
+        values: F32 = np.asarray(array, np.float32)
         return values
 
     return decoded
 
 
 def decode(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A tensor of ``shape``, whose last dimension runs along rows: float32, or the file's own float16 or bfloat16.
+    """Decode a tensor of ``shape``, whose last dimension runs along rows, to float32, or its own float16 or bfloat16.
 
-    ``where`` names the tensor in messages. The caller has checked that the file holds it.
+    ``where`` names the tensor in messages. The caller must have checked that the file holds the tensor.
 
     Raises:
-        BundleError: the file has shrunk, or a block is impossible.
-        UnsupportedError: a type that cannot be decoded.
+        BundleError: the file has shrunk, or a block is invalid.
+        UnsupportedError: the type cannot be decoded.
     """
     if kind.name in _FLOATS:
         flat = read_array(path, offset=offset, count=math.prod(shape), dtype=_FLOATS[kind.name], what=where)
@@ -190,10 +193,12 @@ def decode(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ..
     try:
         values = np.empty((rows, columns), np.float32)
     except MemoryError:
-        raise BundleError(f"{path}: {where} needs {rows * columns * 4} bytes of memory, more than there is") from None
+        raise BundleError(
+            f"{path}: {where} needs {rows * columns * 4} bytes of memory, more than is available"
+        ) from None
     for start, blocks in _chunks(path, where, kind, offset, rows, columns):
         try:
-            with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
+            with np.errstate(all="ignore"):  # NaN and infinity are refused later
                 values[start : start + len(blocks)] = decoder(blocks).reshape(len(blocks), columns)
         except (BundleError, UnsupportedError) as error:
             raise type(error)(f"{path}: {where}: {error}") from None
@@ -201,7 +206,7 @@ def decode(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ..
 
 
 def _chunks(path: Path, where: str, kind: Kind, offset: int, rows: int, columns: int) -> Iterator[tuple[int, U8]]:
-    """(first row, uint8 [rows, blocks, bytes of a block])."""
+    """Yield (first row, uint8 [rows, blocks, bytes of a block])."""
     row_bytes = kind.row_bytes(columns)
     some = max(1, _CHUNK_BYTES // row_bytes)
     for start in range(0, rows, some):
@@ -213,17 +218,17 @@ def _chunks(path: Path, where: str, kind: Kind, offset: int, rows: int, columns:
 
 
 def scales_of_trits(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> int | None:
-    """How many nonzero scales a matrix of trits has, at most 2 being counted; None: the type holds no trits.
+    """Return 0, 1 or 2 for a matrix of trits with no, one, or several nonzero scales; None if the type holds no trits.
 
     Raises:
         BundleError: the file has shrunk.
     """
     if kind.name not in _SCALE_AT:
         return None
-    found: set[float] = set()
+    distinct: set[float] = set()
     for _, blocks in _chunks(path, where, kind, offset, math.prod(shape[:-1]), shape[-1]):
         scales = np.abs(_halves(blocks, _SCALE_AT[kind.name]))
-        found |= set(np.unique(scales[scales > 0])[:2].tolist())
-        if len(found) > 1:
+        distinct |= set(np.unique(scales[scales > 0])[:2].tolist())
+        if len(distinct) > 1:
             return 2
-    return len(found)
+    return len(distinct)

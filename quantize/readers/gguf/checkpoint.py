@@ -1,4 +1,4 @@
-"""GGUF files, as llama.cpp writes and reads them: weights, configuration and tokenizer in one."""
+"""Read GGUF files of llama.cpp, which hold weights, configuration and tokenizer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from edgedec.quantize.readers.untrusted import shown
 __all__ = ["read_gguf"]
 
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Of a row's 256 columns that share a scale in the file; edgedec's widest group is half as wide.
-_GROUP_SIZE = 128
+_GROUP_SIZE = 128  # columns that share a scale in edgedec's widest group; in the file 256 columns of a row share one
 _ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """A tensor of the model and where it comes from.
+    """A tensor of the model, and its source in the file.
 
-    ``head_dim`` is not 0 where rows are to be put back into halves of heads; ``scale`` is a factor beside the weight.
+    ``head_dim`` is nonzero if rows must be reordered into halves of heads. ``scale`` is a separate factor of the weight.
     """
 
     tensor: GgufTensor
@@ -47,7 +46,7 @@ class _Source:
         if self.scale is not None:
             factor = _decoded(self.scale).astype(np.float32)
             values = values.astype(np.float32, copy=False)
-            with np.errstate(all="ignore"):  # infinity is refused with all others
+            with np.errstate(all="ignore"):  # infinity is refused later
                 values *= factor.reshape(-1)[0]
         if self.head_dim:
             for start in range(0, len(values), self.head_dim):
@@ -67,7 +66,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
     Raises:
         BundleError: the file is damaged, or its metadata and tensors contradict each other.
-        UnsupportedError: an architecture, a type of tensor or a tokenizer that is not read.
+        UnsupportedError: the architecture, the type of a tensor or the tokenizer is not supported.
     """
     header = _with_layouts(read_parts(path))
     known = architecture(header)
@@ -98,7 +97,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 
 def _with_layouts(header: GgufHeader) -> GgufHeader:
-    """I2_S becomes one of its layouts."""
+    """Return the header with the layout of I2_S tensors determined."""
     if not any(tensor.kind == i2s.I2_S for tensor in header.tensors.values()):
         return header
     layout = i2s.layout_of(header)
@@ -112,13 +111,13 @@ def _with_layouts(header: GgufHeader) -> GgufHeader:
 
 
 def _rope_factors(header: GgufHeader) -> RopeFactors:
-    found = {name: header.tensors[name] for name in ROPE_FACTORS if name in header.tensors}
-    return {name: _decoded(tensor).astype(np.float32) for name, tensor in found.items()}
+    tensors = {name: header.tensors[name] for name in ROPE_FACTORS if name in header.tensors}
+    return {name: _decoded(tensor).astype(np.float32) for name, tensor in tensors.items()}
 
 
 def _sources(header: GgufHeader, known: Architecture, config: Mapping[str, Any]) -> dict[str, _Source]:
     scales, head_dim = _scales(header), config["head_dim"]
-    found: dict[str, _Source] = {}
+    sources: dict[str, _Source] = {}
     for tensor in header.tensors.values():
         if tensor.name in ROPE_FACTORS or tensor.name in scales:
             continue
@@ -130,29 +129,29 @@ def _sources(header: GgufHeader, known: Architecture, config: Mapping[str, Any])
             )
         scale = header.tensors.get(f"{tensor.name.removesuffix('weight')}scale")
         for name, part in zip(names, _parts(tensor, names, config), strict=True):
-            if name in found:
+            if name in sources:
                 raise BundleError(
-                    f"{header.path}: tensors {found[name].tensor.name!r} and {tensor.name!r} are both {name}"
+                    f"{header.path}: tensors {sources[name].tensor.name!r} and {tensor.name!r} are both {name}"
                 )
             rotated = known.neighbours and name.endswith(_ROTATED)
             if rotated and part.shape[0] % head_dim:
                 raise BundleError(
                     f"{header.path}: tensor {tensor.name!r} has {part.shape[0]} rows, no multiple of {head_dim}"
                 )
-            found[name] = _Source(
+            sources[name] = _Source(
                 tensor=part, info=_info(part, scale), head_dim=head_dim if rotated else 0, scale=scale
             )
-    return found
+    return sources
 
 
 def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]) -> list[GgufTensor]:
-    """The rows of each of ``names``, one behind the other."""
+    """Split a tensor into the rows of each of ``names``, which follow each other."""
     if len(names) == 1:
         return [tensor]
     if tensor.kind.tail_bytes:
         raise UnsupportedError(
-            f"{tensor.path}: tensor {tensor.name!r} is {tensor.kind.name}, and of more than one matrix; save them "
-            "apart, or as TQ2_0"
+            f"{tensor.path}: tensor {tensor.name!r} is {tensor.kind.name} and holds several matrices; save them "
+            "separately, or as TQ2_0"
         )
     kv_rows, inner = config["num_key_value_heads"] * config["head_dim"], config["intermediate_size"]
     rows = {"q_proj": config["num_attention_heads"] * config["head_dim"], "k_proj": kv_rows, "v_proj": kv_rows}
@@ -161,25 +160,25 @@ def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]
         raise BundleError(
             f"{tensor.path}: tensor {tensor.name!r} has {tensor.shape[0]} rows, not {' + '.join(map(str, counts))}"
         )
-    found, start = [], 0
+    parts, start = [], 0
     for count in counts:
         offset = tensor.offset + tensor.kind.nbytes((start, *tensor.shape[1:]))
-        found.append(replace(tensor, shape=(count, *tensor.shape[1:]), offset=offset))
+        parts.append(replace(tensor, shape=(count, *tensor.shape[1:]), offset=offset))
         start += count
-    return found
+    return parts
 
 
 def _scales(header: GgufHeader) -> Mapping[str, GgufTensor]:
-    """Factors that belong to a weight: X.scale beside X.weight."""
-    found = {}
+    """Return the tensors X.scale, which are factors of X.weight."""
+    scales = {}
     for name, tensor in header.tensors.items():
         if name.endswith(".scale"):
             if f"{name.removesuffix('scale')}weight" not in header.tensors:
                 raise BundleError(f"{header.path}: tensor {name!r} is the scale of a weight that is missing")
             if tensor.shape != (1,):
                 raise UnsupportedError(f"{header.path}: tensor {name!r} is {tensor.shape}; one factor is read")
-            found[name] = tensor
-    return found
+            scales[name] = tensor
+    return scales
 
 
 def _info(tensor: GgufTensor, scale: GgufTensor | None) -> TensorInfo:

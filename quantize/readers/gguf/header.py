@@ -1,11 +1,11 @@
-"""Strict reading of a GGUF file's header: its metadata, and where each tensor lies.
+"""Read the header of a GGUF file strictly: its metadata, and the place of each tensor.
 
 Layout, little-endian: "GGUF", uint32 version, uint64 tensors, uint64 metadata entries; per entry a string (uint64 length,
 UTF-8), uint32 type and the value; per tensor its name, uint32 dimensions, their sizes from the innermost outwards, uint32
-type and uint64 offset from the first aligned byte behind the header. Source: docs/gguf.md of ggml.
+type and uint64 offset from the first aligned byte after the header. Source: docs/gguf.md of ggml.
 
-The header is checked in full before any tensor is read. The ``gguf`` package maps what a header claims and trusts its
-counts, which is why files of strangers do not go through its reader; tests compare the two on sound ones.
+The whole header is checked before any tensor is read. The reader of the ``gguf`` package is not used for untrusted files,
+because it trusts the counts in a header; tests compare the two readers on valid files.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _MAX_STRINGS = 1 << 21
 _MAX_ENTRIES, _MAX_TENSORS = 1 << 14, 1 << 17
 _MAX_KEY_BYTES, _MAX_NAME_BYTES, _MAX_DIMENSIONS = 512, 256, 4
 _MAX_ALIGNMENT = 1 << 20
-_NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # no path can be spelled with it
+_NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # excludes names that form a path
 _KEY = re.compile(r"[\w.<>|/ -]+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """``shape`` counts from the outermost dimension inwards; ``offset`` counts bytes from the start of ``path``."""
+    """A tensor of a file. ``shape`` begins with the outermost dimension; ``offset`` is in bytes from the file's start."""
 
     path: Path
     name: str
@@ -71,7 +71,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufHeader:
-    """Metadata arrays are lists of strings or arrays of numbers."""
+    """Metadata and tensors of a model. Arrays in the metadata are lists of strings or arrays of numbers."""
 
     path: Path
     metadata: dict[str, Value]
@@ -79,16 +79,16 @@ class GgufHeader:
 
 
 class _Cursor:
-    """Reads on, never past the file's end nor past what a header may have."""
+    """Reads a file from front to back, never past its end or past the limit on the size of a header."""
 
     def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
         self.path, self.at, self._file, self._size = path, 0, file, size
 
     def take(self, count: int, what: str) -> bytes:
-        """Asks for no memory that the file does not fill."""
+        """Read ``count`` bytes, after checking that the file has as many."""
         if count > self._size - self.at:
             raise BundleError(
-                f"{self.path}: {what}: {shown(count)} bytes are to be read from byte {self.at} on, "
+                f"{self.path}: {what} needs {shown(count)} bytes from byte {self.at} on, "
                 f"but the file ends at {self._size}; it is truncated or damaged"
             )
         if self.at + count > _MAX_HEADER_BYTES:
@@ -136,10 +136,10 @@ class _Cursor:
             raise UnsupportedError(f"{self.path}: {what} is an array of arrays, which no model needs")
         if kind not in _NUMBERS:
             raise BundleError(f"{self.path}: {what} is an array of the type {kind}, which GGUF does not have")
-        found = np.frombuffer(self.take(count * _NUMBERS[kind].itemsize, what), _NUMBERS[kind])
-        if kind == _BOOL and (found > 1).any():
+        values = np.frombuffer(self.take(count * _NUMBERS[kind].itemsize, what), _NUMBERS[kind])
+        if kind == _BOOL and (values > 1).any():
             raise BundleError(f"{self.path}: {what} holds a truth value that is neither 0 nor 1")
-        return found
+        return values
 
     def _truth(self, value: int, what: str) -> bool:
         if value not in (0, 1):
@@ -148,11 +148,11 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Metadata and tensors of one GGUF file, which may be a part of a model: ``gguf_parts`` puts those together.
+    """Read metadata and tensors of one GGUF file. The file may be a part of a model; ``parts`` joins the parts.
 
     Raises:
-        BundleError: the file is truncated, or its header contradicts itself or the file; names the entry.
-        UnsupportedError: big-endian, another version, or a type of tensor that is not known.
+        BundleError: the file is truncated, or its header contradicts itself or the file; the message names the entry.
+        UnsupportedError: the file is big-endian or of another version, or has an unknown type of tensor.
     """
     size = file_bytes(path)
     try:
@@ -167,18 +167,18 @@ def read_header(path: Path) -> GgufHeader:
 def _read(cursor: _Cursor) -> tuple[dict[str, Value], list[tuple[str, tuple[int, ...], Kind, int]]]:
     path = cursor.path
     if cursor.take(4, "the magic") != _MAGIC:
-        raise BundleError(f"{path}: does not begin with GGUF")
+        raise BundleError(f"{path} does not begin with GGUF")
     (version,) = struct.unpack("<I", cursor.take(4, "the version"))
     if version not in _VERSIONS:
         if version and not version & 0xFFFF:
-            raise UnsupportedError(f"{path}: is big-endian; convert it on a little-endian machine")
+            raise UnsupportedError(f"{path} is big-endian; convert it on a little-endian machine")
         raise UnsupportedError(
             f"{path}: version {version} of GGUF is not read; known: 2 and 3; convert the model again"
         )
     tensors, entries = struct.unpack("<QQ", cursor.take(16, "the counts"))
     for what, count, limit in (("tensors", tensors, _MAX_TENSORS), ("metadata entries", entries, _MAX_ENTRIES)):
         if count > limit:
-            raise BundleError(f"{path}: claims {count} {what}; at most {limit} are read")
+            raise BundleError(f"{path} claims {count} {what}; at most {limit} are read")
     metadata: dict[str, Value] = {}
     for at in range(entries):
         key = cursor.text(f"the key of metadata entry {at}", _MAX_KEY_BYTES)
@@ -208,7 +208,9 @@ def _tensor(cursor: _Cursor, at: int) -> tuple[str, tuple[int, ...], Kind, int]:
     if kind is None:
         raise UnsupportedError(f"{path}: {where} has GGML's type {number}, which is not known; save it as F16 or Q8_0")
     if sizes[0] % kind.block:
-        raise BundleError(f"{path}: {where} has rows of {sizes[0]}, no multiple of {kind.name}'s block of {kind.block}")
+        raise BundleError(
+            f"{path}: {where} has rows of {sizes[0]}, not a multiple of {kind.name}'s block of {kind.block}"
+        )
     return name, tuple(sizes[::-1]), kind, offset
 
 
@@ -219,26 +221,26 @@ def _placed(
     end: int,
     size: int,
 ) -> dict[str, GgufTensor]:
-    """Every tensor inside the file, aligned, and following the one before it without a hole."""
+    """Return the tensors with their places, after checking that they are aligned, inside the file and without holes."""
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise BundleError(f"{path}: general.alignment must be a power of two from 8, not {shown(alignment)}")
     start = -(-end // alignment) * alignment
-    found: dict[str, GgufTensor] = {}
+    placed: dict[str, GgufTensor] = {}
     expected = 0
     for name, shape, kind, offset in sorted(tensors, key=lambda tensor: tensor[3]):
         where = f"{path}: tensor {name!r}"
-        if name in found:
+        if name in placed:
             raise BundleError(f"{where} appears twice")
         if offset != expected:
             problem = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
-            raise BundleError(f"{where} {problem} (it begins at {offset} behind the header, not {expected})")
+            raise BundleError(f"{where} {problem} (it begins at {offset} after the header, not {expected})")
         nbytes = kind.nbytes(shape)
         if start + offset + nbytes > size:
             raise BundleError(
-                f"{where} of shape {shape} ends at byte {start + offset + nbytes}, but the file at {size}; "
+                f"{where} of shape {shape} ends at byte {start + offset + nbytes}, but the file ends at {size}; "
                 "it is truncated or damaged"
             )
-        found[name] = GgufTensor(path=path, name=name, shape=shape, kind=kind, offset=start + offset)
+        placed[name] = GgufTensor(path=path, name=name, shape=shape, kind=kind, offset=start + offset)
         expected += math.ceil(nbytes / alignment) * alignment
-    return found
+    return placed

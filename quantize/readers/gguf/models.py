@@ -1,7 +1,7 @@
-"""llama.cpp's architectures as Hugging Face configurations and names.
+"""Convert llama.cpp's architectures to Hugging Face configurations.
 
-What differs: names; q's and k's rows, which llama.cpp keeps as neighbours where it rotates neighbours; Gemma's norms, which
-hold 1 + weight; long-context rotations, which may be tensors of factors; matrices that hold others.
+The two differ in names, in the rows of q and k, which llama.cpp stores as neighbours if it rotates neighbours, in Gemma's
+norms, which hold 1 + weight, in long-context rotations, which may be tensors of factors, and in packed matrices.
 
 Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp, and its ``conversion/``, which writes these files; ``src/llama.cpp``
 of bitnet.cpp's fork for ``bitnet-b1.58``, whose graph has a squared ReLU where that of ``bitnet`` has a SiLU.
@@ -29,23 +29,25 @@ __all__ = [
     "configuration",
 ]
 
-# Tensors of factors: of every context, or of one up to the original context and of longer ones.
+# Tensors of rotation factors: for every context, for contexts up to the original one, and for longer contexts.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 RopeFactors = Mapping[str, NDArray[np.float32]]
 
-_MAX_LAYERS = 1 << 12  # as many as a family takes: some configurations have a list of them
+_MAX_LAYERS = 1 << 12  # limit of the families, because some configurations list all layers
 _Config = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Members:
-    model_type: the family's name.
-    neighbours: q and k rows lie as neighbours (2i, 2i+1), not as halves of a head.
-    post_norms: there are norms behind attention and MLP.
-    partial: it can rotate a part of each head.
-    gated_up: ``ffn_up`` holds the gate's rows, then its own.
-    more: what its configuration has besides the common keys.
+    """An architecture of llama.cpp.
+
+    Members:
+        model_type: name of the family.
+        neighbours: rotary pairs of q and k rows are neighbours (2i, 2i+1), not halves of a head.
+        post_norms: there are norms after attention and MLP.
+        partial: only a part of each head may be rotated.
+        gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
+        more: function that returns the keys of the configuration besides the common ones.
     """
 
     model_type: str
@@ -57,7 +59,7 @@ class Architecture:
 
 
 class _Reader:
-    """Metadata under ``general.architecture``, checked as it is read."""
+    """Reads and checks the metadata of the file's architecture."""
 
     def __init__(self, header: GgufHeader, name: str) -> None:
         self.header, self.name = header, name
@@ -68,7 +70,7 @@ class _Reader:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 31) - 1) -> int:
         full, value = self._get(key)
-        if isinstance(value, np.ndarray):  # one for each layer
+        if isinstance(value, np.ndarray):  # one value for each layer
             if value.size and (value == value[0]).all():
                 value = value[0].item()
             else:
@@ -95,12 +97,12 @@ class _Reader:
 
 
 def _short(value: float) -> float:
-    """A float32 of the file as the number that somebody once wrote."""
+    """Return a float32 of the file as the shortest decimal number that it represents."""
     return float(f"{value:.7g}")
 
 
 def _biases(reader: _Reader, config: _Config) -> _Config:
-    """Llama's: all four projections, and the MLP."""
+    """Return whether attention (all four projections) and MLP have biases, and Llama's activation."""
     return {
         "attention_bias": reader.tensor("blk.0.attn_output.bias"),
         "mlp_bias": reader.tensor("blk.0.ffn_down.bias"),
@@ -113,7 +115,7 @@ def _qwen(reader: _Reader, config: _Config) -> _Config:
 
 
 def _bitnet(reader: _Reader, config: _Config) -> _Config:
-    """llama.cpp's graph has silu and a tied head, whatever the file says."""
+    """Return silu and a tied head, which llama.cpp's graph always has."""
     return {"hidden_act": "silu", "tie_word_embeddings": True}
 
 
@@ -122,13 +124,13 @@ def _bitnet_b158(reader: _Reader, config: _Config) -> _Config:
 
 
 def _phi3(reader: _Reader, config: _Config) -> _Config:
-    """The window is the model's, though llama.cpp leaves it out; 0 says that there is none."""
-    found: _Config = {
+    """Return the window of the model, which llama.cpp itself ignores (0 means no window), and the original context."""
+    keys: _Config = {
         "hidden_act": "silu",
         "sliding_window": reader.integer("attention.sliding_window", 0, least=0) or None,
     }
     original = reader.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
-    return found | {"original_max_position_embeddings": original}
+    return keys | {"original_max_position_embeddings": original}
 
 
 def _gemma(reader: _Reader, config: _Config) -> _Config:
@@ -136,7 +138,7 @@ def _gemma(reader: _Reader, config: _Config) -> _Config:
 
 
 def _query_scalar(config: _Config, layers_27b: int) -> float:
-    """Only the 27B model scales by the width of the model over the heads; llama.cpp knows it by its layers."""
+    """Return the scale of queries. Only the 27B model, which its layers identify, uses model width / heads."""
     if config["num_hidden_layers"] == layers_27b:
         return float(config["hidden_size"] / config["num_attention_heads"])
     return float(config["head_dim"])
@@ -159,7 +161,7 @@ def _gemma2(reader: _Reader, config: _Config) -> _Config:
 
 
 def _gemma3(reader: _Reader, config: _Config) -> _Config:
-    found = {
+    keys = {
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_offset": 0,
         "tie_word_embeddings": True,
@@ -168,12 +170,12 @@ def _gemma3(reader: _Reader, config: _Config) -> _Config:
         "sliding_window_pattern": reader.integer("attention.sliding_window_pattern", 6),
     }
     if reader.has("final_logit_softcapping"):
-        found["final_logit_softcapping"] = reader.number("final_logit_softcapping")
+        keys["final_logit_softcapping"] = reader.number("final_logit_softcapping")
     if reader.has("attention.sliding_window"):
-        found["sliding_window"] = reader.integer("attention.sliding_window")
+        keys["sliding_window"] = reader.integer("attention.sliding_window")
     else:
-        found["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
-    return found
+        keys["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
+    return keys
 
 
 def _smollm3(reader: _Reader, config: _Config) -> _Config:
@@ -195,24 +197,27 @@ _ARCHITECTURES = {
 
 
 def architecture(header: GgufHeader) -> Architecture:
-    """Raises:
-    UnsupportedError: llama.cpp has it, edgedec has not, or it is no language model.
+    """Return the architecture of a file.
+
+    Raises:
+        UnsupportedError: edgedec does not support the architecture, or the file is not a language model.
     """
     name = header.metadata.get("general.architecture")
-    found = _ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if found is None:
+    known = _ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if known is None:
         raise UnsupportedError(
             f"{header.path}: general.architecture {shown(name)} is not read; known: {', '.join(_ARCHITECTURES)}"
         )
-    return found
+    return known
 
 
 def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFactors) -> _Config:
-    """What ``config.json`` would say. ``rope_factors``: those of ``ROPE_FACTORS`` that there are.
+    """Return the equivalent ``config.json``. ``rope_factors`` holds the tensors of ``ROPE_FACTORS`` that the file has.
 
     Raises:
-        BundleError: a key is missing or impossible.
-        UnsupportedError: experts, values of another width than keys, a rotation of a part of each head.
+        BundleError: a key is missing or invalid.
+        UnsupportedError: the model has experts, values of another width than keys, or a partial rotation that its
+            architecture does not have.
     """
     name = header.metadata["general.architecture"]
     assert isinstance(name, str)
@@ -222,12 +227,12 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise BundleError(
-            f"{header.path}: has no matrix token_embd.weight; it holds a vocabulary only, or a part of a model"
+            f"{header.path} has no matrix token_embd.weight; it holds only a vocabulary, or a part of a model"
         )
     hidden, heads = reader.integer("embedding_length"), reader.integer("attention.head_count")
     head_dim = reader.integer("attention.key_length", max(1, hidden // heads))
     if head_dim % 2:
-        raise BundleError(f"{header.path}: {name}: heads of {head_dim} columns cannot be rotated, which goes in pairs")
+        raise BundleError(f"{header.path}: {name}: heads of {head_dim} columns cannot be rotated in pairs of columns")
     turned = reader.integer("rope.dimension_count", head_dim)
     for key in ("attention.value_length", "rope.dimension_count")[: 1 if known.partial else 2]:
         if reader.integer(key, head_dim) != head_dim:
@@ -256,7 +261,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
 
 
 def _share(reader: _Reader, turned: int, head_dim: int) -> float:
-    """Of a head's columns, so that the product is no less than ``turned``."""
+    """Return the share of a head's columns that are rotated, rounded up so that the product is at least ``turned``."""
     if turned > head_dim or turned % 2:
         raise BundleError(
             f"{reader.header.path}: {reader.name}.rope.dimension_count must be an even number up to {head_dim}, not {turned}"
@@ -266,13 +271,15 @@ def _share(reader: _Reader, turned: int, head_dim: int) -> float:
 
 
 def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
-    """``turned``: columns of a head that are rotated."""
+    """Return ``rope_scaling``, or None if there is none. ``turned`` columns of a head are rotated."""
     path, kind = reader.header.path, reader.header.metadata.get(f"{reader.name}.rope.scaling.type", "none")
     if not isinstance(kind, str):
         raise BundleError(f"{path}: {reader.name}.rope.scaling.type must be text, not {shown(kind)}")
     factor = _short(reader.number("rope.scaling.factor", 1.0))
     if factors and (kind == "yarn" or (kind == "linear" and factor != 1)):
-        raise UnsupportedError(f"{path}: {min(factors)!r} beside {reader.name}.rope.scaling.type {kind} is not read")
+        raise UnsupportedError(
+            f"{path}: {min(factors)!r} together with {reader.name}.rope.scaling.type {kind} is not read"
+        )
     for name, values in factors.items():
         if values.shape != (turned // 2,) or not np.isfinite(values).all() or (values <= 0).any():
             raise BundleError(f"{path}: tensor {name!r} must be {turned // 2} positive numbers, not {values.shape}")
@@ -288,7 +295,7 @@ def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFa
             "original_max_position_embeddings": reader.integer("rope.scaling.original_context_length"),
         }
     if factors:
-        raise BundleError(f"{path}: tensor {min(factors)!r} is there, but not the one for shorter or longer contexts")
+        raise BundleError(f"{path}: tensor {min(factors)!r} needs the one for shorter or longer contexts as well")
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor} if factor != 1 else None
     if kind == "yarn":
@@ -305,7 +312,7 @@ def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFa
 
 
 def _by_factors(config: _Config, turned: int, factors: NDArray[np.float32]) -> _Config:
-    """Llama 3.1's scaling, if the factors are its; else the factors themselves."""
+    """Return Llama 3.1's scaling if the factors match it, otherwise the factors themselves."""
     plain = config["rope_theta"] ** (-2 * np.arange(turned // 2) / turned)
     slowest, low, high, original = _short(float(factors.max())), 1.0, 4.0, 8192
     keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)

@@ -1,4 +1,4 @@
-"""Tensors' names: llama.cpp's and Hugging Face's."""
+"""Translate names of tensors between llama.cpp and Hugging Face."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-# Matrices that hold others, the rows of one behind the rows of the other.
+# Packed matrices, which hold the rows of several matrices one after the other.
 _QKV = ("attn_q", "attn_k", "attn_v")
 _GATED_UP = ("ffn_gate", "ffn_up")
 
 
 def _parts(post_norms: bool) -> Mapping[str, str]:
-    """llama.cpp's name of a part of a layer -> Hugging Face's."""
+    """Return a mapping from llama.cpp's names of the parts of a layer to Hugging Face's."""
     return _PARTS | _POST_NORMS if post_norms else _PARTS
 
 
 def huggingface_names(name: str, *, post_norms: bool = False, gated_up: bool = False) -> tuple[str, ...]:
-    """What a tensor of a file holds, by rows; empty: no family has it.
+    """Return the names of the matrices in a tensor of a file, in the order of their rows; empty: no family has it.
 
     Args:
-        post_norms: the model has norms behind attention and MLP.
-        gated_up: ``ffn_up`` holds the gate's rows, then its own.
+        post_norms: the model has norms after attention and MLP.
+        gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
     """
     stem, _, parameter = name.rpartition(".")
     if stem in _TOP and parameter == "weight":
@@ -63,17 +63,17 @@ def huggingface_names(name: str, *, post_norms: bool = False, gated_up: bool = F
 
 
 def gguf_name(name: str, *, post_norms: bool = False) -> str:
-    """llama.cpp's name of a tensor of ours.
+    """Return llama.cpp's name of a tensor with a Hugging Face name.
 
     Raises:
-        UnsupportedError: it has none.
+        UnsupportedError: llama.cpp has no name for it.
     """
     stem, _, parameter = name.rpartition(".")
     for ours, theirs in _TOP.items():
         if stem == theirs:
             return f"{ours}.{parameter}"
     *_, layer, part = stem.split(".", 3) if stem.count(".") > 2 else ("", stem)
-    found = next((ours for ours, theirs in _parts(post_norms).items() if theirs == part), None)
-    if found is None:
+    own = next((ours for ours, theirs in _parts(post_norms).items() if theirs == part), None)
+    if own is None:
         raise UnsupportedError(f"tensor {name} has no name in llama.cpp's files")
-    return f"blk.{layer}.{found}.{parameter}"
+    return f"blk.{layer}.{own}.{parameter}"

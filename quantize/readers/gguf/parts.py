@@ -1,7 +1,8 @@
-"""A model split over several GGUF files: ``NAME-00001-of-0000N.gguf``, as llama-gguf-split writes them.
+"""Read a model that llama-gguf-split split into several GGUF files ``NAME-00001-of-0000N.gguf``.
 
-Each part is a whole GGUF file with tensors of its own; the first has the model's metadata. ``split.no`` (from 0),
-``split.count`` and ``split.tensors.count`` (of all parts together) are in each. Source: tools/gguf-split of llama.cpp.
+Each part is a whole GGUF file with tensors of its own; the first part has the model's metadata. Every part has
+``split.no`` (from 0), ``split.count`` and ``split.tensors.count`` (of all parts together). Source: tools/gguf-split of
+llama.cpp.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NO, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"
 
 
 def read_parts(path: Path) -> GgufHeader:
-    """The header of a model: of the file ``path``, or of all parts of which it is one, in whatever order they were given.
+    """Return the header of the model in the file ``path``, or in all parts of the model if ``path`` is a part.
 
     Raises:
         BundleError: a part is damaged or missing, or belongs to another model.
@@ -55,30 +56,34 @@ def _number(header: GgufHeader, key: str, most: int, default: int | None = None)
 
 
 def _files(header: GgufHeader, count: int) -> list[Path]:
-    """The parts in their order, all of them there."""
+    """Return the paths of all parts in order, after checking that they exist."""
     path, number = header.path, _number(header, _NO, count - 1) + 1
     match = _NAME.fullmatch(path.name)
     if not match or (int(match[2]), int(match[3])) != (number, count):
         raise BundleError(
-            f"{path}: is part {number} of {count}, so its name must end with -{number:05d}-of-{count:05d}.gguf and those of "
-            "the others likewise; give them back the names that they had"
+            f"{path} is part {number} of {count}, so its name must end with -{number:05d}-of-{count:05d}.gguf, and the "
+            "names of the other parts accordingly; restore the original names"
         )
-    found = [path.with_name(f"{match[1]}-{at:05d}-of-{count:05d}.gguf") for at in range(1, count + 1)]
-    missing = [part.name for part in found if not part.is_file()]
+    files = [path.with_name(f"{match[1]}-{at:05d}-of-{count:05d}.gguf") for at in range(1, count + 1)]
+    missing = [part.name for part in files if not part.is_file()]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise BundleError(f"{path}: is part {number} of {count}, and {missing[0]}{more} is not beside it; fetch it too")
-    return found
+        raise BundleError(
+            f"{path} is part {number} of {count}, but {missing[0]}{more} is not in its folder; fetch it, too"
+        )
+    return files
 
 
 def _check(part: GgufHeader, number: int, count: int, first: GgufHeader) -> None:
-    """Raises:
-    BundleError: it is another part than its name says, or one of another model.
+    """Check that a file is the part that its name says.
+
+    Raises:
+        BundleError: it is another part, or belongs to another model.
     """
-    said = _number(part, _NO, _MOST_PARTS), _number(part, _COUNT, _MOST_PARTS)
-    if said != (number, count):
+    numbers = _number(part, _NO, _MOST_PARTS), _number(part, _COUNT, _MOST_PARTS)
+    if numbers != (number, count):
         raise BundleError(
-            f"{part.path}: says that it is part {said[0] + 1} of {said[1]}, its name part {number + 1} of {count}; "
+            f"{part.path}: says that it is part {numbers[0] + 1} of {numbers[1]}, its name part {number + 1} of {count}; "
             "parts were mixed up"
         )
     for key, value in part.metadata.items():

@@ -1,6 +1,6 @@
-"""The vocabulary inside a GGUF file, as the JSON of the ``tokenizers`` library, and which ids end a text.
+"""Convert the vocabulary in a GGUF file to the JSON of the ``tokenizers`` library, and find the ids that end a text.
 
-Source: docs/gguf.md of ggml; ``llama-vocab.cpp`` of llama.cpp, whose defaults these are.
+Source: docs/gguf.md of ggml; ``llama-vocab.cpp`` of llama.cpp for the defaults.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["gguf_tokenizer", "special_ids"]
 
 _AT = "tokenizer.ggml."
 _INSTEAD = "pass the model's tokenizer.json with --tokenizer"
-# Tokens that end a turn and that the metadata need not name.
+# Tokens that end a turn even if the metadata do not name them.
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 _ADDED = {PieceKind.UNKNOWN: True, PieceKind.CONTROL: True, PieceKind.USER_DEFINED: False}
 
 
 class _Vocabulary:
-    """The metadata of a vocabulary, checked as it is read."""
+    """Reads and checks the metadata of a vocabulary."""
 
     def __init__(self, header: GgufHeader) -> None:
         self.path, self._metadata = header.path, header.metadata
@@ -46,13 +46,13 @@ class _Vocabulary:
             [PieceKind.NORMAL] * len(tokens) if kinds is None else [self._kind(kind) for kind in kinds.tolist()]
         )
         count = len(tokens)
-        while count > 1 and self.kinds[count - 1] is PieceKind.UNUSED:  # padding, which is never to be sampled
+        while count > 1 and self.kinds[count - 1] is PieceKind.UNUSED:  # padding, which must never be sampled
             count -= 1
         self.tokens, self.kinds = tokens[:count], self.kinds[:count]
 
     def _kind(self, value: float) -> PieceKind:
         if value not in set(PieceKind):
-            raise BundleError(f"{self.path}: {_AT}token_type holds {shown(value)}, which is no type of a token")
+            raise BundleError(f"{self.path}: {_AT}token_type holds {shown(value)}, which is not a token type")
         return PieceKind(int(value))
 
     def _numbers(self, key: str, count: int) -> NDArray[Any] | None:
@@ -76,39 +76,39 @@ class _Vocabulary:
         return value
 
     def token(self, key: str, default: int | None = None) -> int | None:
-        """An id; one that no token has is an old writer's way to say that there is none."""
+        """Return an id, or None if there is none; old writers mark that by an id outside the vocabulary."""
         value = self._metadata.get(f"{_AT}{key}", default)
         if value is not None and type(value) is not int:
             raise BundleError(f"{self.path}: {_AT}{key} must be a token id, not {shown(value)}")
         return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
 
     def scores(self) -> list[float]:
-        """Before padding was left out there was one for each token."""
+        """Return the scores; the file has one for each token, including padding."""
         count = len(self._metadata[f"{_AT}tokens"])  # type: ignore[arg-type]
-        found = self._numbers("scores", count)
-        if found is None:
+        scores = self._numbers("scores", count)
+        if scores is None:
             raise BundleError(f"{self.path}: {_AT}scores is missing; {_INSTEAD}")
-        return [float(score) for score in found.tolist()]
+        return [float(score) for score in scores.tolist()]
 
     def merges(self) -> list[tuple[str, str]]:
         value = self._metadata.get(f"{_AT}merges")
         if not isinstance(value, list):
             raise BundleError(f"{self.path}: {_AT}merges must be a list of strings; {_INSTEAD}")
-        found = []
+        merges = []
         for at, text in enumerate(value):
             cut = text.find(" ", 1)
             if cut < 0 or cut + 1 == len(text):
                 raise BundleError(f"{self.path}: {_AT}merges[{at}] must be two tokens, not {shown(text)}")
-            found.append((text[:cut], text[cut + 1 :]))
-        return found
+            merges.append((text[:cut], text[cut + 1 :]))
+        return merges
 
 
 def gguf_tokenizer(header: GgufHeader) -> str:
-    """The ``tokenizer.json`` of the embedded vocabulary.
+    """Return the ``tokenizer.json`` of the vocabulary in the file.
 
     Raises:
-        BundleError: there is none, or it contradicts itself.
-        UnsupportedError: a kind that is not read.
+        BundleError: there is no vocabulary, or it contradicts itself.
+        UnsupportedError: its kind is not supported.
     """
     words = _Vocabulary(header)
     model = words.text("model")
@@ -138,7 +138,7 @@ def _by_bytes(words: _Vocabulary) -> str:
     cut = words.text("pre")
     if cut is None or cut not in byte_tokenizer.CUTS:
         raise UnsupportedError(
-            f"{words.path}: {_AT}pre {shown(cut)}, how texts are cut into words, is not read; "
+            f"{words.path}: {_AT}pre {shown(cut)}, a way to split texts into words, is not read; "
             f"known: {', '.join(byte_tokenizer.CUTS)}; {_INSTEAD}"
         )
     vocab = {text: at for at, text in enumerate(words.tokens)}
@@ -167,8 +167,8 @@ def _by_bytes(words: _Vocabulary) -> str:
 
 
 def special_ids(header: GgufHeader, vocab_size: int) -> tuple[int | None, tuple[int, ...]]:
-    """(the id of BOS, the ids that end a text), all below ``vocab_size``."""
-    if f"{_AT}tokens" not in header.metadata:  # the tokenizer is another file's
+    """Return the id of BOS, or None, and the ids that end a text, all below ``vocab_size``."""
+    if f"{_AT}tokens" not in header.metadata:  # the tokenizer is in another file
         return None, ()
     words = _Vocabulary(header)
     by_pieces = words.text("model") == "llama"
@@ -177,5 +177,5 @@ def special_ids(header: GgufHeader, vocab_size: int) -> tuple[int | None, tuple[
     ends += [words.token("eom_token_id")]
     ends += [at for at, (text, kind) in enumerate(zip(words.tokens, words.kinds, strict=True))
              if kind in _ADDED and text in _ENDS]  # fmt: skip
-    found = dict.fromkeys(end for end in ends if end is not None and end < vocab_size)
-    return (None if bos is None or bos >= vocab_size else bos), tuple(found)
+    unique = dict.fromkeys(end for end in ends if end is not None and end < vocab_size)
+    return (None if bos is None or bos >= vocab_size else bos), tuple(unique)

@@ -1,1 +1,1 @@
-"""These modules read tokenizers; each becomes a Hugging Face ``tokenizer.json``."""
+"""Read tokenizers of several formats and convert each to a Hugging Face ``tokenizer.json``."""

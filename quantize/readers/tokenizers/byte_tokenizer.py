@@ -1,9 +1,8 @@
-"""Byte-level BPE vocabularies (GPT-2 and after) as the JSON of the ``tokenizers`` library.
+"""Convert byte-level BPE vocabularies (GPT-2 and later) to the JSON of the ``tokenizers`` library.
 
-What tells them apart is how a text is cut before bytes are joined: ``pre_tokenizer`` has the ways that are known, under
-llama.cpp's names for them.
+They differ in how a text is split before bytes are joined. ``CUTS`` holds the known ways under llama.cpp's names.
 
-Source: the ``tokenizer.json`` of the models named; ``llama-vocab.cpp`` of llama.cpp for which name stands for which.
+Source: the ``tokenizer.json`` of the models named; ``llama-vocab.cpp`` of llama.cpp for the meaning of the names.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CUTS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(_LIKE_QWEN2, _split(_QWEN2)),
     **dict.fromkeys(_LIKE_SMOLLM, _DIGITS),
 }
-# Of these a cut that is a token is that token, however its bytes would be joined.
+# Vocabularies in which a piece of text that is a token always becomes that token, regardless of the merges.
 IGNORES_MERGES = _LIKE_LLAMA3
 
 
@@ -54,7 +53,10 @@ def to_json(
     cut: str,
     post: Mapping[str, Any] | None,
 ) -> str:
-    """The ``tokenizer.json``; ``cut`` is a key of ``CUTS``, ``added`` and ``post`` are as ``piece_tokenizer`` makes them."""
+    """Return the ``tokenizer.json``.
+
+    ``cut`` is a key of ``CUTS``; ``added`` and ``post`` are results of ``piece_tokenizer``'s functions.
+    """
     return json.dumps(
         {
             "version": "1.0",

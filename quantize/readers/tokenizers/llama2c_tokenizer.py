@@ -1,13 +1,13 @@
-"""llama2.c's ``tokenizer.bin`` and SentencePiece ``.vocab`` listings, converted to the JSON of ``tokenizers``.
+"""Convert llama2.c's ``tokenizer.bin`` and SentencePiece ``.vocab`` listings to the JSON of ``tokenizers``.
 
-tokenizer.bin: int32 longest piece in bytes, then per token float32 score, int32 length, the piece in UTF-8, with a
-space for SentencePiece's underline and line feeds around ``<s>`` and ``</s>``.
+A tokenizer.bin holds the int32 size of the longest piece in bytes, and then for each token the float32 score, the int32
+length, and the piece in UTF-8, with a space for SentencePiece's underline and line feeds around ``<s>`` and ``</s>``.
 
-llama2.c encodes " " + text: characters first (one that is no piece becomes its bytes, ids byte + 3), then it joins the
-neighbours whose joined piece scores best, leftmost first, until no two can be joined. ``tokenizers`` does the same with
-an ordered list of pairs: every way to split a piece in two pieces, by descending score of the whole. The one
-difference: among joins of *equal* score llama2.c takes the leftmost and ``tokenizers`` the first in the list. Trained
-vocabularies have no equal scores among pieces that can be joined.
+llama2.c encodes " " + text. It begins with characters (a character that is no piece becomes its bytes, ids byte + 3) and
+then joins the neighbours whose joined piece has the best score, leftmost first, until no two can be joined. ``tokenizers``
+does the same with an ordered list of pairs: every way to split a piece into two pieces, by descending score of the whole.
+There is one difference: among joins of *equal* score llama2.c takes the leftmost and ``tokenizers`` the first in the list.
+Trained vocabularies have no equal scores among pieces that can be joined.
 
 Source: ``tokenizer.py`` and ``run.c`` of llama2.c.
 """
@@ -26,28 +26,30 @@ from typing import Any
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.untrusted import file_bytes, read_bytes, read_text, shown
 
-__all__ = ["Piece", "read_tokenizer_bin", "read_vocab_listing", "to_tokenizers_json"]
+__all__ = ["ScoredPiece", "read_tokenizer_bin", "read_vocab_listing", "to_tokenizers_json"]
 
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _MAX_FILE_BYTES = 64 << 20
-_MAX_PIECE_BYTES = 1024  # SentencePiece trains pieces of at most 16 characters; splitting is quadratic in this
+_MAX_PIECE_BYTES = (
+    1024  # limit, because splitting is quadratic in it; SentencePiece trains pieces of up to 16 characters
+)
 _UNDERLINE = "\u2581"
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A token; its id is its place in the list. Spaces are spaces."""
+class ScoredPiece:
+    """A token of a vocabulary. Its id is its index in the list; a space is written as a space."""
 
     text: str
     score: float
 
 
-def read_tokenizer_bin(path: Path) -> list[Piece]:
-    """The pieces of a llama2.c ``tokenizer.bin``.
+def read_tokenizer_bin(path: Path) -> list[ScoredPiece]:
+    """Read the pieces of a llama2.c ``tokenizer.bin``.
 
     Raises:
-        BundleError: truncated, or a length, a score or the text of a piece is impossible.
+        BundleError: the file is truncated, or a length, a score or the text of a piece is invalid.
     """
     size = file_bytes(path)
     if not 4 <= size <= _MAX_FILE_BYTES:
@@ -56,7 +58,7 @@ def read_tokenizer_bin(path: Path) -> list[Piece]:
     (longest,) = struct.unpack_from("<i", data)
     if not 1 <= longest <= _MAX_PIECE_BYTES:
         raise BundleError(f"{path}: the longest piece must have 1 to {_MAX_PIECE_BYTES} bytes, not {longest}")
-    pieces: list[Piece] = []
+    pieces: list[ScoredPiece] = []
     at = 4
     while at < size:
         where = f"{path}: piece {len(pieces)}"
@@ -65,27 +67,27 @@ def read_tokenizer_bin(path: Path) -> list[Piece]:
         score, length = struct.unpack_from("<fi", data, at)
         at += 8
         if not 1 <= length <= longest:
-            raise BundleError(f"{where} must have 1 to {longest} bytes, as the file says, not {length}")
+            raise BundleError(f"{where} must have 1 to {longest} bytes, the size of the longest piece, not {length}")
         if length > size - at:
             raise BundleError(f"{where} has {length} bytes, but the file ends after {size - at}; it is truncated")
         try:
             text = data[at : at + length].decode("utf-8")
         except UnicodeDecodeError:
             raise BundleError(f"{where} is not UTF-8: {shown(data[at : at + length])}") from None
-        pieces.append(Piece(text.strip("\n") if len(pieces) < len(_SPECIAL) else text, score))
+        pieces.append(ScoredPiece(text.strip("\n") if len(pieces) < len(_SPECIAL) else text, score))
         at += length
     return pieces
 
 
-def read_vocab_listing(path: Path) -> list[Piece]:
-    """The pieces of a SentencePiece ``.vocab`` listing: a line per token, the piece, a tab, the score.
+def read_vocab_listing(path: Path) -> list[ScoredPiece]:
+    """Read the pieces of a SentencePiece ``.vocab`` listing, whose lines are a piece, a tab and a score.
 
     Raises:
-        BundleError: a line is not of that form.
-        UnsupportedError: the scores are log-probabilities, as unigram models have them.
+        BundleError: a line does not have that form.
+        UnsupportedError: the scores are log-probabilities, which unigram models have.
     """
     pieces = []
-    lines = read_text(path, _MAX_FILE_BYTES).split("\n")  # not splitlines: pieces may be other Unicode line ends
+    lines = read_text(path, _MAX_FILE_BYTES).split("\n")  # not splitlines, because pieces may be other line ends
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         text, tab, score_text = line.rpartition("\t")
         try:
@@ -101,18 +103,19 @@ def read_vocab_listing(path: Path) -> list[Piece]:
             )
         if len(text.encode()) > _MAX_PIECE_BYTES:
             raise BundleError(f"{path}: line {number} has a piece of more than {_MAX_PIECE_BYTES} bytes")
-        pieces.append(Piece(text.replace(_UNDERLINE, " "), score))
+        pieces.append(ScoredPiece(text.replace(_UNDERLINE, " "), score))
     return pieces
 
 
-def to_tokenizers_json(path: Path, pieces: list[Piece]) -> str:
-    """The tokenizer of ``pieces``: encodes as llama2.c does, BOS first; decoding drops the space it put in front.
+def to_tokenizers_json(path: Path, pieces: list[ScoredPiece]) -> str:
+    """Return the ``tokenizer.json`` of ``pieces``.
 
-    Ids 0, 1, 2 are ``<unk>``, ``<s>``, ``</s>``. Without byte pieces an unknown character becomes ``<unk>``, and a
-    run of them one ``<unk>``, as in SentencePiece.
+    It encodes as llama2.c does, with BOS first; decoding drops the space that encoding adds at the start. Ids 0, 1, 2 are
+    ``<unk>``, ``<s>``, ``</s>``. Without byte pieces a run of unknown characters becomes one ``<unk>``, as in SentencePiece.
 
     Raises:
-        BundleError: other ids 0 to 2, a piece twice, a score that is no number, or only some of the 256 byte pieces.
+        BundleError: ids 0 to 2 are other pieces, a piece appears twice, a score is not finite, or only some of the 256 byte
+            pieces exist.
     """
     texts = [piece.text for piece in pieces]
     if tuple(texts[:3]) != _SPECIAL:
@@ -161,20 +164,20 @@ def to_tokenizers_json(path: Path, pieces: list[Piece]) -> str:
     )
 
 
-def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, the best-scored piece first."""
+def _merges(pieces: list[ScoredPiece]) -> list[tuple[str, str]]:
+    """Return every way to join two pieces to a third, the best-scored result first."""
     joinable = {
         piece.text: index
         for index, piece in enumerate(pieces)
         if index >= len(_SPECIAL) and not _BYTE.fullmatch(piece.text)
     }
-    found = []
+    splits = []
     for text, index in joinable.items():
         for cut in range(1, len(text)):
             left, right = joinable.get(text[:cut]), joinable.get(text[cut:])
             if left is not None and right is not None:
-                found.append((-pieces[index].score, left, right))
-    return [(pieces[left].text, pieces[right].text) for _, left, right in sorted(found)]
+                splits.append((-pieces[index].score, left, right))
+    return [(pieces[left].text, pieces[right].text) for _, left, right in sorted(splits)]
 
 
 def _special_token(index: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""SentencePiece vocabularies, wherever they come from, as the JSON of the ``tokenizers`` library.
+"""Convert SentencePiece vocabularies of any source to the JSON of the ``tokenizers`` library.
 
-SentencePiece's BPE joins, of all neighbours whose joined piece exists, those whose piece scores best, leftmost first.
-``tokenizers`` does so with an ordered list of pairs: every way to split a piece in two, by descending score of the whole.
-Characters that are no piece become their bytes. Its unigram model takes the likeliest split, as ``tokenizers`` does.
+SentencePiece's BPE repeatedly joins the neighbours whose joined piece has the best score, leftmost first. ``tokenizers``
+does the same with an ordered list of pairs: every way to split a piece into two, by descending score of the whole.
+Characters that are no piece become their bytes. The unigram model takes the likeliest split, as ``tokenizers`` does.
 
 Source: ``bpe_model.cc`` and ``normalizer.cc`` of SentencePiece; ``llama-vocab.cpp`` of llama.cpp.
 """
@@ -27,12 +27,13 @@ __all__ = ["PieceKind", "PieceVocabulary", "VocabularyPiece", "added_token", "po
 
 _UNDERLINE = "\u2581"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-# Trained pieces have 16 characters, those that users define a few dozen; splitting is quadratic in this.
+# Limits, because splitting is quadratic in the length of a piece. Trained pieces have up to 16 characters, pieces that users
+# define a few dozen.
 _MAX_PIECE, _MAX_CHARACTERS = 1024, 16 << 20
 
 
 class PieceKind(IntEnum):
-    """As SentencePiece and GGUF number them."""
+    """Kinds of pieces, numbered as in SentencePiece and GGUF."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -44,7 +45,7 @@ class PieceKind(IntEnum):
 
 @dataclass(frozen=True)
 class VocabularyPiece:
-    """A token; its id is its place in the list. Spaces are SentencePiece's underlines."""
+    """A token of a vocabulary. Its id is its index in the list; a space is written as SentencePiece's underline."""
 
     text: str
     score: float
@@ -53,12 +54,15 @@ class VocabularyPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class PieceVocabulary:
-    """Members:
-    prefix: texts begin with a space.
-    charsmap: SentencePiece's compiled normalization; empty: characters stay as they are.
-    squeeze: runs of spaces become one, and those around a text go.
-    unknown: the token of what no piece stands for, where no piece says that it is the one.
-    begin, end: tokens that are put before and behind a text.
+    """Pieces of a SentencePiece vocabulary and its settings.
+
+    Members:
+        prefix: a space is added at the start of a text.
+        charsmap: SentencePiece's compiled normalization; empty: characters stay as they are.
+        squeeze: runs of spaces become one space, and spaces around a text are removed.
+        unknown: id of the token for unknown characters if no piece is of kind UNKNOWN.
+        begin: id of the token that is added before a text; None: no token.
+        end: id of the token that is added after a text; None: no token.
     """
 
     pieces: Sequence[VocabularyPiece]
@@ -72,12 +76,13 @@ class PieceVocabulary:
 
 
 def added_token(index: int, text: str, special: bool) -> dict[str, Any]:
+    """Return an entry of ``added_tokens``."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": index, "content": text, **flags, "special": special}
 
 
 def post_processor(begin: tuple[int, str] | None, end: tuple[int, str] | None) -> dict[str, Any] | None:
-    """Puts tokens before and behind a text; None if there are none."""
+    """Return a post-processor that adds tokens before and after a text, or None if there are no tokens."""
     if begin is None and end is None:
         return None
 
@@ -97,10 +102,11 @@ def post_processor(begin: tuple[int, str] | None, end: tuple[int, str] | None) -
 
 
 def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
-    """The ``tokenizer.json`` of a vocabulary.
+    """Return the ``tokenizer.json`` of a vocabulary.
 
     Raises:
-        BundleError: a piece twice, a score that is no number, only some of the 256 byte pieces, or no unknown token.
+        BundleError: a piece appears twice, a score is not finite, only some of the 256 byte pieces exist, or a required
+            unknown token is missing.
     """
     pieces = vocabulary.pieces
     _check(path, pieces)
@@ -161,37 +167,37 @@ def _check(path: Path, pieces: Sequence[VocabularyPiece]) -> None:
         if len(piece.text) > _MAX_PIECE:
             raise BundleError(f"{path}: piece {index} has {len(piece.text)} characters; at most {_MAX_PIECE} are read")
         if piece.kind is PieceKind.BYTE and not _BYTE.fullmatch(piece.text):
-            raise BundleError(f"{path}: piece {index} ({shown(piece.text)}) is said to be a byte, and is none")
-    found = sum(piece.kind is PieceKind.BYTE for piece in pieces)
-    if found not in (0, 256):
-        raise BundleError(f"{path}: has {found} of the 256 byte pieces <0x00> to <0xFF>; all or none are needed")
+            raise BundleError(f"{path}: piece {index} ({shown(piece.text)}) has the type of a byte, but is not one")
+    byte_pieces = sum(piece.kind is PieceKind.BYTE for piece in pieces)
+    if byte_pieces not in (0, 256):
+        raise BundleError(f"{path}: has {byte_pieces} of the 256 byte pieces <0x00> to <0xFF>; all or none are needed")
 
 
 def _named(path: Path, pieces: Sequence[VocabularyPiece], index: int | None) -> tuple[int, str] | None:
     if index is None:
         return None
     if not 0 <= index < len(pieces):
-        raise BundleError(f"{path}: the token {index}, to be put around texts, is not among {len(pieces)} pieces")
+        raise BundleError(f"{path}: the token {index}, which is added to texts, is not among the {len(pieces)} pieces")
     return index, pieces[index].text
 
 
 def _unigram_score(piece: VocabularyPiece) -> float:
-    """Only normal pieces are ever chosen: others lose against any way to spell their text."""
+    """Return the score of a piece, which is so low for all but normal pieces that they are never chosen."""
     return piece.score if piece.kind is PieceKind.NORMAL else -1e6
 
 
 def _merges(path: Path, pieces: Sequence[VocabularyPiece]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, the best-scored piece first."""
+    """Return every way to join two pieces to a third, the best-scored result first."""
     joinable = {piece.text: index for index, piece in enumerate(pieces) if piece.kind is PieceKind.NORMAL}
     if sum(map(len, joinable)) > _MAX_CHARACTERS:
-        raise BundleError(f"{path}: the pieces have more than {_MAX_CHARACTERS} characters; this is no vocabulary")
-    found = []
+        raise BundleError(f"{path}: the pieces have more than {_MAX_CHARACTERS} characters; this is not a vocabulary")
+    splits = []
     for text, index in joinable.items():
         for cut in range(1, len(text)):
             left = joinable.get(text[:cut])
             if left is not None and (right := joinable.get(text[cut:])) is not None:
-                found.append((-pieces[index].score, left, right))
-    return [(pieces[left].text, pieces[right].text) for _, left, right in sorted(found)]
+                splits.append((-pieces[index].score, left, right))
+    return [(pieces[left].text, pieces[right].text) for _, left, right in sorted(splits)]
 
 
 def _normalizer(vocabulary: PieceVocabulary) -> dict[str, Any]:
@@ -200,7 +206,9 @@ def _normalizer(vocabulary: PieceVocabulary) -> dict[str, Any]:
         charsmap = base64.b64encode(vocabulary.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if vocabulary.squeeze:
-        steps.append({"type": "Replace", "pattern": {"Regex": "\\A +| +\\z"}, "content": ""})  # Strip takes tabs too
+        steps.append(
+            {"type": "Replace", "pattern": {"Regex": "\\A +| +\\z"}, "content": ""}
+        )  # Strip would remove tabs, too
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     if vocabulary.prefix:
         steps.append({"type": "Prepend", "prepend": _UNDERLINE})

@@ -1,8 +1,8 @@
-"""SentencePiece ``.model`` files and tiktoken's lists of ranks, which some checkpoints call ``tokenizer.model`` too.
+"""Read SentencePiece ``.model`` files and tiktoken's lists of ranks, which some checkpoints also call ``tokenizer.model``.
 
-A ``.model`` is a protocol buffer: fields of a number and a wire type (0 variable-length integer, 1 eight bytes, 2 length and
-bytes, 5 four bytes), one message inside another. Only the few fields that matter are looked at, and nothing is allocated
-that the file does not hold. A list of ranks has a line per token: its bytes in base64, a space, its rank.
+A ``.model`` is a protocol buffer: nested messages of fields, each with a number and a wire type (0 variable-length integer,
+1 eight bytes, 2 length and bytes, 5 four bytes). Only the few required fields are read, and no more memory is allocated
+than the file holds. A list of ranks has a line per token: its bytes in base64, a space, its rank.
 
 Source: ``sentencepiece_model.proto``; tiktoken's ``load.py``; Llama 3's model card for its special tokens.
 """
@@ -35,7 +35,7 @@ _MAX_TOKEN_BYTES = 1024
 _UNIGRAM, _BPE = 1, 2
 _RANK = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,7})")
 _LLAMA3_RANKS = 128_000
-# Of the 256 places behind the ranks, in order; the numbers are of tokens that nothing uses.
+# Llama 3's special tokens, in the order of their ids, which follow the ranks. Reserved tokens are unused.
 _LLAMA3_SPECIAL = (
     *("<|begin_of_text|>", "<|end_of_text|>"),
     *(f"<|reserved_special_token_{at}|>" for at in range(4)),
@@ -47,11 +47,11 @@ _Field = int | bytes
 
 
 def read_model_file(path: Path) -> str:
-    """The ``tokenizer.json`` of a SentencePiece ``.model`` or of a list of ranks.
+    """Return the ``tokenizer.json`` of a SentencePiece ``.model`` or of a list of ranks.
 
     Raises:
-        BundleError: it is neither, or damaged.
-        UnsupportedError: a model of words or characters, or a list of ranks whose special tokens are not known.
+        BundleError: the file is neither of these, or is damaged.
+        UnsupportedError: it is a model of words or characters, or a list of ranks whose special tokens are not known.
     """
     size = file_bytes(path)
     if not 1 <= size <= _MAX_BYTES:
@@ -76,7 +76,7 @@ def _varint(data: bytes, at: int, where: str) -> tuple[int, int]:
 
 
 def _fields(data: bytes, where: str) -> Iterator[tuple[int, _Field]]:
-    """(number, value) of each field of a message; fixed-size numbers as their bytes."""
+    """Yield (number, value) of each field of a message; fixed-size numbers are yielded as bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at, where)
@@ -90,9 +90,9 @@ def _fields(data: bytes, where: str) -> Iterator[tuple[int, _Field]]:
         elif wire in (1, 5):
             length = 8 if wire == 1 else 4
         else:
-            raise BundleError(f"{where}: a field has the wire type {wire}; this is no SentencePiece model")
+            raise BundleError(f"{where}: a field has the wire type {wire}; this is not a SentencePiece model")
         if length > len(data) - at:
-            raise BundleError(f"{where}: a field of {shown(length)} bytes ends behind it; the file is truncated")
+            raise BundleError(f"{where}: a field of {shown(length)} bytes ends after it; the file is truncated")
         yield number, data[at : at + length]
         at += length
 
@@ -140,7 +140,7 @@ def _vocabulary(path: Path, data: bytes) -> PieceVocabulary:
     normal = dict(_fields(normalizing, f"{path}: the normalizer's settings"))
     kind = trained.get(3, _UNIGRAM)
     if kind not in (_UNIGRAM, _BPE):
-        raise UnsupportedError(f"{path}: is a model of words or characters; BPE and unigram models are read")
+        raise UnsupportedError(f"{path} is a model of words or characters; only BPE and unigram models are read")
     begin = trained.get(41, 1)
     return PieceVocabulary(
         pieces=pieces,
@@ -153,7 +153,7 @@ def _vocabulary(path: Path, data: bytes) -> PieceVocabulary:
 
 
 def _byte_letters() -> list[str]:
-    """GPT-2's letter for each byte: printable ones stand for themselves, the others follow behind Latin-1."""
+    """Return GPT-2's letter for each byte: the byte's own character if printable, otherwise one after Latin-1."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(others)}
@@ -161,8 +161,8 @@ def _byte_letters() -> list[str]:
 
 
 def _read_ranks(path: Path, data: bytes) -> list[bytes]:
-    """The bytes of each token, in order of rank."""
-    found: list[bytes] = []
+    """Return the bytes of each token, in order of rank."""
+    tokens: list[bytes] = []
     for at, line in enumerate(data.splitlines()):
         match = _RANK.fullmatch(line)
         try:
@@ -173,21 +173,24 @@ def _read_ranks(path: Path, data: bytes) -> list[bytes]:
             raise BundleError(f"{path}: line {at + 1} must be base64 and a rank, not {shown(line)}")
         if int(match[2]) != at:
             raise BundleError(f"{path}: line {at + 1} has the rank {int(match[2])}; ranks must be 0, 1, 2 and so on")
-        found.append(token)
-    if len(set(found)) != len(found):
+        tokens.append(token)
+    if len(set(tokens)) != len(tokens):
         raise BundleError(f"{path}: a token appears twice")
-    if missing := 256 - len({token for token in found if len(token) == 1}):
-        raise BundleError(f"{path}: {missing} of the 256 bytes are no tokens; the file is damaged")
-    return found
+    if missing := 256 - len({token for token in tokens if len(token) == 1}):
+        raise BundleError(f"{path}: {missing} of the 256 bytes are not tokens; the file is damaged")
+    return tokens
 
 
 def _ranks_to_json(path: Path, data: bytes) -> str:
-    """Neighbours whose joined bytes have the lowest rank are joined first: the merges of a token are all its splits."""
+    """Convert a list of ranks.
+
+    Neighbours whose joined bytes have the lowest rank are joined first, so the merges of a token are all its splits.
+    """
     ranks = _read_ranks(path, data)
     if len(ranks) != _LLAMA3_RANKS:
         raise UnsupportedError(
-            f"{path}: a list of {len(ranks)} ranks does not say its special tokens, nor how texts are cut; known: "
-            f"Llama 3's of {_LLAMA3_RANKS}; pass tokenizer.json with --tokenizer"
+            f"{path}: a list of {len(ranks)} ranks does not name its special tokens, or say how texts are split; only "
+            f"Llama 3's list of {_LLAMA3_RANKS} is known; pass tokenizer.json with --tokenizer"
         )
     place = {token: rank for rank, token in enumerate(ranks)}
     letters = _byte_letters()

@@ -1,4 +1,4 @@
-"""Tokenizers of every format, as one text in the JSON of the ``tokenizers`` library, checked against the model."""
+"""Read tokenizers of every format as JSON of the ``tokenizers`` library, and check them against the model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_tokeni
 _TAKEN = "tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's tokenizer.bin"
 _MODEL = "tokenizer.model"
 _TRIAL = "a Z é\u00a0中\U0001f999\n\t0 <s>\u2581x"
-_MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
+_MAX_JSON_BYTES = 256 << 20  # limit of a tokenizer.json; the largest in use has about 35 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedTokenizer:
-    """``json`` has neither padding nor truncation, both of which would change prompts behind the user's back."""
+    """A tokenizer that was tried out. ``json`` has neither padding nor truncation, which would silently change prompts."""
 
     path: Path
     json: str
@@ -36,13 +36,13 @@ class CheckedTokenizer:
 
 
 def find_tokenizer(folder: Path, name: str) -> Path:
-    """``folder/name``, or the ``tokenizer.model`` beside it: one of them is required.
+    """Return the path of ``folder/name``, or of the ``tokenizer.model`` in the folder if there is no such file.
 
     Raises:
-        UsageError: there is no tokenizer at all.
+        UsageError: the folder has neither file.
     """
-    for found in (name, _MODEL):
-        path = member(folder, found)
+    for candidate in (name, _MODEL):
+        path = member(folder, candidate)
         if path is not None:
             return path
     raise UsageError(f"{folder} has no {name}; pass the model's tokenizer with --tokenizer: {_TAKEN}")
@@ -52,8 +52,8 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
     """Read a tokenizer file, or the ``tokenizer.json`` of a folder.
 
     Raises:
-        BundleError: it is damaged, or has ids that the model's ``vocab_size`` rows do not cover.
-        UnsupportedError: it is a ``.vocab`` that is no BPE, or a ``.model`` of a kind that is not read.
+        BundleError: it is damaged, or has ids of ``vocab_size`` or more.
+        UnsupportedError: it is a ``.vocab`` that is not BPE, or a ``.model`` of an unsupported kind.
         UsageError: its format is not known.
     """
     if path.is_dir():
@@ -75,16 +75,16 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
 
 
 def check_tokenizer(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
-    """A ``tokenizer.json`` that came from ``path``, tried out.
+    """Check and try out a ``tokenizer.json`` from ``path``.
 
     Raises:
-        BundleError: it is damaged, or has ids that the model's ``vocab_size`` rows do not cover.
+        BundleError: it is damaged, or has ids of ``vocab_size`` or more.
     """
     try:
         return _checked(path, text, vocab_size)
     except (KeyboardInterrupt, SystemExit, BundleError):
         raise
-    except BaseException as error:  # the library's panics are no Exception
+    except BaseException as error:  # the library's panics are not subclasses of Exception
         raise BundleError(f"{path} is not a usable tokenizer: {printable(str(error))}") from None
 
 
@@ -95,13 +95,13 @@ def _checked(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
     if not vocabulary:
         raise BundleError(f"{path}: the vocabulary is empty")
     token, last = max(vocabulary.items(), key=lambda item: item[1])
-    _check_last(path, token, last, vocab_size)  # before the library writes it, for which it counts up to the last id
+    _check_last(path, token, last, vocab_size)  # before to_str, which takes time in proportion to the last id
     if tokenizer.padding is not None or tokenizer.truncation is not None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         text = tokenizer.to_str()
-        tokenizer = Tokenizer.from_str(text)  # which the library does not promise
-    # A trial run: a post-processor may name tokens that are not there, or ids out of reach; so may the unknown token.
+        tokenizer = Tokenizer.from_str(text)  # checks that the library can read its own output
+    # A trial, because the post-processor and the unknown token may name tokens that do not exist, or ids that are too large.
     last = max(last, *tokenizer.encode(_TRIAL).ids)
     _check_last(path, token, last, vocab_size)
     tokenizer.decode([last])

@@ -145,7 +145,7 @@ def _check_message(message: str, folder: Path) -> None:
         raise Finding("the message is too long", f"{len(bare)} characters: {message[:200]!r}")
     if not bare.isprintable():
         raise Finding("the message holds what a terminal may obey", repr(message[:300]))
-    if "more than there is" in bare:
+    if "more than is available" in bare:
         raise Finding("memory was asked for before sizes were checked", message[:300])
 
 

@@ -103,7 +103,7 @@ def test_packed_matrices_of_a_wrong_shape_are_refused(
 def test_a_part_that_is_stored_twice_is_refused(tmp_path: Path) -> None:
     model = reference_golden.read("phi3/plain")
     twice = {**model.weights, "model.layers.1.self_attn.k_proj.weight": np.zeros((8, 16), np.float32)}
-    with pytest.raises(BundleError, match=r"two tensors stand for 'model\.layers\.1\.self_attn\.k_proj\.weight'"):
+    with pytest.raises(BundleError, match=r"two tensors have the name 'model\.layers\.1\.self_attn\.k_proj\.weight'"):
         open_checkpoint(write_hf(tmp_path / "m", twice, **model.config))
 
 
@@ -196,7 +196,7 @@ def test_the_language_model_of_a_vision_model_is_read(
     )
     with caplog.at_level(logging.WARNING):
         checkpoint = open_checkpoint(folder)
-    assert "2 tensors of its vision are left out" in caplog.text
+    assert "2 tensors of its vision model are left out" in caplog.text
     assert set(checkpoint.tensors) == set(model.weights)
     assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
 

@@ -21,12 +21,11 @@ from safetensors.numpy import load_file
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.exporters import bitnet
-from edgedec.quantize.exporters.bitnet import TernaryWeight, pack_trits
+from edgedec.quantize.exporters.bitnet import TernaryMatrix, pack_trits
 from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.schemes import FloatWeight
-from edgedec.schemes import TernaryWeight as BundledWeight
+from edgedec.schemes import FloatWeight, TernaryWeight
 from tests.quantize.support.make_bitnet_models import Model, export, model, naive_pack
 
 NAME = "model.layers.0.mlp.gate_proj.weight"
@@ -70,7 +69,7 @@ def check_round_trip(original: Model, folder: Path) -> None:
     bundle = Bundle.open(folder / "b")
     for name in original.ternary:
         weight_in_bundle = bundle.weight(name)
-        assert isinstance(weight_in_bundle, BundledWeight)
+        assert isinstance(weight_in_bundle, TernaryWeight)
         assert weight_in_bundle.group_size == checkpoint.tensors[name].group_size
         assert len(weight_in_bundle.trits) == 1
         np.testing.assert_array_equal(bits(weight_in_bundle.dense()), bits(original.value(name) + np.float32(0)))
@@ -105,7 +104,7 @@ def test_any_trits_and_scales_survive_a_round_trip(data: st.DataObject, group_si
         shape = np.shape(weight.scales)
         trits = data.draw(arrays.arrays(np.int8, weight.trits.shape, elements=st.integers(-1, 1)))
         scales = data.draw(arrays.arrays(np.float32, shape, elements=SCALES))
-        original.ternary[name] = TernaryWeight(trits=trits, scales=np.asarray(scales, np.float32))
+        original.ternary[name] = TernaryMatrix(trits=trits, scales=np.asarray(scales, np.float32))
     with tempfile.TemporaryDirectory() as folder:
         check_round_trip(original, Path(folder))
 
@@ -190,9 +189,9 @@ def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def changed(original: Model, **weight: Any) -> dict[str, TernaryWeight]:
+def changed(original: Model, **weight: Any) -> dict[str, TernaryMatrix]:
     whole = {"trits": original.ternary[NAME].trits, "scales": original.ternary[NAME].scales} | weight
-    return original.ternary | {NAME: TernaryWeight(**whole)}
+    return original.ternary | {NAME: TernaryMatrix(**whole)}
 
 
 def without(values: dict[str, Any], name: str) -> dict[str, Any]:
@@ -206,7 +205,11 @@ HEAD = "model.embed_tokens.weight"
 BAD: dict[str, tuple[dict[str, Any], type[EdgedecError], str]] = {
     "missing": ({"ternary": without(MADE.ternary, NAME)}, UsageError, rf"{NAME} is missing, the configuration says"),
     "missing norm": ({"dense": without(MADE.dense, NORM)}, UsageError, rf"{NORM} is missing, .* says \(40,\)"),
-    "too many": ({"dense": MADE.dense | {"x": np.ones(3, np.float32)}}, UsageError, r"x is \(3,\), .* there is none"),
+    "too many": (
+        {"dense": MADE.dense | {"x": np.ones(3, np.float32)}},
+        UsageError,
+        r"x is \(3,\), .* has no such tensor",
+    ),
     "twice": ({"dense": MADE.dense | {NAME: TRITS}}, UsageError, rf"{NAME} is given both as ternary and as dense"),
     "ternary embedding": (
         {"ternary": MADE.ternary | {HEAD: MADE.ternary[NAME]}, "dense": without(MADE.dense, HEAD)},
@@ -238,7 +241,7 @@ BAD: dict[str, tuple[dict[str, Any], type[EdgedecError], str]] = {
     "two group sizes": (
         {
             "ternary": changed(MADE, scales=np.ones((70, 2), np.float32))
-            | {UP: TernaryWeight(trits=TRITS, scales=np.ones((70, 1), np.float32))}
+            | {UP: TernaryMatrix(trits=TRITS, scales=np.ones((70, 1), np.float32))}
         },
         UsageError,
         r"different group sizes; a checkpoint has one",
@@ -278,7 +281,7 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
     for name, content in (("a", "{}"), ("b", '{"quantization_config": {"quant_method": "gptq"}}'), ("c", "no JSON")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(content)
-        with pytest.raises(UsageError, match=r"it holds something else"):
+        with pytest.raises(UsageError, match=r"it holds other files"):
             export(tmp_path / name, MADE)
         assert [path.name for path in (tmp_path / name).iterdir()] == ["config.json"]
     (tmp_path / "empty").mkdir()

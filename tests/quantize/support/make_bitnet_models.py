@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.families import build_graph
-from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
+from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, write_hf
 
 # The width of the MLP is no multiple of 4, and no width is a multiple of a group.
@@ -33,7 +33,7 @@ SIZES: Mapping[str, Any] = {
 @dataclass(frozen=True, kw_only=True)
 class Model:
     config: dict[str, Any]
-    ternary: dict[str, TernaryWeight]
+    ternary: dict[str, TernaryMatrix]
     dense: dict[str, NDArray[Any]]
     group_size: int
 
@@ -52,14 +52,14 @@ def model(
     """Return a random model with norms around 1 and logits of a few units."""
     rng = np.random.default_rng(seed)
     config = {"model_type": family, "tie_word_embeddings": True, **SIZES, **config}
-    ternary: dict[str, TernaryWeight] = {}
+    ternary: dict[str, TernaryMatrix] = {}
     dense: dict[str, NDArray[Any]] = {}
     for name, spec in build_graph(config).weights.items():
         if name.endswith("_proj.weight"):
             outputs, inputs = spec.shape
             shape = (outputs, -(-inputs // group_size)) if group_size else ()
             scales = np.asarray(rng.uniform(0.5, 2, shape) / np.sqrt(inputs), np.float32)
-            ternary[name] = TernaryWeight(trits=rng.integers(-1, 2, spec.shape, np.int8), scales=scales)
+            ternary[name] = TernaryMatrix(trits=rng.integers(-1, 2, spec.shape, np.int8), scales=scales)
         else:
             values = rng.standard_normal(spec.shape)
             if name.endswith("norm.weight"):

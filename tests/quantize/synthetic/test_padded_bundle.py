@@ -168,7 +168,7 @@ def test_impossible_sizes_are_refused(tmp_path: Path, family: str, changes: dict
 
 def test_widths_whose_sums_change_order_are_refused(tmp_path: Path) -> None:
     small = small_bundle(tmp_path / "s", hidden_size=36)
-    with pytest.raises(UsageError, match=r"attn_norm has 36 channels, no multiple of 32"):
+    with pytest.raises(UsageError, match=r"attn_norm has 36 channels, which is not a multiple of 32"):
         pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 144})
     # The stream may keep its width, because no sum grows then.
     large = pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 36})

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
-    Piece,
+    ScoredPiece,
     read_tokenizer_bin,
     read_vocab_listing,
     to_tokenizers_json,
@@ -21,7 +21,7 @@ from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
 from tests.quantize.readers.support.make_checkpoints import small_pieces, tokenizer_bin
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-_SMALL = [Piece(text, score) for text, score in small_pieces(with_bytes=True)]
+_SMALL = [ScoredPiece(text, score) for text, score in small_pieces(with_bytes=True)]
 
 
 def llama2c_encode(vocabulary: list[tuple[bytes, float]], text: str) -> list[int]:
@@ -44,14 +44,14 @@ def llama2c_encode(vocabulary: list[tuple[bytes, float]], text: str) -> list[int
         tokens[best_at : best_at + 2] = [best_id]
 
 
-def converted(pieces: list[Piece]) -> Tokenizer:
+def converted(pieces: list[ScoredPiece]) -> Tokenizer:
     """Convert without special texts, because llama2.c reads "<s>" in a prompt as three characters."""
     tokenizer = Tokenizer.from_str(to_tokenizers_json(Path("tokenizer.bin"), pieces))
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
-def as_c(pieces: list[Piece]) -> list[tuple[bytes, float]]:
+def as_c(pieces: list[ScoredPiece]) -> list[tuple[bytes, float]]:
     """Return the strings that llama2.c compares."""
     special = {1: b"\n<s>\n", 2: b"\n</s>\n"}
     return [(special.get(index, piece.text.encode()), piece.score) for index, piece in enumerate(pieces)]
@@ -111,7 +111,7 @@ def test_any_vocabulary_made_by_joining_encodes_alike(data: st.DataObject) -> No
         joined = data.draw(st.sampled_from(texts[259:])) + data.draw(st.sampled_from(texts[259:]))
         if joined not in texts:
             texts.append(joined)
-    pieces = [Piece(text, -float(index)) for index, text in enumerate(texts)]
+    pieces = [ScoredPiece(text, -float(index)) for index, text in enumerate(texts)]
     text = data.draw(st.text("ab c", max_size=60))
     assert converted(pieces).encode(text).ids == llama2c_encode(as_c(pieces), text)
 
