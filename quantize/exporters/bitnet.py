@@ -172,9 +172,8 @@ def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryMatrix]) -> 
 
 
 def _config_text(config: Mapping[str, Any], dtype: np.dtype[Any], quantization: Mapping[str, Any]) -> str:
-    settings = {
-        key: value for key, value in config.items() if key != "torch_dtype"
-    }  # torch_dtype is the older name of dtype
+    # torch_dtype is the older name of dtype.
+    settings = {key: value for key, value in config.items() if key != "torch_dtype"}
     if settings["model_type"] in _ARCHITECTURES:
         settings.setdefault("architectures", [_ARCHITECTURES[settings["model_type"]]])
     return _json(settings | {"dtype": dtype.name, "quantization_config": quantization})

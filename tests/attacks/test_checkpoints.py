@@ -176,10 +176,10 @@ _ENTRY = json.dumps(_tensor()).encode()
 CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     # --- safetensors: the header
     "empty weights": (text("model.safetensors", b""), BundleError, r"0 bytes are too few for a safetensors file"),
-    "header length 2^63": (weights({}, length=1 << 63), BundleError, r"claims 9223372036854775808 bytes, of a file"),
+    "header length 2^63": (weights({}, length=1 << 63), BundleError, r"claims 9223372036854775808 bytes, but the file"),
     "header length 2^64 - 1": (weights({}, length=(1 << 64) - 1), BundleError, r"claims 18446744073709551615 bytes"),
-    "header longer than the file": (weights({"a": _tensor()}, length=200), BundleError, r"claims 200 bytes, of a file"),
-    "header of a terabyte, sparse": (_sparse_header, BundleError, r"claims 1099511627776 bytes, of a file"),
+    "header longer than the file": (weights({"a": _tensor()}, length=200), BundleError, r"claims 200 bytes, but the file"),
+    "header of a terabyte, sparse": (_sparse_header, BundleError, r"claims 1099511627776 bytes, but the file"),
     "header not JSON": (weights(b"\x00" * 16), BundleError, r"the header: not valid JSON"),
     "header not UTF-8": (weights(b'{"\xff":1}'), BundleError, r"the header is not UTF-8 at byte 2"),
     "header nested deeply": (weights(_DEEP), BundleError, r"the header: the JSON is nested too deeply"),
@@ -286,7 +286,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "config nested deeply": (text("config.json", _DEEP), BundleError, r"config.json: the JSON is nested too deeply"),
     "config not UTF-8": (text("config.json", b'{"a": "\xe9"}'), BundleError, r"config.json is not UTF-8 at byte 7"),
     "config says a thing twice": (text("config.json", b'{"a":1,"a":2}'), BundleError, r"the key 'a' appears twice"),
-    "config of a terabyte, sparse": (_sparse_config, BundleError, r"config.json has 1099511627776 bytes; at most"),
+    "config of a terabyte, sparse": (_sparse_config, BundleError, r"config.json has 1099511627776 bytes; the limit"),
     "config without a vocabulary size": (
         text("config.json", {}),
         BundleError,
@@ -408,7 +408,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "bytes behind the last tensor of llama2.c": (
         llama2c(llama2c_file(0, llama2c_tensors()) + bytes(4)),
         BundleError,
-        r"describes \d+ bytes, but the file has \d+; it is truncated or damaged",
+        r"describes \d+ bytes, but the file has \d+; it is truncated, damaged",
     ),
     "group size zero": (llama2c(version=2, group_size=0), BundleError, r"the group size must be positive, not 0"),
     "group size negative": (llama2c(version=2, group_size=-4), BundleError, r"the group size must be positive, not -4"),

@@ -71,7 +71,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "only the magic": (
         b"GGUF",
         BundleError,
-        r"the version needs 4 bytes from byte 4 on, but the file ends at 4",
+        r"the version: 4 bytes are needed from byte 4 on, but the file ends at 4",
     ),
     "version 1": (file_bytes([], [], version=1), UnsupportedError, r"version 1 of GGUF is not read; known: 2 and 3"),
     "version 0": (file_bytes([], [], version=0), UnsupportedError, r"version 0 of GGUF is not read"),
@@ -107,14 +107,14 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "string past the end": (
         entry("x", Raw(builder.STRING, struct.pack("<Q", 1 << 24))),
         BundleError,
-        r"metadata 'x' needs 16777216 bytes from byte \d+ on, but the file ends",
+        r"metadata 'x': 16777216 bytes are needed from byte \d+ on, but the file ends",
     ),
     "truth value of 2": (entry("x", Raw(builder.BOOL, b"\2")), BundleError, r"metadata 'x' must be 0 or 1, not 2"),
     "truth values of 2": (entry("x", array(builder.BOOL, 1, b"\2")), BundleError, r"'x' holds a truth value that is"),
     "array of 2^64 - 1 numbers": (
         entry("x", array(builder.UINT64, _HUGE)),
         BundleError,
-        r"metadata 'x': \d{20,} bytes are to be read",
+        r"metadata .x.: \d{20,} bytes are needed",
     ),
     "array of 2^40 strings": (entry("x", array(builder.STRING, 1 << 40)), BundleError, r"claims 1099511627776 strings"),
     "array of a million strings in a small file": (

@@ -88,7 +88,7 @@ class _Cursor:
         """Read ``count`` bytes, after checking that the file has as many."""
         if count > self._size - self.at:
             raise BundleError(
-                f"{self.path}: {what} needs {shown(count)} bytes from byte {self.at} on, "
+                f"{self.path}: {what}: {shown(count)} bytes are needed from byte {self.at} on, "
                 f"but the file ends at {self._size}; it is truncated or damaged"
             )
         if self.at + count > _MAX_HEADER_BYTES:

@@ -174,7 +174,7 @@ def test_a_norm_stored_under_both_names_is_refused(tmp_path: Path) -> None:
     model = reference_golden.read("bitnet/silu")
     tensors, config = reproduction(model)
     name = "model.layers.0.mlp.ffn_sub_norm.weight"
-    with pytest.raises(BundleError, match=f"two tensors stand for {name!r}".replace(".", r"\.")):
+    with pytest.raises(BundleError, match=f"two tensors have the name {name!r}".replace(".", r"\.")):
         open_checkpoint(write_hf(tmp_path / "m", {**tensors, name: model.weights[name]}, **config))
 
 

@@ -100,7 +100,7 @@ def test_held_out_rows_do_not_overlap() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tokens": 7}, r"--batch-tokens 7 are 0 rows of 8, .* in 1 equal parts .*; make it a multiple of 8,"),
+        ({"tokens": 7}, r"--batch-tokens 7 are 0 rows of 8, .* into 1 equal parts .*; make it a multiple of 8,"),
         (
             {"tokens": 32, "accumulate": 3},
             r"32 are 4 rows of 8, .* 3 equal parts \(1 processes, --accumulate 3\).* 24,",

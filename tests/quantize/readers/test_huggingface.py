@@ -195,7 +195,7 @@ def test_an_incomplete_folder_is_refused(
             "m.gguf",
             b"GGUF\3\0\0\0",
             BundleError,
-            "m.gguf: the counts: 16 bytes are to be read from byte 8 on, but the file ends at 8",
+            "m.gguf: the counts: 16 bytes are needed from byte 8 on, but the file ends at 8",
         ),
         ("m.pt", b"PK\3\4", UnsupportedError, "save the model as safetensors"),
         ("m.safetensors", b"\2\0\0\0\0\0\0\0{}", UsageError, "its folder is the checkpoint"),

@@ -146,7 +146,7 @@ def test_the_file_describes_the_same_model(tmp_path: Path, family: str, method: 
             {"sliding_window": 6},
             r"llama cannot express attention layers.0.attn: its window would be None, not 6",
         ),
-        ("smollm3", {"no_rope_layer_interval": 2}, r"smollm3 cannot do without rope layers.1.q"),
+        ("smollm3", {"no_rope_layer_interval": 2}, r"smollm3 requires rope layers.1.q"),
         (
             "gemma2",
             {"query_pre_attn_scalar": 9},

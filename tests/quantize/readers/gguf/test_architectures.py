@@ -147,13 +147,13 @@ def test_fused_rows_of_any_architecture_are_read(tmp_path: Path) -> None:
             "phi3/plain",
             {"rope_factors_long": np.ones(4, np.float32)},
             BundleError,
-            r"'rope_factors_long.weight' is there, but not the one for shorter",
+            r"'rope_factors_long.weight' needs the one for shorter",
         ),
         (
             "qwen2/plain",
             {"rope_freqs": np.ones(4, np.float32), "rope.scaling.type": "yarn"},
             UnsupportedError,
-            r"'rope_freqs.weight' beside qwen2.rope.scaling.type yarn",
+            r"'rope_freqs.weight' together with qwen2.rope.scaling.type yarn",
         ),
         ("qwen3/plain", {"rope.dimension_count": 4}, UnsupportedError, r"dimension_count other than the 8 columns"),
         (
@@ -221,7 +221,7 @@ def test_any_part_opens_the_model(part: int, parts: list[Path], tmp_path: Path) 
 
 def test_a_missing_part_is_refused(parts: list[Path]) -> None:
     parts[1].unlink()
-    with pytest.raises(BundleError, match=r"is part 3 of 3, and m-00002-of-00003.gguf is not beside it; fetch it too"):
+    with pytest.raises(BundleError, match=r"is part 3 of 3, but m-00002-of-00003.gguf is not in its folder; fetch it, too"):
         open_checkpoint(parts[2])
 
 

@@ -213,5 +213,5 @@ def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_alone_is_refused(shared_data: Path) -> None:
-    with pytest.raises(BundleError, match=r"has no matrix token_embd.weight; it holds a vocabulary only"):
+    with pytest.raises(BundleError, match=r"has no matrix token_embd.weight; it holds only a vocabulary"):
         open_checkpoint(shared_data / "tokenizers" / "gguf" / "ggml-vocab-llama-spm.gguf")

@@ -120,7 +120,7 @@ def test_ambiguous_weights_are_refused(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(model([planted(np.random.default_rng(seed), importance=False) for seed in range(3)], layout))
     with pytest.raises(
-        UnsupportedError, match=r"model\.gguf.*I2_S.*do not tell.* by \d\.\d standard deviations.*TQ2_0"
+        UnsupportedError, match=r"model\.gguf.*I2_S.*do not show it.* by \d\.\d standard deviations.*TQ2_0"
     ):
         open_checkpoint(path)
 
@@ -136,7 +136,7 @@ def test_a_few_dead_neurons_do_not_decide(tmp_path: Path) -> None:
         layer["ffn_gate"][met] = layer["ffn_up"][met] = 0
     path = tmp_path / "model.gguf"
     path.write_bytes(model([layer], "x86"))
-    with pytest.raises(UnsupportedError, match="do not tell"):
+    with pytest.raises(UnsupportedError, match="do not show it"):
         open_checkpoint(path)
 
 

@@ -100,8 +100,8 @@ def test_each_way_to_cut_text_is_read(pre: str, expected: list[str]) -> None:
             {"tokenizer__ggml__model": "bert"},
             r"model 'bert' is not read; known: llama, gpt2; pass the model's tokenizer",
         ),
-        ({"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "default"}, r"pre 'default', how texts are cut"),
-        ({"tokenizer__ggml__model": "gpt2"}, r"pre None, how texts are cut into words, is not read; known: gpt-2"),
+        ({"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "default"}, r"pre 'default', a way to split texts"),
+        ({"tokenizer__ggml__model": "gpt2"}, r"pre None, a way to split texts into words, is not read; known: gpt-2"),
     ],
 )
 def test_unknown_kinds_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -87,7 +87,7 @@ _PIECES = b"".join(_field(1, _field(1, text)) for text in (b"<unk>", b"<s>", b"a
         (b"", BundleError, r"0 bytes cannot be a tokenizer's model"),
         (b"\0" * 40, BundleError, r"the vocabulary is empty"),
         (b"\xff" * 40, BundleError, r"an integer has more than 64 bits|wire type"),
-        (b"\x0a\xff\xff\xff\xff\x7f", BundleError, r"a field of 34359738367 bytes ends behind it"),
+        (b"\x0a\xff\xff\xff\xff\x7f", BundleError, r"a field of 34359738367 bytes ends after it"),
         (b"\x0a", BundleError, r"is truncated"),
         (_field(1, b""), BundleError, r"piece 0 is empty"),
         (_field(1, _field(1, b"\xff")), BundleError, r"piece 0 is not UTF-8"),
@@ -97,7 +97,7 @@ _PIECES = b"".join(_field(1, _field(1, text)) for text in (b"<unk>", b"<s>", b"a
         (_PIECES + _field(2, b"\x18\x03"), UnsupportedError, r"a model of words or characters"),
         (b"IQ== 0\nIg== 2\n", BundleError, r"line 2 has the rank 2; ranks must be"),
         (b"IQ== 0\nIg==\n", BundleError, r"line 2 must be base64 and a rank"),
-        (b"IQ== 0\nIg== 1\n", BundleError, r"254 of the 256 bytes are no tokens"),
+        (b"IQ== 0\nIg== 1\n", BundleError, r"254 of the 256 bytes are not tokens"),
     ],
 )
 def test_damaged_models_are_refused(tmp_path: Path, content: bytes, error: type[EdgedecError], message: str) -> None:
@@ -110,5 +110,5 @@ def test_damaged_models_are_refused(tmp_path: Path, content: bytes, error: type[
 def test_ranks_of_another_model_are_refused(tmp_path: Path) -> None:
     lines = [base64.b64encode(bytes([at])) + f" {at}".encode() for at in range(256)]
     (tmp_path / "t.model").write_bytes(b"\n".join(lines))
-    with pytest.raises(UnsupportedError, match=r"a list of 256 ranks does not say its special tokens"):
+    with pytest.raises(UnsupportedError, match=r"a list of 256 ranks does not name its special tokens"):
         read_model_file(tmp_path / "t.model")
