@@ -1,4 +1,4 @@
-"""Cycles of whole passes, by the cycle model or from simulated passes of fewer layers, and what they come to in seconds."""
+"""Compute cycles of whole passes by the cycle model or from simulated passes of fewer layers, and speeds from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["Case", "Counted", "Extended", "Modelled", "Passes", "figures", "need
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pass. bandwidth: bytes in a second of a flat memory; None is the board's own (its model, when simulated)."""
+    """A pass over ``slots`` tokens after ``committed`` positions.
+
+    ``bandwidth`` is that of a flat memory, in bytes per second; None means the board's memory (its model, when simulated).
+    """
 
     slots: int
     committed: int
@@ -26,21 +29,21 @@ class Case:
 
 
 class Passes(Protocol):
-    """How long passes take."""
+    """Source of the cycles and beats of passes."""
 
     @property
     def kind(self) -> str:
-        """How the figures came about: "estimated", or "simulated (...)"."""
+        """Kind of the figures: "estimated", or "simulated (...)"."""
 
     def cycles(self, case: Case) -> float:
-        """Of a pass of the whole model."""
+        """Return the cycles of a pass of the whole model."""
 
     def beats(self, case: Case) -> float:
-        """Of the read stream in it."""
+        """Return the beats of the read stream in a pass of the whole model."""
 
 
 class Modelled:
-    """By edgedec.hw.compiler.cycles, of the program of all layers."""
+    """Passes of the program of all layers as estimated by edgedec.hw.compiler.cycles."""
 
     kind = "estimated"
 
@@ -60,21 +63,26 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Of a simulated pass, as PassReport of edgedec.runtime.accelerator has it."""
+    """Cycles and beats of a simulated pass, from PassReport of edgedec.runtime.accelerator."""
 
     cycles: float
     beats: float
 
 
 class Extended:
-    """From passes of ``few`` layers and vocab / ``head_parts`` rows of the head, of one more layer, of twice as many rows.
+    """Extrapolation from simulated passes of few layers and a part of the head's rows to the whole model.
 
-    All layers are alike, and so are all tiles of the head: a pass is linear in both. What a row of the head costs is
-    found once for each memory, with one slot: its beats take longer than the search for the best of eight.
+    Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, one more layer, and twice as many
+    rows. All layers are alike, and so are all tiles of the head, so a pass is linear in both. The cost of a row of the head
+    is measured once for each memory, with one slot, because its beats take longer than the search for the best of eight.
 
     Args:
-        measure: (case, layers, rows of the head) -> a simulated pass of such a model; from several threads at once.
-        layers, vocab: of the whole model.
+        measure: function of (case, layers, rows of the head) that simulates a pass of such a model; it is called from
+            several threads at once.
+        layers: layers of the whole model.
+        vocab: vocabulary of the whole model.
+        few: layers of the smaller simulated model.
+        head_parts: the head's rows are divided by this for the simulation.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Extended:
     ) -> None:
         if not 1 <= few < layers or not 2 <= head_parts <= vocab:
             raise UsageError(f"few must be 1 to {layers - 1} and head_parts 2 to {vocab}")
-        self._measure, self._found = measure, dict[tuple[Case, int, int], Counted]()
+        self._measure, self._counts = measure, dict[tuple[Case, int, int], Counted]()
         self._layers, self._vocab, self._few, self._head_parts = layers, vocab, few, head_parts
         self._part = -(-vocab // head_parts)
 
@@ -98,7 +106,7 @@ class Extended:
         return f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {head}, the rest extended)"
 
     def prepare(self, cases: Sequence[Case], jobs: int) -> None:
-        """Simulates what these cases need, ``jobs`` passes at a time."""
+        """Simulate the passes that these cases need, ``jobs`` passes at a time."""
         needed = dict.fromkeys(one for case in cases for one in (*self._body(case), *self._head(case)))
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(self._counted, sorted(needed, key=lambda one: -one[1])))  # the longest ones first
@@ -117,9 +125,9 @@ class Extended:
         return ((start, self._few, self._part), (start, self._few, 2 * self._part)) if case.logits else ()
 
     def _counted(self, one: tuple[Case, int, int]) -> Counted:
-        if one not in self._found:
-            self._found[one] = self._measure(*one)
-        return self._found[one]
+        if one not in self._counts:
+            self._counts[one] = self._measure(*one)
+        return self._counts[one]
 
     def _whole(self, case: Case, name: str) -> float:
         first, second = (float(getattr(self._counted(one), name)) for one in self._body(case))
@@ -131,7 +139,7 @@ class Extended:
 
 
 def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[Case]:
-    """All passes that ``figures`` asks for."""
+    """Return all passes that ``figures`` uses."""
     most, last = config.slots, config.context - 1
     found = [
         Case(slots=1, committed=min(n - 1, last), bandwidth=rate)
@@ -144,9 +152,9 @@ def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[Case]:
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:
-    """The keys of benchmarks/accelerator.py's JSON that are cycles; decoding at n positions: the n-th.
+    """Return the keys of benchmarks/accelerator.py's JSON that follow from cycles. Decoding at n is the n-th position.
 
-    A prompt's passes between its second and its last one are taken to be linear in the positions before them.
+    The passes of a prompt between the second and the last one are assumed to be linear in the positions before them.
     """
     clock, most = config.clock_hz, config.slots
 

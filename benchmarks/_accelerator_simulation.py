@@ -1,4 +1,4 @@
-"""Passes of an accelerator in simulation, with the board's memory before it: what ``Extended`` extends."""
+"""Simulate passes of an accelerator together with a model of the board's memory, as input of ``Extended``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Simulated:
     """``measure`` of an ``Extended``.
 
     Args:
-        library: of the accelerator of ``config``, made by edgedec.sim.cxxrtl.library.build.
-        memory: "ddr" or "ideal" of Simulation; a case with a bandwidth is run before a flat memory in any case.
-        bandwidth: bytes in a second of cases that have none; None runs them before ``memory``.
+        library: library of the accelerator of ``config``, made by edgedec.sim.cxxrtl.library.build.
+        memory: "ddr" or "ideal" of Simulation; a case with a bandwidth always has a flat memory.
+        bandwidth: bytes per second of cases that have none; None: they have the memory ``memory``.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Simulated:
         self._programs = lru_cache(maxsize=2)(self._program)
 
     def __call__(self, case: Case, layers: int, vocab: int) -> Counted:
-        """Raises:
-        DeviceError: the accelerator gave up.
+        """Simulate a pass of a model with this many layers and rows of the head.
+
+        Raises:
+            DeviceError: the accelerator reported an error.
         """
         program, table = self._programs(layers, vocab)
         contents = np.zeros(laid_out(program.sizes, self._config.ports)[1], np.uint8)
@@ -61,7 +63,7 @@ class Simulated:
         )
         device = MachineDevice("sim", machine, contents, clock_hz=int(self._config.clock_hz))
         driver = Driver(device, program, table, max_cycles=_PASS_CYCLES)
-        driver.length = case.committed  # what is cached is zeros
+        driver.length = case.committed  # the cached keys and values are zeros
         ids = np.arange(case.slots, dtype=np.int32)
         report = driver.forward(ids, logits=BEST if case.logits else NO_LOGITS)
         return Counted(cycles=report.cycles, beats=report.beats)

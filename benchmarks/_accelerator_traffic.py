@@ -1,4 +1,4 @@
-"""Whole passes before a memory's model: every read and write of a program, without the RTL, in seconds."""
+"""Estimate whole passes with a memory model: every read and write of a program, without the RTL, in seconds of run time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """All ranges that a pass of the whole model reads, and the keys and values that it writes, before the DDR model or a
-    flat memory. When the reader takes none, as a result is not there yet, is edgedec.hw.compiler.cycles' before an
-    ideal memory.
+    """Cycles of passes of the whole model from a model of its memory traffic.
 
-    The RTL of one and two layers took as long within 3 % (docs/accelerator.md).
+    The reads of a pass, and the writes of keys and values, run through the DDR model or a flat memory. The times at which
+    the reader waits for a result are those that edgedec.hw.compiler.cycles computes with an ideal memory. The RTL of one
+    and two layers took the same time within 3 % (docs/accelerator.md).
     """
 
     kind = "simulated (all reads and writes before the memory's model; waits for results by the cycle model)"
@@ -37,7 +37,7 @@ class Traffic:
         self.cycles = lru_cache(maxsize=None)(self._cycles)
 
     def beats(self, case: Case) -> float:
-        """Of the read stream."""
+        """Return the beats of the read stream."""
         return float(sum(beats for beats, _ in self._timetable(case)[0]))
 
     def _timetable(self, case: Case) -> tuple[list[tuple[int, int]], int]:
@@ -51,34 +51,35 @@ class Traffic:
         ]
         rate = case.bandwidth
         memory = Memory(KV260 if rate is None else KV260.flat(int(rate)))
-        found = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
-        return float(found.cycles + tail)
+        reading = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
+        return float(reading.cycles + tail)
 
-    def _wanted(self, case: Case) -> Iterator[Instruction]:
+    def _executed(self, case: Case) -> Iterator[Instruction]:
+        """Yield the instructions that a pass executes; some depend on whether logits are computed."""
         skipped = When.WITHOUT_LOGITS if case.logits else When.WITH_LOGITS
         return (one for one in self._program.instructions[: self._program.commit] if one["when"] != skipped)
 
     def _starts(self, case: Case) -> list[int]:
-        """First beats of all ranges, in order."""
-        found = [self._places["program"]]
-        for one in self._wanted(case):
+        """Return the first beats of all ranges, in order."""
+        starts = [self._places["program"]]
+        for one in self._executed(case):
             if one.opcode == Opcode.READ:
-                found.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
+                starts.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
             elif one.opcode == Opcode.CACHE and case.committed:
                 first = self._places["cache"] + one["start"]
-                found += [
+                starts += [
                     first + (2 * (head // one["group"]) + part) * one["run"] for head, part in run_order(one["heads"])
                 ]
-        return found
+        return starts
 
     def _writes(self, case: Case) -> Iterator[Write]:
-        """A chunk of each slot's keys, then values, head by head while attention reads."""
+        """Yield the writes of each slot's keys and then values in chunks, head by head while attention reads."""
         layout, config, taken = (
             self._config.kv_layout,
             self._config,
             -(-len(self._program.code) // self._config.beat_bytes),
         )
-        for one in self._wanted(case):
+        for one in self._executed(case):
             if one.opcode == Opcode.READ:
                 taken += one["beats"]
             elif one.opcode == Opcode.CACHE:
@@ -97,7 +98,7 @@ class Traffic:
 
 
 def _places(program: Program) -> dict[str, int]:
-    """First beats of the buffers; the image has no bytes, so its size is what is read of it."""
+    """Return the first beats of the buffers. The image has no bytes here, so its size is that of the part that is read."""
     reads = [one for one in program.instructions if one.opcode == Opcode.READ and one["base"] == Base.IMAGE]
     size = max(one["start"] + one["beats"] for one in reads) * program.config.beat_bytes
     starts, _ = laid_out({**program.sizes, "image": size}, program.config.ports)

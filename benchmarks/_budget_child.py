@@ -1,14 +1,13 @@
-"""One session under a memory budget, in a process of its own: what it was planned and what it was charged. JSON on stdout.
+"""Run one session under a memory budget in a process of its own, and print its plan and its memory as JSON on stdout.
 
     .venv/bin/python benchmarks/_budget_child.py '{"bundle": "...", "drafter": "ngram", "budget_bytes": 25000000}'
 
 The context is filled three times in one session: greedily from a short prompt, by draws from the whole distribution, and
-with guesses all of which are wrong, in trees as large as the plan allows and without a pause. What the first leaves on the
-heap is still the session's own, so the later ones can only show a higher peak. A plan that does not fit ends with exit
-code 4.
+with proposals that are all wrong, in trees as large as the plan allows, in every round. Memory that the first answer leaves
+on the heap still counts, so the later answers can only raise the peak. If no plan fits, the exit code is 4.
 
-Beside the meter stands the kernel's own high-water mark of the resident set (VmHWM, reset after the imports). It counts
-pages of libraries as well. So all of what is mapped is read in before, and what libraries grew by later is taken off.
+The output also has the kernel's high-water mark of the resident set (VmHWM, reset after the imports). It includes pages of
+libraries. Therefore all mapped files are read in before the reset, and the later growth of libraries is subtracted.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ __all__ = ["HighWater", "Run", "WrongDraft", "run"]
 PROMPT = "Once upon a time"
 _TAIL = 96  # tokens that the second and the third answer add to a prompt that fills the rest
 _MADV_POPULATE_READ = 22
-_WIDTH = 4  # wrong guesses after a node
+_WIDTH = 4  # wrong proposals after a node
 _STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What to run. ``tree_nodes``, ``draft_max``, ``policy``: as ``SpecConfig``; ``ctx_size`` 0: the planner chooses."""
+    """Settings of a run. ``tree_nodes`` and ``draft_max`` are those of ``SpecConfig``; ``ctx_size`` 0: the planner chooses."""
 
     bundle: str
     drafter: str = "none"
@@ -68,13 +67,13 @@ class Run:
 
 
 class WrongDraft:
-    """A draft whose every guess is wrong: what ``draft`` does is done, and ``never`` is guessed instead.
+    """A draft whose proposals are all wrong: ``draft`` does its work, and its proposals are replaced.
 
-    Only the root's child has to be wrong: nothing below it can be accepted.
+    Only the child of the root has to be wrong, because nothing below it can be accepted.
 
     Parameters:
-        never: an id that the target never writes.
-        others: ids for the places below.
+        never: an id that the target never writes, which replaces the child of the root.
+        others: ids that replace the proposals below.
     """
 
     def __init__(self, draft: Draft, never: int, others: Sequence[int]) -> None:
@@ -92,7 +91,7 @@ class WrongDraft:
 
 
 class _Stubborn(Adaptive):
-    """Guesses as deep as it may, whatever came of it."""
+    """Always chooses the largest depth, regardless of the acceptance."""
 
     def depth(self, past: int) -> int:
         return len(self.accept)
@@ -102,7 +101,7 @@ class _Stubborn(Adaptive):
 
 
 class HighWater:
-    """The kernel's high-water mark of the resident set from now on."""
+    """The kernel's high-water mark of the resident set since the creation of this object."""
 
     def __init__(self) -> None:
         _read_in_libraries()
@@ -111,18 +110,21 @@ class HighWater:
 
     @staticmethod
     def _status() -> dict[str, int]:
-        found = re.findall(r"^(Vm\w+|Rss\w+):\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-        return {name: 1024 * int(size) for name, size in found}
+        matches = re.findall(r"^(Vm\w+|Rss\w+):\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        return {name: 1024 * int(size) for name, size in matches}
 
     def grown(self, model_bytes: int) -> tuple[int, int]:
-        """Growth of the mark without libraries, and of the libraries. ``model_bytes``: mapped pages of the model now."""
+        """Return the growth of the mark without libraries, and the growth of the libraries, in bytes.
+
+        ``model_bytes`` is the size of the model's mapped pages now.
+        """
         now = self._status()
         libraries = now["RssFile"] - self._began["RssFile"] - model_bytes
         return now["VmHWM"] - self._began["VmRSS"] - libraries, libraries
 
 
 def _read_in_libraries() -> None:
-    """Fault in every mapped file, so that no page of a library comes later. Ranges that cannot be read are passed over."""
+    """Read in every mapped file, so that no page of a library is added later. Ranges that cannot be read are skipped."""
     libc = ctypes.CDLL(None, use_errno=True)
     for line in Path("/proc/self/maps").read_text().splitlines():
         parts = line.split(maxsplit=5)
@@ -132,23 +134,23 @@ def _read_in_libraries() -> None:
 
 
 def _fill(session: Session) -> list[dict[str, Any]]:
-    """Fill the context three times; what each did, with the peak up to its end."""
-    positions, found = session.run.limits.positions, []
+    """Fill the context three times and return the figures of each answer, with the peak up to its end."""
+    positions, answers = session.run.limits.positions, []
     text = session.encode(PROMPT)
 
     def answer(name: str, prompt: I32, sampling: SamplingConfig) -> list[int]:
-        done = session.generate(prompt, sampling=sampling, ignore_eos=True)
-        found.append(
+        completion = session.generate(prompt, sampling=sampling, ignore_eos=True)
+        answers.append(
             {
                 "name": name,
-                "stop_reason": done.stop_reason,
-                "tokens": len(done.tokens),
-                "drafted": done.timings.rounds.drafted,
-                "accepted": sum(done.timings.rounds.accepted),
-                "peak_bytes": done.timings.peak_bytes,
+                "stop_reason": completion.stop_reason,
+                "tokens": len(completion.tokens),
+                "drafted": completion.timings.rounds.drafted,
+                "accepted": sum(completion.timings.rounds.accepted),
+                "peak_bytes": completion.timings.peak_bytes,
             }
         )
-        return done.tokens
+        return completion.tokens
 
     written = answer("greedy", text, SamplingConfig(temperature=0))
     whole = np.concatenate([text, np.array(written, np.int32)])
@@ -157,45 +159,45 @@ def _fill(session: Session) -> list[dict[str, Any]]:
     if session.run.spec.drafter != "none":
         _make_wrong(session, whole.tolist())
         answer("rejected", begun, SamplingConfig(temperature=0))
-    return found
+    return answers
 
 
 def _make_wrong(session: Session, text: Sequence[int]) -> None:
-    """``text``: what the session writes greedily; an id that is not in it is a wrong guess anywhere."""
+    """Make all proposals of the session wrong: they become ids that are not in ``text``, the session's greedy text."""
     decoder, limits = session.decoder, session.run.limits
     others = [token for token in range(session.bundle.tokens.size) if token not in text][: _WIDTH + 1]
     decoder._draft = WrongDraft(decoder.open_draft(limits), others[0], others[1:])
     decoder._adaptive = _Stubborn(limits.depth, decoder.cost)
-    # With branches; where the plan has room for a chain alone, it still is one.
+    # The dynamic policy grows branches; if the plan has room for a chain alone, the tree is a chain.
     session.run = replace(session.run, spec=replace(session.run.spec, policy="dynamic"))
 
 
-def _mapped(wanted: Run) -> int:
-    """Bytes of the models' files that are mapped and resident."""
-    paths = [Path(path) for path in (wanted.bundle, wanted.draft) if path is not None]
+def _mapped(settings: Run) -> int:
+    """Return the bytes of the models' files that are mapped and resident."""
+    paths = [Path(path) for path in (settings.bundle, settings.draft) if path is not None]
     return MemoryMeter(tuple(folder for path in paths for folder in charged_folders(path))).charged_bytes()
 
 
-def run(wanted: Run) -> dict[str, Any]:
-    """Open, fill, and say what was planned and charged.
+def run(settings: Run) -> dict[str, Any]:
+    """Open a session, fill its context, and return the plan and the memory that the session was charged.
 
     Raises:
         BudgetError: no plan fits.
-        EdgedecError: as ``Session.open``.
+        EdgedecError: see ``Session.open``.
     """
-    target_module("cpu")  # imports ONNX Runtime: as in ``Session.open``, part of the baseline
+    target_module("cpu")  # imports ONNX Runtime, which is part of the baseline, as in ``Session.open``
     mark = HighWater()
     with Session.open(
-        wanted.bundle,
-        threads=wanted.threads,
-        ctx_size=wanted.ctx_size,
-        kv_bits=wanted.kv_bits,
-        spec=wanted.spec,
-        budget_bytes=wanted.budget_bytes,
+        settings.bundle,
+        threads=settings.threads,
+        ctx_size=settings.ctx_size,
+        kv_bits=settings.kv_bits,
+        spec=settings.spec,
+        budget_bytes=settings.budget_bytes,
     ) as session:
         loaded = session.meter.peak_bytes
         answers = _fill(session)
-        high_water, libraries = mark.grown(_mapped(wanted))
+        high_water, libraries = mark.grown(_mapped(settings))
         return {
             "available": session.meter.available,
             "plan": asdict(session.run.plan),
@@ -208,17 +210,17 @@ def run(wanted: Run) -> dict[str, Any]:
 
 
 def main() -> None:
-    wanted = Run(**json.loads(sys.argv[1]))
+    settings = Run(**json.loads(sys.argv[1]))
     try:
-        found = run(wanted)
+        result = run(settings)
     except BudgetError as error:
-        # What was refused must not have been loaded.
-        print(json.dumps({"refused": str(error), "mapped_bytes": _mapped(wanted)}))
+        # The mapped bytes show that a refused model was not loaded.
+        print(json.dumps({"refused": str(error), "mapped_bytes": _mapped(settings)}))
         sys.exit(error.exit_code)
     except EdgedecError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much speculative speed is left under a memory budget: a planned run beside one that plans nothing, in turns."""
+"""Measure the speed of speculation that remains under a memory budget, with budgeted and unbudgeted runs in turns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Pair", "Take", "kept", "measure", "pair", "weight_bytes"]
 
 BASELINE_CONTEXT, BASELINE_NODES, BASELINE_KV_BITS = 1024, 64, 16
 GREEDY = SamplingConfig(temperature=0)
-_TRIED = 8  # prompts that are looked at for each that is taken
+_TRIED = 8  # prompts that are tried for each prompt that is measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """``baseline``: what a run that plans nothing takes; ``budgeted``: a plan with ``budget_bytes``."""
+    """Plans of the two runs: ``baseline`` has fixed sizes, ``budgeted`` keeps to ``budget_bytes``."""
 
     spec: SpecConfig
     baseline: Plan
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Take:
-    """One prompt: tokens after the first, and seconds for them, of either, by round."""
+    """Figures of one prompt: the tokens after the first one, for both runs, and the seconds for them, by round."""
 
     kind: str
     tokens: tuple[int, int]
@@ -46,12 +46,12 @@ class Take:
 
 
 def weight_bytes(plan: Plan) -> int:
-    """Of the model and of its draft."""
+    """Return the bytes of the weights of the model and of its draft."""
     return plan.items["weights"] + plan.items.get("draft_weights", 0)
 
 
 def pair(bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int) -> Pair:
-    """Both plans. The budget is the weights and ``share`` of what else the fixed baseline takes."""
+    """Return both plans. The budget is the weights plus ``share`` of the fixed baseline's other memory."""
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=BASELINE_NODES - 1, tree_nodes=BASELINE_NODES)
     baseline = make_plan(bundle, threads=threads, ctx_size=BASELINE_CONTEXT, kv_bits=BASELINE_KV_BITS, spec=spec).plan
     budget = weight_bytes(baseline) + int(share * sum(baseline.fixed_baseline.values()))
@@ -67,7 +67,7 @@ def _open(path: Path, plan: Plan, spec: SpecConfig, threads: int, budget_bytes: 
 def measure(
     path: Path,
     small: Path,
-    found: Pair,
+    plans: Pair,
     *,
     tokens: int,
     per_kind: int,
@@ -75,19 +75,19 @@ def measure(
     threads: int,
     progress: Progress,
 ) -> list[Take]:
-    """Greedy answers to the same prompts by both, whoever begins changing from round to round.
+    """Measure greedy answers of both runs to the same prompts. The run that begins alternates from round to round.
 
-    ``small``: a bundle that writes the same text and is quick; its answers choose the prompts, those that loop left out.
+    ``small`` is a bundle that writes the same text faster. It is used to choose prompts whose answers do not loop.
 
     Raises:
         BudgetError: the budgeted plan does not fit.
     """
-    with Session.open(small, threads=threads, ctx_size=found.budgeted.ctx_size) as teller:
+    with Session.open(small, threads=threads, ctx_size=plans.budgeted.ctx_size) as teller:
         tried = read_prompts(shared_prompts(), _TRIED * per_kind)
         tasks = choose(teller, tried, per_kind, tokens).tasks
     with (
-        _open(path, found.baseline, found.spec, threads, None) as baseline,
-        _open(path, found.budgeted, found.spec, threads, found.budget_bytes) as budgeted,
+        _open(path, plans.baseline, plans.spec, threads, None) as baseline,
+        _open(path, plans.budgeted, plans.spec, threads, plans.budget_bytes) as budgeted,
     ):
         takes = []
         for number, task in enumerate(tasks):
@@ -115,7 +115,7 @@ def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds:
 
 
 def kept(takes: Sequence[Take]) -> dict[str, Any]:
-    """Tokens per second of both, medians over the rounds added up over the prompts, and the share that is left."""
+    """Return the tokens per second of both runs and the ratio; seconds are medians over rounds, summed over prompts."""
     baseline = sum(take.tokens[0] for take in takes) / sum(median(take.baseline_s) for take in takes)
     budgeted = sum(take.tokens[1] for take in takes) / sum(median(take.budgeted_s) for take in takes)
     shares: dict[str, list[float]] = {}
@@ -133,6 +133,6 @@ def kept(takes: Sequence[Take]) -> dict[str, Any]:
 
 
 def describe(plan: Plan) -> Mapping[str, Any]:
-    """What of a plan a reader compares."""
+    """Return the parts of a plan that are shown in the result."""
     names = ("total_bytes", "ctx_size", "kv_bits", "drafter", "draft_model", "draft_tokens", "tree_nodes", "pass_rows")
     return {name: getattr(plan, name) for name in names}

@@ -1,8 +1,9 @@
-"""What a run of a bundle is charged, beside what was planned: JSON on stdout, from a process of its own.
+"""Print the memory that a run of a bundle is charged, and the planned memory, as JSON on stdout.
 
     .venv/bin/python benchmarks/_charged.py BUNDLE THREADS [KV_BITS]
 
-The run fills the context: a prompt, a text, and a pass of all rows with the logits of each.
+The run needs a process of its own. It fills the context with a prompt, a text, and a pass of all rows with the logits of
+each.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ LIMITS = Limits(nodes=32, depth=8, positions=512)
 
 
 def measure(path: Path, threads: int, kv_bits: int | None) -> dict[str, object]:
-    """Peak and planned bytes; of the plan, what only loading takes is left out of ``planned_bytes``."""
-    target_module("cpu")  # imports ONNX Runtime: part of the baseline, not of what the model is charged
+    """Return peak and planned bytes. ``planned_bytes`` does not include memory that is needed only for loading."""
+    target_module("cpu")  # imports ONNX Runtime, which is part of the baseline and not charged to the model
     with MemoryMeter(charged_folders(path)) as meter:
         bundle = Bundle.open(path)
         target = open_target(bundle, limits=LIMITS, threads=threads, kv_bits=kv_bits)

@@ -1,4 +1,4 @@
-"""One C++ file of a benchmark, compiled for this machine into edgedec's cache folder."""
+"""Compile a C++ file of a benchmark for this machine into edgedec's cache folder."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-pthread")
 
 
 def compile_cached(source: Path, options: Sequence[str]) -> Path:
-    """The library or program made of ``source``; an older one of the same text and options is taken.
+    """Return the library or program made from ``source``; an existing one with the same text and options is reused.
 
     Raises:
-        ToolError: there is no compiler, or it refuses the file.
+        ToolError: there is no compiler, or it reports an error.
     """
     compiler = find_compiler()
     if compiler is None:
         raise ToolError(
-            f"benchmarks/{source.name} has to be compiled, and there is no C++ compiler; install g++ or clang++"
+            f"benchmarks/{source.name} must be compiled, but there is no C++ compiler; install g++ or clang++"
         )
     flags = (*_FLAGS, *options)
     key = hashlib.sha256("\0".join([source.read_text("utf-8"), *compiler, *flags]).encode()).hexdigest()[:16]
     output = cache_folder() / "benchmarks" / f"{source.stem}-{key}"
     if not output.exists():
         with new_file(output) as partial:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*compiler, str(source), *flags, "-o", str(partial)], capture_output=True, text=True, check=False
             )
-            if done.returncode:
-                raise ToolError(f"{compiler[0]} refuses benchmarks/{source.name}:\n{done.stderr.strip()}")
+            if process.returncode:
+                raise ToolError(f"{compiler[0]} cannot compile benchmarks/{source.name}:\n{process.stderr.strip()}")
     return output

@@ -1,8 +1,8 @@
-"""The board's time in a run on another machine: what the host's work would take there, and the device's passes.
+"""Simulate the board's time in a run on another machine: the time of the host's work there, and of the device's passes.
 
-Time stands still but for what is spent, so that a run is the same every time. What the host does is measured here once, a
-figure for each kind and size of work, and spent times a factor. The modules that ask ``time.perf_counter`` what drafting
-takes are given this clock instead, and decide as they would on the board.
+The clock only advances when time is spent on it, so that a run is the same every time. The host's work is measured once on
+this machine, one figure for each kind and size of work, and spent times a factor. The modules that call
+``time.perf_counter`` to measure drafting use this clock instead, and decide as they would on the board.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from edgedec.runtime.drafters import auto
 
 __all__ = ["Books", "Clock", "Fabric", "HostCosts", "board_time", "typical"]
 
-_QUIET = 0.1  # share of what was measured that is as fast or faster: others on the machine only make it slower
+_QUIET = (
+    0.1  # quantile of the measured times that counts; it is low because other processes can only slow the work down
+)
 
 _TIMED: Sequence[ModuleType] = (autoregressive, auto)
 
 
 def typical(seconds: Sequence[float]) -> float:
-    """Of the same work, done often."""
+    """Return the typical time of work that was measured many times."""
     return float(np.quantile(seconds, _QUIET))
 
 
 class Clock:
-    """Seconds on the board."""
+    """Clock with the seconds on the board."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,20 +50,20 @@ class Clock:
 
 
 class Fabric:
-    """The accelerator: one thing at a time, while the host goes on."""
+    """The accelerator, which does one operation at a time while the host continues."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._free = clock, 0.0
 
     def begin(self, seconds: float) -> float:
-        """Returns when it will have ended."""
+        """Start an operation that takes ``seconds``, and return the time at which it will end."""
         self._free = max(self._free, self._clock.now) + seconds
         return self._free
 
 
 @contextmanager
 def board_time(clock: Clock) -> Iterator[None]:
-    """The decoder and the drafters that weigh time go by ``clock``."""
+    """Let the decoder, and the drafters that weigh time, use ``clock``."""
     modules: Sequence[Any] = _TIMED
     before = [module.time for module in modules]
     try:
@@ -75,19 +77,19 @@ def board_time(clock: Clock) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class HostCosts:
-    """Seconds of the host's work by (kind, size), measured here."""
+    """Seconds of the host's work by (kind, size), measured on this machine."""
 
     table: Mapping[tuple[str, int], float]
 
     def seconds(self, kind: str, size: int) -> float:
-        """Of the measured sizes the nearest one's, of two the smaller one's; 0 for a kind of which there is none."""
+        """Return the seconds of the nearest measured size; of two equally near sizes, the smaller. Unknown kinds take 0."""
         sizes = [known for name, known in self.table if name == kind]
         if not sizes:
             return 0.0
         return self.table[kind, min(sizes, key=lambda known: (abs(known - size), known))]
 
     def as_json(self) -> dict[str, dict[str, float]]:
-        """Microseconds by kind, by size."""
+        """Return the microseconds by kind and size."""
         found: dict[str, dict[str, float]] = {}
         for (kind, size), seconds in sorted(self.table.items()):
             found.setdefault(kind, {})[str(size)] = round(1e6 * seconds, 2)
@@ -96,15 +98,15 @@ class HostCosts:
 
 @dataclass(kw_only=True)
 class Books:
-    """Who works on the host, and for how long: measured, or spent on the clock.
+    """Account of the host's work by kind: it is measured, or spent on the clock.
 
-    Work within other work is counted once, as the inner one's.
+    Work within other work is counted once, for the inner work.
 
     Members:
-        costs: what is spent; None measures.
-        factor: how many times longer the board's processor takes.
-        samples: seconds that were measured.
-        spent: seconds that were spent, by kind.
+        costs: seconds to spend on the clock; None: the work is measured.
+        factor: ratio of the time on the board's processor to the time on this machine.
+        samples: measured seconds.
+        spent: seconds that were spent on the clock, by kind.
     """
 
     clock: Clock
@@ -112,24 +114,24 @@ class Books:
     factor: float = 1.0
     samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
-    _growing: str = ""  # the policy that is at work
-    _calls: int = 0  # that it made of the draft
+    _growing: str = ""  # name of the policy that grows a tree at the moment
+    _calls: int = 0  # number of calls of the draft by the policy
     _inner: float = 0.0
     _lap: float | None = None
 
     def enter(self) -> tuple[float, float]:
-        """A mark for ``leave``."""
+        """Begin work, and return a mark for ``leave``."""
         outer, self._inner = self._inner, 0.0
         return time.perf_counter(), outer
 
     def leave(self, mark: tuple[float, float]) -> float:
-        """Seconds since the mark, without those of work that was entered and left since."""
+        """Return the seconds since the mark, without those of inner work that was entered and left since."""
         elapsed = time.perf_counter() - mark[0]
         own, self._inner = elapsed - self._inner, mark[1] + elapsed
         return own
 
     def charge(self, kind: str, size: int, seconds: float = 0.0) -> None:
-        """``seconds``, if this measures; else what such work takes passes on the clock."""
+        """Record ``seconds`` if the work is measured; otherwise spend the known seconds of such work on the clock."""
         if self.costs is None:
             self.samples.setdefault((kind, size), []).append(seconds)
             return
@@ -138,7 +140,7 @@ class Books:
         self.clock.spend(due)
 
     def charge_known(self, kind: str, size: int) -> None:
-        """Spend what was measured elsewhere; nothing while this measures."""
+        """Spend the seconds of work that is measured elsewhere; do nothing while work is measured."""
         if self.costs is not None:
             self.charge(kind, size)
 
@@ -146,13 +148,13 @@ class Books:
         self._growing, self._calls = kind, 0
 
     def called(self) -> None:
-        """The policy that grows a tree, if one does, asks its draft."""
+        """Record that the policy that grows a tree, if any, calls its draft."""
         if self._growing:
             self._calls += 1
             self.charge_known(self._growing, 1)
 
     def end_growing(self, seconds: float) -> None:
-        """Size 1 is a call's share of a policy's work, 0 the work of a tree without any."""
+        """Record the policy's work: size 1 is its share per call of the draft, size 0 its work without any call."""
         kind, self._growing = self._growing, ""
         if self.costs is None:
             self.charge(kind, min(self._calls, 1), seconds / max(self._calls, 1))
@@ -160,11 +162,11 @@ class Books:
             self.charge(kind, 0)
 
     def begin_lap(self) -> None:
-        """A pass has ended."""
+        """Record that a pass has ended."""
         self._lap, self._inner = time.perf_counter(), 0.0
 
     def end_lap(self, rows: int) -> None:
-        """Another pass begins: what the host did between the two and nobody claimed is the loop's."""
+        """Record that another pass begins. Host time between two passes that is not otherwise recorded is the loop's."""
         if self._lap is not None and self.costs is None:
             self.charge("loop", rows, time.perf_counter() - self._lap - self._inner)
         self._lap = None

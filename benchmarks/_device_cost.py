@@ -1,7 +1,7 @@
-"""What the device takes: a pass by its rows and the positions before it, and a commit by the rows that it moves.
+"""Compute the device's time for a pass, by its rows and earlier positions, and for a commit, by the rows that it moves.
 
-Both are all reads and writes before the KV260's memory model (``_accelerator_traffic.py``), or the cycle model's estimate on
-boards whose memory has no model.
+Both run all reads and writes through the KV260's memory model (``_accelerator_traffic.py``), or use the cycle model's
+estimate for boards whose memory has no model.
 """
 
 from __future__ import annotations
@@ -30,24 +30,28 @@ from edgedec.sim.ddr.reader import Range, Write, read
 
 __all__ = ["Commits", "CostCurve", "Device", "open_device_cost"]
 
-# Tokens per second of the RTL with BitNet-0.73B's shape, by positions before the pass: docs/accelerator.md, the table that
-# `benchmarks/accelerator.py --quick --simulate LIBRARY` made. The traffic model leaves out 1 to 2 % of the RTL's cycles.
+# Tokens per second of the RTL with BitNet-0.73B's shape, by positions before the pass. They are in the table of
+# docs/accelerator.md that `benchmarks/accelerator.py --quick --simulate LIBRARY` printed. The traffic model misses 1 to 2 %
+# of the RTL's cycles.
 RTL_TOK_S: Mapping[int, float] = {127: 79.4, 1023: 59.8}
-_PASTS = (0, 127, 511)  # that are counted, and the last one that there is room for; a line lies between two of them
-_ROWS = (1, 4, 8)
-_WRITE_CYCLES = 2  # of a short write, at least: edgedec.hw.logits.result_writer
+_PASTS = (0, 127, 511)  # earlier positions at which passes are counted, besides the last one possible
+_ROWS = (1, 4, 8)  # rows with which passes are counted
+_WRITE_CYCLES = 2  # least cycles of a short write; see edgedec.hw.logits.result_writer
 
 
 class CostCurve:
-    """A CostModel: seconds of a pass with the logits of all its rows, between counted passes along straight lines.
+    """A CostModel: seconds of a pass with the logits of all its rows, linearly interpolated between counted passes.
 
     Parameters:
-        passes: cycles of a pass.
-        factor: by positions before the pass, multiplies these cycles.
-        rows, pasts: that are counted; by default some of all that the configuration has.
+        passes: source of the cycles of a pass.
+        factor: function of the positions before the pass; the cycles are multiplied by it.
+        rows: numbers of rows to count.
+        pasts: numbers of earlier positions to count.
 
     Members:
-        pasts, rows: int64 [p] and [n], ascending. table: float64 [n, p], seconds.
+        pasts: counted numbers of earlier positions, int64 [p], ascending.
+        rows: counted numbers of rows, int64 [n], ascending.
+        table: seconds, float64 [n, p].
     """
 
     def __init__(
@@ -74,12 +78,12 @@ class CostCurve:
         )
 
     def seconds(self, nodes: int, past: int) -> float:
-        """Beyond what was counted: as long as the nearest that was."""
+        """Return the seconds of a pass. Outside the counted range it is the value of the nearest counted pass."""
         by_rows = [float(np.interp(past, self.pasts, row)) for row in self.table]
         return float(np.interp(nodes, self.rows, by_rows))
 
     def as_json(self) -> dict[str, dict[str, float]]:
-        """Milliseconds by rows, by positions before the pass."""
+        """Return the milliseconds by rows and by positions before the pass."""
         return {
             str(size): {str(past): round(1e3 * seconds, 4) for past, seconds in zip(self.pasts, row, strict=True)}
             for size, row in zip(self.rows.tolist(), self.table.tolist(), strict=True)
@@ -87,21 +91,22 @@ class CostCurve:
 
 
 class Commits:
-    """Seconds of a commit by how many rows it moves: accepted rows that rows before them were dropped from.
+    """Seconds of a commit by the number of rows that it moves, that is, accepted rows after a rejected row.
 
-    Every chunk of a moved row's keys and values is a read of its group and a short write. Not compared with the RTL.
+    Every chunk of a moved row's keys and values takes a read of its group and a short write. The figures were not compared
+    with the RTL.
 
     Parameters:
-        program: of the whole model.
-        bandwidth_bytes_s: that the memory gives; None: the KV260's model.
+        program: program of the whole model.
+        bandwidth_bytes_s: bandwidth of the memory; None: the KV260's memory model.
 
     Members:
-        table: float64 [slots], seconds by moved rows; none moved is no commit for the device.
+        table: seconds by moved rows, float64 [slots]; the device needs no commit if no row moves.
     """
 
     def __init__(self, program: Program, bandwidth_bytes_s: float | None) -> None:
         self._program, self._config, self._rate = program, program.config, bandwidth_bytes_s
-        most = program.config.slots - 2  # of eight rows the second one is dropped, six move
+        most = program.config.slots - 2  # if the second of eight rows is dropped, six move
         self.table: NDArray[np.float64] = np.array([0.0, *map(self._seconds, range(1, most + 1))])
 
     def seconds(self, moved: int) -> float:
@@ -126,8 +131,9 @@ class Commits:
         return Range(start=0, beats=-(-len(self._program.code) // self._config.beat_bytes))
 
     def _groups(self, moved: int) -> Iterator[tuple[int, list[int]]]:
-        """First beat of each group that is read, and where its chunks are written, from a pass over 127 positions of which
-        slots 0, 2, 3, ... are kept.
+        """Yield the first beat of each group that is read, and the addresses to which its chunks are written.
+
+        The pass has 127 positions before it, and its slots 0, 2, 3, ... are kept.
         """
         config, layout, committed = self._config, self._config.kv_layout, 127
         base = laid_out({**self._program.sizes, "image": 1 << 28}, config.ports)[0]["cache"] // config.beat_bytes
@@ -150,11 +156,14 @@ class Commits:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """An accelerator with a model, and what its work takes.
+    """Times of an accelerator with a model.
 
     Members:
-        draft: passes of a draft model on the same accelerator, one row or several; None: it does not run there.
-        rtl_factor: what the traffic model's cycles were multiplied with, by positions; empty: nothing.
+        board: name of the board.
+        passes: seconds of passes of the model.
+        commits: seconds of commits.
+        draft: seconds of passes of a draft model on the same accelerator; None: it does not run there.
+        rtl_factor: factors by which the traffic model's cycles were multiplied, by positions; empty: none.
     """
 
     board: str
@@ -168,8 +177,8 @@ class Device:
     def kind(self) -> str:
         if not self.rtl_factor:
             return self.passes.kind
-        said = ", ".join(f"{factor:.4f} at {past} positions" for past, factor in self.rtl_factor.items())
-        return f"{self.passes.kind}; multiplied by {said}, as the RTL is slower by so much with one row"
+        factors = ", ".join(f"{factor:.4f} at {past} positions" for past, factor in self.rtl_factor.items())
+        return f"{self.passes.kind}; multiplied by {factors}, because the RTL is slower by these factors with one row"
 
 
 def open_device_cost(
@@ -182,11 +191,14 @@ def open_device_cost(
     rtl: bool = True,
     quick: bool = False,
 ) -> Device:
-    """Args:
-        shape, draft: of target and draft, as their config.json.
-        library: RTL of ``config``; passes are simulated with it, few layers of them, which takes many minutes.
-        rtl: whether the traffic model's cycles are brought to those that the RTL of this shape took.
-        quick: fewer passes are counted.
+    """Compute the times of a board with this configuration.
+
+    Args:
+        shape: config.json of the target.
+        draft: config.json of the draft.
+        library: RTL of ``config``, with which passes of few layers are simulated, which takes many minutes.
+        rtl: scale the traffic model's cycles to those of the RTL of this shape.
+        quick: count fewer passes.
 
     Raises:
         UnsupportedError: the configuration does not run the shape.

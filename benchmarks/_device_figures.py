@@ -1,4 +1,4 @@
-"""What follows from the texts: by drafter and kind, means over the kinds, and what others published beside them."""
+"""Compute figures from the texts by drafter and kind, with means over the kinds and published figures for comparison."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from benchmarks._device_runs import Text, kinds
 __all__ = ["GOAL_TOK_S", "HEADER", "PLAIN", "PUBLISHED", "summary", "variant"]
 
 HEADER = "simulated, acceptance of the embedded model"
-GOAL_TOK_S = 140.0  # tokens per second, mean over the kinds of text, best drafter; docs/reports/device-speculation.md
+GOAL_TOK_S = (
+    140.0  # goal in tokens per second, mean over kinds of text, best drafter; docs/reports/device-speculation.md
+)
 PLAIN = "none"
-# Decoding of BitNet-0.73B on a KV260, tokens per second, measured by their authors, and what its memory allows.
+# Tokens per second of decoding BitNet-0.73B on a KV260: figures measured by other authors, and the bound of its memory.
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "TeLLMe v2": {"tok_s": 25.0, "kind": "published", "source": "2510.15926, plain decoding"},
     "PD-Swap": {"tok_s": 27.8, "kind": "published", "source": "2512.11550, plain decoding"},
@@ -22,14 +24,14 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 
 
 def variant(by_method: Mapping[str, Sequence[Text]]) -> dict[str, Any]:
-    """Of one host: every drafter; its kinds, and the means over them."""
+    """Return the figures of one host: for every drafter its kinds of text, and the means over them."""
     return {"drafters": {name: _drafter(texts) for name, texts in by_method.items()}}
 
 
 def summary(
     variants: Mapping[str, Any], trees: Mapping[str, Mapping[str, Sequence[Text]]], *, main: str
 ) -> dict[str, Any]:
-    """``main``: the variant that the goal is for."""
+    """Return the figures of all variants; the goal applies to the variant ``main``."""
     drafters = variants[main]["drafters"]
     shapes: dict[str, dict[str, float]] = {}
     for name, by_policy in trees.items():
@@ -47,12 +49,12 @@ def summary(
 
 
 def _best(drafters: Mapping[str, Any]) -> dict[str, Any]:
-    """The drafter with the largest mean over the kinds, plain beside it; and of each kind the best."""
-    guessing = [name for name in drafters if name != PLAIN]
-    best = max(guessing, key=lambda name: float(drafters[name]["mean_tok_s"]))
+    """Return the drafter with the largest mean over the kinds, plain decoding for comparison, and the best by kind."""
+    proposing = [name for name in drafters if name != PLAIN]
+    best = max(proposing, key=lambda name: float(drafters[name]["mean_tok_s"]))
     by_kind = {}
     for kind in drafters[PLAIN]["kinds"]:
-        speeds = {name: float(drafters[name]["kinds"][kind]["tok_s"]) for name in guessing}
+        speeds = {name: float(drafters[name]["kinds"][kind]["tok_s"]) for name in proposing}
         by_kind[kind] = max(speeds, key=lambda name: speeds[name])
     return {
         "drafter": best,
@@ -65,9 +67,9 @@ def _best(drafters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drafter(texts: Sequence[Text]) -> dict[str, Any]:
-    found = {kind: _kind([text for text in texts if text.kind == kind]) for kind in kinds(texts)}
-    speeds = [one["tok_s"] for one in found.values()]
-    return {"mean_tok_s": fmean(speeds), "harmonic_tok_s": harmonic_mean(speeds), "kinds": found}
+    by_kind = {kind: _kind([text for text in texts if text.kind == kind]) for kind in kinds(texts)}
+    speeds = [one["tok_s"] for one in by_kind.values()]
+    return {"mean_tok_s": fmean(speeds), "harmonic_tok_s": harmonic_mean(speeds), "kinds": by_kind}
 
 
 def _kind(texts: Sequence[Text]) -> dict[str, Any]:

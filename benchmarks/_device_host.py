@@ -1,4 +1,4 @@
-"""What the driver takes of the host for a pass: measured on this machine, over a device that answers at once."""
+"""Measure the driver's time for a pass on this machine, with a device that answers immediately."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EVENTS = {"start": "done", "commit": "committed"}
 
 
 class _Immediate:
-    """A device that has done everything as soon as it is told to. Its results are zeros."""
+    """A device that completes every operation immediately. Its results are zeros."""
 
     name = "none"
     kind: Kind = "simulated"
@@ -41,7 +41,7 @@ class _Immediate:
         self._arena = Arena(np.zeros(_MEMORY_BYTES, np.uint8), 0)
         self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
         self._registers["configuration_hash"] = config.hash
-        self._registers["counter_cycles"] = 1  # a device without a clock is given estimates, which take time as well
+        self._registers["counter_cycles"] = 1  # without it the driver would compute estimates, which takes time
         status = REGISTER_MAP["interrupt_status"]
         self._bits = {field.name: 1 << lsb for field, lsb in status.positions()}
 
@@ -66,12 +66,14 @@ class _Immediate:
 
 
 def driver_costs(shape: Mapping[str, Any], config: AcceleratorConfig) -> dict[tuple[str, int], float]:
-    """Seconds of "submit" and "result" by rows, and "commit" by moved rows: of the accelerator target of ``shape``, its
-    driver and its registers, with the likeliest tokens of each row wanted.
+    """Measure the seconds of "submit" and "result" by rows, and of "commit" by moved rows.
 
-    A board adds what its bus and its caches take, which no other machine knows.
+    They are those of the accelerator target of ``shape``, its driver and its registers, with the likeliest tokens of each
+    row returned. On a board its bus and its caches add time, which cannot be measured on another machine.
     """
-    program = shape_program(shape_graph(shape, layers=1), config, image=True)  # layers are nothing to the host
+    program = shape_program(
+        shape_graph(shape, layers=1), config, image=True
+    )  # the host's work does not depend on layers
     embedding = FloatWeight(values=np.zeros((program.host.vocab, program.host.hidden), np.float32))
     words = SimpleNamespace(tokens=SimpleNamespace(size=program.host.vocab), tokenizer_hash="")
     limits = Limits(nodes=config.slots, depth=config.slots - 1, positions=config.context)
@@ -82,14 +84,14 @@ def driver_costs(shape: Mapping[str, Any], config: AcceleratorConfig) -> dict[tu
         limits,
         bandwidth=None,
     )
-    found: dict[tuple[str, int], float] = {}
+    costs: dict[tuple[str, int], float] = {}
     for rows in range(1, config.slots + 1):
-        found |= _measured(target, limits, rows)
-    return found
+        costs |= _measured(target, limits, rows)
+    return costs
 
 
 def _measured(target: ProgramTarget, limits: Limits, rows: int) -> dict[tuple[str, int], float]:
-    """A tree of ``rows`` whose second node and those behind it are the root's children."""
+    """Measure a tree of ``rows`` in which all nodes but the root are its children."""
     state = target.open(limits)
     parents = np.array([-1, *(0 for _ in range(rows - 1))], np.int32)
     every = np.arange(rows, dtype=np.int32)
@@ -116,4 +118,4 @@ def _measured(target: ProgramTarget, limits: Limits, rows: int) -> dict[tuple[st
         state.truncate(0)
     state.close()
     sizes = {"submit": rows, "result": rows, "commit": rows - 2}
-    return {(kind, sizes[kind]): typical(found) for kind, found in seconds.items() if found}
+    return {(kind, sizes[kind]): typical(samples) for kind, samples in seconds.items() if samples}

@@ -1,4 +1,4 @@
-"""The figures of speculation on the accelerator as tables."""
+"""Print the figures of speculation on the accelerator as tables."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _listed(values: Mapping[str, Any], form: str) -> str:
     return ", ".join(f"{name}: {form.format(value)}" for name, value in values.items())
 
 
-def _print_variant(found: Mapping[str, Any]) -> None:
-    drafters = found["drafters"]
+def _print_variant(variant: Mapping[str, Any]) -> None:
+    drafters = variant["drafters"]
     kinds = list(drafters[PLAIN]["kinds"])
     rows = [("drafter", *kinds, "mean", "harmonic")]
     for name, one in drafters.items():
@@ -54,7 +54,7 @@ def _print_variant(found: Mapping[str, Any]) -> None:
     print_table(rows, right=tuple(range(1, len(kinds) + 3)))
 
 
-def _print_rounds(found: Mapping[str, Any]) -> None:
+def _print_rounds(variant: Mapping[str, Any]) -> None:
     rows = [
         (
             "drafter",
@@ -69,7 +69,7 @@ def _print_rounds(found: Mapping[str, Any]) -> None:
             "ahead used",
         )
     ]
-    for name, one in found["drafters"].items():
+    for name, one in variant["drafters"].items():
         for kind, figures in one["kinds"].items():
             used = f"{figures['ahead_used']} of {figures['ahead']}" if figures["ahead"] else ""
             rows.append(

@@ -1,4 +1,4 @@
-"""Texts of the embedded model, written again by drafters and policies at the cost of a device and of a board's host."""
+"""Write texts of the embedded model again with drafters and policies, at the cost of a device and of a board's host."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy,
 
 __all__ = ["BEYOND", "Host", "Method", "Script", "Text", "Writer", "script"]
 
-BEYOND = 10  # tokens that are known behind a text's end: the last tree may reach there
+BEYOND = 10  # tokens that are known after the end of a text, because the last tree may extend beyond the end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How a text is written. ``name``: of a drafter; ``fabric``: its draft model runs on the accelerator."""
+    """A way to write a text: drafter ``name`` and ``policy``. ``fabric``: the draft model runs on the accelerator."""
 
     name: str
     policy: str = "hardware"
@@ -47,20 +47,21 @@ class Host:
     """The board's processor.
 
     Members:
-        factor: times that it takes longer than this machine.
+        factor: ratio of its time for the same work to this machine's.
         overlaps: it drafts during passes.
         keeps: one session writes all texts.
+        costs: times of its work; None: the work is measured and takes no time on the clock.
     """
 
     factor: float
     overlaps: bool = False
     keeps: bool = False
-    costs: HostCosts | None = None  # None: measure, and take no time
+    costs: HostCosts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A prompt, ``tokens`` of the text after it, and what was said on the way."""
+    """A text to write: a prompt of ``prompt`` tokens, ``tokens`` tokens after it, and the model's logits at each of them."""
 
     kind: str
     source: str
@@ -71,9 +72,11 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """One text, written. ``seconds``: on the board, from the first round's beginning to the end of the last token's round;
-    of these the device was at work for ``device_seconds`` in passes and ``commit_seconds`` in commits. ``host``: by kind of
-    work.
+    """Figures of one written text.
+
+    ``seconds`` is the time on the board from the beginning of the first round to the end of the last token's round. In this
+    time the device took ``device_seconds`` for passes and ``commit_seconds`` for commits. ``host`` has the seconds of the
+    host by kind of work.
     """
 
     kind: str
@@ -90,10 +93,10 @@ class Text:
 
 
 def script(session: Session, task: Task, tokens: int) -> Script:
-    """The task's text, and what the model says after each of its tokens, from passes over all of it.
+    """Return the task's text with the model's logits after each of its tokens, from passes over the whole text.
 
     Raises:
-        DeviceError: passes over many tokens say something else than those in which the text was written.
+        DeviceError: passes over many tokens give other tokens than the passes in which the text was written.
     """
     beyond = session.generate(
         task.ids, n_predict=tokens + BEYOND, sampling=SamplingConfig(temperature=0), ignore_eos=True
@@ -105,7 +108,7 @@ def script(session: Session, task: Task, tokens: int) -> Script:
     state.close()
     said = logits[:-1, : session.bundle.tokens.size].argmax(axis=1)
     if said.tolist() != ids[first + 1 :].tolist() or not _agree(beyond.tokens, task.expected):
-        raise DeviceError(f"{task.source}: the model did not say twice the same; this is a bug in edgedec")
+        raise DeviceError(f"{task.source}: the model gave two different answers; this is a bug in edgedec")
     return Script(
         kind=task.kind,
         source=task.source,
@@ -116,7 +119,7 @@ def script(session: Session, task: Task, tokens: int) -> Script:
 
 
 def _agree(one: Sequence[int], other: Sequence[int]) -> bool:
-    """As far as the shorter one goes."""
+    """Return whether the two agree in all tokens of the shorter one."""
     return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
 
 
@@ -124,10 +127,12 @@ class Writer:
     """Writes scripts.
 
     Parameters:
-        info, words: of the embedded model, and how many ids its tokenizer has.
+        info: description of the embedded model's target.
         draft: the embedded draft.
-        vocab: words of the larger model.
-        cpu: makes the embedded model's own target, to run every pass; None: what it said is known.
+        device: times of the accelerator.
+        vocab: vocabulary of the larger model.
+        cpu: function that makes the embedded model's own target, on which every pass is run as well; None: the logits of
+            the scripts are used without running a pass.
     """
 
     def __init__(
@@ -145,10 +150,12 @@ class Writer:
         self._cpu = None if cpu is None else cpu(self._limits)
 
     def write(self, scripts: Sequence[Script], method: Method, host: Host) -> tuple[list[Text], Books]:
-        """One after the other: each by a decoder of its own, or all by one, which keeps what its draft has learned.
+        """Write the scripts one after the other.
+
+        Each script has a decoder of its own, or all have the same one, which keeps what its draft has learned.
 
         Raises:
-            DeviceError: another text came out.
+            DeviceError: the decoder wrote another text.
         """
         clock = Clock()
         books, fabric = Books(clock=clock, costs=host.costs, factor=host.factor), Fabric(clock)
@@ -176,15 +183,15 @@ class Writer:
         )
 
     def _drafter(self, name: str, books: Books) -> Drafter:
-        made = create_drafter(name, self._draft if name in ("model", "auto") else None, threads=1)
-        candidates: Any = getattr(made, "_drafters", None)  # of ``auto``: each one's work is its own
+        drafter = create_drafter(name, self._draft if name in ("model", "auto") else None, threads=1)
+        candidates: Any = getattr(drafter, "_drafters", None)  # drafters of ``auto``, recorded separately
         for inner in candidates or ():
             candidates[inner] = WatchedDrafter(candidates[inner], inner, books, asked=False)
-        return made
+        return drafter
 
     @contextmanager
     def _draft_passes(self, books: Books, fabric: Fabric, *, fabric_drafts: bool) -> Iterator[None]:
-        """Passes of a draft model are the host's work, or the accelerator's."""
+        """Charge passes of a draft model to the host, or to the accelerator."""
         module: Any = model
         before, curve = module.open_target, self._device.draft if fabric_drafts else None
         module.open_target = lambda *args, **options: DraftTarget(before(*args, **options), books, fabric, curve)
@@ -214,14 +221,14 @@ class Writer:
             policy=policy,
             verifier=create_verifier(0),
             rng=np.random.default_rng(0),
-            top_k=self._device.config.top_k,  # enough for greedy texts, as a session asks for
+            top_k=self._device.config.top_k,  # sufficient for greedy texts, as in a session
         )
         for token in decoder.generate(request):
             tokens.append(token.id)
             if len(tokens) == one.tokens:
                 break
         if tokens != one.said.text[one.prompt :][: one.tokens].tolist():
-            raise DeviceError(f"{one.source}: another text came out; this is a bug in edgedec")
+            raise DeviceError(f"{one.source}: the decoder wrote another text; this is a bug in edgedec")
         rounds = decoder.rounds
         return Text(
             kind=one.kind,
@@ -241,10 +248,10 @@ class Writer:
 def _policy(name: str, clock: Clock) -> TreePolicy:
     if name != "hardware":
         return create_policy(name)
-    made: TreePolicy = load(POLICIES, name).create(None, clock.perf_counter)  # it looks at the clock
-    return made
+    policy: TreePolicy = load(POLICIES, name).create(None, clock.perf_counter)  # it reads the clock
+    return policy
 
 
 def kinds(texts: Sequence[Text]) -> list[str]:
-    """In their order."""
+    """Return the kinds of the texts, in order of their first occurrence."""
     return list(dict.fromkeys(text.kind for text in texts))

@@ -1,9 +1,9 @@
-"""A target that says what the embedded model says and takes as long as the accelerator with a larger one.
+"""Provide a target with the logits of the embedded model and the times of the accelerator with a larger model.
 
-A text was written once, by the embedded model on the CPU target, and what the model said after each of its tokens was kept.
-A node of a tree that lies on that text gets just that, which is what a pass would give it (the CPU target is
-``batch_invariant``, which docs/speculation.md defines); a node that leaves the text gets NaN, at which the sampler stops:
-nobody may ask what would come there. With ``inner`` the passes are really run, on the CPU target.
+The embedded model wrote a text once on the CPU target, and its logits after each token were kept. A node of a tree that
+lies on this text gets these logits, which a pass would give it, too, because the CPU target is ``batch_invariant`` (see
+docs/speculation.md). A node that leaves the text gets NaN, at which the sampler stops, because the logits there are not
+known and must not be used. With ``inner`` the passes are also run on the CPU target.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["DeviceTarget", "DraftTarget", "Said", "WatchedDrafter", "WatchedPoli
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A text int32 [n], and float32 [n - first, vocab], what the model said after each token from ``first`` on."""
+    """A text int32 [n], and the model's logits float32 [n - first, vocab] after each token from ``first`` on."""
 
     text: I32
     first: int
@@ -50,15 +50,15 @@ class Said:
 
 
 def read(target: Target, state: State, ids: I32, chunk: int) -> F32:
-    """Bring ``ids`` int32 [n] into a state; returns what was said after each, float32 [n, vocab]."""
-    said = []
+    """Bring ``ids`` int32 [n] into a state and return the logits after each of them, float32 [n, vocab]."""
+    parts = []
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
         rows = np.arange(len(part), dtype=np.int32)
         work = Pass(ids=part, positions=state.length + rows, logits=rows)
-        said.append(target.submit([(state, work)]).result()[0].logits.copy())
+        parts.append(target.submit([(state, work)]).result()[0].logits.copy())
         state.commit(rows)
-    return np.concatenate(said) if said else np.empty((0, target.info.vocab), np.float32)
+    return np.concatenate(parts) if parts else np.empty((0, target.info.vocab), np.float32)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Ticket:
 
 
 class _State:
-    """Rows are a number: the text says what they hold."""
+    """A state that only counts its rows; the text determines their contents."""
 
     commit_seconds: float | None = None
 
@@ -94,22 +94,28 @@ class _State:
         self.length = length
 
     def fork(self) -> State:
-        raise DeviceError("a replayed text has one sequence")
+        raise DeviceError("a replayed text has a single sequence and cannot be forked")
 
     def close(self) -> None:
         return None
 
 
 class DeviceTarget:
-    """Parameters:
-        info: of the embedded model.
-        vocab: words of the larger model: rows are as wide, and no more likely for it.
-        said: the text.
-        top_k: likeliest tokens of a row that the device finds; the others are -inf.
-        inner: the CPU target, to run the passes as well.
+    """A target that replays a text with the times of a device.
+
+    The device finds the ``top_k`` likeliest tokens of a row; the logits of all others are -inf.
+
+    Parameters:
+        info: description of the embedded model's target.
+        vocab: vocabulary of the larger model, which is the width of the logits; additional tokens have -inf.
+        said: the text and its logits.
+        device: times of the accelerator.
+        inner: the CPU target, on which the passes are run as well; None: they are not run.
 
     Members:
-        rows: of each pass. device_seconds, commit_seconds: that the device was at work.
+        rows: number of rows of each pass.
+        device_seconds: time that the device took for passes.
+        commit_seconds: time that the device took for commits.
     """
 
     def __init__(
@@ -136,7 +142,7 @@ class DeviceTarget:
         return {}
 
     def open(self, limits: Limits) -> State:
-        """Holds the text up to the first token after which it is known what the model said."""
+        """Return a state that holds the text before the first token after which the logits are known."""
         state = _State(self, None if self._inner is None else self._inner.open(limits))
         state.length = self._said.first
         if self._inner is not None and state.inner is not None:
@@ -166,7 +172,7 @@ class DeviceTarget:
         self._books.begin_lap()
 
     def committed(self, rows: int) -> None:
-        """Of the rows that were kept so many were not in their places. Once a round, so the loop's own work is paid here."""
+        """Charge a commit that moves ``rows`` rows. It occurs once a round, so the loop's own work is charged here, too."""
         books = self._books
         books.charge_known("loop", self.rows[-1])
         if not rows:
@@ -177,38 +183,40 @@ class DeviceTarget:
         books.clock.wait(self._fabric.begin(seconds))
 
     def _logits(self, work: Pass) -> F32:
-        """float32 [rows wanted, vocab]."""
-        wanted = np.array([len(work.ids) - 1]) if work.logits is None else work.logits
+        """Return the logits of the pass, float32 [rows with logits, vocab]."""
+        nodes = np.array([len(work.ids) - 1]) if work.logits is None else work.logits
         n, said, top_k = len(work.ids), self._said, self._device.config.top_k
         seen = np.tri(n, dtype=np.bool_) if work.visible is None else unpack(work.visible, n)
-        there = work.positions < len(said.text)
-        on_text = there & (said.text[np.minimum(work.positions, len(said.text) - 1)] == work.ids)
-        found = np.full((len(wanted), self._vocab), -np.inf, np.float32)
-        for row, node in enumerate(wanted.tolist()):
+        inside = work.positions < len(said.text)
+        on_text = inside & (said.text[np.minimum(work.positions, len(said.text) - 1)] == work.ids)
+        logits = np.full((len(nodes), self._vocab), -np.inf, np.float32)
+        for row, node in enumerate(nodes.tolist()):
             at = int(work.positions[node]) - said.first
             if at < 0 or not on_text[seen[node]].all():
-                found[row] = np.nan
+                logits[row] = np.nan
                 continue
             known = said.logits[at]
             best = np.argpartition(known, -top_k)[-top_k:]
-            found[row, best] = known[best]
-        return found
+            logits[row, best] = known[best]
+        return logits
 
     def _compare(self, logits: F32, result: PassResult) -> None:
-        """Raises:
-        DeviceError: the CPU target says something else than it did when it wrote the text.
+        """Compare the known logits with those of the CPU target.
+
+        Raises:
+            DeviceError: the CPU target chooses another token than when it wrote the text.
         """
         on_text = ~np.isnan(logits[:, 0])
         if (logits[on_text].argmax(axis=1) != result.logits[on_text].argmax(axis=1)).any():
-            raise DeviceError("the CPU target chose another token within a tree than alone; this is a bug in edgedec")
+            raise DeviceError("the CPU target chose another token in a tree than alone; this is a bug in edgedec")
 
 
 class DraftTarget:
-    """A draft model's target, whose passes are the host's work, or the accelerator's.
+    """A draft model's target, whose passes are charged to the host or to the accelerator.
 
     Parameters:
-        inner: computes them.
-        curve: the accelerator's; None: the host's work.
+        inner: target that computes the passes.
+        curve: the accelerator's times of passes; None: they are charged to the host.
     """
 
     def __init__(self, inner: Target, books: Books, fabric: Fabric, curve: CostCurve | None) -> None:
@@ -244,11 +252,11 @@ class _Done:
 
 
 class WatchedDrafter:
-    """A drafter whose work is in the books.
+    """A drafter whose work is recorded in the books.
 
     Parameters:
-        name: in the books.
-        asked: by a policy, not by another drafter.
+        name: name in the books.
+        asked: a policy calls the drafter; otherwise another drafter does.
     """
 
     def __init__(self, inner: Drafter, name: str, books: Books, *, asked: bool = True) -> None:
@@ -271,9 +279,9 @@ class _WatchedDraft:
         if self._asked:
             books.called()
         mark = books.enter()
-        found = self._inner.expand(text, tree, nodes)
+        proposals = self._inner.expand(text, tree, nodes)
         books.charge(f"{self._name} expand", len(nodes), books.leave(mark))
-        return found
+        return proposals
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         mark = self._books.enter()
@@ -282,7 +290,7 @@ class _WatchedDraft:
 
 
 class WatchedPolicy:
-    """A policy whose own work is in the books: of a tree, in equal parts with each call of the draft."""
+    """A policy whose own work is recorded in the books, divided equally among the calls of the draft for a tree."""
 
     def __init__(self, inner: TreePolicy, name: str, books: Books) -> None:
         self._inner, self._name, self._books = inner, name, books

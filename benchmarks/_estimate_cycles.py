@@ -1,4 +1,4 @@
-"""Cycles of the model (edgedec.hw.compiler.cycles) against those of the RTL, whole passes of small models."""
+"""Compare cycles of the cycle model (edgedec.hw.compiler.cycles) with those of the RTL for passes of small models."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edgedec.sim.cxxrtl.library import build
 __all__ = ["cycle_errors"]
 
 _VOCAB = 160
-_FLAT_SHARE = 0.4  # of what the ports can take
+_FLAT_SHARE = 0.4  # bandwidth of the flat memory as a share of the ports' bandwidth
 
 
 def _shape(config: AcceleratorConfig) -> dict[str, Any]:
-    """A model that uses all of the accelerator's sizes."""
+    """Return the configuration of a model that uses all of the accelerator's sizes."""
     return {
         "model_type": "llama",
         "hidden_size": config.hidden,
@@ -41,7 +41,7 @@ def _shape(config: AcceleratorConfig) -> dict[str, Any]:
 
 
 def _cases(config: AcceleratorConfig, quick: bool) -> Iterator[tuple[int, Case]]:
-    """Layers, and a pass."""
+    """Yield numbers of layers and passes."""
     most = config.context - config.slots
     layers, positions = ((1,), (0, most // 2)) if quick else ((1, 2, 4), (0, most // 4, most // 2, most))
     rates = (None, _FLAT_SHARE * config.beat_bytes * config.clock_hz)
@@ -50,7 +50,9 @@ def _cases(config: AcceleratorConfig, quick: bool) -> Iterator[tuple[int, Case]]
 
 
 def cycle_errors(name: str, config: AcceleratorConfig, *, quick: bool) -> Mapping[str, Any]:
-    """Of passes over 1, 2 and 4 layers, up to all slots and positions, before an ideal memory and a flat, slow one.
+    """Return the errors of the cycle model for passes over 1, 2 and 4 layers with an ideal and with a flat, slow memory.
+
+    The passes have up to all slots and positions.
 
     Raises:
         UnsupportedError: the model of these sizes has too many instructions for the configuration.

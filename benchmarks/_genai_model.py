@@ -1,4 +1,4 @@
-"""Our bundles as onnxruntime-genai wants a model: what ``edgedec export --format onnx`` writes, piece by piece."""
+"""Give the benchmarks the functions with which ``edgedec export --format onnx`` writes models for onnxruntime-genai."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""Runs in a Python that has onnxruntime-genai: writes greedy texts with its own speculation. It imports nothing of edgedec.
+"""Write greedy texts with onnxruntime-genai and its own speculation.
+
+This script runs in a Python that has onnxruntime-genai, and imports nothing of edgedec.
 
     python _genai_writer.py NAME=FOLDER...
 
-Then as _llama_speculation.cpp: one command a line, one answer a line.
-    read ID...                     remembers the prompt
-    write NAME OPTIONS TOKENS      the text after it, with the model NAME; OPTIONS are genai's "speculative" ones as
-                                   KEY=VALUE,... or, for none, -
-The answer to write: seconds, of these the seconds of guessing, rounds, guesses, accepted guesses, then the ids.
+The protocol is that of _llama_speculation.cpp: one command per line and one answer per line.
+    read ID...                     remember the prompt
+    write NAME OPTIONS TOKENS      write the text after it with the model NAME; OPTIONS are genai's "speculative" options
+                                   as KEY=VALUE,... or - for none
+The answer to write has the seconds, the part of them spent on proposals, rounds, proposals, accepted proposals and the ids.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import sys
 import time
 from typing import Any
 
-genai: Any = importlib.import_module("onnxruntime_genai")  # type checkers run where it is not installed
+genai: Any = importlib.import_module(
+    "onnxruntime_genai"
+)  # imported by name, because type checkers run where it is not installed
 
 
 class Texts:
-    """The models, and the prompt that was read last."""
+    """The models, and the most recent prompt."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self.models = {name: genai.Model(folder) for name, folder in folders.items()}
@@ -34,7 +38,7 @@ class Texts:
         return str(len(ids))
 
     def write(self, name: str, options: str, tokens: int) -> str:
-        """Everything but the prompt's last token is read before the clock runs, as in the other programs."""
+        """Write a text. All but the prompt's last token is read before the time is taken, as in the other programs."""
         model = self.models[name]
         params = genai.GeneratorParams(model)
         params.set_search_options(max_length=len(self.prompt) + tokens, do_sample=False)

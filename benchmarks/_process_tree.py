@@ -1,8 +1,8 @@
-"""A command and all processes that it starts: how long it took and how much memory they had resident.
+"""Run a command and measure the time and the resident memory of all processes that it starts.
 
-Of each process the kernel's own high-water mark counts (``VmHWM``), which no sampling can miss but at a process' very end;
-the marks are added up, although the processes need not have reached them at the same time and share their libraries. So the
-sum is an upper bound of what the command takes at any moment, libraries included. Linux only.
+The memory of a process is the kernel's own high-water mark (``VmHWM``), which sampling can only miss at the very end of a
+process. The marks are added up, although the processes need not reach them at the same time and share their libraries.
+The sum is therefore an upper bound of the command's memory at any moment, libraries included. Linux only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ _INTERVAL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class TreeRun:
-    """Members:
-    seconds: on the clock. cpu_seconds: of all processes, user and system.
-    peak_bytes: the sum of all processes' marks. main_bytes: the first one's own. processes: how many were seen.
-    output: what it wrote to stdout.
+    """Figures of a command.
+
+    Members:
+        seconds: elapsed time.
+        cpu_seconds: user and system time of all processes.
+        peak_bytes: sum of the marks of all processes.
+        main_bytes: mark of the first process.
+        processes: number of processes that were observed.
+        output: text that the command wrote to stdout.
     """
 
     seconds: float
@@ -39,17 +44,17 @@ class TreeRun:
 
 
 def _children(process: int) -> list[int]:
-    found = []
+    children = []
     try:
         for task in Path(f"/proc/{process}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    except OSError:  # it has ended
+            children += [int(child) for child in (task / "children").read_text().split()]
+    except OSError:  # the process has ended
         pass
-    return found
+    return children
 
 
 def _mark(process: int) -> int:
-    """Bytes; 0 of one that has ended."""
+    """Return the mark of a process in bytes; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -58,7 +63,7 @@ def _mark(process: int) -> int:
 
 
 class _Watch:
-    """Marks of a process and its descendants, until stopped."""
+    """Collects the marks of a process and its descendants until it is stopped."""
 
     def __init__(self, root: int) -> None:
         self.marks: dict[int, int] = {}
@@ -72,7 +77,7 @@ class _Watch:
             while waiting:
                 process = waiting.pop()
                 waiting += _children(process)
-                # The last one: before a child's exec it is the mark of the process that it was forked from.
+                # The latest mark counts, because before its exec a child has the mark of the process that forked it.
                 self.marks[process] = _mark(process) or self.marks.get(process, 0)
 
     def stop(self) -> None:
@@ -84,17 +89,17 @@ def run_tree(command: Sequence[str], *, environment: Mapping[str, str] | None = 
     """Run a command to its end.
 
     Raises:
-        DeviceError: it failed; has its last words.
+        DeviceError: it failed; the message has the last line of its stderr.
     """
     began = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
     )
     watch = _Watch(process.pid)
-    said: list[str] = []
+    errors: list[str] = []
     assert process.stdout is not None
     assert process.stderr is not None
-    listener = threading.Thread(target=lambda: said.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
+    listener = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
     listener.start()
     try:
         output = process.stdout.read()
@@ -109,9 +114,9 @@ def run_tree(command: Sequence[str], *, environment: Mapping[str, str] | None = 
     process.returncode = os.waitstatus_to_exitcode(status)
     listener.join()
     if process.returncode:
-        words = "".join(said).strip().splitlines()
-        raise DeviceError(f"{' '.join(command[:4])} ... failed: {words[-1] if words else 'it said nothing'}")
-    own = watch.marks.get(process.pid, 0)  # not wait4's: that begins with what this process had when it forked
+        lines = "".join(errors).strip().splitlines()
+        raise DeviceError(f"{' '.join(command[:4])} ... failed: {lines[-1] if lines else 'it said nothing'}")
+    own = watch.marks.get(process.pid, 0)  # not wait4's, which includes the memory of this process at the fork
     others = sum(mark for number, mark in watch.marks.items() if number != process.pid)
     return TreeRun(
         seconds=seconds,

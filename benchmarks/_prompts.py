@@ -1,14 +1,15 @@
-"""Prompts of six kinds for the benchmarks: from ../shared/data/prompts where it stands, else from what ships with edgedec.
+"""Provide prompts of six kinds for the benchmarks, from ../shared/data/prompts if it exists, or from edgedec's own files.
 
-The embedded model writes children's stories and knows nothing else. So only the *input* is of another kind where a prompt is
-code or an article; what follows is a story or an answer of its own. Two things follow that a reader of figures should know:
+The embedded model writes children's stories and knows nothing else. If a prompt is code or an article, only the *input* is
+of another kind, and the answer is a story or an invented answer. Two consequences matter for the figures:
 
-- Many of its answers loop. ``repeated_share`` tells; benchmarks leave out texts above ``LOOPS_FROM`` and say how many.
-- It does not copy from a text that it is given: after a held-out story and the beginning of the same story again, 13 % of
-  its 4-token sequences stood in the prompt, after "Summarize: ARTICLE" none. What it does is to tell its own stories again.
-  So a ``copying`` prompt holds a story that it wrote itself, and then the first quarter of it: 85 % of the continuation's
-  4-token sequences stand in the prompt (``copied_share``; measured on 20, 128 tokens each). That is the case in which
-  prompt lookup pays, revising or quoting one's own text; it does not show that the model can summarize.
+- Many answers loop, which ``repeated_share`` measures. Benchmarks leave out texts above ``LOOPS_FROM`` and report their
+  number.
+- The model does not copy from a text in the prompt. After a held-out story and the beginning of the same story again, 13 %
+  of the 4-token sequences of its answers were in the prompt, and after "Summarize: ARTICLE" none. It does repeat its own
+  stories. A ``copying`` prompt therefore holds a story that the model wrote, and then the first quarter of it: 85 % of the
+  continuation's 4-token sequences are in the prompt (``copied_share``; measured on 20 texts of 128 tokens). This is the
+  case for which prompt lookup is made, revising or quoting one's own text. It does not show that the model can summarize.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ I32 = NDArray[np.int32]
 Sourced = tuple[str, tuple[str, ...]]  # (source, turns)
 
 KINDS = ("story", "question", "copying", "code", "multi-turn", "summary")
-LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
+LOOPS_FROM = 0.2  # share of repeated 4-word sequences from which a text counts as looping
 
 _OPENING_WORDS = 8
-_CODE_CHARACTERS = 600  # of a file of edgedec's own
-_ANSWER_TOKENS = 96  # of the earlier turns of a conversation
+_CODE_CHARACTERS = 600  # characters of a source file of edgedec in a prompt
+_ANSWER_TOKENS = 96  # tokens of an answer in the earlier turns of a conversation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """``turns``: what the user writes, one after the other; most have one. ``source``: file and entry."""
+    """A prompt. ``turns`` are the user's messages, mostly one; ``source`` names the file and the entry."""
 
     kind: str
     source: str
@@ -68,21 +69,21 @@ class Prompt:
 
 
 def shared_prompts() -> Path | None:
-    """$EDGEDEC_SHARED_DATA/prompts or ../shared/data/prompts beside the checkout, if it is there."""
+    """Return $EDGEDEC_SHARED_DATA/prompts or ../shared/data/prompts beside the checkout, or None if there is none."""
     named = SHARED_DATA.value()
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
     return folder / "prompts" if (folder / "prompts").is_dir() else None
 
 
 def read_prompts(data: Path | None, per_kind: int) -> list[Prompt]:
-    """Up to ``per_kind`` prompts of each of ``KINDS``, spread over their files, the same in every run.
+    """Return up to ``per_kind`` prompts of each of ``KINDS``, spread over their files, the same in every run.
 
     Raises:
-        UsageError: a file in ``data`` is damaged; names it and the line.
+        UsageError: a file in ``data`` is damaged; the message names the file and the line.
     """
-    found = {
+    sources = {
         "story": _openings(),
-        "copying": _openings(),  # ``prepare`` has the model write the rest
+        "copying": _openings(),  # ``prepare`` lets the model write the rest
         "question": _questions(data),
         "code": _code(data),
         "multi-turn": _conversations(data),
@@ -91,19 +92,19 @@ def read_prompts(data: Path | None, per_kind: int) -> list[Prompt]:
     return [
         Prompt(kind=kind, source=source, turns=turns)
         for kind in KINDS
-        for source, turns in _spread(found[kind], per_kind)
+        for source, turns in _spread(sources[kind], per_kind)
     ]
 
 
 def _spread(items: Sequence[Sourced], count: int) -> list[Sourced]:
-    """``count`` of the items at even distances, or all of them."""
+    """Return ``count`` of the items at even distances, or all of them."""
     if count >= len(items):
         return list(items)
     return [items[at * len(items) // count] for at in range(count)]
 
 
 def _rows(data: Path | None, name: str, *needed: str) -> list[tuple[str, dict[str, Any]]]:
-    """(source, entry) of each line of a JSON Lines file; none if it is not there."""
+    """Return (source, entry) of each line of a JSON Lines file; empty if the file does not exist."""
     if data is None or not (data / name).is_file():
         return []
     rows = []
@@ -115,7 +116,7 @@ def _rows(data: Path | None, name: str, *needed: str) -> list[tuple[str, dict[st
                     raise ValueError(f"line {number} must have {', '.join(needed)}")
                 rows.append((f"{name}:{number}", entry))
     except (ValueError, EOFError, OSError) as error:
-        raise UsageError(f"{data / name}: {error}, behind line {len(rows)}; copy the file again") from error
+        raise UsageError(f"{data / name}: {error}, after line {len(rows)}; copy the file again") from error
     return rows
 
 
@@ -129,7 +130,7 @@ def _openings() -> list[Sourced]:
 
 
 def _spec_bench(data: Path | None, category: str) -> list[Sourced]:
-    """First turns. A line end after each, as after the sums below: without it the model often ends at once."""
+    """Return the first turns of a category, each with a line end, without which the model often ends immediately."""
     rows = _rows(data, "spec_bench_question.jsonl", "turns", "category")
     return [(source, (f"{row['turns'][0]}\n",)) for source, row in rows if row["category"] == category]
 
@@ -137,7 +138,7 @@ def _spec_bench(data: Path | None, category: str) -> list[Sourced]:
 def _questions(data: Path | None) -> list[Sourced]:
     asked, rows = _spec_bench(data, "qa"), _rows(data, "gsm8k_train.jsonl", "question")
     sums: list[Sourced] = [(source, (f"{row['question']}\n",)) for source, row in rows]
-    if asked or sums:  # as many of either, so that a few of them all are half of each
+    if asked or sums:  # an equal number of both, so that a sample of them has equal parts
         return asked + _spread(sums, len(asked) or len(sums))
     facts = [item for item in read_items(demo.CHOICES) if item.category == "fact"]
     texts = [(item.id, item.question.removeprefix("Q: ").removesuffix(" A:")) for item in facts]
@@ -145,16 +146,16 @@ def _questions(data: Path | None) -> list[Sourced]:
 
 
 def _code(data: Path | None) -> list[Sourced]:
-    given: list[Sourced] = [(source, (row["prompt"],)) for source, row in _rows(data, "HumanEval.jsonl.gz", "prompt")]
+    tasks: list[Sourced] = [(source, (row["prompt"],)) for source, row in _rows(data, "HumanEval.jsonl.gz", "prompt")]
     own = sorted(Path(edgedec.__file__).parent.glob("*.py"))
     texts = [(file.name, file.read_text("utf-8")[:_CODE_CHARACTERS]) for file in own]
-    return given or [(name, (text,)) for name, text in texts if len(text) == _CODE_CHARACTERS]
+    return tasks or [(name, (text,)) for name, text in texts if len(text) == _CODE_CHARACTERS]
 
 
 def _conversations(data: Path | None) -> list[Sourced]:
-    given = [(source, tuple(row["turns"])) for source, row in _rows(data, "mt_bench_question.jsonl", "turns")]
+    talks = [(source, tuple(row["turns"])) for source, row in _rows(data, "mt_bench_question.jsonl", "turns")]
     pairs = pairwise(_openings())
-    return given or [(f"{source} and the next", first + second) for (source, first), (_, second) in pairs]
+    return talks or [(f"{source} and the next", first + second) for (source, first), (_, second) in pairs]
 
 
 def _summaries(data: Path | None) -> list[Sourced]:
@@ -165,10 +166,10 @@ def _summaries(data: Path | None) -> list[Sourced]:
 
 
 def cut(ids: I32, room: int, bos: int | None) -> I32:
-    """The last ``room`` of ids int32 [n]; a BOS in front stays in front.
+    """Return the last ``room`` of ids int32 [n]; a BOS at the start is kept.
 
     Raises:
-        UsageError: there is no room for a token beside the BOS.
+        UsageError: there is no room for a token after the BOS.
     """
     if room < 2:
         raise UsageError(f"a prompt needs room for 2 tokens, not {room}; raise --ctx-size or ask for fewer tokens")
@@ -180,10 +181,10 @@ def cut(ids: I32, room: int, bos: int | None) -> I32:
 
 
 def prepare(session: Session, prompt: Prompt, new_tokens: int) -> I32:
-    """The prompt's ids, so short that ``new_tokens`` follow within the context.
+    """Return the prompt's ids, shortened so that ``new_tokens`` fit into the context after them.
 
-    Earlier turns are answered, and stories to be retold are told, by the session's own greedy text. A padded model would
-    write the same: give the small one.
+    The session writes the answers to earlier turns, and the stories to be repeated, greedily. A padded model would write
+    the same text, so the small model should be used.
 
     Raises:
         UsageError: the context has no room for so many new tokens.
@@ -204,9 +205,9 @@ def _continued(session: Session, text: str, room: int, tokens: int) -> str:
     return session.generate(ids, n_predict=tokens, sampling=SamplingConfig(temperature=0)).text
 
 
-def copied_share(ids: Sequence[int] | I32, given: Sequence[int] | I32) -> float:
-    """Share of the 4-token sequences of ``ids`` that stand in ``given``, 0 to 1."""
-    grams, known = _four_grams(ids), set(_four_grams(given))
+def copied_share(ids: Sequence[int] | I32, prompt: Sequence[int] | I32) -> float:
+    """Return the share, 0 to 1, of the 4-token sequences of ``ids`` that occur in ``prompt``."""
+    grams, known = _four_grams(ids), set(_four_grams(prompt))
     return sum(gram in known for gram in grams) / len(grams) if grams else 0.0
 
 

@@ -1,9 +1,9 @@
-"""Random checkpoints of a published shape for the quantizer's benchmark: what edgedec and llama.cpp's tools both take.
+"""Write random checkpoints of a published shape that both edgedec and llama.cpp's tools can read.
 
-The class is that of bitnet_b1_58-large (``BitnetForCausalLM``): float weights that are made ternary by their absmean when
-they are read, by llama.cpp's converter and by edgedec alike. With ``native`` matrices hold -s, 0 and s only, and the class
-is Llama's, whose converter leaves them alone. Written shard by shard, and resumed shard by shard: what is there, whole and
-of this recipe, stays. Speed and memory do not depend on what the weights say.
+The class is that of bitnet_b1_58-large (``BitnetForCausalLM``), whose float weights both llama.cpp's converter and edgedec
+round to ternary by their absmean. With ``native`` the matrices hold only -s, 0 and s, and the class is Llama's, whose
+converter does not change them. A checkpoint is written shard by shard, and existing complete shards are reused. Speed and
+memory do not depend on the values of the weights.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["SHAPES", "Shape", "checkpoint_bytes", "remove_checkpoint", "write_checkpoint"]
 
-REVISION = 1  # of what is written here; part of the folder's name
-_TEMPLATE_NORMS = {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}  # as the class names them
-_PIECES, _BYTE_PIECES = 32000, 256  # of the vocabulary; the rows behind the pieces are padding, as in the original
-_STD = 0.02
-_AT_ONCE = 1 << 22
-_SPARE_BYTES = 2 << 30  # of the disk, that stay free
+REVISION = 1  # revision of the written checkpoints; part of the folder's name
+_TEMPLATE_NORMS = {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}  # names in BitnetForCausalLM
+_PIECES, _BYTE_PIECES = 32000, 256  # sizes of the vocabulary; the rows after the pieces are padding, as in the original
+_STD = 0.02  # standard deviation of the weights
+_AT_ONCE = 1 << 22  # values that are written at a time
+_SPARE_BYTES = 2 << 30  # disk space that must stay free
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _BPE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a model. ``shards``: files it is cut into."""
+    """Sizes of a model, and the number of shards of its checkpoint."""
 
     name: str
     hidden: int
@@ -53,7 +53,7 @@ class Shape:
     shards: int = 1
 
     def config(self, native: bool) -> dict[str, Any]:
-        """A Hugging Face ``config.json``."""
+        """Return the content of a Hugging Face ``config.json``."""
         return {
             "architectures": ["LlamaForCausalLM" if native else "BitnetForCausalLM"],
             "model_type": "llama",
@@ -74,14 +74,14 @@ class Shape:
         }
 
     def tensors(self, native: bool) -> dict[str, tuple[int, ...]]:
-        """Names, as the files have them, and shapes, in the order of the files."""
+        """Return shapes by the names in the files, in the order of the files."""
         config = self.config(native) | ({} if native else {"model_type": "bitnet"})
-        found = {}
+        shapes = {}
         for name, spec in build_graph(config).weights.items():
             place, _, parameter = name.rpartition(".")
             place, _, part = place.rpartition(".")
-            found[f"{place}.{_TEMPLATE_NORMS.get(part, part)}.{parameter}".lstrip(".")] = spec.shape
-        return found
+            shapes[f"{place}.{_TEMPLATE_NORMS.get(part, part)}.{parameter}".lstrip(".")] = spec.shape
+        return shapes
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -95,12 +95,12 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def checkpoint_bytes(shape: Shape, native: bool) -> int:
-    """Of its tensors, float16."""
+    """Return the size in bytes of all tensors in float16."""
     return sum(2 * int(np.prod(sizes)) for sizes in shape.tensors(native).values())
 
 
 def _cut(shape: Shape, native: bool) -> list[dict[str, tuple[int, ...]]]:
-    """The tensors of each shard: about as many bytes each, in order."""
+    """Return the tensors of each shard, in order; the shards have about the same size."""
     tensors = shape.tensors(native)
     share, at = checkpoint_bytes(shape, native) / shape.shards, 0
     shards: list[dict[str, tuple[int, ...]]] = [{} for _ in range(shape.shards)]
@@ -112,7 +112,7 @@ def _cut(shape: Shape, native: bool) -> list[dict[str, tuple[int, ...]]]:
 
 @cache
 def _pool(ternary: bool) -> NDArray[np.float16]:
-    """Random values that all matrices are pieces of: drawing each by itself would take minutes."""
+    """Return random values, from which all matrices take pieces, because drawing each matrix would take minutes."""
     rng = np.random.default_rng(REVISION)
     if ternary:
         trits: NDArray[np.float16] = np.array([-_STD, 0, _STD], np.float16)[rng.integers(0, 3, 2 * _AT_ONCE, np.uint8)]
@@ -121,7 +121,7 @@ def _pool(ternary: bool) -> NDArray[np.float16]:
 
 
 def _values(name: str, sizes: tuple[int, ...], seed: list[int], native: bool) -> Iterator[NDArray[np.float16]]:
-    """A tensor's values, some at a time, from places of the pool that ``seed`` says."""
+    """Yield a tensor's values in parts, from places of the pool that ``seed`` determines."""
     count, rng = int(np.prod(sizes)), np.random.default_rng(seed)
     if len(sizes) == 1:
         yield np.ones(sizes, np.float16)
@@ -170,14 +170,14 @@ def _piece(text: str, score: float, kind: int) -> bytes:
 
 
 def _sentencepiece() -> bytes:
-    """A BPE model of 32,000 pieces as both programs read it: bytes, letters, and words that letters join to."""
+    """Return a BPE model of 32,000 pieces that both programs read: bytes, letters, and words made of letters."""
     pieces = [_piece("<unk>", 0.0, _UNKNOWN), _piece("<s>", 0.0, _CONTROL), _piece("</s>", 0.0, _CONTROL)]
     pieces += [_piece(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(_BYTE_PIECES)]
     letters = ["\N{LOWER ONE EIGHTH BLOCK}", *ascii_lowercase]
     words = ("".join(joined) for length in (2, 3, 4) for joined in product(letters, repeat=length))
-    wanted = _PIECES - len(pieces) - len(letters)
-    pieces += [_piece(word, -float(rank), _NORMAL) for rank, word in zip(range(wanted), words, strict=False)]
-    pieces += [_piece(letter, -float(wanted + at), _NORMAL) for at, letter in enumerate(letters)]
+    count = _PIECES - len(pieces) - len(letters)
+    pieces += [_piece(word, -float(rank), _NORMAL) for rank, word in zip(range(count), words, strict=False)]
+    pieces += [_piece(letter, -float(count + at), _NORMAL) for at, letter in enumerate(letters)]
     trainer = _varint(3 << 3) + _varint(_BPE) + _varint(4 << 3) + _varint(_PIECES)
     trainer += _varint(35 << 3) + _varint(1)  # byte_fallback
     normalizer = _message(1, b"identity") + _varint(3 << 3) + _varint(1) + _varint(4 << 3) + _varint(0)
@@ -191,10 +191,10 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def write_checkpoint(folder: Path, shape: Shape, *, native: bool = False, progress: Progress = silent) -> Path:
-    """Write what of the checkpoint is missing; its folder, inside ``folder``.
+    """Write the missing files of a checkpoint and return its folder, which is inside ``folder``.
 
     Raises:
-        UsageError: the disk has no room for it.
+        UsageError: the disk has too little space.
     """
     home = folder / f"{shape.name}-{'native' if native else 'absmean'}-float16-{REVISION}"
     home.mkdir(parents=True, exist_ok=True)
@@ -226,11 +226,15 @@ def write_checkpoint(folder: Path, shape: Shape, *, native: bool = False, progre
 
 
 def remove_checkpoint(home: Path) -> None:
-    """Delete what ``write_checkpoint`` wrote, and nothing else."""
+    """Delete the files that ``write_checkpoint`` wrote, and no others.
+
+    Raises:
+        EdgedecError: the folder holds other files.
+    """
     for path in home.glob("*"):
         if path.suffix in (".safetensors", ".json", ".model"):
             path.unlink()
     try:
         home.rmdir()
     except OSError as error:
-        raise EdgedecError(f"{home}: is not empty; somebody put something there: {error.strerror}") from None
+        raise EdgedecError(f"{home} holds other files and cannot be removed: {error.strerror}") from None

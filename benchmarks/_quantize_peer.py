@@ -1,4 +1,4 @@
-"""llama.cpp's way from a checkpoint to TQ2_0: its own converter to a float16 GGUF, then ``llama-quantize``."""
+"""Convert a checkpoint to TQ2_0 with llama.cpp: its converter writes a float16 GGUF, and ``llama-quantize`` converts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRun:
-    """Both steps."""
+    """Figures of both steps."""
 
     convert: TreeRun
     quantize: TreeRun
@@ -39,17 +39,17 @@ class PeerRun:
 
 
 def check_converter(llama: LlamaCpp) -> Path:
-    """The converter's script.
+    """Return the path of the converter's script.
 
     Raises:
-        ToolError: it, or a package that it needs, is missing.
+        ToolError: the script, or a package that it needs, is missing.
     """
     script = llama.source / "convert_hf_to_gguf.py"
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing or not script.exists():
-        what = f"the packages {', '.join(missing)}" if missing else str(script)
+        needs = f"the packages {', '.join(missing)}" if missing else str(script)
         raise ToolError(
-            f"llama.cpp's converter needs {what}; run: {pip_install(*_NEEDED)}, or measure edgedec alone with --no-peer"
+            f"llama.cpp's converter needs {needs}; run: {pip_install(*_NEEDED)}, or measure edgedec alone with --no-peer"
         )
     return script
 

@@ -1,4 +1,4 @@
-"""Rounds of measurement: our target and a peer, job by job in turns, and what follows from the samples."""
+"""Measure edgedec's target and a peer in rounds, job by job in turns, and compute figures from the samples."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32)
-REPEATS = {1: 9, 2: 7, 4: 7, 8: 5, 16: 3, 32: 3}  # of a pass, in a round; the first only wakes threads and caches up
+REPEATS = {1: 9, 2: 7, 4: 7, 8: 5, 16: 3, 32: 3}  # repeats of a pass in a round, by its rows; the first is a warm-up
 PAST, DECODED, PROMPT, PREFILL_ROWS = 64, 16, 128, 32
 POSITIONS = 256
-STREAM_READS = 3  # of a round; their median counts
-SETTLE_S = 0.03  # threads of the one that wait in a loop have stopped before the other is measured
+STREAM_READS = 3  # reads of the stream in a round, of which the median counts
+SETTLE_S = 0.03  # seconds after which waiting threads of one program have stopped, so that the other can be measured
 JOBS = ("decode", *(f"pass {rows}" for rows in PASS_SIZES), "prompt")
 
 
 class Engine(Protocol):
-    """What a round asks of either program."""
+    """Interface of a program that a round measures."""
 
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]: ...
 
@@ -64,7 +64,7 @@ class OurRun:
         self.logits = result.logits
 
     def _extend(self, rows: int, *, every_row: bool) -> None:
-        """``rows`` more tokens of the text, all committed, in passes of at most ``limits.nodes``."""
+        """Append ``rows`` more tokens of the text, all committed, in passes of at most ``limits.nodes``."""
         for start in range(self.state.length, self.state.length + rows, self.limits.nodes):
             ids = self.ids[start : min(start + self.limits.nodes, self.state.length + rows)]
             self._pass(ids, every_row=every_row)
@@ -72,13 +72,13 @@ class OurRun:
             rows -= len(ids)
 
     def _fill(self, past: int) -> None:
-        """Other texts are cut off at once, so that the cache always holds the beginning of ours."""
+        """Set the cache to the first ``past`` tokens of the text. Other texts are always removed after use."""
         if self.state.length < past:
             self._extend(past - self.state.length, every_row=False)
         self.state.truncate(past)
 
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]:
-        """Seconds of each pass, or of the passes of a prompt that is longer than one."""
+        """Return the seconds of each pass, or of all passes of a prompt that needs several."""
         self._fill(past)
         seconds = []
         for _ in range(repeats):
@@ -89,7 +89,7 @@ class OurRun:
         return seconds
 
     def decode(self, past: int, tokens: int) -> float:
-        """Seconds per token of a greedy text."""
+        """Return the seconds per token of a greedy text."""
         self._fill(past)
         token, only = self.ids[past : past + 1], np.zeros(1, np.int32)
         began = time.perf_counter()
@@ -108,7 +108,7 @@ class OurRun:
 
 @dataclass(kw_only=True)
 class Samples:
-    """Seconds of every round, by job; bytes per second of the stream."""
+    """Seconds of every round by job, and bytes per second of the stream."""
 
     ours: dict[str, list[float]] = field(default_factory=dict)
     peer: dict[str, list[float]] = field(default_factory=dict)
@@ -116,12 +116,12 @@ class Samples:
 
 
 def settled(seconds: Sequence[float]) -> float:
-    """The median without the first, which woke the threads up; of a single one, itself."""
+    """Return the median without the first value, which is a warm-up; a single value is returned unchanged."""
     return median(seconds[1:] or seconds)
 
 
 def take(engine: Engine, job: str) -> float:
-    """Seconds of ``decode`` (a token), ``prompt``, or ``pass N``."""
+    """Measure the seconds of ``decode`` (per token), ``prompt``, or ``pass N``."""
     time.sleep(SETTLE_S)
     if job == "decode":
         engine.decode(PAST, 1)
@@ -135,9 +135,9 @@ def take(engine: Engine, job: str) -> float:
 def sample(
     ours: Engine, peer: Engine | None, stream: Callable[[], float], rounds: int, progress: Progress = silent
 ) -> Samples:
-    """``rounds`` rounds; who goes first changes from one to the next. ``stream``: bytes per second of one read."""
-    found = Samples()
-    sides = [(ours, found.ours), *([(peer, found.peer)] if peer is not None else [])]
+    """Measure ``rounds`` rounds; the order of the programs alternates. ``stream`` returns the bytes per second of a read."""
+    samples = Samples()
+    sides = [(ours, samples.ours), *([(peer, samples.peer)] if peer is not None else [])]
     for at in range(rounds):
         progress(f"round {at + 1}", at, rounds)
         for job in JOBS:
@@ -145,12 +145,12 @@ def sample(
                 seconds.setdefault(job, []).append(take(engine, job))
             if job == "decode":
                 time.sleep(SETTLE_S)
-                found.stream.append(median(stream() for _ in range(STREAM_READS)))
-    return found
+                samples.stream.append(median(stream() for _ in range(STREAM_READS)))
+    return samples
 
 
 def summarize(samples: Samples, weight_bytes: int) -> dict[str, Any]:
-    """Medians, spreads and ratios of one number of threads."""
+    """Return medians, spreads and ratios for one number of threads."""
     jobs: dict[str, Any] = {}
     for job, ours in samples.ours.items():
         peer = samples.peer.get(job)
@@ -179,16 +179,16 @@ def _spread(values: Sequence[float], unit: float) -> dict[str, float]:
 
 
 def headline(by_threads: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the figures that the first keys of the JSON output have."""
+    """Return the figures for the first keys of the JSON output."""
 
     def ratios(job: str) -> dict[str, float | None]:
-        return {str(threads): found["jobs"][job]["ratio"] for threads, found in by_threads.items()}
+        return {str(threads): figures["jobs"][job]["ratio"] for threads, figures in by_threads.items()}
 
     most = by_threads[max(by_threads)]
     return {
         "decode_ratio": ratios("decode"),
         "pass8_ratio": ratios("pass 8"),
-        "stream_share": {str(threads): found["stream_share"] for threads, found in by_threads.items()},
+        "stream_share": {str(threads): figures["stream_share"] for threads, figures in by_threads.items()},
         "t4_over_t1": most["t4_over_t1"],
         "prompt128_ratio": most["jobs"]["prompt"]["ratio"],
     }

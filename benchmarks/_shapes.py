@@ -1,7 +1,7 @@
-"""Random models of BitNet b1.58 0.73B's shape: one set of trits as our bundle and as llama.cpp's GGUF.
+"""Write random models of BitNet b1.58 0.73B's shape, with the same trits as a bundle and as llama.cpp's GGUF.
 
-Speed does not depend on what the weights say, so that they are random; because they are the same in both, so are the logits
-but for rounding, which shows that the two programs do the same work.
+The weights are random, because speed does not depend on them. They are the same in both files, so the logits differ only by
+rounding, which shows that the two programs do the same work.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ BITNET_073B: Mapping[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,  # the head is int8 in a bundle; both are made of one matrix
+    "tie_word_embeddings": False,  # the head is int8 in a bundle, and both come from one matrix
 }
-REVISION = 2  # of what is written here; part of the names of the files made of it
-SCALE = 2.0**-5  # of every ternary matrix: exact in float16, and about what keeps activations near 1
+REVISION = 2  # revision of the written models; part of the names of their files
+SCALE = 2.0**-5  # scale of every ternary matrix: exact in float16, and about the size that keeps activations near 1
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROWS_AT_ONCE = 2048
 _F16 = 1  # GGML's number of float16; 0 is float32
-_ALIGNMENT = 32  # of tensors in a GGUF, unless it says otherwise
+_ALIGNMENT = 32  # default alignment of tensors in a GGUF, in bytes
 
 _GGUF_NAMES = {
     "input_layernorm": "attn_norm",
@@ -63,12 +63,12 @@ _GGUF_NAMES = {
 
 
 def token_ids(count: int, vocab: int) -> NDArray[np.int32]:
-    """The text of every measurement, on both sides; _llama_driver.cpp has the same line."""
+    """Return the text of every measurement with both programs; _llama_driver.cpp has the same formula."""
     return ((np.arange(count, dtype=np.int64) * 7919 + 13) % vocab).astype(np.int32)
 
 
 def gguf_name(name: str) -> str:
-    """llama.cpp's name of one of our tensors."""
+    """Return llama.cpp's name of a tensor."""
     top = {_EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight"}
     if name in top:
         return top[name]
@@ -77,7 +77,10 @@ def gguf_name(name: str) -> str:
 
 
 def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every tensor but the head, which is the embedding: bfloat16 embedding, int8 trits, float32 norms; always the same."""
+    """Yield every tensor except the head, which equals the embedding, with the same values on every call.
+
+    The embedding is bfloat16, trits are int8, norms are float32.
+    """
     rng = np.random.default_rng(0)
     for name, spec in build_graph(config).weights.items():
         if name == _EMBEDDING:
@@ -103,7 +106,7 @@ def _int8_head(embedding: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
-    """What ``edgedec quantize --method ternary`` makes of a natively ternary checkpoint: float embedding, int8 head."""
+    """Write the bundle that ``edgedec quantize --method ternary`` would make: float embedding, ternary layers, int8 head."""
     shapes = {name: spec.shape for name, spec in build_graph(config).weights.items()}
     with BundleWriter.create(path) as writer:
         for done, (name, array) in enumerate(_tensors(config)):
@@ -141,7 +144,7 @@ def _entry(key: str, value: str | int | float) -> bytes:
 
 
 def _metadata(config: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """What llama.cpp asks of a BitNet. No vocabulary: it makes names for the ids up."""
+    """Return the metadata that llama.cpp needs for a BitNet. Without a vocabulary it invents names for the ids."""
     heads = config["num_attention_heads"]
     return {
         "general.architecture": "bitnet",
@@ -162,7 +165,10 @@ def _metadata(config: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 
 def _header(config: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, ...]]]) -> bytes:
-    """Up to the first tensor. Matrices are float16, vectors float32; sizes are listed from the innermost outwards."""
+    """Return the bytes before the first tensor.
+
+    Matrices are float16, vectors float32; sizes are listed from the innermost outwards.
+    """
     entries, at, infos = _metadata(config), 0, b""
     for name, shape in tensors:
         matrix = len(shape) == 2
@@ -175,7 +181,7 @@ def _header(config: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, .
 
 
 def write_gguf(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
-    """The same model for llama.cpp, its matrices in float16, which ``llama-quantize`` then makes TQ2_0 of.
+    """Write the same model for llama.cpp with float16 matrices, which ``llama-quantize`` then converts to TQ2_0.
 
     Source: docs/gguf.md of ggml.
     """

@@ -1,4 +1,4 @@
-"""What follows from the runs of a speculation benchmark: medians over prompts, and what acceptance and cost predict."""
+"""Compute medians over the prompts of a speculation benchmark, and the speed that acceptance and cost predict."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from edgedec.errors import DeviceError
 
 __all__ = ["PADDING", "Pair", "Take", "check_equal", "predicted", "summarize"]
 
-PADDING = 0.05  # of T(1), for each drafted token: what a draft of a real model's size takes
+PADDING = 0.05  # cost of a drafted token as a share of T(1), which is that of a draft of a real model's size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A drafter's text at the drafter's own cost, and at the padded one; ``plain``: just before and just after."""
+    """A drafter's text at the drafter's own cost and at the padded cost, and plain texts directly before and after."""
 
     own: Run
     padded: Run
     plain: tuple[Run, Run]
 
     def speedup(self, run: Run) -> float:
-        """Of ``own`` or ``padded``. The machine's own ups and downs are minutes long, two texts take seconds."""
+        """Return the speed-up of ``own`` or ``padded`` over the plain texts around them.
+
+        The machine's speed varies over minutes, and the texts take seconds.
+        """
         return mean(plain.seconds for plain in self.plain) / run.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Take:
-    """A prompt: ``plain`` before, between and after the drafters; seconds of a pass by its rows."""
+    """Texts of one prompt: plain ones before, between and after the drafters', and the seconds of a pass by its rows."""
 
     kind: str
     source: str
@@ -44,8 +47,10 @@ class Take:
 
 
 def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
-    """Raises:
-    DeviceError: the run wrote other tokens; says which and where.
+    """Compare the tokens of a run with plain decoding's.
+
+    Raises:
+        DeviceError: the run wrote other tokens; the message has the first ones that differ.
     """
     if list(run.tokens) == list(plain):
         return
@@ -58,18 +63,21 @@ def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
 
 
 def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
-    """The speed-up that acceptance and cost promise: tokens per round * T(1) / (mean T(rows) + drafting of a round)."""
+    """Return the speed-up that follows from acceptance and cost.
+
+    It is tokens per round * T(1) / (mean T(rows) + drafting of a round).
+    """
     per_round = len(run.tokens) / run.rounds
     cost = mean(pass_times[rows] for rows in run.nodes) + run.draft_seconds / run.rounds
     return per_round * pass_times[1] / cost
 
 
 def summarize(takes: Sequence[Take]) -> dict[str, Any]:
-    """Return the keys of the JSON output. A kind of text with no prompt left has no figure."""
+    """Return the keys of the JSON output. A kind of text without a usable prompt has no figure."""
     kinds = {
         kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
     }
-    autos = [found["drafters"]["auto"]["speedup"] for found in kinds.values() if "auto" in found["drafters"]]
+    autos = [figures["drafters"]["auto"]["speedup"] for figures in kinds.values() if "auto" in figures["drafters"]]
     loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds)
     return {
         "kinds": kinds,
@@ -84,8 +92,8 @@ def summarize(takes: Sequence[Take]) -> dict[str, Any]:
 
 def _by_drafter(takes: Sequence[Take], figure: Any) -> dict[str, float]:
     names = dict.fromkeys(name for take in takes for name in take.drafters)
-    found = {name: median(figure(t.drafters[name].own) for t in takes if name in t.drafters) for name in names}
-    return {"plain": median(figure(run) for take in takes for run in take.plain), **found} if takes else {}
+    medians = {name: median(figure(t.drafters[name].own) for t in takes if name in t.drafters) for name in names}
+    return {"plain": median(figure(run) for take in takes for run in take.plain), **medians} if takes else {}
 
 
 def _pass_ms(takes: Sequence[Take]) -> dict[str, float]:
@@ -94,7 +102,7 @@ def _pass_ms(takes: Sequence[Take]) -> dict[str, float]:
 
 
 def _ratios(takes: Sequence[Take]) -> dict[str, float]:
-    """Measured by predicted speed-up, of every text: least, and medians by drafter."""
+    """Return the medians by drafter of measured over predicted speed-up."""
     names = dict.fromkeys(name for take in takes for name in take.drafters)
     return {
         name: median(

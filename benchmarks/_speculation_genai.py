@@ -1,4 +1,4 @@
-"""onnxruntime-genai with its own speculation, in an environment of its own, on the padded model and the embedded draft."""
+"""Run onnxruntime-genai with its own speculation, in a separate environment, on the padded model and the embedded draft."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["open_genai"]
 
-# Exact: a figure says which onnxruntime-genai it is of. The engine below it is the one that edgedec has here.
+# Exact version, because figures name the onnxruntime-genai that was measured. Its engine is the ONNX Runtime of edgedec.
 PACKAGE, RELEASE = "onnxruntime-genai", "0.18.0"
-REVISION = 1  # of what _genai_model.py writes; part of the names of its folders
-MATCH = 3  # tokens of an n-gram: what its documentation says to begin with
-MOST = 16  # guesses of a round; its own limit
+REVISION = 1  # revision of the models that _genai_model.py writes; part of the names of their folders
+MATCH = 3  # tokens of an n-gram, which its documentation recommends to begin with
+MOST = 16  # genai's limit on the proposals of a round
 _INSTEAD = "or measure without peers: --no-peer"
 
 
 def _run(command: list[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = [line for line in (done.stderr or done.stdout).strip().splitlines() if line.strip()]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = [line for line in (process.stderr or process.stdout).strip().splitlines() if line.strip()]
         raise ToolError(
-            f"{what} failed: {said[-1] if said else 'it said nothing'}; check the package index, {_INSTEAD}"
+            f"{what} failed: {lines[-1] if lines else 'it said nothing'}; check the package index, {_INSTEAD}"
         )
 
 
 def _python(progress: Progress) -> Path:
-    """Of an environment with onnxruntime-genai, made on first use: 200 MB, half a minute."""
+    """Return the Python of an environment with onnxruntime-genai, made on first use (200 MB, half a minute)."""
     folder = cache_folder() / "peers" / f"{PACKAGE}-{RELEASE}-ort-{ort.__version__}"
     python, stamp = folder / "bin" / "python", folder / "finished"
     if not stamp.exists():
         progress(f"{PACKAGE}, once", 0, 1)
         folder.parent.mkdir(parents=True, exist_ok=True)
         _run([sys.executable, "-m", "venv", "--clear", str(folder)], f"the environment of {PACKAGE}")
-        wanted = [f"{PACKAGE}=={RELEASE}", f"onnxruntime=={ort.__version__}"]
+        packages = [f"{PACKAGE}=={RELEASE}", f"onnxruntime=={ort.__version__}"]
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*command, "--only-binary", ":all:", *wanted], f"the installation of {PACKAGE} {RELEASE}")
+        _run([*command, "--only-binary", ":all:", *packages], f"the installation of {PACKAGE} {RELEASE}")
         stamp.touch()
     return python
 
@@ -57,7 +57,7 @@ def _model_of(bundle: Bundle, progress: Progress) -> Path:
 
 
 def _drafters(draft_max: int) -> dict[str, str]:
-    """In the writer's words: as documented or delivered, and with more guesses."""
+    """Return the drafters by name, as commands of the writer: with documented or default settings, and with more proposals."""
     most = min(draft_max, MOST)
     return {
         "n-gram, as documented": f"plain ngram_size={MATCH}",
@@ -71,7 +71,7 @@ def _drafters(draft_max: int) -> dict[str, str]:
 def open_genai(
     target: Bundle, draft: Bundle, *, threads: int, draft_max: int, positions: int, progress: Progress = silent
 ) -> Peer:
-    """Install, convert and load what is missing; close the peer's writer when done.
+    """Install the package, convert the models if necessary, and load them. The caller must close the peer's writer.
 
     Raises:
         ToolError: onnxruntime-genai cannot be installed.
@@ -87,7 +87,7 @@ def open_genai(
         folders = {"plain": Path(scratch) / "plain", "draft": Path(scratch) / "draft"}
         for name, folder in folders.items():
             _genai_model.write_config(folder, decoder, drafter if name == "draft" else None, target, positions)
-            for model, path in models.items():  # a configuration may name files below its own folder only
+            for model, path in models.items():  # a configuration may only name files below its own folder
                 (folder / model).symlink_to(path, target_is_directory=True)
         script = Path(__file__).with_name("_genai_writer.py")
         command = [str(python), "-I", str(script), *(f"{name}={folder}" for name, folder in folders.items())]

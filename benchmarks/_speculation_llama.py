@@ -1,4 +1,4 @@
-"""llama.cpp with its own speculation, on the padded model and the embedded draft."""
+"""Run llama.cpp with its own speculation on the padded model and the embedded draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["open_llama"]
 
-REVISION = 1  # of what _gguf.py writes; part of the names of its files
+REVISION = 1  # revision of the models that _gguf.py writes; part of the names of their files
 MATCH = 3  # tokens of an n-gram; llama.cpp's own 12 hardly ever finds one in a text of a hundred tokens
 _LIBRARIES = ("llama-common", "llama", "ggml", "ggml-cpu", "ggml-base")
 _INCLUDES = ("include", "ggml/include", "common", "vendor")
@@ -36,7 +36,7 @@ def _driver(llama: _peers.LlamaCpp) -> Path:
 
 
 def _drafters(draft_max: int) -> dict[str, str]:
-    """In the driver's words: as llama.cpp is delivered, and with n-grams and a length that fit short texts."""
+    """Return the drafters by name, as commands of the driver: with default settings, and with settings for short texts."""
     return {
         "ngram-simple, as delivered": "ngram-simple 0 0",
         f"ngram-simple, {MATCH} to {draft_max}": f"ngram-simple {MATCH} {draft_max}",
@@ -49,9 +49,9 @@ def _drafters(draft_max: int) -> dict[str, str]:
 def open_llama(
     target: Bundle, draft: Bundle, *, threads: int, draft_max: int, positions: int, progress: Progress = silent
 ) -> Peer:
-    """Build, convert and load what is missing; close the peer's writer when done.
+    """Build llama.cpp, convert the models if necessary, and load them. The caller must close the peer's writer.
 
-    The draft has as many rows as the target, since llama.cpp refuses another vocabulary; it runs on as many threads.
+    The draft has as many rows as the target, because llama.cpp refuses another vocabulary, and runs on as many threads.
 
     Raises:
         ToolError: llama.cpp or the driver cannot be built.

@@ -1,4 +1,4 @@
-"""What the speculation benchmark runs: the embedded model inside BitNet b1.58 0.73B's shape, and prompts for it."""
+"""Provide the speculation benchmark's model, the embedded one padded to BitNet b1.58 0.73B's shape, and its prompts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from edgedec.runtime.session import Session
 
 __all__ = ["Chosen", "Task", "choose", "padded_bundle"]
 
-SEED = 0  # of the padding
-SHORTEST = 0.5  # of the tokens asked for: a text that ends before is left out, too little can be measured of it
+SEED = 0  # seed of the padding
+SHORTEST = 0.5  # least length of a text as a share of the requested tokens; shorter texts are too short to measure
 
 
 def padded_bundle(source: Path, progress: Progress = silent) -> Path:
-    """The padded model, written on first use: a minute or two, 250 MB.
+    """Return the path of the padded model, which is written on first use (a minute or two, 250 MB).
 
     Raises:
         EdgedecError: the cache folder cannot be written, or ``source`` is damaged.
@@ -48,7 +48,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """``tried``, ``looping``, ``short``: by kind, how many prompts were looked at, and left out for which reason."""
+    """Chosen prompts, and the numbers by kind of prompts that were tried, and left out as looping or short."""
 
     tasks: Sequence[Task]
     tried: dict[str, int]
@@ -59,9 +59,9 @@ class Chosen:
 def choose(
     small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int, progress: Progress = silent
 ) -> Chosen:
-    """The first ``per_kind`` prompts of each kind that the small model neither ends early nor loops after.
+    """Choose the first ``per_kind`` prompts of each kind whose texts by the small model neither end early nor loop.
 
-    The padded model writes the same, so that what is left out costs little.
+    The padded model writes the same texts, so trying prompts with the small model is cheap.
 
     Raises:
         UsageError: the context has no room for so many tokens.

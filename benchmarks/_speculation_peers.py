@@ -1,8 +1,8 @@
-"""Programs that speculate too, on the same shape and the same prompts as the speculation benchmark.
+"""Measure other programs that speculate, with the same shape and the same prompts as the speculation benchmark.
 
-llama.cpp runs the padded model itself as TQ2_0, onnxruntime-genai as an ONNX graph with 2-bit matrices. Both quantize
-activations otherwise than edgedec, so that a text may leave ours at a near tie; how many do is reported. In turns, prompt by
-prompt: plain, each drafter, plain again, all after a prompt that was read before, which is not timed.
+llama.cpp runs the padded model as TQ2_0, onnxruntime-genai as an ONNX graph with 2-bit matrices. Both quantize activations
+differently from edgedec, so a text may differ from edgedec's after a near tie; the number of such texts is reported. For
+each prompt the texts are written in turns: plain, each drafter, plain again. Reading the prompt is not timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class PeerTake:
-    """A prompt: the peer's ``plain`` texts before and after the drafters', and the text that edgedec writes."""
+    """Texts of one prompt: the peer's plain texts before and after the drafters', and edgedec's text."""
 
     kind: str
     expected: tuple[int, ...]
@@ -45,13 +45,13 @@ class PeerTake:
 def run_peers(
     tasks: Sequence[Task], *, tokens: int, threads: int, draft_max: int, progress: Progress = silent
 ) -> dict[str, Any]:
-    """{peer: {version, kinds{NAME{plain_tok_s, drafters{NAME{tok_s, speedup, acceptance}}}}}}, and a few keys more.
+    """Return {peer: {version, kinds{NAME{plain_tok_s, drafters{NAME{tok_s, speedup, acceptance}}}}}}, and a few more keys.
 
-    A peer that cannot be built or run does not end the others: it is {"not run": why}.
+    If a peer cannot be built or run, its entry is {"not run": reason} and the others are still measured.
 
     Args:
-        tokens: of each text at most; texts end at an end-of-text token.
-        draft_max: guesses of a round at most, where the peer is not run as it is delivered.
+        tokens: limit on the tokens of each text; texts also end at an end-of-text token.
+        draft_max: limit on the proposals of a round, unless a peer runs with its default settings.
 
     Raises:
         EdgedecError: the embedded models are damaged, or cannot be padded.
@@ -60,7 +60,7 @@ def run_peers(
     target = Bundle.open(padded_bundle(demo.bundle_path(), progress))
     longest = max(len(task.ids) for task in tasks) + tokens + draft_max + 1
     positions = min(target.config["max_position_embeddings"], -(-longest // 256) * 256)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, open_peer in _OPENERS.items():
         try:
             peer = open_peer(
@@ -71,10 +71,10 @@ def run_peers(
                 for at, task in enumerate(tasks):
                     progress(f"{name}: {task.kind}", at, len(tasks))
                     takes.append(_take(peer, task, tokens))
-            found[name] = {**peer.details, "threads": threads, **summarize_peer(takes)}
+            results[name] = {**peer.details, "threads": threads, **summarize_peer(takes)}
         except EdgedecError as error:
-            found[name] = {NOT_RUN: str(error)}
-    return found
+            results[name] = {NOT_RUN: str(error)}
+    return results
 
 
 def _take(peer: Peer, task: Task, tokens: int) -> PeerTake:
@@ -86,10 +86,10 @@ def _take(peer: Peer, task: Task, tokens: int) -> PeerTake:
 
 
 def summarize_peer(takes: Sequence[PeerTake]) -> dict[str, Any]:
-    """Medians over the prompts of a kind; acceptance over all guesses of a kind, None where there was none.
+    """Return medians over the prompts of a kind, and the acceptance over all proposals of a kind (None without proposals).
 
-    ``same_text``: share of prompts after which the peer's plain text is edgedec's; ``same_as_plain``: of texts with a
-    drafter that are the peer's own plain text.
+    ``same_text`` is the share of prompts for which the peer's plain text equals edgedec's, and ``same_as_plain`` the share of
+    texts with a drafter that equal the peer's own plain text.
     """
     kinds = dict.fromkeys(take.kind for take in takes)
     texts = [(text, take.plain[0]) for take in takes for text in take.drafters.values()]
@@ -127,17 +127,17 @@ def _drafter(texts: Sequence[tuple[PeerTake, PeerText]]) -> dict[str, Any]:
 
 
 def print_peers(result: Mapping[str, Any]) -> None:
-    """A table for each peer of what ``run_peers`` found."""
-    for name, found in result.items():
-        if NOT_RUN in found:
-            print(f"\npeer     {name} was not run: {found[NOT_RUN]}")
+    """Print a table of the figures of ``run_peers`` for each peer."""
+    for name, peer in result.items():
+        if NOT_RUN in peer:
+            print(f"\npeer     {name} was not run: {peer[NOT_RUN]}")
             continue
-        print(f"\npeer     {name}: {found['version']}, {found['model']}, {found['weight_bytes'] / 1e6:.0f} MB")
-        print(f"         {found['prompts']} prompts, {found['threads']} threads; ", end="")
-        print(f"edgedec's text after {_percent(found['same_text'])} of them, ", end="")
-        print(f"speculation left its plain text as it was in {_percent(found['same_as_plain'])}")
+        print(f"\npeer     {name}: {peer['version']}, {peer['model']}, {peer['weight_bytes'] / 1e6:.0f} MB")
+        print(f"         {peer['prompts']} prompts, {peer['threads']} threads; ", end="")
+        print(f"edgedec's text after {_percent(peer['same_text'])} of them, ", end="")
+        print(f"speculation left its plain text as it was in {_percent(peer['same_as_plain'])}")
         rows = [("kind", "drafter", "tok/s", "speed-up", "accepted", "tok/round", "draft ms/round", "")]
-        for kind, figures in found["kinds"].items():
+        for kind, figures in peer["kinds"].items():
             rows.append((kind, "plain", f"{figures['plain_tok_s']:.1f}", "1.00", "-", "1.00", "-", ""))
             for drafter, one in figures["drafters"].items():
                 rows.append(

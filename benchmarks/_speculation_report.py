@@ -1,4 +1,4 @@
-"""The speculation benchmark's figures as tables, with the goals beside them."""
+"""Print the speculation benchmark's figures as tables together with the goals."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from edgedec.cli.console import print_table
 
 __all__ = ["goals", "print_report"]
 
-QUIET = 0.03  # share of the CPUs that others may take
+QUIET = 0.03  # share of the CPUs that other processes may take
 COPYING, STORY, AUTO, PREDICTED, LOOP_US = 2.0, 1.5, 0.97, 0.92, 150.0  # goals, set before the first run
 
 
 def goals(result: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
-    """(what, figure, limit, whether it is reached) of the goals that the run has figures for."""
-    kinds, found = result["kinds"], []
+    """Return (description, figure, limit, reached) of the goals for which the run has figures."""
+    kinds, rows = result["kinds"], []
     if "copying" in kinds and kinds["copying"]["drafters"]:
         best = kinds["copying"]["drafters"][kinds["copying"]["best"]]["speedup"]
-        found.append(("copying, best drafter", best, COPYING, best >= COPYING))
+        rows.append(("copying, best drafter", best, COPYING, best >= COPYING))
     if "story" in kinds and "model" in kinds["story"]["drafters"]:
         padded = kinds["story"]["drafters"]["model"]["speedup_padded"]
-        found.append(("story, model at padded cost", padded, STORY, padded >= STORY))
+        rows.append(("story, model at padded cost", padded, STORY, padded >= STORY))
     if (least := result["auto_min"]) is not None:
-        found.append(("auto, where it is least", least, AUTO, least >= AUTO))
+        rows.append(("auto, where it is least", least, AUTO, least >= AUTO))
     if ratios := result["measured_over_predicted"]:
         least = min(ratios.values())
-        found.append(("measured / predicted, least drafter", least, PREDICTED, least >= PREDICTED))
+        rows.append(("measured / predicted, least drafter", least, PREDICTED, least >= PREDICTED))
     if (loop := result["loop_us"]) is not None:
-        found.append(("loop, us a round, most", loop, LOOP_US, loop < LOOP_US))
-    return found
+        rows.append(("loop, us a round, most", loop, LOOP_US, loop < LOOP_US))
+    return rows
 
 
 def print_report(result: Mapping[str, Any]) -> None:
@@ -45,8 +45,8 @@ def print_report(result: Mapping[str, Any]) -> None:
     print(f"policy {details['policy']}, at most {details['draft_max']} guesses")
     passes = ", ".join(f"{rows}: {ms:.1f}" for rows, ms in result["pass_ms"].items())
     print(f"passes   measured, ms by rows: {passes}")
-    for kind, found in result["kinds"].items():
-        _print_kind(kind, found, details["prompts"][kind])
+    for kind, figures in result["kinds"].items():
+        _print_kind(kind, figures, details["prompts"][kind])
     for kind, counts in details["prompts"].items():
         if kind not in result["kinds"]:
             print(f"\n{kind}: no prompt left of {counts['tried']}")
@@ -65,11 +65,11 @@ def print_report(result: Mapping[str, Any]) -> None:
         print_peers(details["peers"])
 
 
-def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+def _print_kind(kind: str, figures: Mapping[str, Any], counts: Mapping[str, int]) -> None:
     left_out = f"of {counts['tried']} tried {counts['looping']} looped and {counts['ended_early']} ended early"
-    print(f"\n{kind}: {found['prompts']} prompts ({left_out}), plain {found['plain_tok_s']:.1f} tok/s (measured)")
+    print(f"\n{kind}: {figures['prompts']} prompts ({left_out}), plain {figures['plain_tok_s']:.1f} tok/s (measured)")
     rows = [("drafter", "tok/s", "speed-up", "padded", "accepted", "tok/round", "us/token", "predicted", "padded", "")]
-    for name, drafter in found["drafters"].items():
+    for name, drafter in figures["drafters"].items():
         rows.append(
             (
                 name,
@@ -81,7 +81,7 @@ def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) 
                 f"{drafter['draft_us_per_token']:.0f}",
                 f"{drafter['predicted']:.2f}",
                 f"{drafter['predicted_padded']:.2f}",
-                "best" if name == found["best"] else "",
+                "best" if name == figures["best"] else "",
             )
         )
     print_table(rows, right=tuple(range(1, 9)))

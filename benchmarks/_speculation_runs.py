@@ -1,8 +1,7 @@
-"""Texts written by one target with one drafter after the other, every pass and every guess timed on the way.
+"""Write texts on one target with one drafter after the other, and time every pass and every proposal.
 
-All drafters work on the same target, the same cache of keys and values and the same prompt in it, so that their figures
-differ by nothing else. A decoder is new for each text: what it learns, it learns from that text, as the one of a command
-that answers a single prompt does.
+All drafters use the same target, the same cache of keys and values and the same prompt in it, so that nothing else affects
+their figures. Each text has a new decoder, which learns only from that text, as in a command that answers a single prompt.
 """
 
 from __future__ import annotations
@@ -46,16 +45,21 @@ from edgedec.runtime.visibility import tree as tree_visibility
 __all__ = ["Bench", "Ledger", "Run", "WatchedDrafter", "WatchedTarget"]
 
 GREEDY = SamplingConfig(temperature=0)
-SETTLE_S = 0.03  # threads of another model that wait in a loop have stopped then
+SETTLE_S = 0.03  # seconds after which waiting threads of another model have stopped
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One text. Seconds are measured, from the first round's beginning to the last token: no prompt, no loading.
+    """Figures of one text.
 
-    ``read_seconds``: what the drafter took to read the prompt, which the target has read as well, many times slower.
-    ``nodes``: of the tree of each round. ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds;
-    ``loop_seconds``: of the median round outside both; making text of the tokens is not in it.
+    ``seconds`` are measured from the beginning of the first round to the last token, without prompt and loading.
+
+    Members:
+        nodes: nodes of the tree of each round.
+        pass_seconds: time in the target, of all rounds.
+        draft_seconds: time in the drafter, of all rounds.
+        read_seconds: time that the drafter took to read the prompt, which the target has read, too, many times slower.
+        loop_seconds: time of the median round outside both, without the conversion of tokens to text.
     """
 
     tokens: tuple[int, ...]
@@ -77,14 +81,14 @@ class Run:
 
 
 class Ledger:
-    """Where a round's time goes."""
+    """Account of the time of rounds."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         self.pass_seconds = self.draft_seconds = 0.0
-        self.rows: list[int] = []  # of each pass
+        self.rows: list[int] = []  # rows of each pass
         self.loops: list[float] = []  # seconds of each round outside target and drafter
         self._counted = 0.0
 
@@ -93,12 +97,12 @@ class Ledger:
         self.rows.append(rows)
 
     def leave_round(self, seconds: float) -> None:
-        """``seconds``: of the round without its pass."""
+        """Record a round; ``seconds`` is its time without its pass."""
         self.loops.append(seconds - (self.draft_seconds - self._counted))
         self._counted = self.draft_seconds
 
     def leave_draft(self, entered: float) -> float:
-        """Returns the seconds since."""
+        """Record drafting since ``entered`` and return its seconds."""
         seconds = time.perf_counter() - entered
         self.draft_seconds += seconds
         return seconds
@@ -113,7 +117,7 @@ class _Answered:
 
 
 class WatchedTarget:
-    """A target whose passes the ledger hears of."""
+    """A target that records its passes in the ledger."""
 
     cost_model: CostModel | None = None  # passes are measured
 
@@ -134,8 +138,9 @@ class WatchedTarget:
 
 
 class WatchedDrafter:
-    """A drafter that the ledger hears of, and that takes at least ``token_seconds`` for each drafted token: it waits,
-    busily, so that a decoder that adapts itself sees that cost as it sees any other.
+    """A drafter that records its work in the ledger and takes at least ``token_seconds`` for each drafted token.
+
+    It waits busily, so that an adaptive decoder sees this cost like any other.
     """
 
     def __init__(self, inner: Drafter, ledger: Ledger, token_seconds: float = 0.0) -> None:
@@ -152,13 +157,13 @@ class WatchedDrafter:
 class _WatchedDraft:
     def __init__(self, inner: Draft, ledger: Ledger, token_seconds: float) -> None:
         self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
-        self._spent = 0.0  # in this round
+        self._spent = 0.0  # seconds spent in this round
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         entered = time.perf_counter()
-        found = self._inner.expand(text, tree, nodes)
-        self._leave(entered, entered + self._token_seconds * sum(len(guess.ids) > 0 for guess in found))
-        return found
+        proposals = self._inner.expand(text, tree, nodes)
+        self._leave(entered, entered + self._token_seconds * sum(len(proposal.ids) > 0 for proposal in proposals))
+        return proposals
 
     def _leave(self, entered: float, until: float) -> None:
         while time.perf_counter() < until:
@@ -166,7 +171,7 @@ class _WatchedDraft:
         self._spent += self._ledger.leave_draft(entered)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        """Trees with several children of a node have more tokens than were asked for: the rest is paid here."""
+        """Observe the outcome. A tree with several children of a node has more tokens than calls; wait for the rest here."""
         entered = time.perf_counter()
         self._inner.observe(tree, outcome)
         due = (len(tree.tokens) - 1) * self._token_seconds - self._spent
@@ -178,31 +183,31 @@ class Bench:
     """A session whose target all decoders share.
 
     Parameters:
-        session: gives target, cache, limits and policy; what it speculates with is not used.
+        session: provides target, cache, limits and policy; its own drafter is not used.
     """
 
     def __init__(self, session: Session) -> None:
         self.session, self.ledger = session, Ledger()
         self.target = WatchedTarget(session.target, self.ledger)
-        self._cached: list[int] = []  # one list for all decoders: they share the state behind it
-        self._cost = ObservedCost()  # as a session measures it when it is opened
+        self._cached: list[int] = []  # one list for all decoders, because they share the state
+        self._cost = ObservedCost()  # costs as a session measures them when it is opened
 
     def decoder(self, drafter: Drafter, token_seconds: float = 0.0) -> AutoregressiveDecoder:
-        """A new one. ``token_seconds``: of a drafted token at least."""
-        made = open_decoder(
+        """Return a new decoder; a drafted token takes at least ``token_seconds``."""
+        decoder = open_decoder(
             self.target,
             self.session.state,
             drafter=WatchedDrafter(drafter, self.ledger, token_seconds),
             vocab_limit=self.session.bundle.tokens.size,
         )
-        made.cached = self._cached
-        made.cost = deepcopy(self._cost)
-        made._count = self._counting(made._count)  # type: ignore[method-assign]
-        made.open_draft(self.session.run.limits)
-        return made
+        decoder.cached = self._cached
+        decoder.cost = deepcopy(self._cost)
+        decoder._count = self._counting(decoder._count)  # type: ignore[method-assign]
+        decoder.open_draft(self.session.run.limits)
+        return decoder
 
     def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
-        """The decoder's own count of a round, with the ledger told."""
+        """Return the decoder's own count of a round, extended to record the round in the ledger."""
 
         def counted(adaptive: Adaptive, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int) -> None:
             self.ledger.leave_round(seconds.total - seconds.device)
@@ -211,7 +216,7 @@ class Bench:
         return counted
 
     def read(self, prompt: I32) -> None:
-        """Bring ``prompt`` into the cache; what passes cost is measured anew."""
+        """Bring ``prompt`` into the cache, and measure the cost of passes again."""
         self.session.state.truncate(0)
         self._cached.clear()
         self._cost = ObservedCost()
@@ -220,10 +225,10 @@ class Bench:
         self.session.generate(prompt, n_predict=1, sampling=GREEDY)
 
     def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> Run:
-        """The greedy text after ``prompt``, which ``read`` has brought into the cache.
+        """Write the greedy text after ``prompt``, which ``read`` must have brought into the cache.
 
         Raises:
-            DeviceError: it has not.
+            DeviceError: the prompt is not in the cache.
         """
         if decoder.shared_prefix(prompt) != len(prompt) - 1:
             raise DeviceError(f"the prompt of {len(prompt)} tokens is not in the cache; read it first")
@@ -236,7 +241,7 @@ class Bench:
             tokens=tuple(answer.tokens),
             seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
             read_seconds=times.rounds.read_seconds,
-            loop_seconds=median(ledger.loops[1:]),  # the first has the reading of the prompt in its books
+            loop_seconds=median(ledger.loops[1:]),  # the first round includes the reading of the prompt
             nodes=tuple(ledger.rows),
             accepted=sum(times.rounds.accepted),
             pass_seconds=ledger.pass_seconds,
@@ -244,11 +249,11 @@ class Bench:
         )
 
     def pass_times(self, prompt: I32, most: int, repeats: int) -> dict[int, float]:
-        """Seconds of passes of 1 to ``most`` rows over the prompt, which ``read`` has brought into the cache.
+        """Return the seconds of passes of 1 to ``most`` rows after the prompt, which ``read`` must have read.
 
-        Medians of ``repeats``; the first of each size, which wakes threads and caches, is left out.
+        They are medians of ``repeats`` passes; the first pass of each size is a warm-up and left out.
         """
-        state, found = self.session.state, {}
+        state, medians = self.session.state, {}
         state.truncate(len(prompt) - 1)
         del self._cached[len(prompt) - 1 :]
         for rows in range(1, most + 1):
@@ -264,5 +269,5 @@ class Bench:
                 began = time.perf_counter()
                 self.target.submit([(state, work)]).result()
                 seconds.append(time.perf_counter() - began)
-            found[rows] = median(seconds[1:])
-        return found
+            medians[rows] = median(seconds[1:])
+        return medians

@@ -1,4 +1,4 @@
-"""A peer's process that writes greedy texts: one command a line, one answer a line, as _llama_speculation.cpp describes."""
+"""Drive a peer's process that writes greedy texts, with the line protocol that _llama_speculation.cpp describes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgedec.errors import DeviceError
 
 __all__ = ["Peer", "PeerText", "Writer"]
 
-PATIENCE_S = 10.0  # for a process to end
+PATIENCE_S = 10.0  # seconds that a process has for ending before it is killed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerText:
-    """One text: no prompt and no loading in ``seconds``. ``draft_seconds``: of these, spent guessing.
+    """One text. ``seconds`` includes neither prompt nor loading; ``draft_seconds`` is the part spent on proposals.
 
-    ``drafted``: guesses that the peer counts, of which it ``accepted`` so many.
+    ``drafted`` is the number of proposals that the peer counts, and ``accepted`` the number that it accepted.
     """
 
     tokens: tuple[int, ...]
@@ -36,11 +36,13 @@ class PeerText:
 
 
 class Writer:
-    """Runs ``command``, whose first line tells about the model in fields between tabs."""
+    """Runs ``command``, whose first line describes the model in fields separated by tabs."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Raises:
-        DeviceError: the process ends, or cannot load a model.
+        """Start the process.
+
+        Raises:
+            DeviceError: the process ends, or cannot load a model.
         """
         self.name = name
         self._process = subprocess.Popen(
@@ -61,7 +63,7 @@ class Writer:
 
     def _ask(self, command: str) -> str:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # reading says what happened
+        with suppress(BrokenPipeError):  # the read below raises the error
             self._process.stdin.write(f"{command}\n")
             self._process.stdin.flush()
         return self._read()
@@ -70,15 +72,15 @@ class Writer:
         """Bring a prompt into the cache.
 
         Raises:
-            DeviceError: the peer refuses it, or has ended.
+            DeviceError: the peer refuses the prompt, or has ended.
         """
         self._ask(f"read {' '.join(str(int(id_)) for id_ in ids)}")
 
     def write(self, how: str, tokens: int) -> PeerText:
-        """The text after the prompt that was read last; ``how`` is the drafter in the process's own words.
+        """Write the text after the most recent prompt; ``how`` is the drafter in the protocol of the process.
 
         Raises:
-            DeviceError: the peer refuses, has ended, or answers something else.
+            DeviceError: the peer refuses, has ended, or gives another answer.
         """
         answer = self._ask(f"write {how} {tokens}")
         try:
@@ -93,9 +95,9 @@ class Writer:
                 accepted=accepted,
             )
         except ValueError:
-            raise DeviceError(f"{self.name}: its answer {answer[:80]!r} is no text") from None
+            raise DeviceError(f"{self.name}: its answer {answer[:80]!r} is not a text") from None
         if not 0 < len(text.tokens) <= tokens or not text.seconds > 0:
-            raise DeviceError(f"{self.name}: wrote {len(text.tokens)} tokens in {seconds} s, when asked for {tokens}")
+            raise DeviceError(f"{self.name} wrote {len(text.tokens)} tokens in {seconds} s instead of up to {tokens}")
         return text
 
     def close(self) -> None:
@@ -119,7 +121,7 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A program that is ready to write. ``plain`` and ``drafters``: what ``Writer.write`` asks it for."""
+    """A program that is ready to write. ``plain`` and ``drafters`` are arguments of its writer's ``write``."""
 
     writer: Writer
     plain: str

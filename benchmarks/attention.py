@@ -1,8 +1,8 @@
-"""TreeAttention against ONNX Runtime's GroupQueryAttention: passes of 1 and 8 queries behind 256 and 1500 positions.
+"""Compare TreeAttention with ONNX Runtime's GroupQueryAttention for 1 and 8 queries after 256 and 1500 positions.
 
-Both as one node of a session, run over the caches of 24 layers in turn, so that neither finds its keys in the processor's
-cache from the layer before. GroupQueryAttention keeps float32 and gets its tree as an additive bias; queries and keys of
-ours are rotated in the node, those of the other are not. Interleaved rounds, medians.
+Each is the only node of a session, and runs over the caches of 24 layers in turn, so that its keys are not in the
+processor's cache. GroupQueryAttention keeps float32 and gets its tree as an additive bias. TreeAttention rotates queries and
+keys in the node, and GroupQueryAttention here does not. The rounds are interleaved and medians are reported.
 
     .venv/bin/python benchmarks/attention.py [--json] [--rounds 9]
 """
@@ -158,7 +158,7 @@ def ours(case: Case, kernels: Kernels, bits: int) -> Run:
         binding = made.io_binding()
         for name, array in fixed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        # Small numbers whatever the kind: time does not depend on them, unless they are NaN or denormal.
+        # Bytes that are small numbers in every type. The time does not depend on values unless they are NaN or denormal.
         cache = rng.integers(0x30, 0x38, kv_bytes(state, case.capacity), np.uint8)
         binding.bind_ortvalue_input("cache", ort.OrtValue.ortvalue_from_numpy(cache))
         binding.bind_output("out")
@@ -178,17 +178,17 @@ def measure(case: Case, kernels: Kernels, rounds: int) -> dict[str, Any]:
         for name, run in runs.items():
             began = time.perf_counter()
             run()
-            if number:  # the first one warms up
+            if number:  # the first round is a warm-up
                 seconds[name].append(time.perf_counter() - began)
-    found = {name: 1000 * median(times) for name, times in seconds.items()}
+    medians = {name: 1000 * median(times) for name, times in seconds.items()}
     spread = {name: 1000 * (max(times) - min(times)) for name, times in seconds.items()}
-    ratios = {f"kv{bits}": found["stock"] / found[f"kv{bits}"] for bits in BITS}
-    return {"ms": found, "spread_ms": spread, "ratio": ratios}
+    ratios = {f"kv{bits}": medians["stock"] / medians[f"kv{bits}"] for bits in BITS}
+    return {"ms": medians, "spread_ms": spread, "ratio": ratios}
 
 
-def _cells(found: dict[str, Any]) -> str:
-    ours_cells = (f"{name} {found['ms'][name]:7.2f} ({ratio:.2f}x)" for name, ratio in found["ratio"].items())
-    return "  ".join([f"stock {found['ms']['stock']:7.2f}", *ours_cells])
+def _cells(figures: dict[str, Any]) -> str:
+    ours_cells = (f"{name} {figures['ms'][name]:7.2f} ({ratio:.2f}x)" for name, ratio in figures["ratio"].items())
+    return "  ".join([f"stock {figures['ms']['stock']:7.2f}", *ours_cells])
 
 
 def main() -> int:
@@ -212,9 +212,9 @@ def main() -> int:
                     case = Case(
                         heads=heads, kv_heads=kv_heads, head_dim=head_dim, past=past, queries=queries, threads=threads
                     )
-                    found = measure(case, kernels, options.rounds)
-                    results.append({"shape": name, "threads": threads, "past": past, "queries": queries, **found})
-                    line = f"{name:36} {threads} threads  past {past:4}  queries {queries}: {_cells(found)}"
+                    figures = measure(case, kernels, options.rounds)
+                    results.append({"shape": name, "threads": threads, "past": past, "queries": queries, **figures})
+                    line = f"{name:36} {threads} threads  past {past:4}  queries {queries}: {_cells(figures)}"
                     print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.json:
         print(json.dumps({"path": kernels.code_path, "results": results}))

@@ -1,17 +1,19 @@
-"""The whole decode step on the CPU beside llama.cpp's ternary path: random models of BitNet b1.58 0.73B's shape.
+"""Compare the whole decode step on the CPU with llama.cpp's ternary path, on random models of BitNet b1.58 0.73B's shape.
 
     .venv/bin/python benchmarks/cpu_decode.py [--quick] [--no-peer] [--json]
 
-Measured on this machine, both in one run: in every round each figure is taken of the one and at once of the other, and
-medians over the rounds are compared. Ratios above 1 say that edgedec is faster. The first run downloads and builds
-llama.cpp and writes both models (about ten minutes, 850 MB of cache, 1.5 GB more on the way); later ones start at once.
+Both programs are measured on this machine in one run: in every round each figure is measured for one program and directly
+after that for the other, and medians over the rounds are compared. Ratios above 1 mean that edgedec is faster. The first run
+downloads and builds llama.cpp and writes both models (about ten minutes, 850 MB of cache, another 1.5 GB temporarily); later
+runs start immediately.
 
-decode: a greedy text over a past of 64 tokens, argmax included. pass N: N tokens in one pass over the same past, with the
-logits of all of them: what verifying N guesses takes. prompt: 128 tokens from an empty cache, the last one's logits; ours in
-the runtime's passes of 32, llama.cpp in one. stream: a compiled loop that sums 512 MiB of memory; its share is the bytes of
-our weights times decoded tokens per second, over that. JSON: {"decode_ratio": {THREADS: X}, "pass8_ratio": {THREADS: X},
-"stream_share": {THREADS: X}, "t4_over_t1": X, "prompt128_ratio": X, "details": {...}}; the single figures are those of the
-most threads, and ratios are null with --no-peer.
+decode: a greedy text after 64 tokens, including argmax. pass N: N tokens in one pass after the same tokens, with the logits
+of all of them, which is the cost of verifying N proposals. prompt: 128 tokens from an empty cache with the last one's
+logits, in the runtime's passes of 32 for edgedec and in one pass for llama.cpp. stream: a compiled loop that sums 512 MiB of
+memory; its share is the bytes of edgedec's weights times decoded tokens per second, divided by the stream's rate. JSON:
+{"decode_ratio": {THREADS: X}, "pass8_ratio": {THREADS: X}, "stream_share": {THREADS: X}, "t4_over_t1": X,
+"prompt128_ratio": X, "details": {...}}; the single figures are those of the largest number of threads, and ratios are null
+with --no-peer.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 
 from edgedec.ort import onnxruntime as ort
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks import _peers, _shapes
 from benchmarks._rounds import PAST, POSITIONS, PREFILL_ROWS, OurRun, cosine, headline, sample, summarize
@@ -48,7 +50,7 @@ CONFIG = _shapes.BITNET_073B
 ROUNDS, QUICK_ROUNDS = 15, 3
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
-QUIET = 0.03  # share of the CPUs that others may take
+QUIET = 0.03  # share of the CPUs that other processes may take
 GOALS: Mapping[str, Mapping[int, float]] = {  # ratios by number of threads; docs/cpu-kernels.md
     "decode": {1: 1.7, 2: 1.4},
     "pass 8": {1: 3.0, 2: 3.5},
@@ -60,17 +62,17 @@ CHARGED_LIMIT = 1.05
 
 
 def check_same_model(ours: OurRun, peer: _peers.LlamaRun) -> float:
-    """Cosine of the logits that both give after 32 tokens.
+    """Return the cosine of both programs' logits after 32 tokens.
 
     Raises:
-        DeviceError: they are too far apart to be of one model.
+        DeviceError: the logits differ too much to come from the same model.
     """
     ours.passes(PREFILL_ROWS, 0, every_row=False, repeats=1)
     peer.passes(PREFILL_ROWS, 0, every_row=False, repeats=1)
-    found = cosine(ours.last_logits(), peer.last_logits(CONFIG["vocab_size"]))
-    if not found > SAME_MODEL:
-        raise DeviceError(f"edgedec's and llama.cpp's logits have a cosine of {found:.3f}: they run different models")
-    return found
+    value = cosine(ours.last_logits(), peer.last_logits(CONFIG["vocab_size"]))
+    if not value > SAME_MODEL:
+        raise DeviceError(f"edgedec's and llama.cpp's logits have a cosine of {value:.3f}: they run different models")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class Models:
 
 
 def make_models(llama: _peers.LlamaCpp | None) -> Models:
-    """Both files, written where they are missing."""
+    """Return the paths of both models, which are written if they are missing."""
     folder = cache_folder() / "benchmarks"
     models = Models(
         bundle=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.v{manifest.VERSION}.edgedec",
@@ -101,13 +103,13 @@ def make_models(llama: _peers.LlamaCpp | None) -> Models:
 
 
 def charged(bundle: Path, threads: int, kv_bits: int) -> dict[str, Any]:
-    """Peak of a run in a process of its own, beside its plan."""
+    """Return peak and planned memory of a run in a process of its own."""
     command = [sys.executable, str(Path(__file__).with_name("_charged.py")), str(bundle), str(threads), str(kv_bits)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise DeviceError(f"the run whose memory was to be measured failed:\n{done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise DeviceError(f"the run for the measurement of memory failed:\n{process.stderr.strip()}")
+    figures: dict[str, Any] = json.loads(process.stdout)
+    return figures
 
 
 def cpu_name() -> str:
@@ -120,30 +122,30 @@ def cpu_name() -> str:
 
 
 class Others:
-    """What other processes take of the CPUs from now on: with two cores and one neighbour no figure means anything."""
+    """Measures the share of the CPUs that other processes use, which can make all other figures meaningless."""
 
     def __init__(self) -> None:
         self.began, self.before = time.perf_counter(), self._seconds()
 
     @staticmethod
     def _seconds() -> float:
-        """CPU time of the machine without this process and its finished children; 0 where that is not known."""
+        """Return the machine's CPU time without this process and its finished children, or 0 if it is not known."""
         try:
             fields = STAT.read_text().split(maxsplit=9)
         except OSError:
             return 0.0
-        # user, nice, system; then, after two kinds of idleness, interrupts and what the host took away.
+        # user, nice and system; after two kinds of idle time, interrupts and the time that a hypervisor took.
         busy = sum(int(fields[at]) for at in (1, 2, 3, 6, 7, 8)) / os.sysconf("SC_CLK_TCK")
         return busy - sum(os.times()[:4])
 
     def share(self) -> float:
-        """Of all CPUs, 0 to 1."""
+        """Return the share of all CPUs, 0 to 1, since the creation of this object."""
         seconds = self._seconds() - self.before
         return max(0.0, seconds / (time.perf_counter() - self.began) / (os.cpu_count() or 1))
 
 
 def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer: bool) -> dict[str, Any]:
-    """All figures. ``kv_bits`` None: the target's choice.
+    """Return all figures. ``kv_bits`` None means the target's choice.
 
     Raises:
         EdgedecError: a tool is missing, or one of the programs failed.
@@ -181,7 +183,7 @@ def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer:
         if llama is not None:
             by_threads[count]["llama_bench"] = _peers.llama_bench(llama, models.gguf, count, PAST)
     details["others_share"] = others.share()
-    details["threads"] = {str(count): found for count, found in by_threads.items()}
+    details["threads"] = {str(count): figures for count, figures in by_threads.items()}
     return headline(by_threads) | {"details": details}
 
 
@@ -201,7 +203,7 @@ def _range(values: Mapping[str, float] | None, digits: int) -> str:
 
 
 def _verdict(value: float, limit: float | None, *, most: bool = False) -> str:
-    """The limit, and whether it was missed."""
+    """Return the limit, with "MISSES" before it if the value misses it."""
     if limit is None:
         return ""
     reached = value <= limit if most else value >= limit
@@ -225,8 +227,8 @@ def print_report(result: Mapping[str, Any]) -> None:
         )
         print(f"           {peer['system']}")
         print(f"           cosine of both programs' logits {details['logits_cosine']:.4f}")
-    for threads, found in details["threads"].items():
-        _print_threads(int(threads), found)
+    for threads, measured in details["threads"].items():
+        _print_threads(int(threads), measured)
     memory = details["charged"]
     if memory["available"]:
         print(f"\nmemory     charged {memory['peak_bytes'] / 1e6:.1f} MB at most, ", end="")
@@ -234,10 +236,10 @@ def print_report(result: Mapping[str, Any]) -> None:
         print(_verdict(memory["ratio"], CHARGED_LIMIT, most=True))
 
 
-def _print_threads(threads: int, found: Mapping[str, Any]) -> None:
+def _print_threads(threads: int, measured: Mapping[str, Any]) -> None:
     print()
     rows = [(f"{threads} thread{'s' * (threads > 1)}", "edgedec ms", "llama.cpp ms", "ratio", "by round", "goal")]
-    for job, figures in found["jobs"].items():
+    for job, figures in measured["jobs"].items():
         ratio, goal = figures["ratio"], GOALS.get(job, {}).get(threads)
         by_round = figures["ratio_by_round"]
         rows.append(
@@ -251,14 +253,16 @@ def _print_threads(threads: int, found: Mapping[str, Any]) -> None:
             )
         )
     print_table(rows, right=(1, 2, 3, 4))
-    share, t4 = found["stream_share"], found["t4_over_t1"]
-    stream = {name: value / 1e9 for name, value in found["stream_bytes_per_second"].items()}
-    print(f"stream {_range(stream, 1)} GB/s; our weights {found['weight_bytes_per_second'] / 1e9:.1f} GB/s: ", end="")
+    share, t4 = measured["stream_share"], measured["t4_over_t1"]
+    stream = {name: value / 1e9 for name, value in measured["stream_bytes_per_second"].items()}
+    print(
+        f"stream {_range(stream, 1)} GB/s; our weights {measured['weight_bytes_per_second'] / 1e9:.1f} GB/s: ", end=""
+    )
     print(f"share {share:.3f} {_verdict(share, GOALS['share'].get(threads))}")
-    theirs = found["peer_t4_over_t1"]
+    theirs = measured["peer_t4_over_t1"]
     print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS.get(threads), most=True)}".rstrip(), end="")
     print("" if theirs is None else f"; llama.cpp's {theirs:.2f}")
-    if bench := found.get("llama_bench"):
+    if bench := measured.get("llama_bench"):
         print(f"llama-bench itself: {bench['decode_ms']:.2f} ms a token, {bench['prompt128_ms']:.1f} ms a prompt")
 
 
@@ -269,13 +273,13 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=ROUNDS)
     length.add_argument("--quick", action="store_const", dest="rounds", const=QUICK_ROUNDS, help="about a minute")
-    parser.add_argument("--kv-bits", type=int, help="of edgedec's keys and values; llama.cpp keeps 16")
+    parser.add_argument("--kv-bits", type=int, help="bits of edgedec's keys and values; llama.cpp has 16")
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         if args.rounds < 1 or not all(1 <= count <= cpus for count in args.threads):
-            raise UsageError(f"--rounds must be at least 1, and --threads 1 to {cpus}, which is what this machine has")
+            raise UsageError(f"--rounds must be at least 1, and --threads 1 to {cpus}, the CPUs of this machine")
         result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, not args.no_peer)
     except EdgedecError as error:
         note(f"cpu_decode: {error}")

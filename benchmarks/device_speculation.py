@@ -1,21 +1,23 @@
-"""Speculation on the accelerator at real cost: BitNet-0.73B's shape on a board, with the acceptance of the embedded model.
+"""Simulate speculation on the accelerator: BitNet-0.73B's shape on a board, with the acceptance of the embedded model.
 
     .venv/bin/python benchmarks/device_speculation.py --board kv260 [--quick] [--prompts N] [--tokens N] [--json]
 
-Everything here is simulated. Three things come together in every text:
+All results are simulated. Every text combines three parts:
 
-- What a pass takes: all its reads and writes before the KV260's memory model, the waits for results between them by the
-  cycle model, brought to the cycles that the RTL of this shape took (docs/accelerator.md). Likewise commits that move rows.
-- What is accepted: the embedded model's greedy texts after prompts of six kinds, from runs on the CPU target. A drafter's
-  tree meets what the model said after each of its own tokens; the text must come out as it was, or the benchmark ends with
-  an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories: what a model of
-  0.73 B parameters accepts of the same drafters is not known here.
-- What the host takes: measured here, by kind of work: drafters, tree policy, the decoding loop, and the
-  accelerator's driver over a device that answers at once. The board's processor is taken to need --host-factor times as
-  long, an estimate. Reading the prompt, by target or drafter, is not counted.
+- The time of a pass: all its reads and writes run through the KV260's memory model, the waits for results between them come
+  from the cycle model, and the sum is scaled to the cycles that the RTL of this shape took (docs/accelerator.md). Commits
+  that move rows are computed in the same way, without the scaling.
+- The acceptance: the embedded model writes greedy texts after prompts of six kinds on the CPU target. A drafter's tree is
+  compared with the model's logits after each of its own tokens. The text must be the same as before, or the benchmark ends
+  with an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories; the
+  acceptance of a model of 0.73 B parameters with the same drafters is not known.
+- The time of the host: it is measured on this machine by kind of work, for the drafters, the tree policy, the decoding
+  loop, and the accelerator's driver with a device that answers immediately. The board's processor is assumed to need
+  --host-factor times as long, which is an estimate. Reading the prompt, by target or drafter, is not counted.
 
-The draft model is the embedded draft. On the host its passes take what they take here, times the factor; "(fabric)": they
-run on the accelerator, between the target's, with a head of as many words as the target's, by the same traffic model.
+The draft model is the embedded draft. On the host its passes take their time on this machine times the factor. With
+"(fabric)" they run on the accelerator, between the target's passes, with a head of the target's vocabulary, at the cost of
+the same traffic model.
 
 JSON: {"variants": {NAME: {"drafters": {NAME: {"kinds": {KIND: {...}}, "mean_tok_s": X, "harmonic_tok_s": X}}}}, ...}.
 """
@@ -31,7 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._device_clock import HostCosts, typical
 from benchmarks._device_cost import open_device_cost
@@ -58,10 +60,10 @@ from edgedec.runtime.targets import open_target
 
 PROMPTS, TOKENS = 3, 128
 QUICK_PROMPTS, QUICK_TOKENS = 1, 64
-SPARE = 4  # prompts that are read for each one that is wanted: some are left out
+SPARE = 4  # prompts that are read for each prompt that is measured, because some are left out
 HOST_FACTOR = 8.0
 SHAPE = "bitnet-0.73b"
-# The embedded draft as wide as it is, and with the target's words.
+# The embedded draft with its own width and the target's vocabulary.
 DRAFT = {
     **json.loads((demo.DRAFT / "config.json").read_text()),
     "vocab_size": BITNET_073B["vocab_size"],
@@ -73,7 +75,7 @@ _TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is run. ``check``: every pass on the CPU target, too."""
+    """Settings of a run. ``check``: every pass also runs on the CPU target."""
 
     prompts: int
     tokens: int
@@ -83,38 +85,38 @@ class Settings:
 
 
 def methods() -> list[Method]:
-    """Every drafter; those with a draft model twice."""
-    found = []
+    """Return a method for every drafter, and two for each drafter with a draft model."""
+    result = []
     for name in names(DRAFTERS):
-        found.append(Method(name=name, policy="chain" if name == "none" else "hardware"))
+        result.append(Method(name=name, policy="chain" if name == "none" else "hardware"))
         if name in ("model", "auto"):
-            found.append(Method(name=name, fabric=True))
-    return found
+            result.append(Method(name=name, fabric=True))
+    return result
 
 
 def scripts(settings: Settings, bar: Progress) -> list[Script]:
-    """What the embedded model writes after the prompts."""
+    """Return the texts that the embedded model writes after the prompts."""
     with Session.open(demo.bundle_path(), threads=1) as session:
-        wanted = read_prompts(shared_prompts(), SPARE * settings.prompts)
-        found = choose(session, wanted, settings.prompts, settings.tokens + BEYOND, bar)
-        return _in_turns([script(session, task, settings.tokens) for task in found.tasks])
+        prompts = read_prompts(shared_prompts(), SPARE * settings.prompts)
+        choice = choose(session, prompts, settings.prompts, settings.tokens + BEYOND, bar)
+        return _in_turns([script(session, task, settings.tokens) for task in choice.tasks])
 
 
-def _in_turns(found: Sequence[Script]) -> list[Script]:
-    """The first of each kind, the second of each, ...: a session that writes them all does not stay with one kind."""
+def _in_turns(texts: Sequence[Script]) -> list[Script]:
+    """Order the texts so that their kinds alternate, also for a session that writes all of them."""
     seen: dict[str, int] = {}
     turns = []
-    for one in found:
+    for one in texts:
         seen[one.kind] = seen.get(one.kind, 0) + 1
         turns.append(seen[one.kind])
-    return [one for _, one in sorted(zip(turns, found, strict=True), key=lambda pair: pair[0])]
+    return [one for _, one in sorted(zip(turns, texts, strict=True), key=lambda pair: pair[0])]
 
 
 def measured(
-    writer: Writer, found: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
+    writer: Writer, texts: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
 ) -> HostCosts:
-    """What the host takes: one text of each kind, by every drafter and policy."""
-    firsts = list({one.kind: one for one in reversed(found)}.values())
+    """Measure the host's work on one text of each kind with every drafter and policy."""
+    firsts = list({one.kind: one for one in reversed(texts)}.values())
     samples: dict[tuple[str, int], list[float]] = {}
     for method in every:
         _, books = writer.write(firsts, method, Host(factor=0.0))
@@ -124,7 +126,7 @@ def measured(
 
 
 def measure(settings: Settings, device: Board, library: Path | None) -> dict[str, Any]:
-    """All figures.
+    """Return all figures.
 
     Raises:
         EdgedecError: the shape does not fit the board, a model cannot be run, or a drafter changed the text.
@@ -132,14 +134,14 @@ def measure(settings: Settings, device: Board, library: Path | None) -> dict[str
     config = chosen(device, SHAPE, None)
     if config.slots < 2:
         raise UnsupportedError(
-            f"the accelerator of {device.name} has one slot with this shape: it cannot verify guesses; try --board kv260"
+            f"the accelerator of {device.name} has one slot with this shape and cannot verify proposals; try --board kv260"
         )
     with progress("device") as bar:
         bar("passes", 0, 1)
         cost = open_device_cost(device, config, BITNET_073B, DRAFT, library=library, quick=settings.quick)
         driver = driver_costs(BITNET_073B, config)
     with progress("prompts") as bar:
-        found = scripts(settings, bar)
+        texts = scripts(settings, bar)
     bundle = Bundle.open(demo.bundle_path())
     with Session.open(demo.bundle_path(), threads=1) as session:
         info = session.target.info
@@ -156,7 +158,7 @@ def measure(settings: Settings, device: Board, library: Path | None) -> dict[str
     )
     with progress("host") as bar:
         bar("measured", 0, 1)
-        costs = measured(writer, found, [*every, *others], driver)
+        costs = measured(writer, texts, [*every, *others], driver)
     slow = settings.host_factor
     hosts = {
         "device alone": Host(factor=0.0, costs=costs),
@@ -170,16 +172,16 @@ def measure(settings: Settings, device: Board, library: Path | None) -> dict[str
     with progress("texts") as bar:
         for at, (name, host) in enumerate(hosts.items()):
             bar(name, at, len(hosts) + 1)
-            variants[name] = variant({one.label: writer.write(found, one, host)[0] for one in every})
+            variants[name] = variant({one.label: writer.write(texts, one, host)[0] for one in every})
         bar("tree shapes", len(hosts), len(hosts) + 1)
         for one in others:
-            trees.setdefault(one.label, {})[one.policy] = writer.write(found, one, hosts[MAIN])[0]
+            trees.setdefault(one.label, {})[one.policy] = writer.write(texts, one, hosts[MAIN])[0]
     return summary(variants, trees, main=MAIN) | {
         "details": {
             "board": device.name,
             "config": asdict(config),
             "prompts": {
-                kind: sum(one.kind == kind for one in found) for kind in dict.fromkeys(one.kind for one in found)
+                kind: sum(one.kind == kind for one in texts) for kind in dict.fromkeys(one.kind for one in texts)
             },
             "tokens": settings.tokens,
             "host_factor": settings.host_factor,
@@ -203,13 +205,13 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="within a minute: fewer prompts, tokens and passes, one tree policy"
     )
-    parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
-    parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
+    parser.add_argument("--prompts", type=int, help=f"prompts of each kind (default: {PROMPTS})")
+    parser.add_argument("--tokens", type=int, help=f"tokens of each text (default: {TOKENS})")
     parser.add_argument(
         "--host-factor",
         type=float,
         default=HOST_FACTOR,
-        help="times that the board's processor takes longer than this one, an estimate; %(default)s unless told",
+        help="estimated ratio of the board's processor's time to this machine's (default: %(default)s)",
     )
     parser.add_argument("--check", action="store_true", help="run every pass on the CPU target as well; takes minutes")
     parser.add_argument(

@@ -1,16 +1,18 @@
-"""What the embedded pair is worth: the target beside its float twin, the draft on the target, and whether greedy text loops.
+"""Measure the embedded pair: the target and its float twin, the draft's acceptance, and the share of looping texts.
 
     .venv/bin/python benchmarks/embedded_pair.py --twin build/demo-pair/models/twin [--json]
 
-Measured on this machine, on stories that were never trained on. Without --twin, which is not shipped, its line is left out.
-Perplexity: the stories of --text, each from its own start; the target and the draft as bundles with int8 activations on the
-CPU, the twin in float32. Loops: share of 4-word sequences of a greedy text that occurred before in it. Acceptance, on the
-target's greedy texts and on the held-out stories: how often the draft's likeliest token is the target's, the probability
-that one drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per pass of a chain.
+The measurement runs on this machine, with stories that are not in the training text. The twin is not shipped; without --twin
+its line is left out. Perplexity is measured on the stories of --text, each from its own start, with the target and the draft
+as bundles with int8 activations on the CPU and the twin in float32. Loops are the share of 4-word sequences of a greedy text
+that occurred earlier in it. Acceptance is measured on the target's greedy texts and on the held-out stories: how often the
+draft's likeliest token is the target's, the probability that a token drawn from the draft is accepted (the sum of
+min(draft, target), 2211.17192), and the tokens per pass of a chain.
 
-What a person would try, with greedy answers in the chat format (``exam``): are the names of a story consistent, are
-questions about a story right, are instructions followed, are facts right. All on held-out seeds of the generator as it is
-now; --choices adds the questions of a file as open questions, for a pair that was trained on another state of it.
+Conversations with greedy answers in the chat format (``exam``) show whether the names of a story are consistent, questions
+about a story are answered correctly, instructions are followed, and facts are right. They use held-out seeds of the present
+text generator. --choices adds the questions of a file as open questions, for a pair that was trained on text from another
+version of the generator.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ from edgedec.runtime.session import Session
 
 WINDOW = 512
 PROMPTS, NEW_TOKENS, ANSWER_TOKENS = 100, 256, 400
-CHAIN = 4  # drafted tokens a pass
-LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
+CHAIN = 4  # drafted tokens per pass
+LOOPS_FROM = 0.2  # share of repeated 4-word sequences from which a text counts as looping
 F64 = NDArray[np.float64]
 
 
 def _prompts() -> list[str]:
-    """The first 3 to 10 words of held-out stories."""
+    """Return the first 3 to 10 words of held-out stories."""
     lengths = np.random.default_rng(0).integers(3, 11, PROMPTS)
     return [" ".join(tale(HELD_OUT_SEED + 20_000 + at).text.split()[: int(words)]) for at, words in enumerate(lengths)]
 
@@ -62,7 +64,7 @@ def _stories(file: Path) -> list[str]:
 
 
 def _log_probs(session: Session, ids: NDArray[np.int32]) -> F64:
-    """log softmax of the logits after each of ids [n], over the tokenizer's ids: [n, size]."""
+    """Return the log softmax of the logits after each of ids [n], over the tokenizer's ids, [n, size]."""
     session.state.truncate(0)
     parts = []
     for start in range(0, len(ids), session.run.limits.nodes):
@@ -78,7 +80,7 @@ def _log_probs(session: Session, ids: NDArray[np.int32]) -> F64:
 
 
 def _tokens_per_pass(agree: Sequence[bool]) -> float:
-    """Mean tokens of a pass that verifies a chain of ``CHAIN``: the agreeing ones and the target's own after them."""
+    """Return the mean tokens of a pass that verifies a chain of ``CHAIN``: the agreeing tokens and the target's own."""
     at, passes = 0, 0
     while at < len(agree):
         run = 0
@@ -89,15 +91,15 @@ def _tokens_per_pass(agree: Sequence[bool]) -> float:
 
 
 def _acceptance(target: Session, draft: Session, texts: Sequence[tuple[int, NDArray[np.int32]]]) -> dict[str, float]:
-    """Of (length of the prompt, ids of prompt and text) pairs; what the draft says of every id after the prompt."""
+    """Return the acceptance of the draft for every id after the prompt of (length of the prompt, ids) pairs."""
     agreed: list[bool] = []
     overlaps: list[float] = []
     per_pass = []
     for first, ids in texts:
-        wanted, drafted = (_log_probs(session, ids[:-1])[first - 1 :] for session in (target, draft))
-        agree = (drafted.argmax(axis=1) == wanted.argmax(axis=1)).tolist()
+        verified, drafted = (_log_probs(session, ids[:-1])[first - 1 :] for session in (target, draft))
+        agree = (drafted.argmax(axis=1) == verified.argmax(axis=1)).tolist()
         agreed.extend(agree)
-        overlaps.extend(np.minimum(np.exp(wanted), np.exp(drafted)).sum(axis=1).tolist())
+        overlaps.extend(np.minimum(np.exp(verified), np.exp(drafted)).sum(axis=1).tolist())
         per_pass.append(_tokens_per_pass(agree))
     return {
         "tokens": len(agreed),
@@ -108,7 +110,7 @@ def _acceptance(target: Session, draft: Session, texts: Sequence[tuple[int, NDAr
 
 
 def _greedy_texts(target: Session) -> tuple[dict[str, Any], list[tuple[int, NDArray[np.int32]]]]:
-    """Figures of the texts, and the texts for ``_acceptance``."""
+    """Write greedy texts and return their figures, and the texts for ``_acceptance``."""
     repeated, texts, ended, samples = [], [], 0, []
     for prompt in _prompts():
         ids = target.encode(prompt)
@@ -117,7 +119,7 @@ def _greedy_texts(target: Session) -> tuple[dict[str, Any], list[tuple[int, NDAr
         samples.append(prompt + answer.text)
         repeated.append(repeated_share(samples[-1]))
         texts.append((len(ids), np.concatenate([ids, np.asarray(answer.tokens, np.int32)])))
-    # Of each text, the eight words after its first thirty: texts that share them tell the same story.
+    # Texts with the same words 31 to 38 tell the same story.
     middles = {" ".join(text.split()[30:38]) for text in samples}
     figures = {
         "prompts": len(samples),
@@ -175,14 +177,14 @@ def _talk(target: Session, scale: float, choices: Path | None) -> dict[str, Any]
 
 
 def _bundle(checkpoint: Checkpoint, folder: Path, vocab_limit: int) -> Path:
-    """Write the bundle: ternary where the checkpoint is, int8 otherwise."""
+    """Write the bundle, which is ternary if the checkpoint is and int8 otherwise."""
     method = "ternary" if "quantization_config" in checkpoint.config else "int8"
     quantize(checkpoint, folder, QuantizeOptions(method=method), vocab_limit=vocab_limit)
     return folder
 
 
 def measure_talk(target_path: Path, folder: Path, *, scale: float, choices: Path | None) -> dict[str, Any]:
-    """Return what conversations with the target show; its bundle is made in ``folder``."""
+    """Return the figures of conversations with the target, whose bundle is written into ``folder``."""
     checkpoint = open_checkpoint(target_path)
     size = Vocabulary.from_str(checkpoint.tokenizer_json).get_vocab_size()
     with Session.open(_bundle(checkpoint, folder / "talk", size), ctx_size=1024) as target:
@@ -190,7 +192,7 @@ def measure_talk(target_path: Path, folder: Path, *, scale: float, choices: Path
 
 
 def measure(target_path: Path, draft_path: Path, twin_path: Path | None, folder: Path, text: Path) -> dict[str, Any]:
-    """Return perplexities, loops and acceptance; the bundles are made in ``folder``."""
+    """Return perplexities, loops and acceptance; the bundles are written into ``folder``."""
     checkpoints = {"target": open_checkpoint(target_path), "draft": open_checkpoint(draft_path)}
     vocabulary = Vocabulary.from_str(checkpoints["target"].tokenizer_json)
     size = vocabulary.get_vocab_size()
@@ -223,10 +225,10 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=demo.TARGET)
     parser.add_argument("--draft", type=Path, default=demo.DRAFT)
     parser.add_argument("--twin", type=Path, help="the float model of the same size and tokens")
-    parser.add_argument("--text", type=Path, default=demo.HELD_OUT, help="stories to score, blank lines between them")
+    parser.add_argument("--text", type=Path, default=demo.HELD_OUT, help="stories to score, separated by blank lines")
     parser.add_argument("--choices", type=Path, help="a file of questions to ask without their choices")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the conversations' checks that are made")
-    parser.add_argument("--talk", action="store_true", help="the conversations alone")
+    parser.add_argument("--talk", action="store_true", help="measure only the conversations")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:

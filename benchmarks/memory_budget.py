@@ -1,18 +1,19 @@
-"""Does the memory budget hold, and what does it cost? Sweep of budgets, drafters and contexts on the embedded pair.
+"""Measure whether runs keep to the memory budget, and its cost in speed, for budgets, drafters and contexts.
 
     .venv/bin/python benchmarks/memory_budget.py [--quick] [--json] [--only ceiling|speed] [--no-padded]
 
-About ten minutes on two quiet cores; the speeds alone, which want them quiet, three.
+It takes about ten minutes on two quiet cores. The speeds alone take three minutes; they need quiet cores.
 
-Ceiling: each line is a process of its own that fills its context three times: greedily, with tokens drawn, and with every
-guess wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's meter;
-the kernel's VmHWM stands beside them. A line holds if both are within the budget and within the plan, or if the plan was
-refused before anything was loaded. The clock has no influence on peaks, so --jobs lines run at a time on a busy machine too.
+Ceiling: each line is a separate process that fills its context three times: greedily, with drawn tokens, and with proposals
+that are all wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's
+meter and compared with the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan
+was refused before anything was loaded. Speed does not affect peaks, so --jobs lines may run at a time on a busy machine.
 
 Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
-gets its weights and 35 % of what else that takes. Greedy answers to the same prompts, in turns, medians: how much of the
-baseline's speculative tokens/s is left. On the embedded pair, and on its target padded to the shape of BitNet b1.58 0.73B.
-Since a plan promises more than is used, the measured peaks are compared as well.
+gets the memory of its weights and 35 % of the baseline's other memory. Both write greedy answers to the same prompts in
+turns, and the medians give the share of the baseline's speculative tokens/s that remains. The models are the embedded pair,
+and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the measured peaks are
+compared as well.
 
 JSON: {"ceiling": {"held", "runs", "refused", "broken", "lines": [...]}, "speed": {MODEL: {"kept", ...}}}. Exit code 1 if a
 line is broken.
@@ -31,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks import _budget_speed
 from benchmarks._budget_child import Run
@@ -49,18 +50,20 @@ DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 WITH_MODEL = ("model", "auto")
 CONTEXTS, QUICK_CONTEXTS = (0, 256), (0,)
 BUDGETS, QUICK_BUDGETS = 40, 4
-QUICK_TOKENS = 24  # of an answer
-SHARE, KEPT = 0.35, 0.98  # goals: share of the baseline's memory, share of its speed that is left
+QUICK_TOKENS = 24  # tokens of an answer
+SHARE, KEPT = 0.35, 0.98  # goals: share of the baseline's memory, and share of its speed that remains
 _CHILD = Path(__file__).with_name("_budget_child.py")
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One run. Bytes; 0 where it was refused.
+    """One run. Sizes are in bytes, and 0 if the run was refused.
 
-    ``planned``: of the whole plan, ``items`` its parts. ``high_water``: by the kernel's count. ``accepted``: wrong guesses
-    that were accepted, which there must not be.
+    Members:
+        planned: memory of the whole plan; ``items`` has its parts.
+        high_water: peak by the kernel's count.
+        accepted: number of accepted wrong proposals, which must be 0.
     """
 
     drafter: str
@@ -80,7 +83,7 @@ class Line:
 
     @property
     def held(self) -> bool:
-        """Within budget and plan, with a full context; a plan that does not fit holds by being refused."""
+        """The run stayed within budget and plan with a full context, or was refused because no plan fits."""
         if self.refused:
             return True
         most = max(self.peak, self.high_water)
@@ -92,10 +95,10 @@ class Line:
 
 
 def budgets(low: int, high: int, count: int) -> list[int]:
-    """``count`` sizes at even distances, both ends included.
+    """Return ``count`` sizes at even distances, including both ends.
 
     Raises:
-        UsageError: fewer than two.
+        UsageError: ``count`` is below two.
     """
     if count < 2:
         raise UsageError(f"--budgets must be at least 2, not {count}")
@@ -103,30 +106,30 @@ def budgets(low: int, high: int, count: int) -> list[int]:
 
 
 def span(bundle: Bundle, draft: Path, threads: int) -> tuple[int, int]:
-    """From a little below the least plan to a little above the largest."""
+    """Return a range of budgets from a little below the least plan to a little above the largest."""
     spec = SpecConfig(drafter="model", draft=draft)
     least = make_plan(bundle, threads=threads, budget_bytes=1).plan.total_bytes
     return int(0.9 * least), int(1.05 * make_plan(bundle, threads=threads, spec=spec).plan.total_bytes)
 
 
-def read_line(wanted: Run, code: int, stdout: str, stderr: str) -> Line:
-    """What a child said.
+def read_line(run: Run, code: int, stdout: str, stderr: str) -> Line:
+    """Read the output of a child.
 
     Raises:
-        DeviceError: it failed otherwise than by not fitting, or it had loaded what it refused.
+        DeviceError: it failed for another reason than the budget, or had loaded the model before it refused.
     """
-    budget = wanted.budget_bytes or 0
+    budget = run.budget_bytes or 0
     if code not in (0, BudgetError.exit_code):
-        raise DeviceError(f"the run of {wanted.drafter} under {budget} bytes ended with code {code}:\n{stderr.strip()}")
-    found = json.loads(stdout)
+        raise DeviceError(f"the run of {run.drafter} under {budget} bytes ended with code {code}:\n{stderr.strip()}")
+    result = json.loads(stdout)
     if code:
-        if found["mapped_bytes"]:
-            raise DeviceError(f"a plan was refused after {found['mapped_bytes']} bytes of the model had been loaded")
-        return Line(drafter=wanted.drafter, asked_context=wanted.ctx_size, budget=budget, refused=True, items={})
-    plan, answers = found["plan"], found["answers"]
+        if result["mapped_bytes"]:
+            raise DeviceError(f"a plan was refused after {result['mapped_bytes']} bytes of the model had been loaded")
+        return Line(drafter=run.drafter, asked_context=run.ctx_size, budget=budget, refused=True, items={})
+    plan, answers = result["plan"], result["answers"]
     return Line(
-        drafter=wanted.drafter,
-        asked_context=wanted.ctx_size,
+        drafter=run.drafter,
+        asked_context=run.ctx_size,
         budget=budget,
         refused=False,
         context=plan["ctx_size"],
@@ -134,19 +137,19 @@ def read_line(wanted: Run, code: int, stdout: str, stderr: str) -> Line:
         chosen=plan["drafter"] + ("+model" if plan["drafter"] == "auto" and plan["draft_model"] else ""),
         tree_nodes=plan["tree_nodes"],
         planned=plan["total_bytes"],
-        peak=found["peak_bytes"],
-        high_water=found["high_water_bytes"],
+        peak=result["peak_bytes"],
+        high_water=result["high_water_bytes"],
         accepted=sum(answer["accepted"] for answer in answers if answer["name"] == "rejected"),
         full=all(answer["stop_reason"] == "context" for answer in answers),
         items=plan["items"],
     )
 
 
-def child(wanted: Run) -> tuple[int, str, str]:
-    """Run in a process of its own."""
-    command = [sys.executable, str(_CHILD), json.dumps(asdict(wanted))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+def child(run: Run) -> tuple[int, str, str]:
+    """Run in a separate process and return its exit code, stdout and stderr."""
+    command = [sys.executable, str(_CHILD), json.dumps(asdict(run))]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout, process.stderr
 
 
 def cases(
@@ -165,18 +168,18 @@ def cases(
                 )
 
 
-def sweep(wanted: Sequence[Run], label: str, jobs: int) -> list[Line]:
-    """``jobs`` processes at a time: a peak is a process' own. ``label``: of the bar.
+def sweep(runs: Sequence[Run], label: str, jobs: int) -> list[Line]:
+    """Run ``jobs`` processes at a time, because each process has its own peak. ``label`` is that of the progress bar.
 
     Raises:
-        DeviceError: as ``read_line``; what has not begun is left out then.
+        DeviceError: see ``read_line``; runs that have not begun are cancelled.
     """
     lines = []
     with progress(label) as bar, ThreadPoolExecutor(jobs) as pool:
         try:
-            for one, said in zip(wanted, pool.map(child, wanted), strict=True):
-                lines.append(read_line(one, *said))
-                bar(f"{one.drafter} {(one.budget_bytes or 0) / _MIB:.1f} MiB", len(lines), len(wanted))
+            for one, output in zip(runs, pool.map(child, runs), strict=True):
+                lines.append(read_line(one, *output))
+                bar(f"{one.drafter} {(one.budget_bytes or 0) / _MIB:.1f} MiB", len(lines), len(runs))
         except EdgedecError:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -184,7 +187,7 @@ def sweep(wanted: Sequence[Run], label: str, jobs: int) -> list[Line]:
 
 
 def ceiling(lines: Sequence[Line]) -> dict[str, Any]:
-    """What a sweep says as a whole."""
+    """Return the figures of a whole sweep."""
     ran = [line for line in lines if not line.refused]
     return {
         "runs": len(lines),
@@ -203,59 +206,62 @@ def _extremes(values: Sequence[float]) -> list[float]:
 
 
 def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """How much of the baseline's speed a plan of 35 % of its bytes keeps; ``kept`` is null where no plan fits."""
+    """Return the share of the baseline's speed that a plan of 35 % of its bytes keeps; null as ``kept`` if no plan fits."""
     bundle, with_draft = Bundle.open(path), draft if drafter in WITH_MODEL else None
-    found = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.speed_threads)
+    plans = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.speed_threads)
     result: dict[str, Any] = {
         "drafter": drafter,
-        "fixed_baseline": dict(found.baseline.fixed_baseline),
-        "budget_bytes": found.budget_bytes,
-        "baseline": _budget_speed.describe(found.baseline),
-        "budgeted": _budget_speed.describe(found.budgeted),
-        "fits": found.budgeted.fits,
+        "fixed_baseline": dict(plans.baseline.fixed_baseline),
+        "budget_bytes": plans.budget_bytes,
+        "baseline": _budget_speed.describe(plans.baseline),
+        "budgeted": _budget_speed.describe(plans.budgeted),
+        "fits": plans.budgeted.fits,
         "kept": None,
     }
-    if not found.budgeted.fits:
+    if not plans.budgeted.fits:
         return result
     with progress(f"{path.name}: speed") as bar:
         takes = _budget_speed.measure(
             path,
             small,
-            found,
+            plans,
             tokens=args.tokens,
             per_kind=args.prompts,
             rounds=args.rounds,
             threads=args.speed_threads,
             progress=bar,
         )
-    share = None if args.quick else _measured_share(path, found, with_draft, args.speed_threads)
+    share = None if args.quick else _measured_share(path, plans, with_draft, args.speed_threads)
     return result | _budget_speed.kept(takes) | {"measured_share": share}
 
 
-def _measured_share(path: Path, found: _budget_speed.Pair, draft: Path | None, threads: int) -> float:
-    """Peak of the plan over peak of the baseline, weights taken off both, a full context and wrong guesses each."""
+def _measured_share(path: Path, plans: _budget_speed.Pair, draft: Path | None, threads: int) -> float:
+    """Return the peak of the plan over the peak of the baseline, both without weights.
+
+    Both runs have a full context and wrong proposals.
+    """
     peaks = []
-    for plan, budget in ((found.baseline, None), (found.budgeted, found.budget_bytes)):
-        wanted = Run(
+    for plan, budget in ((plans.baseline, None), (plans.budgeted, plans.budget_bytes)):
+        run = Run(
             bundle=str(path),
-            drafter=found.spec.drafter_name,
+            drafter=plans.spec.drafter_name,
             draft=None if draft is None else str(draft),
             ctx_size=0 if budget else plan.ctx_size,
             kv_bits=None if budget else plan.kv_bits,
             budget_bytes=budget,
             threads=threads,
-            draft_max=found.spec.draft_max,
-            tree_nodes=found.spec.tree_nodes,
+            draft_max=plans.spec.draft_max,
+            tree_nodes=plans.spec.tree_nodes,
         )
-        code, stdout, stderr = child(wanted)
+        code, stdout, stderr = child(run)
         if code:
             raise DeviceError(f"the run of {path.name} failed with code {code}:\n{stderr.strip() or stdout}")
         peaks.append(json.loads(stdout)["peak_bytes"] - _budget_speed.weight_bytes(plan))
     return float(peaks[1] / peaks[0])
 
 
-def print_ceiling(lines: Sequence[Line], found: Mapping[str, Any]) -> None:
-    """A line each, MiB."""
+def print_ceiling(lines: Sequence[Line], figures: Mapping[str, Any]) -> None:
+    """Print a table of the runs, with sizes in MiB."""
     heads = ("budget", "drafter", "chosen", "asked", "context", "KV", "tree", "plan", "peak", "VmHWM", "headroom", "")
     rows: list[tuple[str, ...]] = [heads]
     for line in lines:
@@ -268,11 +274,11 @@ def print_ceiling(lines: Sequence[Line], found: Mapping[str, Any]) -> None:
         verdict = "held" if line.held else "BROKEN"
         rows.append((_mib(line.budget), line.drafter, line.chosen, asked, *numbers, verdict))
     print_table(rows, right=(0, 3, 4, 5, 6, 7, 8, 9, 10))
-    print(f"\n{found['held']} of {found['runs']} held, {found['refused']} of them refused before loading", end="")
-    if found["peak_of_plan"]:
-        print("; the peak was {:.2f} to {:.2f} of the plan,".format(*found["peak_of_plan"]), end=" ")
-        print("{:.2f} to {:.2f} of the budget;".format(*found["peak_of_budget"]), end=" ")
-        low, high = found["high_water_less_peak"]
+    print(f"\n{figures['held']} of {figures['runs']} held, {figures['refused']} of them refused before loading", end="")
+    if figures["peak_of_plan"]:
+        print("; the peak was {:.2f} to {:.2f} of the plan,".format(*figures["peak_of_plan"]), end=" ")
+        print("{:.2f} to {:.2f} of the budget;".format(*figures["peak_of_budget"]), end=" ")
+        low, high = figures["high_water_less_peak"]
         print(f"VmHWM less the meter's peak: {low / _MIB:+.2f} to {high / _MIB:+.2f} MiB", end="")
     print()
     for line in lines:
@@ -285,43 +291,41 @@ def _mib(size: int) -> str:
     return f"{size / _MIB:.2f}"
 
 
-def print_speed(name: str, found: Mapping[str, Any]) -> None:
-    fixed = sum(found["fixed_baseline"].values())
-    print(f"\n{name}, drafter {found['drafter']}: fixed baseline {_mib(fixed)} MiB beside the weights", end=", ")
-    plan = found["budgeted"]
-    print(f"budget {_mib(found['budget_bytes'])} MiB: ", end="")
-    if not found["fits"]:
+def print_speed(name: str, figures: Mapping[str, Any]) -> None:
+    fixed = sum(figures["fixed_baseline"].values())
+    print(f"\n{name}, drafter {figures['drafter']}: fixed baseline {_mib(fixed)} MiB beside the weights", end=", ")
+    plan = figures["budgeted"]
+    print(f"budget {_mib(figures['budget_bytes'])} MiB: ", end="")
+    if not figures["fits"]:
         print(f"no plan fits (the least takes {_mib(plan['total_bytes'])} MiB)")
         return
     print(f"context {plan['ctx_size']}, KV {plan['kv_bits']} bits, tree {plan['tree_nodes']}")
-    verdict = "" if found["kept"] >= KEPT else "MISSES "
-    print(f"tokens/s {found['baseline_tok_s']:.1f} and {found['budgeted_tok_s']:.1f}: ", end="")
-    print(f"{found['kept']:.3f} of the speed {verdict}>= {KEPT}", end="")
-    if found["measured_share"] is not None:
-        print(f", peaks beside the weights {found['measured_share']:.3f} of the baseline's", end="")
+    verdict = "" if figures["kept"] >= KEPT else "MISSES "
+    print(f"tokens/s {figures['baseline_tok_s']:.1f} and {figures['budgeted_tok_s']:.1f}: ", end="")
+    print(f"{figures['kept']:.3f} of the speed {verdict}>= {KEPT}", end="")
+    if figures["measured_share"] is not None:
+        print(f", peaks beside the weights {figures['measured_share']:.3f} of the baseline's", end="")
     print()
-    print(", ".join(f"{kind} {share:.3f}" for kind, share in found["kept_by_kind"].items()))
+    print(", ".join(f"{kind} {share:.3f}" for kind, share in figures["kept_by_kind"].items()))
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """All that ``args`` asks for.
+    """Return the figures that ``args`` selects.
 
     Raises:
         EdgedecError: a run failed.
     """
     if not MemoryMeter().available:
         raise DeviceError(
-            "memory is read from /proc/self/smaps_rollup and pagemap, which are not here; run it on Linux"
+            "memory is read from /proc/self/smaps_rollup and pagemap, which this system does not have; run it on Linux"
         )
     with progress("preparing the embedded pair") as bar:
         target, draft = (demo.bundle_path(name, progress=bar) for name in ("demo", "demo-draft"))
     result: dict[str, Any] = {}
     if args.only != "speed":
         low, high = span(Bundle.open(target), draft, args.threads)
-        wanted = list(
-            cases(target, draft, budgets(low, high, args.budgets), args.drafters, args.contexts, args.threads)
-        )
-        lines = sweep(wanted, "ceiling", args.jobs)
+        runs = list(cases(target, draft, budgets(low, high, args.budgets), args.drafters, args.contexts, args.threads))
+        lines = sweep(runs, "ceiling", args.jobs)
         result["ceiling"] = ceiling(lines)
         if not args.json:
             print_ceiling(lines, result["ceiling"])
@@ -349,12 +353,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--budgets", type=int, default=BUDGETS)
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS)
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS, help="0: the planner's choice")
-    parser.add_argument("--threads", type=int, default=1, help="of a run of the ceiling")
-    parser.add_argument("--speed-threads", type=int, default=min(2, os.cpu_count() or 1), help="of the comparison")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a run of the ceiling")
+    parser.add_argument(
+        "--speed-threads", type=int, default=min(2, os.cpu_count() or 1), help="threads of the comparison"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the ceiling at a time")
-    parser.add_argument("--drafter", choices=DRAFTERS[1:], default="model", help="of the speed comparison")
-    parser.add_argument("--prompts", type=int, default=1, help="of each kind")
-    parser.add_argument("--tokens", type=int, default=96, help="of an answer")
+    parser.add_argument("--drafter", choices=DRAFTERS[1:], default="model", help="drafter of the speed comparison")
+    parser.add_argument("--prompts", type=int, default=1, help="prompts of each kind")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-padded", action="store_true", help="leave out the model of 0.73B's shape")
     parser.add_argument("--json", action="store_true")

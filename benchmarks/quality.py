@@ -1,9 +1,9 @@
-"""Perplexity of every quantization method on one checkpoint, side by side with the float model.
+"""Measure the perplexity of every quantization method on one checkpoint, and compare it with the float model's.
 
     .venv/bin/python benchmarks/quality.py CHECKPOINT [--tokenizer FILE] [--json]
 
 Calibration and evaluation text are sampled from the float model, with different seeds; the bundles run on the CPU target.
-Measured on this machine. JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
+The measurement runs on this machine. JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""A whole checkpoint to ternary: time beside llama.cpp's convert and quantize, and peak memory.
+"""Measure time and peak memory of quantizing a whole checkpoint to ternary, and compare them with llama.cpp's.
 
     .venv/bin/python benchmarks/quantize.py [--quick] [--no-7b] [--no-peer] [--native] [--json]
 
-``edgedec quantize FOLDER --method ternary``, as a user runs it, on a float16 checkpoint of bitnet_b1_58-large's shape and
-class (0.73 B parameters, random weights), in turns with llama.cpp on the same folder: its convert_hf_to_gguf.py to a float16
-GGUF, then its llama-quantize to TQ2_0. Medians over the rounds are compared, and both results are read back and their trits
-compared. Then, without the peer, a sharded checkpoint of a 7B's shape, 13.5 GB, which is made for it and deleted again.
+``edgedec quantize FOLDER --method ternary`` runs as a user runs it, on a float16 checkpoint of bitnet_b1_58-large's shape
+and class (0.73 B parameters, random weights), in turns with llama.cpp on the same folder: convert_hf_to_gguf.py writes a
+float16 GGUF, and llama-quantize converts it to TQ2_0. Medians over the rounds are compared, and both results are read back
+and their trits compared. Then a sharded checkpoint of a 7B's shape, 13.5 GB, is made, quantized by edgedec alone and
+deleted.
 
-Memory is the sum, over all processes that a command starts, of the most that each had resident (VmHWM), libraries included:
-an upper bound. With --native the matrices hold -s, 0 and s, in a Llama; else they are any floats, which BitNet's class makes
-ternary by their mean magnitude, in both programs. llama.cpp is built once (minutes). Checkpoints stay in the cache folder,
-or --work FOLDER: 1.5 GB, and 1.5 GB more while the peer runs; the 7B's only with --keep. An interrupted run goes on with the
-shards that are there.
+The memory is the sum of the peak resident memory (VmHWM), including libraries, of all processes that a command starts, which
+is an upper bound. With --native the matrices hold -s, 0 and s, and the class is Llama's. Otherwise they hold arbitrary
+floats, which both programs round to ternary by their mean magnitude, as BitNet's class does. llama.cpp is built once
+(minutes). Checkpoints stay in the cache folder, or in --work FOLDER: 1.5 GB, and another 1.5 GB while the peer runs; that of
+7B only with --keep. An interrupted run reuses the existing shards.
 
 JSON: {"time_ratio": X, "peak_rss_bytes": N, "peak_rss_7b_bytes": N, "details": {...}}; time_ratio is edgedec's seconds over
-llama.cpp's: at most 1 is the goal. What was not measured is null.
+llama.cpp's, and the goal is at most 1. Figures that were not measured are null.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks import _peers
 from benchmarks._process_tree import TreeRun, run_tree
@@ -56,23 +57,24 @@ from edgedec.workers import pool_names
 ROUNDS = 3
 RATIO_LIMIT = 1.0
 PEAK_LIMIT, PEAK_7B_LIMIT = 1 << 30, 5 << 29  # 1 GiB and 2.5 GiB
-SAME_TRITS = 0.9999  # at least; llama.cpp's converter sums the magnitudes in float32, edgedec in float64
+# Least share of equal trits. It is below 1 because llama.cpp's converter sums the magnitudes in float32, edgedec in float64.
+SAME_TRITS = 0.9999
 
 
 def run_edgedec(checkpoint: Path, output: Path, pool: str, workers: int) -> TreeRun:
-    """The command, in processes of its own."""
+    """Run ``edgedec quantize`` in separate processes."""
     command = [sys.executable, "-m", "edgedec", "quantize", str(checkpoint), "-o", str(output)]
     command += ["--method", "ternary", "--pool", pool, "--workers", str(workers), "--json"]
-    if checkpoint.name.startswith("small"):  # larger ones are not scored unless a text is given
+    if checkpoint.name.startswith("small"):  # larger ones are scored only if a text is given
         command += ["--eval-text", "none"]
     return run_tree(command)
 
 
 def same_trits(bundle: Path, gguf: Path) -> float:
-    """Share of equal trits in the first and the last layer.
+    """Return the share of equal trits in the first and the last layer.
 
     Raises:
-        DeviceError: too few: the two programs did not do the same.
+        DeviceError: the share is too small, so the two programs did different work.
     """
     ours, theirs = Bundle.open(bundle), open_checkpoint(gguf)
     last = ours.config["num_hidden_layers"] - 1
@@ -86,7 +88,9 @@ def same_trits(bundle: Path, gguf: Path) -> float:
             compared += weight.trits.size
     share = equal / compared if compared else 0.0
     if share < SAME_TRITS:
-        raise DeviceError(f"only {share:.4%} of the trits of {bundle} and {gguf} are equal: they are no peers")
+        raise DeviceError(
+            f"only {share:.4%} of the trits of {bundle} and {gguf} are equal; the times cannot be compared"
+        )
     return share
 
 
@@ -96,14 +100,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 @contextmanager
 def scratch_folder(work: Path) -> Iterator[Path]:
-    """On the checkpoints' disk, and gone at the end."""
+    """Make a temporary folder on the disk of the checkpoints."""
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=work, prefix="run-") as name:
         yield Path(name)
 
 
 def compare(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """The rounds on the smaller shape."""
+    """Run the rounds on the smaller shape and return their figures."""
     llama = None
     if not args.no_peer:
         with progress("peer") as bar:
@@ -125,7 +129,7 @@ def compare(args: argparse.Namespace, work: Path) -> dict[str, Any]:
                 theirs.append(run_peer(llama, checkpoint, scratch, gguf))
         share = same_trits(bundle, gguf) if theirs else None
         parameters = json.loads(ours[-1].output)["parameters"]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "shape": shape.name,
         "parameters": parameters,
         "checkpoint_bytes": checkpoint_bytes(shape, args.native),
@@ -136,7 +140,7 @@ def compare(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
     if llama is not None:
         converts, quantizes = [run.convert for run in theirs], [run.quantize for run in theirs]
-        found["peer"] = {
+        figures["peer"] = {
             "version": llama.version,
             "seconds": spread([run.seconds for run in theirs]),
             "cpu_seconds": spread([run.cpu_seconds for run in theirs]),
@@ -144,12 +148,13 @@ def compare(args: argparse.Namespace, work: Path) -> dict[str, Any]:
             "convert": _figures(converts),
             "quantize": _figures(quantizes),
         }
-        found["ratio_by_round"] = spread([our.seconds / their.seconds for our, their in zip(ours, theirs, strict=True)])
-    return found
+        ratios = [our.seconds / their.seconds for our, their in zip(ours, theirs, strict=True)]
+        figures["ratio_by_round"] = spread(ratios)
+    return figures
 
 
 def _read_once(folder: Path) -> None:
-    """Into the page cache, so that the first of the two does not read for the other."""
+    """Read all files into the page cache, so that the first program has no disadvantage."""
     for path in sorted(folder.iterdir()):
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 24):
@@ -167,7 +172,7 @@ def _figures(runs: Sequence[TreeRun]) -> dict[str, Any]:
 
 
 def measure_7b(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """One run over the sharded checkpoint."""
+    """Quantize the sharded checkpoint once and return the figures."""
     shape = SHAPES["7b"]
     checkpoint = None
     try:
@@ -177,7 +182,7 @@ def measure_7b(args: argparse.Namespace, work: Path) -> dict[str, Any]:
             run = run_edgedec(checkpoint, scratch / "bundle.edgedec", args.pool, args.workers)
             parameters = json.loads(run.output)["parameters"]
     except KeyboardInterrupt:
-        raise  # its shards stay, for the run that goes on
+        raise  # the shards are kept for the next run
     except BaseException:
         if checkpoint is not None and not args.keep:
             remove_checkpoint(checkpoint)
@@ -193,17 +198,17 @@ def measure_7b(args: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures.
+    """Return all figures.
 
     Raises:
-        EdgedecError: a tool or the disk is too small, or one of the programs failed.
+        EdgedecError: a tool is missing, the disk is too small, or one of the programs failed.
     """
     work = args.work or cache_folder() / "benchmarks" / "quantize"
     others, load = Others(), os.getloadavg()
-    found = compare(args, work)
+    figures = compare(args, work)
     large = None if args.no_7b or args.quick else measure_7b(args, work)
-    peer = found["peer"]
-    ratio = None if peer is None else found["ours"]["seconds"]["median"] / peer["seconds"]["median"]
+    peer = figures["peer"]
+    ratio = None if peer is None else figures["ours"]["seconds"]["median"] / peer["seconds"]["median"]
     details = {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),
@@ -214,12 +219,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "rounds": args.rounds,
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
         "others_share": others.share(),
-        **found,
+        **figures,
         "7b": large,
     }
     return {
         "time_ratio": ratio,
-        "peak_rss_bytes": found["ours"]["peak_bytes"],
+        "peak_rss_bytes": figures["ours"]["peak_bytes"],
         "peak_rss_7b_bytes": None if large is None else large["peak_bytes"],
         "details": details,
     }
@@ -257,10 +262,10 @@ def print_report(result: Mapping[str, Any]) -> None:
         runs.append(("llama.cpp, both", details["peer"]))
         runs += [(f"  its {step}", details["peer"][step]) for step in ("convert", "quantize")]
     runs.append(("edgedec quantize, 7B", details["7b"]))
-    for name, found in runs:
-        if found:
-            cells = (_range(found["seconds"]), _range(found["cpu_seconds"]), _mib(found["peak_bytes"]))
-            rows.append((name, *cells, str(found.get("processes", ""))))
+    for name, figures in runs:
+        if figures:
+            cells = (_range(figures["seconds"]), _range(figures["cpu_seconds"]), _mib(figures["peak_bytes"]))
+            rows.append((name, *cells, str(figures.get("processes", ""))))
     print_table(rows, right=(1, 2, 3, 4))
     print()
     small = details["shape"] == "small"
@@ -273,21 +278,23 @@ def print_report(result: Mapping[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="a small shape, and no 7B: about a minute")
-    parser.add_argument("--no-7b", action="store_true", help="no sharded checkpoint of 13.5 GB")
+    parser.add_argument("--quick", action="store_true", help="use a small shape, and no 7B: about a minute")
+    parser.add_argument("--no-7b", action="store_true", help="leave out the sharded checkpoint of 13.5 GB")
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
-    parser.add_argument("--native", action="store_true", help="weights that are ternary already")
-    parser.add_argument("--keep", action="store_true", help="the checkpoint of 7B, for the next time")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where the checkpoints are; else the cache folder")
+    parser.add_argument("--native", action="store_true", help="use weights that are ternary already")
+    parser.add_argument("--keep", action="store_true", help="keep the checkpoint of 7B for the next run")
+    parser.add_argument(
+        "--work", type=Path, metavar="FOLDER", help="folder of the checkpoints (default: the cache folder)"
+    )
     parser.add_argument("--pool", choices=pool_names(), default="local")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="0: as edgedec chooses")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="number of workers; 0: edgedec's choice")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         if args.rounds < 1 or args.workers < 0:
             raise UsageError("--rounds must be at least 1, and --workers not negative")
         if not Path("/proc/self/status").exists():
-            raise UsageError("memory is read from /proc, which only Linux has")
+            raise UsageError("memory is read from /proc, which this system does not have; run it on Linux")
         result = measure(args)
     except EdgedecError as error:
         note(f"quantize: {error}")

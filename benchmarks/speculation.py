@@ -1,26 +1,26 @@
-"""Speculative decoding at the cost of a real model: plain and every drafter, on the embedded model padded to 0.73B.
+"""Measure speculative decoding at the cost of a real model: every drafter on the embedded model padded to 0.73B.
 
     .venv/bin/python benchmarks/speculation.py [--quick] [--prompts N] [--tokens N] [--threads N] [--no-peer] [--json]
 
 The padded model writes exactly the embedded one's text at the cost of BitNet b1.58 0.73B's shape; the first run writes it
-into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's and with
-the small model's, token for token: a difference ends the benchmark with an error.
+into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's text and
+with the small model's, token for token. A difference ends the benchmark with an error.
 
-Measured, in turns, prompt by prompt: plain, a drafter at its own cost and at the padded one, plain again, the next drafter;
-a drafter is compared with the plain texts around it, and medians are taken over the prompts of a kind. Prompts whose text
-repeats more than 20 % of its 4-word sequences are left out, and those that end early; the report says how many. A drafter is
-new for each prompt, its learning included in its time. Reading the prompt is not, for neither the target nor the drafter;
-the report says what it takes. At the padded cost a drafter waits, busily, until each drafted token has taken 5 % of T(1):
-what a draft of a real model's size takes.
+For each prompt these texts are measured in turns: plain, a drafter at its own cost and at the padded cost, plain again, the
+next drafter. A drafter is compared with the plain texts around it, and medians are taken over the prompts of a kind. Prompts
+whose text repeats more than 20 % of its 4-word sequences, or ends early, are left out; the report has their number. A
+drafter is new for each prompt, and its learning is included in its time. Reading the prompt is not included for the target
+or the drafter; the report has the time of it. At the padded cost a drafter waits busily until each drafted token has taken
+5 % of T(1), which is the cost of a draft of a real model's size.
 
-Beside it, on the same model, prompts and threads, llama.cpp (TQ2_0) and onnxruntime-genai (2-bit MatMulNBits) write plain
-and with their own speculation. The first run builds or installs them into edgedec's cache; llama.cpp takes minutes. --quick
-and --no-peer leave them out.
+For comparison llama.cpp (TQ2_0) and onnxruntime-genai (2-bit MatMulNBits) write the same prompts with the same model and
+threads, plain and with their own speculation. The first run builds or installs them into edgedec's cache; llama.cpp takes
+minutes. --quick and --no-peer leave them out.
 
-Computed: predicted is tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from measured passes
-of 1 to 9 rows over the same prompt. JSON: {"kinds": {NAME: {"plain_tok_s": X, "best": NAME, "drafters": {NAME: {"tok_s":
-X, "speedup": X, "speedup_padded": X, "acceptance": X, "predicted": X}}}}, "auto_min": X, "loop_us": X, "details": {...}};
-loop_us is of the median round, outside target and drafter, of the drafter where it is most.
+The predicted speed-up is computed as tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from
+measured passes of 1 to 9 rows after the same prompt. JSON: {"kinds": {NAME: {"plain_tok_s": X, "best": NAME, "drafters":
+{NAME: {"tok_s": X, "speedup": X, "speedup_padded": X, "acceptance": X, "predicted": X}}}}, "auto_min": X, "loop_us": X,
+"details": {...}}; loop_us is the time of the median round outside target and drafter, for the drafter with the largest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._prompts import KINDS, read_prompts, shared_prompts
 from benchmarks._speculation_figures import PADDING, Pair, Take, check_equal, summarize
@@ -56,14 +56,14 @@ from edgedec.runtime.speculation import DRAFTERS, SpecConfig, create_drafter
 
 PROMPTS, TOKENS = 5, 128
 QUICK_PROMPTS, QUICK_TOKENS, QUICK_DRAFTERS = 1, 64, ("copy", "model", "auto")
-SPARE = 4  # prompts that are read for each one that is wanted: some are left out
-REPEATS = 3  # of a pass
+SPARE = 4  # prompts that are read for each prompt that is measured, because some are left out
+REPEATS = 3  # measurements of a pass
 DRAFT_MAX = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is run."""
+    """Settings of a run."""
 
     prompts: int
     tokens: int
@@ -74,7 +74,7 @@ class Settings:
 
 
 def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
-    """All figures.
+    """Return all figures.
 
     Raises:
         EdgedecError: a model cannot be made or run, or a drafter changed the text.
@@ -83,31 +83,30 @@ def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
     with progress("the padded model, once") as bar:
         padded = padded_bundle(small, bar)
     with progress("prompts") as bar, Session.open(small, threads=settings.threads) as session:
-        wanted = read_prompts(data, SPARE * settings.prompts)
-        chosen = choose(session, wanted, settings.prompts, settings.tokens, bar)
+        prompts = read_prompts(data, SPARE * settings.prompts)
+        choice = choose(session, prompts, settings.prompts, settings.tokens, bar)
     spec = SpecConfig(drafter="ngram", policy=settings.policy, draft_max=DRAFT_MAX)
     others, takes = Others(), []
     with Session.open(padded, threads=settings.threads, spec=spec) as session, progress("texts") as bar:
         opened = Bundle.open(draft)
-        made = {name: create_drafter(name, opened, threads=settings.threads) for name in settings.drafters}
+        drafters = {name: create_drafter(name, opened, threads=settings.threads) for name in settings.drafters}
         bench = Bench(session)
-        for longest in sorted(chosen.tasks, key=lambda task: len(task.ids))[-1:]:
-            bench.read(
-                np.array([*longest.ids, *longest.expected], np.int32)[:-1]
-            )  # the cache's pages are there from now on
-        for at, task in enumerate(chosen.tasks):
-            takes.append(_take(bench, task, made, settings.tokens, bar, at / len(chosen.tasks)))
-    details = _details(settings, chosen, others, padded, session)
+        for longest in sorted(choice.tasks, key=lambda task: len(task.ids))[-1:]:
+            # Allocates the cache's pages before anything is measured.
+            bench.read(np.array([*longest.ids, *longest.expected], np.int32)[:-1])
+        for at, task in enumerate(choice.tasks):
+            takes.append(_take(bench, task, drafters, settings.tokens, bar, at / len(choice.tasks)))
+    details = _details(settings, choice, others, padded, session)
     if settings.peers:
         with progress("peers") as bar:
             details["peers"] = run_peers(
-                chosen.tasks, tokens=settings.tokens, threads=settings.threads, draft_max=DRAFT_MAX, progress=bar
+                choice.tasks, tokens=settings.tokens, threads=settings.threads, draft_max=DRAFT_MAX, progress=bar
             )
     return summarize(takes) | {"details": details}
 
 
-def _take(bench: Bench, task: Task, made: Mapping[str, Drafter], tokens: int, bar: Progress, done: float) -> Take:
-    """Everything about one prompt."""
+def _take(bench: Bench, task: Task, drafters: Mapping[str, Drafter], tokens: int, bar: Progress, done: float) -> Take:
+    """Measure one prompt with all drafters."""
 
     def write(name: str, drafter: Drafter, token_seconds: float = 0.0) -> Run:
         bar(f"{task.kind}: {name}", int(1000 * done), 1000)
@@ -119,15 +118,15 @@ def _take(bench: Bench, task: Task, made: Mapping[str, Drafter], tokens: int, ba
     bench.read(task.ids)
     times = bench.pass_times(task.ids, DRAFT_MAX + 1, REPEATS)
     plain = [write("plain", none)]
-    drafters = {}
-    for name, drafter in made.items():
+    pairs = {}
+    for name, drafter in drafters.items():
         own, padded = write(name, drafter), write(f"{name}, padded", drafter, PADDING * times[1])
         plain.append(write("plain", none))
-        drafters[name] = Pair(own=own, padded=padded, plain=(plain[-2], plain[-1]))
-    return Take(kind=task.kind, source=task.source, plain=tuple(plain), drafters=drafters, pass_times=times)
+        pairs[name] = Pair(own=own, padded=padded, plain=(plain[-2], plain[-1]))
+    return Take(kind=task.kind, source=task.source, plain=tuple(plain), drafters=pairs, pass_times=times)
 
 
-def _details(settings: Settings, chosen: Chosen, others: Others, padded: Path, session: Session) -> dict[str, Any]:
+def _details(settings: Settings, choice: Chosen, others: Others, padded: Path, session: Session) -> dict[str, Any]:
     return {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),
@@ -141,7 +140,7 @@ def _details(settings: Settings, chosen: Chosen, others: Others, padded: Path, s
         "model": padded.name,
         "kv_bits": session.run.plan.kv_bits,
         "prompts": {
-            kind: {"tried": chosen.tried[kind], "looping": chosen.looping[kind], "ended_early": chosen.short[kind]}
+            kind: {"tried": choice.tried[kind], "looping": choice.looping[kind], "ended_early": choice.short[kind]}
             for kind in KINDS
         },
     }
@@ -153,10 +152,10 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a minute or two: fewer prompts, tokens and drafters, no peer"
     )
-    parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
-    parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
+    parser.add_argument("--prompts", type=int, help=f"prompts of each kind (default: {PROMPTS})")
+    parser.add_argument("--tokens", type=int, help=f"tokens of each text (default: {TOKENS})")
     parser.add_argument("--threads", type=int, default=min(2, cpus))
-    parser.add_argument("--drafters", nargs="+", choices=known, metavar="NAME", help=f"of {', '.join(known)}")
+    parser.add_argument("--drafters", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
     parser.add_argument("--policy", default="hardware", choices=names("edgedec.runtime.trees"))
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument("--json", action="store_true")
@@ -172,7 +171,7 @@ def main() -> None:
     try:
         if settings.prompts < 1 or settings.tokens < 16 or not 1 <= settings.threads <= cpus:
             raise UsageError(
-                f"--prompts must be at least 1, --tokens at least 16, and --threads 1 to {cpus}, what this machine has"
+                f"--prompts must be at least 1, --tokens at least 16, and --threads 1 to {cpus}, the CPUs of this machine"
             )
         result = measure(settings, shared_prompts())
     except EdgedecError as error:

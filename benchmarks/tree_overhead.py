@@ -1,11 +1,11 @@
-"""Microseconds that a round spends outside target and drafter: growing a tree and verifying it, on drafts that cost nothing.
+"""Measure the microseconds of a round outside target and drafter: growing a tree and verifying it.
 
     .venv/bin/python benchmarks/tree_overhead.py [--nodes 8] [--depth 7] [--json]
 
-Every policy grows trees over two drafts: ``certain``, one guess after each token, as n-gram drafters make them (a chain to
-the depth limit), and ``spread``, five tokens with falling probabilities. Every verifier walks a tree of ``dynamic`` that
-the target accepts to a leaf, at temperature 0, over a vocabulary of --vocab tokens. The best of --repeat runs of 20 rounds:
-short ones, so that on a busy machine some are not interrupted.
+The drafts take no time. Every policy grows trees over two drafts: ``certain`` proposes one token after each token, as n-gram
+drafters do (a chain to the depth limit), and ``spread`` proposes five tokens with decreasing probabilities. Every verifier
+walks a tree of ``dynamic`` that the target accepts to a leaf, at temperature 0, over a vocabulary of --vocab tokens. The
+result is the best of --repeat runs of 20 rounds; the runs are short, so that on a busy machine some are not interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Draft:
 
 
 class _Cost:
-    """Wide trees pay, so that ``hardware`` grows to the limit."""
+    """A cost model in which wide trees are cheap, so that ``hardware`` grows to the limit."""
 
     def seconds(self, nodes: int, past: int) -> float:
         return 0.01 + 1e-6 * nodes
@@ -56,7 +56,7 @@ def _microseconds(work: Callable[[], object], repeat: int) -> float:
 
 
 def measure(nodes: int, depth: int, vocab: int, repeat: int) -> dict[str, dict[str, float]]:
-    """Policies by draft and way of taking children, and verifiers."""
+    """Return the microseconds of policies, by draft and way of choosing children, and of verifiers."""
     limits, cost = Limits(nodes=nodes, depth=depth, positions=1024), _Cost()
     accept = np.full(depth, 0.8, np.float32)
     table: dict[str, dict[str, float]] = {}
@@ -82,7 +82,7 @@ def measure(nodes: int, depth: int, vocab: int, repeat: int) -> dict[str, dict[s
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, default in (("--nodes", 8), ("--depth", 7), ("--vocab", 2048), ("--repeat", 300)):
         parser.add_argument(option, type=int, default=default)

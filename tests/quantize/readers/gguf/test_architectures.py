@@ -221,7 +221,9 @@ def test_any_part_opens_the_model(part: int, parts: list[Path], tmp_path: Path) 
 
 def test_a_missing_part_is_refused(parts: list[Path]) -> None:
     parts[1].unlink()
-    with pytest.raises(BundleError, match=r"is part 3 of 3, but m-00002-of-00003.gguf is not in its folder; fetch it, too"):
+    with pytest.raises(
+        BundleError, match=r"is part 3 of 3, but m-00002-of-00003.gguf is not in its folder; fetch it, too"
+    ):
         open_checkpoint(parts[2])
 
 
