@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files and folders, relative to the root, that have no findings and must stay so; one per line, in alphabetical order.
 CLEAN = (
     ".ci",
+    "benchmarks",
     "boards",
     "examples",
     "hw",

@@ -12,11 +12,11 @@ from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 
-__all__ = ["Case", "Counted", "Extended", "Modelled", "Passes", "figures", "needed"]
+__all__ = ["Counted", "Extended", "Modelled", "PassCase", "Passes", "figures", "needed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class PassCase:
     """A pass over ``slots`` tokens after ``committed`` positions.
 
     ``bandwidth`` is that of a flat memory, in bytes per second; None means the board's memory (its model, when simulated).
@@ -35,10 +35,10 @@ class Passes(Protocol):
     def kind(self) -> str:
         """Kind of the figures: "estimated", or "simulated (...)"."""
 
-    def cycles(self, case: Case) -> float:
+    def cycles(self, case: PassCase) -> float:
         """Return the cycles of a pass of the whole model."""
 
-    def beats(self, case: Case) -> float:
+    def beats(self, case: PassCase) -> float:
         """Return the beats of the read stream in a pass of the whole model."""
 
 
@@ -50,14 +50,14 @@ class Modelled:
     def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, board_bytes_per_s: float) -> None:
         self._program, self._rate = shape_program(shape_graph(shape), config), board_bytes_per_s
 
-    def _pass(self, case: Case) -> Any:
+    def _pass(self, case: PassCase) -> Any:
         rate = self._rate if case.bandwidth is None else case.bandwidth
         return cycles(self._program, slots=case.slots, committed=case.committed, logits=case.logits, bandwidth=rate)
 
-    def cycles(self, case: Case) -> float:
+    def cycles(self, case: PassCase) -> float:
         return float(self._pass(case).cycles)
 
-    def beats(self, case: Case) -> float:
+    def beats(self, case: PassCase) -> float:
         return float(self._pass(case).beats)
 
 
@@ -72,9 +72,10 @@ class Counted:
 class Extended:
     """Extrapolation from simulated passes of few layers and a part of the head's rows to the whole model.
 
-    Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, one more layer, and twice as many
-    rows. All layers are alike, and so are all tiles of the head, so a pass is linear in both. The cost of a row of the head
-    is measured once for each memory, with one slot, because its beats take longer than the search for the best of eight.
+    Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, one more layer, and twice as
+    many rows. All layers are alike, and so are all tiles of the head, so a pass is linear in both. The cost of a row of the
+    head is measured once for each memory, with one slot, because its beats take longer than the search for the best of
+    eight.
 
     Args:
         measure: function of (case, layers, rows of the head) that simulates a pass of such a model; it is called from
@@ -87,7 +88,7 @@ class Extended:
 
     def __init__(
         self,
-        measure: Callable[[Case, int, int], Counted],
+        measure: Callable[[PassCase, int, int], Counted],
         *,
         layers: int,
         vocab: int,
@@ -96,7 +97,7 @@ class Extended:
     ) -> None:
         if not 1 <= few < layers or not 2 <= head_parts <= vocab:
             raise UsageError(f"few must be 1 to {layers - 1} and head_parts 2 to {vocab}")
-        self._measure, self._counts = measure, dict[tuple[Case, int, int], Counted]()
+        self._measure, self._counts = measure, dict[tuple[PassCase, int, int], Counted]()
         self._layers, self._vocab, self._few, self._head_parts = layers, vocab, few, head_parts
         self._part = -(-vocab // head_parts)
 
@@ -105,31 +106,31 @@ class Extended:
         head = f"1/{self._head_parts} of the head and twice that"
         return f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {head}, the rest extended)"
 
-    def prepare(self, cases: Sequence[Case], jobs: int) -> None:
+    def prepare(self, cases: Sequence[PassCase], jobs: int) -> None:
         """Simulate the passes that these cases need, ``jobs`` passes at a time."""
         needed = dict.fromkeys(one for case in cases for one in (*self._body(case), *self._head(case)))
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(self._counted, sorted(needed, key=lambda one: -one[1])))  # the longest ones first
 
-    def cycles(self, case: Case) -> float:
+    def cycles(self, case: PassCase) -> float:
         return self._whole(case, "cycles")
 
-    def beats(self, case: Case) -> float:
+    def beats(self, case: PassCase) -> float:
         return self._whole(case, "beats")
 
-    def _body(self, case: Case) -> tuple[tuple[Case, int, int], ...]:
+    def _body(self, case: PassCase) -> tuple[tuple[PassCase, int, int], ...]:
         return (case, self._few, self._part), (case, self._few + 1, self._part)
 
-    def _head(self, case: Case) -> tuple[tuple[Case, int, int], ...]:
+    def _head(self, case: PassCase) -> tuple[tuple[PassCase, int, int], ...]:
         start = replace(case, slots=1, committed=0)
         return ((start, self._few, self._part), (start, self._few, 2 * self._part)) if case.logits else ()
 
-    def _counted(self, one: tuple[Case, int, int]) -> Counted:
+    def _counted(self, one: tuple[PassCase, int, int]) -> Counted:
         if one not in self._counts:
             self._counts[one] = self._measure(*one)
         return self._counts[one]
 
-    def _whole(self, case: Case, name: str) -> float:
+    def _whole(self, case: PassCase, name: str) -> float:
         first, second = (float(getattr(self._counted(one), name)) for one in self._body(case))
         total = first + (self._layers - self._few) * (second - first)
         if case.logits:
@@ -138,16 +139,16 @@ class Extended:
         return total
 
 
-def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[Case]:
+def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[PassCase]:
     """Return all passes that ``figures`` uses."""
     most, last = config.slots, config.context - 1
     found = [
-        Case(slots=1, committed=min(n - 1, last), bandwidth=rate)
+        PassCase(slots=1, committed=min(n - 1, last), bandwidth=rate)
         for rate in (None, flat_bytes_per_s)
         for n in (128, 1024)
     ]
-    found += [Case(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
-    found += [Case(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
+    found += [PassCase(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
+    found += [PassCase(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
     return found
 
 
@@ -160,22 +161,22 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
 
     def decode(bandwidth: float | None) -> dict[str, float]:
         return {
-            str(n): clock / passes.cycles(Case(slots=1, committed=min(n, config.context) - 1, bandwidth=bandwidth))
+            str(n): clock / passes.cycles(PassCase(slots=1, committed=min(n, config.context) - 1, bandwidth=bandwidth))
             for n in (128, 1024)
         }
 
-    one = passes.cycles(Case(slots=1, committed=127))
+    one = passes.cycles(PassCase(slots=1, committed=127))
 
     def tree(slots: int) -> float | None:
-        return passes.cycles(Case(slots=slots, committed=127)) / one if slots <= most else None
+        return passes.cycles(PassCase(slots=slots, committed=127)) / one if slots <= most else None
 
     far = 128 - most
-    ends = [passes.cycles(Case(slots=most, committed=at, logits=False)) for at in (0, most, far)]
+    ends = [passes.cycles(PassCase(slots=most, committed=at, logits=False)) for at in (0, most, far)]
 
     def later(at: int) -> float:
         return ends[1] + (at - most) * (ends[2] - ends[1]) / max(far - most, 1)
 
-    head = passes.cycles(Case(slots=most, committed=127)) - later(127)
+    head = passes.cycles(PassCase(slots=most, committed=127)) - later(127)
 
     def prompt(tokens: int) -> float:
         return (ends[0] + sum(map(later, range(most, tokens, most))) + head) / clock
@@ -186,5 +187,5 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
         "t4_over_t1": tree(4),
         "t8_over_t1": tree(8),
         "ttft_s": {str(tokens): prompt(tokens) for tokens in (64, 128)},
-        "beats_used": passes.beats(Case(slots=1, committed=127)) / one,
+        "beats_used": passes.beats(PassCase(slots=1, committed=127)) / one,
     }

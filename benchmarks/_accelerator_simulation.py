@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._accelerator_figures import Case, Counted
+from benchmarks._accelerator_figures import Counted, PassCase
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
@@ -45,7 +45,7 @@ class Simulated:
         self._bandwidth = bandwidth
         self._programs = lru_cache(maxsize=2)(self._program)
 
-    def __call__(self, case: Case, layers: int, vocab: int) -> Counted:
+    def __call__(self, case: PassCase, layers: int, vocab: int) -> Counted:
         """Simulate a pass of a model with this many layers and rows of the head.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from benchmarks._accelerator_figures import Case
+from benchmarks._accelerator_figures import PassCase
 from edgedec.hw.compiler.cycles import timetable
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
@@ -36,14 +36,14 @@ class Traffic:
         self._places = _places(self._program)
         self.cycles = lru_cache(maxsize=None)(self._cycles)
 
-    def beats(self, case: Case) -> float:
+    def beats(self, case: PassCase) -> float:
         """Return the beats of the read stream."""
         return float(sum(beats for beats, _ in self._timetable(case)[0]))
 
-    def _timetable(self, case: Case) -> tuple[list[tuple[int, int]], int]:
+    def _timetable(self, case: PassCase) -> tuple[list[tuple[int, int]], int]:
         return timetable(self._program, slots=case.slots, committed=case.committed, logits=case.logits)
 
-    def _cycles(self, case: Case) -> float:
+    def _cycles(self, case: PassCase) -> float:
         times, tail = self._timetable(case)
         starts = self._starts(case)
         ranges = [
@@ -54,12 +54,12 @@ class Traffic:
         reading = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
         return float(reading.cycles + tail)
 
-    def _executed(self, case: Case) -> Iterator[Instruction]:
+    def _executed(self, case: PassCase) -> Iterator[Instruction]:
         """Yield the instructions that a pass executes; some depend on whether logits are computed."""
         skipped = When.WITHOUT_LOGITS if case.logits else When.WITH_LOGITS
         return (one for one in self._program.instructions[: self._program.commit] if one["when"] != skipped)
 
-    def _starts(self, case: Case) -> list[int]:
+    def _starts(self, case: PassCase) -> list[int]:
         """Return the first beats of all ranges, in order."""
         starts = [self._places["program"]]
         for one in self._executed(case):
@@ -72,7 +72,7 @@ class Traffic:
                 ]
         return starts
 
-    def _writes(self, case: Case) -> Iterator[Write]:
+    def _writes(self, case: PassCase) -> Iterator[Write]:
         """Yield the writes of each slot's keys and then values in chunks, head by head while attention reads."""
         layout, config, taken = (
             self._config.kv_layout,

@@ -33,7 +33,7 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import target_module
 
-__all__ = ["HighWater", "Run", "WrongDraft", "run"]
+__all__ = ["BudgetRun", "HighWater", "WrongDraft", "run"]
 
 PROMPT = "Once upon a time"
 _TAIL = 96  # tokens that the second and the third answer add to a prompt that fills the rest
@@ -43,8 +43,8 @@ _STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """Settings of a run. ``tree_nodes`` and ``draft_max`` are those of ``SpecConfig``; ``ctx_size`` 0: the planner chooses."""
+class BudgetRun:
+    """Settings of a run. ``tree_nodes`` and ``draft_max`` are those of ``SpecConfig``; ``ctx_size`` 0: planner's choice."""
 
     bundle: str
     drafter: str = "none"
@@ -172,13 +172,13 @@ def _make_wrong(session: Session, text: Sequence[int]) -> None:
     session.run = replace(session.run, spec=replace(session.run.spec, policy="dynamic"))
 
 
-def _mapped(settings: Run) -> int:
+def _mapped(settings: BudgetRun) -> int:
     """Return the bytes of the models' files that are mapped and resident."""
     paths = [Path(path) for path in (settings.bundle, settings.draft) if path is not None]
     return MemoryMeter(tuple(folder for path in paths for folder in charged_folders(path))).charged_bytes()
 
 
-def run(settings: Run) -> dict[str, Any]:
+def run(settings: BudgetRun) -> dict[str, Any]:
     """Open a session, fill its context, and return the plan and the memory that the session was charged.
 
     Raises:
@@ -210,7 +210,7 @@ def run(settings: Run) -> dict[str, Any]:
 
 
 def main() -> None:
-    settings = Run(**json.loads(sys.argv[1]))
+    settings = BudgetRun(**json.loads(sys.argv[1]))
     try:
         result = run(settings)
     except BudgetError as error:

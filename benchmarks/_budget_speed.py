@@ -18,7 +18,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 
-__all__ = ["Pair", "Take", "kept", "measure", "pair", "weight_bytes"]
+__all__ = ["BudgetTake", "PlanPair", "kept", "measure", "pair", "weight_bytes"]
 
 BASELINE_CONTEXT, BASELINE_NODES, BASELINE_KV_BITS = 1024, 64, 16
 GREEDY = SamplingConfig(temperature=0)
@@ -26,7 +26,7 @@ _TRIED = 8  # prompts that are tried for each prompt that is measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class PlanPair:
     """Plans of the two runs: ``baseline`` has fixed sizes, ``budgeted`` keeps to ``budget_bytes``."""
 
     spec: SpecConfig
@@ -36,7 +36,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Take:
+class BudgetTake:
     """Figures of one prompt: the tokens after the first one, for both runs, and the seconds for them, by round."""
 
     kind: str
@@ -50,13 +50,13 @@ def weight_bytes(plan: Plan) -> int:
     return plan.items["weights"] + plan.items.get("draft_weights", 0)
 
 
-def pair(bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int) -> Pair:
+def pair(bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int) -> PlanPair:
     """Return both plans. The budget is the weights plus ``share`` of the fixed baseline's other memory."""
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=BASELINE_NODES - 1, tree_nodes=BASELINE_NODES)
     baseline = make_plan(bundle, threads=threads, ctx_size=BASELINE_CONTEXT, kv_bits=BASELINE_KV_BITS, spec=spec).plan
     budget = weight_bytes(baseline) + int(share * sum(baseline.fixed_baseline.values()))
     budgeted = make_plan(bundle, threads=threads, spec=spec, budget_bytes=budget).plan
-    return Pair(spec=spec, baseline=baseline, budgeted=budgeted, budget_bytes=budget)
+    return PlanPair(spec=spec, baseline=baseline, budgeted=budgeted, budget_bytes=budget)
 
 
 def _open(path: Path, plan: Plan, spec: SpecConfig, threads: int, budget_bytes: int | None) -> Session:
@@ -67,14 +67,14 @@ def _open(path: Path, plan: Plan, spec: SpecConfig, threads: int, budget_bytes: 
 def measure(
     path: Path,
     small: Path,
-    plans: Pair,
+    plans: PlanPair,
     *,
     tokens: int,
     per_kind: int,
     rounds: int,
     threads: int,
     progress: Progress,
-) -> list[Take]:
+) -> list[BudgetTake]:
     """Measure greedy answers of both runs to the same prompts. The run that begins alternates from round to round.
 
     ``small`` is a bundle that writes the same text faster. It is used to choose prompts whose answers do not loop.
@@ -96,7 +96,7 @@ def measure(
         return takes
 
 
-def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds: int) -> Take:
+def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds: int) -> BudgetTake:
     seconds: dict[str, list[float]] = {"baseline": [], "budgeted": []}
     written = {"baseline": 0, "budgeted": 0}
     order = [("baseline", baseline), ("budgeted", budgeted)]
@@ -106,7 +106,7 @@ def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds:
             seconds[name].append(timings.predicted_ms / 1000)
             written[name] = timings.predicted_n - 1
         order.reverse()
-    return Take(
+    return BudgetTake(
         kind=task.kind,
         tokens=(written["baseline"], written["budgeted"]),
         baseline_s=seconds["baseline"],
@@ -114,7 +114,7 @@ def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds:
     )
 
 
-def kept(takes: Sequence[Take]) -> dict[str, Any]:
+def kept(takes: Sequence[BudgetTake]) -> dict[str, Any]:
     """Return the tokens per second of both runs and the ratio; seconds are medians over rounds, summed over prompts."""
     baseline = sum(take.tokens[0] for take in takes) / sum(median(take.baseline_s) for take in takes)
     budgeted = sum(take.tokens[1] for take in takes) / sum(median(take.budgeted_s) for take in takes)

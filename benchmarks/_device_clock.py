@@ -19,7 +19,7 @@ import numpy as np
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 
-__all__ = ["Books", "Clock", "Fabric", "HostCosts", "board_time", "typical"]
+__all__ = ["BoardClock", "Books", "Fabric", "HostCosts", "board_time", "typical"]
 
 _QUIET = (
     0.1  # quantile of the measured times that counts; it is low because other processes can only slow the work down
@@ -33,7 +33,7 @@ def typical(seconds: Sequence[float]) -> float:
     return float(np.quantile(seconds, _QUIET))
 
 
-class Clock:
+class BoardClock:
     """Clock with the seconds on the board."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Clock:
 class Fabric:
     """The accelerator, which does one operation at a time while the host continues."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: BoardClock) -> None:
         self._clock, self._free = clock, 0.0
 
     def begin(self, seconds: float) -> float:
@@ -62,7 +62,7 @@ class Fabric:
 
 
 @contextmanager
-def board_time(clock: Clock) -> Iterator[None]:
+def board_time(clock: BoardClock) -> Iterator[None]:
     """Let the decoder, and the drafters that weigh time, use ``clock``."""
     modules: Sequence[Any] = _TIMED
     before = [module.time for module in modules]
@@ -109,7 +109,7 @@ class Books:
         spent: seconds that were spent on the clock, by kind.
     """
 
-    clock: Clock
+    clock: BoardClock
     costs: HostCosts | None = None
     factor: float = 1.0
     samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)

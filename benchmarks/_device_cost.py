@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._accelerator_figures import Case, Extended, Modelled, Passes
+from benchmarks._accelerator_figures import Extended, Modelled, PassCase, Passes
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from edgedec.board import Board
@@ -28,7 +28,7 @@ from edgedec.sim.ddr.memory import Memory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 
-__all__ = ["Commits", "CostCurve", "Device", "open_device_cost"]
+__all__ = ["Commits", "CostCurve", "DeviceCosts", "open_device_cost"]
 
 # Tokens per second of the RTL with BitNet-0.73B's shape, by positions before the pass. They are in the table of
 # docs/accelerator.md that `benchmarks/accelerator.py --quick --simulate LIBRARY` printed. The traffic model misses 1 to 2 %
@@ -70,7 +70,7 @@ class CostCurve:
         self.table: NDArray[np.float64] = np.array(
             [
                 [
-                    factor(past) * passes.cycles(Case(slots=size, committed=past)) / config.clock_hz
+                    factor(past) * passes.cycles(PassCase(slots=size, committed=past)) / config.clock_hz
                     for past in self.pasts.tolist()
                 ]
                 for size in self.rows.tolist()
@@ -155,7 +155,7 @@ class Commits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceCosts:
     """Times of an accelerator with a model.
 
     Members:
@@ -190,7 +190,7 @@ def open_device_cost(
     library: Path | None = None,
     rtl: bool = True,
     quick: bool = False,
-) -> Device:
+) -> DeviceCosts:
     """Compute the times of a board with this configuration.
 
     Args:
@@ -217,7 +217,7 @@ def open_device_cost(
             factor = _rtl_factor(passes, config)
     steps = (list(factor), list(factor.values())) if factor else ([0], [1.0])
     own: Passes = Modelled(draft, config, device.bandwidth_bytes_s) if modelled else Traffic(draft, config)
-    return Device(
+    return DeviceCosts(
         board=device.name,
         config=config,
         passes=CostCurve(passes, config, factor=lambda past: float(np.interp(past, *steps)), rows=rows, pasts=pasts),
@@ -229,7 +229,7 @@ def open_device_cost(
 
 def _rtl_factor(passes: Passes, config: AcceleratorConfig) -> dict[int, float]:
     return {
-        past: config.clock_hz / speed / passes.cycles(Case(slots=1, committed=past))
+        past: config.clock_hz / speed / passes.cycles(PassCase(slots=1, committed=past))
         for past, speed in RTL_TOK_S.items()
     }
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._device_clock import Books, Clock, Fabric, HostCosts, board_time
-from benchmarks._device_cost import Device
-from benchmarks._device_target import DeviceTarget, DraftTarget, Said, WatchedDrafter, WatchedPolicy, read
+from benchmarks._device_clock import BoardClock, Books, Fabric, HostCosts, board_time
+from benchmarks._device_cost import DeviceCosts
+from benchmarks._device_target import BookedDrafter, BookedPolicy, DeviceTarget, DraftTarget, Said, read
 from benchmarks._speculation_model import Task
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError
@@ -24,7 +24,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy, create_verifier
 
-__all__ = ["BEYOND", "Host", "Method", "Script", "Text", "Writer", "script"]
+__all__ = ["BEYOND", "BoardHost", "Method", "Script", "ScriptWriter", "Text", "script"]
 
 BEYOND = 10  # tokens that are known after the end of a text, because the last tree may extend beyond the end
 
@@ -43,7 +43,7 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class BoardHost:
     """The board's processor.
 
     Members:
@@ -123,7 +123,7 @@ def _agree(one: Sequence[int], other: Sequence[int]) -> bool:
     return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
 
 
-class Writer:
+class ScriptWriter:
     """Writes scripts.
 
     Parameters:
@@ -139,7 +139,7 @@ class Writer:
         self,
         info: TargetInfo,
         draft: Bundle,
-        device: Device,
+        device: DeviceCosts,
         *,
         vocab: int,
         cpu: Callable[[Limits], Target] | None = None,
@@ -149,7 +149,7 @@ class Writer:
         self._limits = Limits(nodes=config.slots, depth=config.slots - 1, positions=config.context)
         self._cpu = None if cpu is None else cpu(self._limits)
 
-    def write(self, scripts: Sequence[Script], method: Method, host: Host) -> tuple[list[Text], Books]:
+    def write(self, scripts: Sequence[Script], method: Method, host: BoardHost) -> tuple[list[Text], Books]:
         """Write the scripts one after the other.
 
         Each script has a decoder of its own, or all have the same one, which keeps what its draft has learned.
@@ -157,7 +157,7 @@ class Writer:
         Raises:
             DeviceError: the decoder wrote another text.
         """
-        clock = Clock()
+        clock = BoardClock()
         books, fabric = Books(clock=clock, costs=host.costs, factor=host.factor), Fabric(clock)
         limits = replace(self._limits, depth=0) if method.name == "none" else self._limits
         texts, decoder = list[Text](), None
@@ -167,17 +167,17 @@ class Writer:
                 target = DeviceTarget(self._info, self._vocab, one.said, self._device, fabric, books, inner=self._cpu)
                 if decoder is None or not host.keeps:
                     decoder = self._decoder(target, drafter, method, host, books, limits)
-                    policy = WatchedPolicy(_policy(method.policy, books.clock), method.policy, books)
+                    policy = BookedPolicy(_policy(method.policy, books.clock), method.policy, books)
                 texts.append(self._written(one, decoder, policy, target, books, limits))
         return texts, books
 
     def _decoder(
-        self, target: DeviceTarget, drafter: Drafter, method: Method, host: Host, books: Books, limits: Limits
+        self, target: DeviceTarget, drafter: Drafter, method: Method, host: BoardHost, books: Books, limits: Limits
     ) -> AutoregressiveDecoder:
         return open_decoder(
             target,
             target.open(limits),
-            drafter=WatchedDrafter(drafter, method.name, books),
+            drafter=BookedDrafter(drafter, method.name, books),
             vocab_limit=self._vocab,
             overlaps=host.overlaps and not method.fabric,
         )
@@ -186,7 +186,7 @@ class Writer:
         drafter = create_drafter(name, self._draft if name in ("model", "auto") else None, threads=1)
         candidates: Any = getattr(drafter, "_drafters", None)  # drafters of ``auto``, recorded separately
         for inner in candidates or ():
-            candidates[inner] = WatchedDrafter(candidates[inner], inner, books, asked=False)
+            candidates[inner] = BookedDrafter(candidates[inner], inner, books, asked=False)
         return drafter
 
     @contextmanager
@@ -245,7 +245,7 @@ class Writer:
         )
 
 
-def _policy(name: str, clock: Clock) -> TreePolicy:
+def _policy(name: str, clock: BoardClock) -> TreePolicy:
     if name != "hardware":
         return create_policy(name)
     policy: TreePolicy = load(POLICIES, name).create(None, clock.perf_counter)  # it reads the clock

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks._device_clock import Books, Fabric
-from benchmarks._device_cost import CostCurve, Device
+from benchmarks._device_cost import CostCurve, DeviceCosts
 from edgedec.errors import DeviceError
 from edgedec.runtime.protocols import (
     F32,
@@ -37,7 +37,7 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.visibility import unpack
 
-__all__ = ["DeviceTarget", "DraftTarget", "Said", "WatchedDrafter", "WatchedPolicy", "read"]
+__all__ = ["BookedDrafter", "BookedPolicy", "DeviceTarget", "DraftTarget", "Said", "read"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class DeviceTarget:
         info: TargetInfo,
         vocab: int,
         said: Said,
-        device: Device,
+        device: DeviceCosts,
         fabric: Fabric,
         books: Books,
         *,
@@ -251,7 +251,7 @@ class _Done:
         return self.results
 
 
-class WatchedDrafter:
+class BookedDrafter:
     """A drafter whose work is recorded in the books.
 
     Parameters:
@@ -266,11 +266,11 @@ class WatchedDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _WatchedDraft:
-        return _WatchedDraft(self._inner.open(target, limits, cost), self._name, self._books, self._asked)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _BookedDraft:
+        return _BookedDraft(self._inner.open(target, limits, cost), self._name, self._books, self._asked)
 
 
-class _WatchedDraft:
+class _BookedDraft:
     def __init__(self, inner: Draft, name: str, books: Books, asked: bool) -> None:
         self._inner, self._name, self._books, self._asked = inner, name, books, asked
 
@@ -289,7 +289,7 @@ class _WatchedDraft:
         self._books.charge(f"{self._name} observe", len(outcome.path), self._books.leave(mark))
 
 
-class WatchedPolicy:
+class BookedPolicy:
     """A policy whose own work is recorded in the books, divided equally among the calls of the draft for a tree."""
 
     def __init__(self, inner: TreePolicy, name: str, books: Books) -> None:

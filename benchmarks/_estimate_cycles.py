@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from benchmarks._accelerator_figures import Case
+from benchmarks._accelerator_figures import PassCase
 from benchmarks._accelerator_simulation import Simulated
 from edgedec.cli.console import note
 from edgedec.hw.accelerator import Accelerator
@@ -40,13 +40,13 @@ def _shape(config: AcceleratorConfig) -> dict[str, Any]:
     }
 
 
-def _cases(config: AcceleratorConfig, quick: bool) -> Iterator[tuple[int, Case]]:
+def _cases(config: AcceleratorConfig, quick: bool) -> Iterator[tuple[int, PassCase]]:
     """Yield numbers of layers and passes."""
     most = config.context - config.slots
     layers, positions = ((1,), (0, most // 2)) if quick else ((1, 2, 4), (0, most // 4, most // 2, most))
     rates = (None, _FLAT_SHARE * config.beat_bytes * config.clock_hz)
     for count, slots, committed, rate in product(layers, {1, config.slots}, positions, rates):
-        yield count, Case(slots=slots, committed=committed, bandwidth=rate)
+        yield count, PassCase(slots=slots, committed=committed, bandwidth=rate)
 
 
 def cycle_errors(name: str, config: AcceleratorConfig, *, quick: bool) -> Mapping[str, Any]:

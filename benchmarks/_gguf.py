@@ -77,7 +77,7 @@ def _rotation_order(heads: int, head_dim: int) -> NDArray[np.intp]:
 
 
 def _metadata(bundle: Bundle, graph: Graph, vocab: int) -> dict[str, Value]:
-    """Return the metadata. Tokens have made-up names, because texts are ids, but both models of a pair need the same ones."""
+    """Return the metadata. Tokens have made-up names, because texts are ids; both models of a pair need the same names."""
     config = bundle.config
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads

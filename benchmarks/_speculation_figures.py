@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks._speculation_runs import Run
+from benchmarks._speculation_runs import TextRun
 from edgedec.errors import DeviceError
 
-__all__ = ["PADDING", "Pair", "Take", "check_equal", "predicted", "summarize"]
+__all__ = ["PADDING", "DrafterRuns", "PromptRuns", "check_equal", "predicted", "summarize"]
 
 PADDING = 0.05  # cost of a drafted token as a share of T(1), which is that of a draft of a real model's size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class DrafterRuns:
     """A drafter's text at the drafter's own cost and at the padded cost, and plain texts directly before and after."""
 
-    own: Run
-    padded: Run
-    plain: tuple[Run, Run]
+    own: TextRun
+    padded: TextRun
+    plain: tuple[TextRun, TextRun]
 
-    def speedup(self, run: Run) -> float:
+    def speedup(self, run: TextRun) -> float:
         """Return the speed-up of ``own`` or ``padded`` over the plain texts around them.
 
         The machine's speed varies over minutes, and the texts take seconds.
@@ -32,13 +32,13 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Take:
+class PromptRuns:
     """Texts of one prompt: plain ones before, between and after the drafters', and the seconds of a pass by its rows."""
 
     kind: str
     source: str
-    plain: tuple[Run, ...]
-    drafters: Mapping[str, Pair]
+    plain: tuple[TextRun, ...]
+    drafters: Mapping[str, DrafterRuns]
     pass_times: Mapping[int, float]
 
     @property
@@ -46,7 +46,7 @@ class Take:
         return mean(run.seconds for run in self.plain)
 
 
-def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
+def check_equal(what: str, run: TextRun, plain: Sequence[int]) -> None:
     """Compare the tokens of a run with plain decoding's.
 
     Raises:
@@ -62,7 +62,7 @@ def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
     )
 
 
-def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
+def predicted(run: TextRun, pass_times: Mapping[int, float]) -> float:
     """Return the speed-up that follows from acceptance and cost.
 
     It is tokens per round * T(1) / (mean T(rows) + drafting of a round).
@@ -72,7 +72,7 @@ def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
     return per_round * pass_times[1] / cost
 
 
-def summarize(takes: Sequence[Take]) -> dict[str, Any]:
+def summarize(takes: Sequence[PromptRuns]) -> dict[str, Any]:
     """Return the keys of the JSON output. A kind of text without a usable prompt has no figure."""
     kinds = {
         kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
@@ -90,18 +90,18 @@ def summarize(takes: Sequence[Take]) -> dict[str, Any]:
     }
 
 
-def _by_drafter(takes: Sequence[Take], figure: Any) -> dict[str, float]:
+def _by_drafter(takes: Sequence[PromptRuns], figure: Any) -> dict[str, float]:
     names = dict.fromkeys(name for take in takes for name in take.drafters)
     medians = {name: median(figure(t.drafters[name].own) for t in takes if name in t.drafters) for name in names}
     return {"plain": median(figure(run) for take in takes for run in take.plain), **medians} if takes else {}
 
 
-def _pass_ms(takes: Sequence[Take]) -> dict[str, float]:
+def _pass_ms(takes: Sequence[PromptRuns]) -> dict[str, float]:
     sizes = sorted({rows for take in takes for rows in take.pass_times})
     return {str(rows): 1e3 * median(take.pass_times[rows] for take in takes) for rows in sizes}
 
 
-def _ratios(takes: Sequence[Take]) -> dict[str, float]:
+def _ratios(takes: Sequence[PromptRuns]) -> dict[str, float]:
     """Return the medians by drafter of measured over predicted speed-up."""
     names = dict.fromkeys(name for take in takes for name in take.drafters)
     return {
@@ -115,7 +115,7 @@ def _ratios(takes: Sequence[Take]) -> dict[str, float]:
     }
 
 
-def _kind(takes: Sequence[Take]) -> dict[str, Any]:
+def _kind(takes: Sequence[PromptRuns]) -> dict[str, Any]:
     drafters = {name: _drafter(takes, name) for name in takes[0].drafters}
     return {
         "prompts": len(takes),
@@ -125,7 +125,7 @@ def _kind(takes: Sequence[Take]) -> dict[str, Any]:
     }
 
 
-def _drafter(takes: Sequence[Take], name: str) -> dict[str, Any]:
+def _drafter(takes: Sequence[PromptRuns], name: str) -> dict[str, Any]:
     pairs = [take.drafters[name] for take in takes]
     own, padded = [pair.own for pair in pairs], [pair.padded for pair in pairs]
     drafted = sum(run.drafted for run in own)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import _genai_model
-from benchmarks._speculation_writer import Peer, Writer
+from benchmarks._speculation_writer import Peer, PeerWriter
 from edgedec.bundle import Bundle
 from edgedec.errors import ToolError
 from edgedec.ort import onnxruntime as ort
@@ -57,7 +57,7 @@ def _model_of(bundle: Bundle, progress: Progress) -> Path:
 
 
 def _drafters(draft_max: int) -> dict[str, str]:
-    """Return the drafters by name, as commands of the writer: with documented or default settings, and with more proposals."""
+    """Return the drafters by name, as commands of the writer: with documented or default settings, and with others."""
     most = min(draft_max, MOST)
     return {
         "n-gram, as documented": f"plain ngram_size={MATCH}",
@@ -91,7 +91,7 @@ def open_genai(
                 (folder / model).symlink_to(path, target_is_directory=True)
         script = Path(__file__).with_name("_genai_writer.py")
         command = [str(python), "-I", str(script), *(f"{name}={folder}" for name, folder in folders.items())]
-        writer = Writer(PACKAGE, command)
+        writer = PeerWriter(PACKAGE, command)
     (release,) = writer.about
     about = {
         "version": f"{PACKAGE} {release}, ONNX Runtime {ort.__version__}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import _gguf, _peers
 from benchmarks._compile import compile_cached
-from benchmarks._speculation_writer import Peer, Writer
+from benchmarks._speculation_writer import Peer, PeerWriter
 from edgedec.bundle import Bundle
 from edgedec.errors import ToolError
 from edgedec.paths import cache_folder
@@ -63,7 +63,7 @@ def open_llama(
     files = [str(_gguf_of(bundle, vocab, progress)) for bundle in (target, draft)]
     eos = target.tokens.eos[0] if target.tokens.eos else -1
     numbers = (threads, threads, positions, target.tokens.size, eos)
-    writer = Writer("llama.cpp", [str(_driver(llama)), *files, *(str(number) for number in numbers)])
+    writer = PeerWriter("llama.cpp", [str(_driver(llama)), *files, *(str(number) for number in numbers)])
     nbytes, model, release, system = writer.about
     about = {"version": f"{release}, {llama.version}", "model": model, "weight_bytes": int(nbytes), "system": system}
     return Peer(writer=writer, plain="none 0 0", drafters=_drafters(draft_max), details=about)

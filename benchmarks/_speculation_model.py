@@ -16,7 +16,7 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
-__all__ = ["Chosen", "Task", "choose", "padded_bundle"]
+__all__ = ["PromptChoice", "Task", "choose", "padded_bundle"]
 
 SEED = 0  # seed of the padding
 SHORTEST = 0.5  # least length of a text as a share of the requested tokens; shorter texts are too short to measure
@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class PromptChoice:
     """Chosen prompts, and the numbers by kind of prompts that were tried, and left out as looping or short."""
 
     tasks: Sequence[Task]
@@ -58,7 +58,7 @@ class Chosen:
 
 def choose(
     small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int, progress: Progress = silent
-) -> Chosen:
+) -> PromptChoice:
     """Choose the first ``per_kind`` prompts of each kind whose texts by the small model neither end early nor loop.
 
     The padded model writes the same texts, so trying prompts with the small model is cheap.
@@ -82,4 +82,4 @@ def choose(
         else:
             tasks.append(Task(kind=kind, source=prompt.source, ids=ids, expected=tuple(answer.tokens)))
         progress(f"{kind} {prompt.source}", len(tasks), per_kind * len(KINDS))
-    return Chosen(tasks=tasks, tried=tried, looping=looping, short=short)
+    return PromptChoice(tasks=tasks, tried=tried, looping=looping, short=short)

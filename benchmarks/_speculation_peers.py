@@ -88,8 +88,8 @@ def _take(peer: Peer, task: Task, tokens: int) -> PeerTake:
 def summarize_peer(takes: Sequence[PeerTake]) -> dict[str, Any]:
     """Return medians over the prompts of a kind, and the acceptance over all proposals of a kind (None without proposals).
 
-    ``same_text`` is the share of prompts for which the peer's plain text equals edgedec's, and ``same_as_plain`` the share of
-    texts with a drafter that equal the peer's own plain text.
+    ``same_text`` is the share of prompts for which the peer's plain text equals edgedec's, and ``same_as_plain`` the share
+    of texts with a drafter that equal the peer's own plain text.
     """
     kinds = dict.fromkeys(take.kind for take in takes)
     texts = [(text, take.plain[0]) for take in takes for text in take.drafters.values()]

@@ -42,14 +42,14 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import create_drafter
 from edgedec.runtime.visibility import tree as tree_visibility
 
-__all__ = ["Bench", "Ledger", "Run", "WatchedDrafter", "WatchedTarget"]
+__all__ = ["Ledger", "SpeculationBench", "TextRun", "WatchedDrafter", "WatchedTarget"]
 
 GREEDY = SamplingConfig(temperature=0)
 SETTLE_S = 0.03  # seconds after which waiting threads of another model have stopped
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TextRun:
     """Figures of one text.
 
     ``seconds`` are measured from the beginning of the first round to the last token, without prompt and loading.
@@ -179,7 +179,7 @@ class _WatchedDraft:
         self._spent = 0.0
 
 
-class Bench:
+class SpeculationBench:
     """A session whose target all decoders share.
 
     Parameters:
@@ -224,7 +224,7 @@ class Bench:
         self._cost = deepcopy(self.session.decoder.cost)
         self.session.generate(prompt, n_predict=1, sampling=GREEDY)
 
-    def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> Run:
+    def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> TextRun:
         """Write the greedy text after ``prompt``, which ``read`` must have brought into the cache.
 
         Raises:
@@ -237,7 +237,7 @@ class Bench:
         self.ledger.clear()
         answer = self.session.generate(prompt, n_predict=tokens, sampling=GREEDY)
         times, ledger = answer.timings, self.ledger
-        return Run(
+        return TextRun(
             tokens=tuple(answer.tokens),
             seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
             read_seconds=times.rounds.read_seconds,

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from edgedec.errors import DeviceError
 
-__all__ = ["Peer", "PeerText", "Writer"]
+__all__ = ["Peer", "PeerText", "PeerWriter"]
 
 PATIENCE_S = 10.0  # seconds that a process has for ending before it is killed
 
@@ -35,7 +35,7 @@ class PeerText:
         return len(self.tokens) / self.seconds
 
 
-class Writer:
+class PeerWriter:
     """Runs ``command``, whose first line describes the model in fields separated by tabs."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -123,7 +123,7 @@ class Writer:
 class Peer:
     """A program that is ready to write. ``plain`` and ``drafters`` are arguments of its writer's ``write``."""
 
-    writer: Writer
+    writer: PeerWriter
     plain: str
     drafters: Mapping[str, str]
     details: Mapping[str, Any]

@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks._compile import compile_cached
 from edgedec.errors import DeviceError, UsageError
 
-__all__ = ["Stream"]
+__all__ = ["MemoryStream"]
 
 BUFFER_BYTES = 512 << 20  # size of the buffer, many times the caches of the machines to be measured
 _LANES = 16  # words that the reader reads at a time
 
 
-class Stream:
+class MemoryStream:
     """A buffer of ``nbytes``, and the compiled loop that sums it."""
 
     def __init__(self, nbytes: int = BUFFER_BYTES) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
-from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, Passes, figures, needed
+from benchmarks._accelerator_figures import Counted, Extended, Modelled, PassCase, Passes, figures, needed
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._shapes import BITNET_073B
@@ -84,7 +84,7 @@ def simulated(
     rate = None if device.memory_model == "KV260" else device.bandwidth_bytes_s
     run = Simulated(shape, config, library, bandwidth=rate)
 
-    def measured(case: Case, layers: int, vocab: int) -> Counted:
+    def measured(case: PassCase, layers: int, vocab: int) -> Counted:
         began = time.monotonic()
         counted = run(case, layers, vocab)
         memory = "" if case.bandwidth is None else f", {case.bandwidth / 1e9:g} GB/s"

@@ -36,7 +36,7 @@ Run = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class AttentionCase:
     heads: int
     kv_heads: int
     head_dim: int
@@ -58,7 +58,12 @@ class Case:
 
 
 def session(
-    case: Case, node: Any, inputs: Mapping[str, int], outputs: list[str], tables: list[Any], ours: Kernels | None
+    case: AttentionCase,
+    node: Any,
+    inputs: Mapping[str, int],
+    outputs: list[str],
+    tables: list[Any],
+    ours: Kernels | None,
 ) -> Any:
     make = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -77,7 +82,7 @@ def session(
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def stock(case: Case) -> Run:
+def stock(case: AttentionCase) -> Run:
     names = ["q", "k", "v", "past_k", "past_v", "seqlens_k", "total", "", "", "", "bias"]
     node = helper.make_node(
         "GroupQueryAttention",
@@ -121,7 +126,7 @@ def stock(case: Case) -> Run:
     return run
 
 
-def ours(case: Case, kernels: Kernels, bits: int) -> Run:
+def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     state = KvState(name="kv", kv_heads=case.kv_heads, head_dim=case.head_dim, bits=bits)
     names = ["q", "k", "v", "positions", "visible", "past", "cache"]
     node = helper.make_node(
@@ -171,7 +176,7 @@ def ours(case: Case, kernels: Kernels, bits: int) -> Run:
     return run
 
 
-def measure(case: Case, kernels: Kernels, rounds: int) -> dict[str, Any]:
+def measure(case: AttentionCase, kernels: Kernels, rounds: int) -> dict[str, Any]:
     runs = {"stock": stock(case)} | {f"kv{bits}": ours(case, kernels, bits) for bits in BITS}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
@@ -209,7 +214,7 @@ def main() -> int:
         for threads in THREADS:
             for past in PASTS:
                 for queries in QUERIES:
-                    case = Case(
+                    case = AttentionCase(
                         heads=heads, kv_heads=kv_heads, head_dim=head_dim, past=past, queries=queries, threads=threads
                     )
                     figures = measure(case, kernels, options.rounds)

@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a scrip
 
 from benchmarks import _peers, _shapes
 from benchmarks._rounds import PAST, POSITIONS, PREFILL_ROWS, OurRun, cosine, headline, sample, summarize
-from benchmarks._stream import Stream
+from benchmarks._stream import MemoryStream
 from edgedec import __version__, manifest
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
@@ -156,7 +156,7 @@ def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer:
     with progress("peer") as bar:
         llama = _peers.prepare(bar) if with_peer else None
     models = make_models(llama)
-    bundle, stream, kernels = Bundle.open(models.bundle), Stream(), usable()
+    bundle, stream, kernels = Bundle.open(models.bundle), MemoryStream(), usable()
     details: dict[str, Any] = {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),

@@ -40,7 +40,7 @@ from benchmarks._device_cost import open_device_cost
 from benchmarks._device_figures import summary, variant
 from benchmarks._device_host import driver_costs
 from benchmarks._device_report import print_report
-from benchmarks._device_runs import BEYOND, Host, Method, Script, Writer, script
+from benchmarks._device_runs import BEYOND, BoardHost, Method, Script, ScriptWriter, script
 from benchmarks._prompts import read_prompts, shared_prompts
 from benchmarks._shapes import BITNET_073B
 from benchmarks._speculation_model import choose
@@ -74,7 +74,7 @@ _TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DeviceSettings:
     """Settings of a run. ``check``: every pass also runs on the CPU target."""
 
     prompts: int
@@ -94,7 +94,7 @@ def methods() -> list[Method]:
     return result
 
 
-def scripts(settings: Settings, bar: Progress) -> list[Script]:
+def scripts(settings: DeviceSettings, bar: Progress) -> list[Script]:
     """Return the texts that the embedded model writes after the prompts."""
     with Session.open(demo.bundle_path(), threads=1) as session:
         prompts = read_prompts(shared_prompts(), SPARE * settings.prompts)
@@ -113,19 +113,19 @@ def _in_turns(texts: Sequence[Script]) -> list[Script]:
 
 
 def measured(
-    writer: Writer, texts: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
+    writer: ScriptWriter, texts: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
 ) -> HostCosts:
     """Measure the host's work on one text of each kind with every drafter and policy."""
     firsts = list({one.kind: one for one in reversed(texts)}.values())
     samples: dict[tuple[str, int], list[float]] = {}
     for method in every:
-        _, books = writer.write(firsts, method, Host(factor=0.0))
+        _, books = writer.write(firsts, method, BoardHost(factor=0.0))
         for key, seconds in books.samples.items():
             samples.setdefault(key, []).extend(seconds)
     return HostCosts(table={**{key: typical(seconds) for key, seconds in samples.items()}, **driver})
 
 
-def measure(settings: Settings, device: Board, library: Path | None) -> dict[str, Any]:
+def measure(settings: DeviceSettings, device: Board, library: Path | None) -> dict[str, Any]:
     """Return all figures.
 
     Raises:
@@ -145,7 +145,7 @@ def measure(settings: Settings, device: Board, library: Path | None) -> dict[str
     bundle = Bundle.open(demo.bundle_path())
     with Session.open(demo.bundle_path(), threads=1) as session:
         info = session.target.info
-    writer = Writer(
+    writer = ScriptWriter(
         info,
         Bundle.open(demo.bundle_path("demo-draft")),
         cost,
@@ -161,11 +161,11 @@ def measure(settings: Settings, device: Board, library: Path | None) -> dict[str
         costs = measured(writer, texts, [*every, *others], driver)
     slow = settings.host_factor
     hosts = {
-        "device alone": Host(factor=0.0, costs=costs),
-        "host like this one, overlapped": Host(factor=1.0, overlaps=True, costs=costs),
-        "board's host": Host(factor=slow, costs=costs),
-        MAIN: Host(factor=slow, overlaps=True, costs=costs),
-        "the same, one session for all texts": Host(factor=slow, overlaps=True, keeps=True, costs=costs),
+        "device alone": BoardHost(factor=0.0, costs=costs),
+        "host like this one, overlapped": BoardHost(factor=1.0, overlaps=True, costs=costs),
+        "board's host": BoardHost(factor=slow, costs=costs),
+        MAIN: BoardHost(factor=slow, overlaps=True, costs=costs),
+        "the same, one session for all texts": BoardHost(factor=slow, overlaps=True, keeps=True, costs=costs),
     }
     variants: dict[str, Any] = {}
     trees: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    settings = Settings(
+    settings = DeviceSettings(
         prompts=args.prompts if args.prompts is not None else QUICK_PROMPTS if args.quick else PROMPTS,
         tokens=args.tokens if args.tokens is not None else QUICK_TOKENS if args.quick else TOKENS,
         host_factor=args.host_factor,

@@ -35,7 +35,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks import _budget_speed
-from benchmarks._budget_child import Run
+from benchmarks._budget_child import BudgetRun
 from benchmarks._speculation_model import padded_bundle
 from benchmarks.cpu_decode import QUIET, Others
 from edgedec import demo
@@ -112,7 +112,7 @@ def span(bundle: Bundle, draft: Path, threads: int) -> tuple[int, int]:
     return int(0.9 * least), int(1.05 * make_plan(bundle, threads=threads, spec=spec).plan.total_bytes)
 
 
-def read_line(run: Run, code: int, stdout: str, stderr: str) -> Line:
+def read_line(run: BudgetRun, code: int, stdout: str, stderr: str) -> Line:
     """Read the output of a child.
 
     Raises:
@@ -145,7 +145,7 @@ def read_line(run: Run, code: int, stdout: str, stderr: str) -> Line:
     )
 
 
-def child(run: Run) -> tuple[int, str, str]:
+def child(run: BudgetRun) -> tuple[int, str, str]:
     """Run in a separate process and return its exit code, stdout and stderr."""
     command = [sys.executable, str(_CHILD), json.dumps(asdict(run))]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -154,11 +154,11 @@ def child(run: Run) -> tuple[int, str, str]:
 
 def cases(
     bundle: Path, draft: Path, sizes: Sequence[int], drafters: Sequence[str], contexts: Sequence[int], threads: int
-) -> Iterator[Run]:
+) -> Iterator[BudgetRun]:
     for drafter in drafters:
         for context in contexts:
             for size in sizes:
-                yield Run(
+                yield BudgetRun(
                     bundle=str(bundle),
                     drafter=drafter,
                     draft=str(draft) if drafter in WITH_MODEL else None,
@@ -168,7 +168,7 @@ def cases(
                 )
 
 
-def sweep(runs: Sequence[Run], label: str, jobs: int) -> list[Line]:
+def sweep(runs: Sequence[BudgetRun], label: str, jobs: int) -> list[Line]:
     """Run ``jobs`` processes at a time, because each process has its own peak. ``label`` is that of the progress bar.
 
     Raises:
@@ -235,14 +235,14 @@ def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Nam
     return result | _budget_speed.kept(takes) | {"measured_share": share}
 
 
-def _measured_share(path: Path, plans: _budget_speed.Pair, draft: Path | None, threads: int) -> float:
+def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | None, threads: int) -> float:
     """Return the peak of the plan over the peak of the baseline, both without weights.
 
     Both runs have a full context and wrong proposals.
     """
     peaks = []
     for plan, budget in ((plans.baseline, None), (plans.budgeted, plans.budget_bytes)):
-        run = Run(
+        run = BudgetRun(
             bundle=str(path),
             drafter=plans.spec.drafter_name,
             draft=None if draft is None else str(draft),

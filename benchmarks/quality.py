@@ -3,7 +3,9 @@
     .venv/bin/python benchmarks/quality.py CHECKPOINT [--tokenizer FILE] [--json]
 
 Calibration and evaluation text are sampled from the float model, with different seeds; the bundles run on the CPU target.
-The measurement runs on this machine. JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
+The measurement runs on this machine.
+
+JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
 """
 
 from __future__ import annotations

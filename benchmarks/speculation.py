@@ -38,11 +38,11 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._prompts import KINDS, read_prompts, shared_prompts
-from benchmarks._speculation_figures import PADDING, Pair, Take, check_equal, summarize
-from benchmarks._speculation_model import Chosen, Task, choose, padded_bundle
+from benchmarks._speculation_figures import PADDING, DrafterRuns, PromptRuns, check_equal, summarize
+from benchmarks._speculation_model import PromptChoice, Task, choose, padded_bundle
 from benchmarks._speculation_peers import run_peers
 from benchmarks._speculation_report import print_report
-from benchmarks._speculation_runs import Bench, Run
+from benchmarks._speculation_runs import SpeculationBench, TextRun
 from benchmarks.cpu_decode import Others, cpu_name
 from edgedec import demo
 from edgedec.bundle import Bundle
@@ -62,7 +62,7 @@ DRAFT_MAX = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SpeculationSettings:
     """Settings of a run."""
 
     prompts: int
@@ -73,7 +73,7 @@ class Settings:
     peers: bool
 
 
-def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
+def measure(settings: SpeculationSettings, data: Path | None) -> dict[str, Any]:
     """Return all figures.
 
     Raises:
@@ -90,7 +90,7 @@ def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
     with Session.open(padded, threads=settings.threads, spec=spec) as session, progress("texts") as bar:
         opened = Bundle.open(draft)
         drafters = {name: create_drafter(name, opened, threads=settings.threads) for name in settings.drafters}
-        bench = Bench(session)
+        bench = SpeculationBench(session)
         for longest in sorted(choice.tasks, key=lambda task: len(task.ids))[-1:]:
             # Allocates the cache's pages before anything is measured.
             bench.read(np.array([*longest.ids, *longest.expected], np.int32)[:-1])
@@ -105,10 +105,12 @@ def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
     return summarize(takes) | {"details": details}
 
 
-def _take(bench: Bench, task: Task, drafters: Mapping[str, Drafter], tokens: int, bar: Progress, done: float) -> Take:
+def _take(
+    bench: SpeculationBench, task: Task, drafters: Mapping[str, Drafter], tokens: int, bar: Progress, done: float
+) -> PromptRuns:
     """Measure one prompt with all drafters."""
 
-    def write(name: str, drafter: Drafter, token_seconds: float = 0.0) -> Run:
+    def write(name: str, drafter: Drafter, token_seconds: float = 0.0) -> TextRun:
         bar(f"{task.kind}: {name}", int(1000 * done), 1000)
         run = bench.write(bench.decoder(drafter, token_seconds), task.ids, tokens)
         check_equal(f"{name} on {task.source}", run, task.expected)
@@ -122,11 +124,13 @@ def _take(bench: Bench, task: Task, drafters: Mapping[str, Drafter], tokens: int
     for name, drafter in drafters.items():
         own, padded = write(name, drafter), write(f"{name}, padded", drafter, PADDING * times[1])
         plain.append(write("plain", none))
-        pairs[name] = Pair(own=own, padded=padded, plain=(plain[-2], plain[-1]))
-    return Take(kind=task.kind, source=task.source, plain=tuple(plain), drafters=pairs, pass_times=times)
+        pairs[name] = DrafterRuns(own=own, padded=padded, plain=(plain[-2], plain[-1]))
+    return PromptRuns(kind=task.kind, source=task.source, plain=tuple(plain), drafters=pairs, pass_times=times)
 
 
-def _details(settings: Settings, choice: Chosen, others: Others, padded: Path, session: Session) -> dict[str, Any]:
+def _details(
+    settings: SpeculationSettings, choice: PromptChoice, others: Others, padded: Path, session: Session
+) -> dict[str, Any]:
     return {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),
@@ -160,7 +164,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    settings = Settings(
+    settings = SpeculationSettings(
         prompts=args.prompts if args.prompts is not None else QUICK_PROMPTS if args.quick else PROMPTS,
         tokens=args.tokens if args.tokens is not None else QUICK_TOKENS if args.quick else TOKENS,
         threads=args.threads,

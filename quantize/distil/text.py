@@ -16,7 +16,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.progress import Progress, silent
 from edgedec.quantize.distil.devices import Place
 from edgedec.quantize.distil.schedule import Ids
-from edgedec.quantize.distil.torch_graph import Cache, TorchGraph
+from edgedec.quantize.distil.torch_graph import TorchCache, TorchGraph
 
 __all__ = ["Special", "read_texts", "sample_text", "split"]
 
@@ -105,7 +105,7 @@ def _sample(
     rng = np.random.default_rng(seed)
     out = np.empty((_SEQUENCES, length), np.int64)
     out[:, 0] = rng.integers(0, special.limit, _SEQUENCES) if special.bos is None else special.bos
-    cache = Cache(positions=length)
+    cache = TorchCache(positions=length)
     for at in range(1, length):
         logits, _ = teacher(torch.from_numpy(out[:, at - 1 : at]).to(device), cache)
         scores = logits[:, 0, : special.limit].float().cpu().numpy().astype(np.float64) / temperature

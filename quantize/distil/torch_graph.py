@@ -22,7 +22,7 @@ from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operatio
 from edgedec.passes import fuse_linears
 from edgedec.quantize.distil.ternary import fake_int8, fake_ternary
 
-__all__ = ["Cache", "Ternary", "TorchGraph"]
+__all__ = ["Ternary", "TorchCache", "TorchGraph"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Ternary:
 
 
 @dataclass(kw_only=True)
-class Cache:
+class TorchCache:
     """Keys and values of a batch, per state [batch, kv_heads, positions, head_dim]; ``length`` positions are filled."""
 
     positions: int
@@ -58,7 +58,7 @@ class _Step(nn.Module):
         super().__init__()
         self.inputs, self.outputs = op.inputs, op.outputs
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class _Embed(_Step):
         super().__init__(op)
         self.weight, self.scale = weight, op.scale
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         rows = functional.embedding(values[self.inputs[0]], self.weight)
         return (rows if self.scale == 1 else rows * self.scale,)
 
@@ -77,7 +77,7 @@ class _RmsNorm(_Step):
         super().__init__(op)
         self.weight, self.eps, self.heads, self.offset = weight, op.eps, op.heads, op.offset
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         x = values[self.inputs[0]].float().unflatten(-1, (self.heads, -1))
         gain = self.weight + self.offset if self.offset else self.weight
         return (functional.rms_norm(x, (x.shape[-1],), gain, self.eps).flatten(-2),)
@@ -98,7 +98,7 @@ class _Linear(_Step):
             self.register_parameter(f"bias{at}", bias)
         self.ternary, self.soft_cap = ternary, op.soft_cap
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         x, cap = values[self.inputs[0]], self.soft_cap
         if self.ternary is None:
             plain = [functional.linear(x, w, b) for w, b in zip(self.weights, self.biases, strict=True)]
@@ -118,7 +118,7 @@ class _Rope(_Step):
         self.register_buffer("cos", angles.cos()[:, None] * op.magnitude, persistent=False)  # [positions, 1, pairs]
         self.register_buffer("sin", angles.sin()[:, None] * op.magnitude, persistent=False)
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         x = values[self.inputs[0]].float().unflatten(-1, (-1, self.head_dim))  # [batch, n, heads, head_dim]
         some = slice(first, first + x.shape[1])
         cos, sin = self.get_buffer("cos")[some], self.get_buffer("sin")[some]
@@ -137,7 +137,7 @@ class _Attention(_Step):
         super().__init__(op)
         self.op, self.state = op, state
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         v_type = values[self.inputs[2]].dtype
         q, k, v = (
             values[name].to(v_type).unflatten(-1, (-1, self.state.head_dim)).transpose(1, 2) for name in self.inputs
@@ -164,7 +164,7 @@ class _Gated(_Step):
         super().__init__(op)
         self.activation = op.activation
 
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         gate, up = (values[name] for name in self.inputs)
         if self.activation == "gelu_tanh":
             return (functional.gelu(gate, approximate="tanh") * up,)
@@ -172,12 +172,12 @@ class _Gated(_Step):
 
 
 class _Add(_Step):
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         return (values[self.inputs[0]] + values[self.inputs[1]],)
 
 
 class _Same(_Step):
-    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+    def take(self, values: Mapping[str, Tensor], first: int, cache: TorchCache | None) -> tuple[Tensor, ...]:
         return (values[self.inputs[0]],)  # training needs the logits of every row
 
 
@@ -263,7 +263,7 @@ class TorchGraph(nn.Module):
                 parameter.normal_(0.0, 0.02 / (writers**0.5 if name in small else 1.0), generator=generator)
 
     def forward(
-        self, ids: Tensor, cache: Cache | None = None, taps: tuple[str, ...] = ()
+        self, ids: Tensor, cache: TorchCache | None = None, taps: tuple[str, ...] = ()
     ) -> tuple[Tensor, dict[str, Tensor]]:
         first = 0 if cache is None else cache.length
         values: dict[str, Tensor] = {"ids": ids}

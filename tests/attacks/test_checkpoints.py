@@ -178,7 +178,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "empty weights": (text("model.safetensors", b""), BundleError, r"0 bytes are too few for a safetensors file"),
     "header length 2^63": (weights({}, length=1 << 63), BundleError, r"claims 9223372036854775808 bytes, but the file"),
     "header length 2^64 - 1": (weights({}, length=(1 << 64) - 1), BundleError, r"claims 18446744073709551615 bytes"),
-    "header longer than the file": (weights({"a": _tensor()}, length=200), BundleError, r"claims 200 bytes, but the file"),
+    "header longer than the file": (
+        weights({"a": _tensor()}, length=200),
+        BundleError,
+        r"claims 200 bytes, but the file",
+    ),
     "header of a terabyte, sparse": (_sparse_header, BundleError, r"claims 1099511627776 bytes, but the file"),
     "header not JSON": (weights(b"\x00" * 16), BundleError, r"the header: not valid JSON"),
     "header not UTF-8": (weights(b'{"\xff":1}'), BundleError, r"the header is not UTF-8 at byte 2"),

@@ -46,9 +46,9 @@ def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchma
     for slots, committed, logits in ((1, 127, True), (8, 0, False), (8, 120, False)):
         given = {"slots": slots, "committed": committed, "logits": logits}
         least = figures.cycles(program, **given)
-        assert traffic.beats(figures.Case(**given)) == least.beats
-        assert 0 <= traffic.cycles(figures.Case(**given, bandwidth=1e12)) - least.cycles < 300
-        assert least.cycles < traffic.cycles(figures.Case(**given)) < 1.06 * least.cycles
+        assert traffic.beats(figures.PassCase(**given)) == least.beats
+        assert 0 <= traffic.cycles(figures.PassCase(**given, bandwidth=1e12)) - least.cycles < 300
+        assert least.cycles < traffic.cycles(figures.PassCase(**given)) < 1.06 * least.cycles
 
 
 @pytest.mark.thorough
@@ -62,7 +62,7 @@ def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None
 
     whole = {"layers": shape["num_hidden_layers"], "vocab": shape["vocab_size"]}
     extended = figures.Extended(measured, **whole, head_parts=64)
-    for case in (figures.Case(slots=1, committed=127), figures.Case(slots=8, committed=8, logits=False)):
+    for case in (figures.PassCase(slots=1, committed=127), figures.PassCase(slots=8, committed=8, logits=False)):
         assert extended.cycles(case) == pytest.approx(measured(case, *whole.values()).cycles, rel=2e-3)
         assert extended.beats(case) == pytest.approx(measured(case, *whole.values()).beats, rel=2e-3)
 

@@ -255,7 +255,7 @@ def test_the_share_of_others_leaves_us_and_idleness_out(
 @pytest.mark.thorough  # compiles the stream
 @needs_compiler
 def test_the_stream_reads_every_word(benchmark: Any) -> None:
-    stream = sys.modules["benchmarks._stream"].Stream(1 << 20)
+    stream = sys.modules["benchmarks._stream"].MemoryStream(1 << 20)
     assert stream.bytes_per_second(1) > 1e6
     assert stream.bytes_per_second(2) > 1e6
     with pytest.raises(UsageError, match="cannot be read by 3 threads"):

@@ -78,7 +78,7 @@ def test_a_commit_costs_what_it_moves(benchmark: Any) -> None:
 
 
 def test_host_work_during_a_pass_takes_no_time_of_its_own(benchmark: Any) -> None:
-    clock = part("clock").Clock()
+    clock = part("clock").BoardClock()
     fabric = part("clock").Fabric(clock)
     ends = fabric.begin(1.0)
     clock.spend(0.4)
@@ -95,7 +95,7 @@ def test_the_decoder_s_clock_is_lent_and_given_back(benchmark: Any) -> None:
     from edgedec.runtime.decoders import autoregressive
 
     module: Any = autoregressive
-    before, clock = module.time, part("clock").Clock()
+    before, clock = module.time, part("clock").BoardClock()
     with part("clock").board_time(clock):
         assert module.time is clock
     assert module.time is before
@@ -104,7 +104,7 @@ def test_the_decoder_s_clock_is_lent_and_given_back(benchmark: Any) -> None:
 def test_work_within_work_is_counted_once(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 8.0, 9.5])  # the outer work begins, the inner one does, it ends, the outer one ends
     monkeypatch.setattr(part("clock").time, "perf_counter", lambda: next(times))
-    books = part("clock").Books(clock=part("clock").Clock())
+    books = part("clock").Books(clock=part("clock").BoardClock())
     outer = books.enter()
     inner = books.enter()
     assert books.leave(inner) == 5.0
@@ -112,7 +112,7 @@ def test_work_within_work_is_counted_once(benchmark: Any, monkeypatch: pytest.Mo
 
 
 def test_costs_are_spent_times_the_factor(benchmark: Any) -> None:
-    clock = part("clock").Clock()
+    clock = part("clock").BoardClock()
     costs = part("clock").HostCosts(table={("draft", 1): 1e-3, ("draft", 4): 3e-3})
     books = part("clock").Books(clock=clock, costs=costs, factor=8.0)
     books.charge("draft", 1)
@@ -128,11 +128,11 @@ def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
     said = np.zeros((len(TEXT) - PROMPT + 1, VOCAB), np.float32)
     for row, token in enumerate([*TEXT[PROMPT:].tolist(), 9]):
         said[row, token] = 1.0
-    clock = part("clock").Clock()
+    clock = part("clock").BoardClock()
     books = part("clock").Books(clock=clock, costs=part("clock").HostCosts(table={}))
     config = AcceleratorConfig()
     commits = part("cost").Commits(shape_program(shape_graph(benchmark.BITNET_073B, layers=1), config), 10e9)
-    device = part("cost").Device(
+    device = part("cost").DeviceCosts(
         board="kv260", config=config, passes=linear_curve(), commits=commits, draft=None, rtl_factor={}
     )
     info = TargetInfo(

@@ -98,7 +98,7 @@ def test_a_line_holds_within_budget_and_plan(line: Any) -> None:
 
 
 def test_what_a_child_says_is_read(benchmark: Any) -> None:
-    wanted = benchmark.Run(bundle="B", drafter="auto", budget_bytes=12 * MIB)
+    wanted = benchmark.BudgetRun(bundle="B", drafter="auto", budget_bytes=12 * MIB)
     plan = {"ctx_size": 640, "kv_bits": 8, "drafter": "auto", "draft_model": True, "tree_nodes": 5}
     answers = [
         {"name": "greedy", "accepted": 7, "stop_reason": "context"},
@@ -120,7 +120,7 @@ def test_what_a_child_says_is_read(benchmark: Any) -> None:
 
 
 def test_refusals_hold_and_failures_do_not_pass_for_them(benchmark: Any) -> None:
-    wanted = benchmark.Run(bundle="B", drafter="model", budget_bytes=MIB)
+    wanted = benchmark.BudgetRun(bundle="B", drafter="model", budget_bytes=MIB)
     refused = benchmark.read_line(wanted, 4, '{"refused": "needs more", "mapped_bytes": 0}', "")
     assert refused.refused
     assert refused.held
@@ -218,6 +218,6 @@ def test_impossible_requests_are_refused(options: tuple[str, ...]) -> None:
 
 
 def test_runs_travel_as_json(child: Any) -> None:
-    wanted = child.Run(bundle="B", drafter="model", draft="D", tree_nodes=9)
-    assert child.Run(**json.loads(json.dumps(asdict(wanted)))) == wanted
+    wanted = child.BudgetRun(bundle="B", drafter="model", draft="D", tree_nodes=9)
+    assert child.BudgetRun(**json.loads(json.dumps(asdict(wanted)))) == wanted
     assert wanted.spec.nodes == 9

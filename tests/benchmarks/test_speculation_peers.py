@@ -260,7 +260,7 @@ def test_genais_graph_computes_the_model(
 def fake(module: Callable[[str], ModuleType], answers: str) -> Any:
     """A peer's process that gives these lines, whatever it is asked."""
     script = f"import sys\nfor line in {answers!r}.split('|'):\n print(line, flush=True)\n sys.stdin.readline()"
-    return module("_speculation_writer").Writer("a peer", [sys.executable, "-c", script])
+    return module("_speculation_writer").PeerWriter("a peer", [sys.executable, "-c", script])
 
 
 def test_a_writer_reads_what_the_process_answers(module: Callable[[str], ModuleType]) -> None:

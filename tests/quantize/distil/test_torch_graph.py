@@ -18,7 +18,7 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.passes import assign_schemes, quantize_activations
 from edgedec.quantize.distil.ternary import ternary_weight
-from edgedec.quantize.distil.torch_graph import Cache, Ternary, TorchGraph
+from edgedec.quantize.distil.torch_graph import Ternary, TorchCache, TorchGraph
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
 from tests.edgedec.families.support import reference_golden
@@ -101,7 +101,7 @@ def test_cached_steps_equal_the_full_pass(family: str, window: int | None, first
     ids = some_ids()
     with torch.no_grad():
         whole, _ = network(ids)
-        cache = Cache(positions=12)
+        cache = TorchCache(positions=12)
         cuts = [0, first, *range(first + 1, 9), 12]  # the last pass has three rows after cached ones
         parts = [network(ids[:, a:b], cache)[0] for a, b in pairwise(cuts)]
     assert (torch.cat(parts, 1) - whole).abs().max() < 1e-5
