@@ -28,7 +28,7 @@ from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.flows.check import check_build
-from edgedec.boards.flows.interface import Built, Design, Flow, find_flow
+from edgedec.boards.flows.interface import BoardDesign, Built, Flow, find_flow
 from edgedec.boards.flows.report import report
 from edgedec.boards.flows.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
@@ -80,7 +80,7 @@ def build(
 
     Args:
         run: run the maker's tools if they are installed; results of an earlier run are read in any case.
-        seed: seed of the ``Design``; results of another seed are made again.
+        seed: seed of the ``BoardDesign``; results of another seed are made again.
         synthesis: a function whose counts are added to the report.
 
     Raises:
@@ -90,7 +90,7 @@ def build(
         EdgedecError: it cannot be written, another process builds there, or the maker's tools failed.
         BundleError: what an earlier run left there is damaged.
     """
-    design = Design(board=board, program=program, seed=seed)
+    design = BoardDesign(board=board, program=program, seed=seed)
     check_build(board, design.config)
     flow, output, identity = find_flow(board), output.absolute(), _identity(design)
     if not (output / MANIFEST).is_file():
@@ -112,7 +112,7 @@ def build(
     return BuildResult(output=output, built=built, missing=missing, command=flow.command(output, seed), report=content)
 
 
-def _identity(design: Design) -> dict[str, str]:
+def _identity(design: BoardDesign) -> dict[str, str]:
     """Return the facts by which two builds are the same."""
     board = json.dumps(design.board.members(), sort_keys=True)
     program = design.program
@@ -139,7 +139,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _write(design: Design, flow: Flow, output: Path, identity: Mapping[str, str], progress: Progress) -> None:
+def _write(design: BoardDesign, flow: Flow, output: Path, identity: Mapping[str, str], progress: Progress) -> None:
     """Raises:
     _TakenError: another process was faster; its folder stays.
     """
@@ -247,7 +247,7 @@ def _locked(output: Path) -> Iterator[None]:
 
 
 def _report(
-    design: Design, flow: Flow, output: Path, built: Built | None, synthesis: Synthesis | None, progress: Progress
+    design: BoardDesign, flow: Flow, output: Path, built: Built | None, synthesis: Synthesis | None, progress: Progress
 ) -> Mapping[str, Any]:
     """Write the report anew, about the files that are in the folder now."""
     manifest = _manifest(output)

@@ -18,13 +18,13 @@ from edgedec.progress import Progress
 if TYPE_CHECKING:
     from edgedec.hw.compiler.program import Program
 
-__all__ = ["Built", "Design", "Flow", "find_flow"]
+__all__ = ["BoardDesign", "Built", "Flow", "find_flow"]
 
 _PACKAGE = "edgedec.boards.flows.families"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class BoardDesign:
     """An accelerator for a board, and the program that it will run.
 
     Members:
@@ -77,7 +77,7 @@ class Flow(Protocol):
             UsageError: the family cannot have such a configuration.
         """
 
-    def write_project(self, design: Design, folder: Path, *, progress: Progress) -> Mapping[str, str]:
+    def write_project(self, design: BoardDesign, folder: Path, *, progress: Progress) -> Mapping[str, str]:
         """Write every file that a run needs, with relative names: the folder may be moved, also to another machine.
 
         Returns:
@@ -88,7 +88,7 @@ class Flow(Protocol):
         """
 
     def command(self, folder: Path, seed: int = 1) -> str:
-        """Return the shell command that runs the tools where they are installed. ``seed``: seed of the ``Design``."""
+        """Return the shell command that runs the tools where they are installed. ``seed``: seed of the ``BoardDesign``."""
 
     def find_tools(self) -> Mapping[str, str]:
         """Return the versions of the tools by name.
@@ -97,7 +97,7 @@ class Flow(Protocol):
             ToolError: missing or too old: name, version found, version needed, how to get it.
         """
 
-    def run_project(self, design: Design, folder: Path, *, progress: Progress) -> Built:
+    def run_project(self, design: BoardDesign, folder: Path, *, progress: Progress) -> Built:
         """Run the maker's tools, or go on where an interrupted run was.
 
         Raises:
@@ -105,7 +105,7 @@ class Flow(Protocol):
             EdgedecError: they failed; names the step, the reason and the log.
         """
 
-    def read_results(self, design: Design, folder: Path) -> Built | None:
+    def read_results(self, design: BoardDesign, folder: Path) -> Built | None:
         """Return the results of a finished run, made here or elsewhere, with any seed; None without one.
 
         Raises:

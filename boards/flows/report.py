@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec import __version__
 from edgedec.board import RESOURCES
-from edgedec.boards.flows.interface import Built, Design
+from edgedec.boards.flows.interface import BoardDesign, Built
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.handoff.write import FAMILIES
@@ -24,7 +24,7 @@ _COMMITTED = (0, 128, 512, 1024, 2048, 4096)  # positions before a pass
 
 
 def report(
-    design: Design,
+    design: BoardDesign,
     *,
     label: str,
     built: Built | None,
@@ -87,13 +87,13 @@ def _named(built: Built) -> str:
     return ", ".join(f"{name} {version}" for name, version in built.tools.items())
 
 
-def _timing(design: Design, built: Built | None) -> dict[str, Any]:
+def _timing(design: BoardDesign, built: Built | None) -> dict[str, Any]:
     if built is None:
         return {"kind": "assumed", "clock_hz": design.config.clock_hz}
     return {"kind": "reported", "by": _named(built), **built.timing}
 
 
-def _speed(design: Design) -> dict[str, Any]:
+def _speed(design: BoardDesign) -> dict[str, Any]:
     """Passes of one token, and of as many as there are slots, at several depths of the context."""
     board, config = design.board, design.config
     passes = []
@@ -120,7 +120,7 @@ def _speed(design: Design) -> dict[str, Any]:
     }
 
 
-def _memory(design: Design) -> list[dict[str, Any]]:
+def _memory(design: BoardDesign) -> list[dict[str, Any]]:
     """Regions of the DRAM, from wherever the driver gets them."""
     sizes = design.program.sizes
     starts, end = laid_out(sizes, design.config.ports)
@@ -130,7 +130,7 @@ def _memory(design: Design) -> list[dict[str, Any]]:
     return [*rows, {"region": "in all, aligned", "offset": 0, "bytes": end}]
 
 
-def _addresses(design: Design) -> list[dict[str, Any]]:
+def _addresses(design: BoardDesign) -> list[dict[str, Any]]:
     """Return the addresses of registers as the processor sees them."""
     system = FAMILIES.get(design.board.family)
     if system is None:

@@ -15,7 +15,7 @@ from edgedec.boards.flows.interface import Built
 from edgedec.errors import EdgedecError
 from edgedec.progress import Progress, silent
 
-__all__ = ["Ran", "build_by_steps", "run_steps"]
+__all__ = ["ScriptResult", "build_by_steps", "run_steps"]
 
 _STEP = re.compile(r"^edgedec: step (\d+) of (\d+): (.*)$")
 _ERROR = re.compile(r"^(ERROR:|edgedec: (?!step ))")
@@ -25,11 +25,13 @@ _PATIENCE_S = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """Members:
-    status: exit status of the process.
-    step: the last one that it named.
-    errors: lines that it gave out as such.
+class ScriptResult:
+    """Result of a script.
+
+    Members:
+        status: exit status of the process.
+        step: name of the last step that it reported.
+        errors: lines that it reported as errors.
     """
 
     status: int
@@ -71,7 +73,7 @@ def build_by_steps(
     return built
 
 
-def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent) -> Ran:
+def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent) -> ScriptResult:
     """Run a script in a process group of its own, which ends as a whole if this process is interrupted. Inheritable
     descriptors, such as the lock of the folder, are passed to it.
 
@@ -95,7 +97,7 @@ def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent
         except BaseException:
             _end(process)
             raise
-    return Ran(status=status, step=step, errors=errors)
+    return ScriptResult(status=status, step=step, errors=errors)
 
 
 def _follow(process: subprocess.Popen[str], progress: Progress) -> tuple[str, list[str]]:

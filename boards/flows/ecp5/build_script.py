@@ -51,8 +51,8 @@ class BuildError(Exception):
 
 
 @dataclass(frozen=True)
-class Step:
-    """``words``: for the tool, with the files' names alone, for it runs in a folder in which they lie side by side."""
+class ToolStep:
+    """One call of a tool. ``words`` name files without folders, because the tool runs in a folder that holds them all."""
 
     what: str
     log: str
@@ -62,9 +62,9 @@ class Step:
     outputs: list[str]
 
 
-def steps_of(settings: dict[str, Any], seed: int) -> list[Step]:
+def steps_of(settings: dict[str, Any], seed: int) -> list[ToolStep]:
     return [
-        Step(
+        ToolStep(
             "synthesis of the system",
             "system",
             "yosys",
@@ -72,7 +72,7 @@ def steps_of(settings: dict[str, Any], seed: int) -> list[Step]:
             ["rtl/accelerator_system.il", "synthesis/system.ys"],
             [f"{NETLIST}/system.il", f"{NETLIST}/system.v"],
         ),
-        Step(
+        ToolStep(
             "synthesis of clocks and pins",
             "top",
             "yosys",
@@ -80,7 +80,7 @@ def steps_of(settings: dict[str, Any], seed: int) -> list[Step]:
             ["rtl/board.il", "synthesis/top.ys", f"{NETLIST}/system.il"],
             [f"{NETLIST}/top.json"],
         ),
-        Step(
+        ToolStep(
             f"placement and routing with seed {seed}",
             "nextpnr",
             "nextpnr-ecp5",
@@ -93,7 +93,7 @@ def steps_of(settings: dict[str, Any], seed: int) -> list[Step]:
             [f"{NETLIST}/top.json", "constraints/board.lpf"],
             [f"{WORK}/top.config", f"{WORK}/{REPORT}", f"{WORK}/placed.json"],
         ),
-        Step(
+        ToolStep(
             "bitstream",
             "ecppack",
             "ecppack",
@@ -178,7 +178,7 @@ def found(name: str, *, native: bool) -> tuple[list[str], tuple[str, str]]:
     return [path], (program, lines[0].strip())
 
 
-def run(step: Step, tool: list[str]) -> None:
+def run(step: ToolStep, tool: list[str]) -> None:
     """In a folder of its own, of which it keeps nothing but its log if it fails.
 
     Flat, because YoWASP's tools take the first folder of a relative path for the one of that name below the root, if that

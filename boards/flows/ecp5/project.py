@@ -16,7 +16,7 @@ from typing import Any
 
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.flows.ecp5.tops import beside, find_top, part_of
-from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.interface import BoardDesign
 from edgedec.errors import ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
@@ -108,7 +108,7 @@ def command(folder: Path, seed: int = 1) -> str:
     return f"cd {shlex.quote(str(folder))} && python3 build.py{'' if seed == 1 else f' --seed {seed}'}"
 
 
-def write_project(design: Design, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
     """Deterministic. Needs ``folder``/program, whose hash is in the key that a run's results have to bear.
 
     Raises:
@@ -151,7 +151,7 @@ def _boards_version() -> str:
     return version("amaranth-boards")
 
 
-def _write_hardware(design: Design, folder: Path) -> Mapping[str, float]:
+def _write_hardware(design: BoardDesign, folder: Path) -> Mapping[str, float]:
     """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
     from edgedec.hw.emit.rtlil import to_rtlil
 
@@ -182,7 +182,7 @@ def _key(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _readme(design: Design) -> str:
+def _readme(design: BoardDesign) -> str:
     board, config = design.board, design.config
     return f"""\
 # An edgedec accelerator for {board.title}
@@ -213,7 +213,7 @@ Afterwards the same `edgedec build-bitstream` as before reads the results and co
 """
 
 
-def lowered_clock(design: Design, achieved_hz: float) -> float | None:
+def lowered_clock(design: BoardDesign, achieved_hz: float) -> float | None:
     """The fastest whole MHz up to ``achieved_hz`` that the board's PLL makes; None if there is none above half of it."""
     for mhz in range(int(achieved_hz / 1e6), int(achieved_hz / 2e6), -1):
         try:

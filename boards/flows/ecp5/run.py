@@ -15,7 +15,7 @@ from edgedec.boards.flows.ecp5.floor_plan import floor_plan
 from edgedec.boards.flows.ecp5.project import command, lowered_clock
 from edgedec.boards.flows.ecp5.reports import read_report
 from edgedec.boards.flows.ecp5.tool import find_tools
-from edgedec.boards.flows.interface import Built, Design
+from edgedec.boards.flows.interface import BoardDesign, Built
 from edgedec.boards.flows.steps import build_by_steps
 from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
@@ -26,7 +26,7 @@ _FACTS, _REPORT, _PLACEMENT = "results/facts.json", "results/nextpnr.json", "res
 _AGAIN = "remove results/ and run the build again"
 
 
-def run_project(design: Design, folder: Path, *, progress: Progress = silent) -> Built:
+def run_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Built:
     """Raises:
     ToolError: a tool is missing or too old.
     EdgedecError: one failed; names the step, what it said, and the logs.
@@ -43,7 +43,7 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     )
 
 
-def read_results(design: Design, folder: Path) -> Built | None:
+def read_results(design: BoardDesign, folder: Path) -> Built | None:
     """None also where the bitstream itself is gone, or what is damaged is of another seed: it is built, and takes its place.
 
     Raises:
@@ -80,7 +80,7 @@ def _is_whole(path: Path, digest: str) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
-def _nearest(design: Design, timing: Mapping[str, Any]) -> float | None:
+def _nearest(design: BoardDesign, timing: Mapping[str, Any]) -> float | None:
     """A clock that would do; none if it is another one that is missed."""
     first, *others = timing["clocks"].values()
     return lowered_clock(design, first["achieved_hz"]) if all(clock["met"] for clock in others) else None

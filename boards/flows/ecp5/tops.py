@@ -14,7 +14,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
 
-__all__ = ["Part", "beside", "find_top", "part_of"]
+__all__ = ["Ecp5Part", "beside", "find_top", "part_of"]
 
 _SIZE = re.compile(r"-\d+f$")  # boards that differ in their device have one top
 _PART = re.compile(r"(LFE5U(?:M|M5G)?-(12|25|45|85)F)-([678])(BG|MG|TG|TQ)(\d{3})[CI]?")
@@ -22,7 +22,7 @@ _PACKAGES = {"BG": "CABGA", "MG": "CSFBGA", "TG": "TQFP", "TQ": "TQFP"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Ecp5Part:
     """A device by its ordering name.
 
     Members:
@@ -34,7 +34,7 @@ class Part:
     options: tuple[str, ...]
 
 
-def part_of(board: Board) -> Part:
+def part_of(board: Board) -> Ecp5Part:
     """Raises:
     UsageError: it is no ECP5 that nextpnr knows.
     """
@@ -45,7 +45,7 @@ def part_of(board: Board) -> Part:
         )
     device, size, grade, package, balls = match.groups()
     kind = {"LFE5UM-": "um-", "LFE5UM5G-": "um5g-"}.get(device[: device.index("-") + 1], "")
-    return Part(
+    return Ecp5Part(
         device=device,
         options=(f"--{kind}{size}k", "--package", f"{_PACKAGES[package]}{balls}", "--speed", grade),
     )

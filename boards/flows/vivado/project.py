@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from edgedec.board import Board
-from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.interface import BoardDesign
 from edgedec.boards.flows.vivado.tool import MINIMUM
 from edgedec.boards.flows.vivado.wrapper import CORE, wrapper_verilog
 from edgedec.errors import UsageError
@@ -57,7 +57,7 @@ def command(folder: Path, seed: int = 1) -> str:
     return f"cd {shlex.quote(str(folder))} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
 
 
-def settings(design: Design, key: str) -> Mapping[str, str]:
+def settings(design: BoardDesign, key: str) -> Mapping[str, str]:
     """Return the settings of the Tcl. ``key`` identifies the build; a resumed run must have the same."""
     board, config = design.board, design.config
     system = FAMILIES[board.family]
@@ -90,7 +90,7 @@ def settings(design: Design, key: str) -> Mapping[str, str]:
     }
 
 
-def write_project(design: Design, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+def write_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
     """Deterministic. Needs ``folder``/program, whose hash binds what a run is resumed with.
 
     Raises:
@@ -146,7 +146,7 @@ def _key(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _readme(design: Design, folder: Path) -> str:
+def _readme(design: BoardDesign, folder: Path) -> str:
     board, config = design.board, design.config
     return f"""\
 # An edgedec accelerator for {board.title}

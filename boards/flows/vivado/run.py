@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from edgedec.boards.flows.interface import Built, Design
+from edgedec.boards.flows.interface import BoardDesign, Built
 from edgedec.boards.flows.steps import build_by_steps
 from edgedec.boards.flows.vivado.project import command
 from edgedec.boards.flows.vivado.reports import read_power, read_timing, read_utilization
@@ -20,7 +20,7 @@ __all__ = ["read_results", "run_project"]
 _RESULTS, _LOG = "results", "vivado.log"
 
 
-def run_project(design: Design, folder: Path, *, progress: Progress = silent) -> Built:
+def run_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Built:
     """Raises:
     ToolError: Vivado is missing or too old.
     EdgedecError: it failed; names the step, what it said, and the log.
@@ -38,7 +38,7 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     )
 
 
-def read_results(design: Design, folder: Path) -> Built | None:
+def read_results(design: BoardDesign, folder: Path) -> Built | None:
     """Raises:
     BundleError: they are of another project, or damaged.
     """

@@ -28,7 +28,7 @@ from edgedec.boards.flows.check import check_build
 from edgedec.boards.flows.ecp5 import build_script, tool
 from edgedec.boards.flows.ecp5.tops import part_of
 from edgedec.boards.flows.interface import find_flow
-from edgedec.boards.flows.steps import Ran
+from edgedec.boards.flows.steps import ScriptResult
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
@@ -357,11 +357,11 @@ def test_descriptions_are_of_the_present_bitstream_at_every_moment(
 
         return act
 
-    def in_this_process(words: list[str], folder: Path, **options: Any) -> Ran:
+    def in_this_process(words: list[str], folder: Path, **options: Any) -> ScriptResult:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             build_script.build(seed=2, native=False)
-        return Ran(status=0, step="", errors=[])
+        return ScriptResult(status=0, step="", errors=[])
 
     monkeypatch.setattr(steps, "run_steps", in_this_process)
     monkeypatch.setenv("STUB_REPORT", fake_tools.report(sync))

@@ -13,7 +13,7 @@ import pytest
 from edgedec.board import Board
 from edgedec.boards import find_board
 from edgedec.boards.flows.ecp5 import project
-from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.interface import BoardDesign
 
 BOARD: Board = find_board("ulx3s-85f")
 SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 60_000_000}
@@ -104,7 +104,7 @@ def placed(cells: Mapping[str, str]) -> str:
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the real one, which takes seconds; test_bitstream.py uses it."""
 
-    def write(design: Design, folder: Path) -> Mapping[str, float]:
+    def write(design: BoardDesign, folder: Path) -> Mapping[str, float]:
         (folder / "rtl/accelerator_system.il").write_text(
             f"system {design.config.hash:016x} {design.config.clock_hz}\n"
         )

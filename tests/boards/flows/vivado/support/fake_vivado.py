@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.boards import find_board
-from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.interface import BoardDesign
 from edgedec.boards.flows.vivado import project
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
@@ -104,7 +104,7 @@ def make_project(program: Program, board: str, folder: Path) -> Path:
 
     folder.mkdir(parents=True)
     save_program(program, folder / "program")
-    project.write_project(Design(board=find_board(board), program=program), folder)
+    project.write_project(BoardDesign(board=find_board(board), program=program), folder)
     return folder
 
 
