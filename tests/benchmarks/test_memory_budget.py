@@ -147,8 +147,8 @@ def test_the_report_names_what_is_broken_item_by_item(
 
 def test_what_is_kept_is_of_the_medians(speed: Any) -> None:
     takes = [
-        speed.Take(kind="story", tokens=(100, 100), baseline_s=(1.0, 1.0, 9.0), budgeted_s=(2.0, 2.0, 0.1)),
-        speed.Take(kind="code", tokens=(100, 50), baseline_s=(1.0,), budgeted_s=(0.5,)),
+        speed.BudgetTake(kind="story", tokens=(100, 100), baseline_s=(1.0, 1.0, 9.0), budgeted_s=(2.0, 2.0, 0.1)),
+        speed.BudgetTake(kind="code", tokens=(100, 50), baseline_s=(1.0,), budgeted_s=(0.5,)),
     ]
     found = speed.kept(takes)
     assert (found["baseline_tok_s"], found["budgeted_tok_s"]) == (100.0, 60.0)

@@ -94,7 +94,7 @@ def test_the_shared_files_have_enough(shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("gsm8k_train.jsonl", b'{"question": "a"}\n{"quest', r"gsm8k_train\.jsonl: .*behind line 1; copy"),
+        ("gsm8k_train.jsonl", b'{"question": "a"}\n{"quest', r"gsm8k_train\.jsonl: .*after line 1; copy"),
         ("gsm8k_train.jsonl", b'{"answer": "a"}\n', "line 1 must have question"),
         ("mt_bench_question.jsonl", b"[]\n", "line 1 must have turns"),
         ("spec_bench_question.jsonl", b"\xff\xfe\n", r"spec_bench_question\.jsonl: "),

@@ -97,7 +97,7 @@ def test_a_disk_that_is_too_small(
 def test_only_its_own_files_are_removed(tmp_path: Path, checkpoints: Any, shape: Any) -> None:
     home = checkpoints.write_checkpoint(tmp_path, shape)
     (home / "diary.txt").write_text("dear")
-    with pytest.raises(EdgedecError, match="somebody put something there"):
+    with pytest.raises(EdgedecError, match="holds other files and cannot be removed"):
         checkpoints.remove_checkpoint(home)
     assert [path.name for path in home.iterdir()] == ["diary.txt"]
     (home / "diary.txt").unlink()
@@ -159,5 +159,5 @@ def test_different_models_are_no_peers(tmp_path: Path, benchmark: Any, checkpoin
     config = json.loads((other / "config.json").read_text())
     assert config["architectures"] == ["BitnetForCausalLM"]
     quantize(open_checkpoint(other), tmp_path / "o", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
-    with pytest.raises(DeviceError, match="they are no peers"):
+    with pytest.raises(DeviceError, match="the times cannot be compared"):
         benchmark.same_trits(tmp_path / "o", tmp_path / "same.gguf")

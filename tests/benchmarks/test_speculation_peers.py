@@ -276,10 +276,10 @@ def test_a_writer_reads_what_the_process_answers(module: Callable[[str], ModuleT
     ("answer", "message"),
     [
         ("error no such drafter", "a peer: no such drafter"),
-        ("1.0 0.0 1 0", "is no text"),
-        ("hello", "is no text"),
+        ("1.0 0.0 1 0", "is not a text"),
+        ("hello", "is not a text"),
         ("1.0 0.0 1 0 0", "wrote 0 tokens"),
-        ("1.0 0.0 1 0 0 1 2 3", "wrote 3 tokens in 1.0 s, when asked for 2"),
+        ("1.0 0.0 1 0 0 1 2 3", "wrote 3 tokens in 1.0 s instead of up to 2"),
         ("0 0 1 0 0 1 2", "wrote 2 tokens in 0 s"),
         ("nan 0 1 0 0 1 2", "wrote 2 tokens in nan s"),
         ("", "its process has ended"),
