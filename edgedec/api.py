@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgedec.quantize.pipeline import Report
+    from edgedec.quantize.pipeline import QuantizeReport
     from edgedec.quantize.readers import Checkpoint
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.speculation import SpecConfig
@@ -43,7 +43,7 @@ def quantize_checkpoint(
     pool: str = "local",
     workers: int = 1,
     progress: Progress = silent,
-) -> Report:
+) -> QuantizeReport:
     """Turn a checkpoint into a bundle. The bundle appears whole or not at all.
 
     Args:

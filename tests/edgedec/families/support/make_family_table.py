@@ -68,7 +68,7 @@ ROWS = (
         title="Phi 3 mini 4k",
         family="phi3",
         golden="phi3/window",
-        note="the reader takes q\\|k\\|v and gate\\|up apart",
+        note="the reader splits q\\|k\\|v and gate\\|up",
     ),
     Row(
         title="Phi 3 mini 128k, Phi 3.5 mini",
@@ -81,7 +81,7 @@ ROWS = (
         family="phi3",
         golden="phi3/partial_longrope",
         refused=_integers("it rotates 6 of a head's 8 columns"),
-        note="as Phi 3.5; three quarters of each head rotated",
+        note="like Phi 3.5; three quarters of each head are rotated",
     ),
     Row(title="Gemma", family="gemma", golden="gemma/plain", refused=_GELU),
     Row(title="Gemma 2", family="gemma2", golden="gemma2/plain", refused=_CAPPED),
@@ -90,28 +90,31 @@ ROWS = (
         family="gemma3_text",
         golden="gemma3_text/plain",
         refused=_HEAD_NORMS,
-        note="of models that see, the reader leaves the vision out",
+        note="the reader leaves out the vision model",
     ),
 )
 
 _HEAD = """# Which models run where
 
-Written by `python tests/edgedec/families/support/make_family_table.py`, from the table by which
-`tests/edgedec/families/test_family_table.py` runs every cell on a random checkpoint. "yes" means in the first column
-the logits of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`); under ONNX the logits of
-the reference in prefill, steps and a tree, to 1e-4 on float weights and to rounding on int8 ones; under the integer
-profile a correlation above 0.98 with the float reference; and for the accelerator that its program, interpreted, gives
-the integer profile's numbers exactly.
+This page is written by `python tests/edgedec/families/support/make_family_table.py`, from the table with which
+`tests/edgedec/families/test_family_table.py` runs every cell on a random checkpoint. The meaning of "yes" depends on the
+column:
+
+* float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`).
+* ONNX: its logits equal those of the reference in prefill, steps and a tree, to 1e-4 with float weights and to rounding with
+  int8 weights.
+* integer profile: its logits have a correlation above 0.98 with those of the float reference.
+* accelerator: its program, interpreted, gives exactly the numbers of the integer profile.
 
 """
-_REASONS = """What the refusals say, each of one operation (numbers are those of the tests' small models);
-[what does not map](integer-profile.md#what-does-not-map) has all reasons:"""
+_REASONS = """Each number stands for a refusal, which names one operation (with the numbers of the tests' small models);
+[what does not map](integer-profile.md#what-does-not-map) lists all reasons:"""
 _TAIL = """
-Rope scalings: default, linear, llama3, yarn, longrope (up to the original context), dynamic (up to the context). Every other
-setting that would change the model is an `UnsupportedError` that names it. The families take any weight scheme: int8 and
-ternary planes are the executors' business, checked in `tests/conformance/test_targets.py`.
+The rope scalings default, linear, llama3, yarn, longrope (up to the original context) and dynamic (up to the context) are
+supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
+weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-How to add one: [adding a model family](adding-a-family.md).
+[Adding a model family](adding-a-family.md) explains how to add one.
 """
 
 
