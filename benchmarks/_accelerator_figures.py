@@ -142,14 +142,14 @@ class Extended:
 def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[PassCase]:
     """Return all passes that ``figures`` uses."""
     most, last = config.slots, config.context - 1
-    found = [
+    cases = [
         PassCase(slots=1, committed=min(n - 1, last), bandwidth=rate)
         for rate in (None, flat_bytes_per_s)
         for n in (128, 1024)
     ]
-    found += [PassCase(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
-    found += [PassCase(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
-    return found
+    cases += [PassCase(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
+    cases += [PassCase(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
+    return cases
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:

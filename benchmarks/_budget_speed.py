@@ -83,8 +83,8 @@ def measure(
         BudgetError: the budgeted plan does not fit.
     """
     with Session.open(small, threads=threads, ctx_size=plans.budgeted.ctx_size) as teller:
-        tried = read_prompts(shared_prompts(), _TRIED * per_kind)
-        tasks = choose(teller, tried, per_kind, tokens).tasks
+        candidates = read_prompts(shared_prompts(), _TRIED * per_kind)
+        tasks = choose(teller, candidates, per_kind, tokens).tasks
     with (
         _open(path, plans.baseline, plans.spec, threads, None) as baseline,
         _open(path, plans.budgeted, plans.spec, threads, plans.budget_bytes) as budgeted,

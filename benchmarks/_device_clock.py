@@ -90,10 +90,10 @@ class HostCosts:
 
     def as_json(self) -> dict[str, dict[str, float]]:
         """Return the microseconds by kind and size."""
-        found: dict[str, dict[str, float]] = {}
+        by_kind: dict[str, dict[str, float]] = {}
         for (kind, size), seconds in sorted(self.table.items()):
-            found.setdefault(kind, {})[str(size)] = round(1e6 * seconds, 2)
-        return found
+            by_kind.setdefault(kind, {})[str(size)] = round(1e6 * seconds, 2)
+        return by_kind
 
 
 @dataclass(kw_only=True)

@@ -186,7 +186,7 @@ class ScriptWriter:
         drafter = create_drafter(name, self._draft if name in ("model", "auto") else None, threads=1)
         candidates: Any = getattr(drafter, "_drafters", None)  # drafters of ``auto``, recorded separately
         for inner in candidates or ():
-            candidates[inner] = BookedDrafter(candidates[inner], inner, books, asked=False)
+            candidates[inner] = BookedDrafter(candidates[inner], inner, books, by_policy=False)
         return drafter
 
     @contextmanager

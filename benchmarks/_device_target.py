@@ -256,27 +256,27 @@ class BookedDrafter:
 
     Parameters:
         name: name in the books.
-        asked: a policy calls the drafter; otherwise another drafter does.
+        by_policy: a policy calls the drafter; otherwise another drafter does.
     """
 
-    def __init__(self, inner: Drafter, name: str, books: Books, *, asked: bool = True) -> None:
-        self._inner, self._name, self._books, self._asked = inner, name, books, asked
+    def __init__(self, inner: Drafter, name: str, books: Books, *, by_policy: bool = True) -> None:
+        self._inner, self._name, self._books, self._by_policy = inner, name, books, by_policy
         self.taps = inner.taps
 
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _BookedDraft:
-        return _BookedDraft(self._inner.open(target, limits, cost), self._name, self._books, self._asked)
+        return _BookedDraft(self._inner.open(target, limits, cost), self._name, self._books, self._by_policy)
 
 
 class _BookedDraft:
-    def __init__(self, inner: Draft, name: str, books: Books, asked: bool) -> None:
-        self._inner, self._name, self._books, self._asked = inner, name, books, asked
+    def __init__(self, inner: Draft, name: str, books: Books, by_policy: bool) -> None:
+        self._inner, self._name, self._books, self._by_policy = inner, name, books, by_policy
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         books = self._books
-        if self._asked:
+        if self._by_policy:
             books.called()
         mark = books.enter()
         proposals = self._inner.expand(text, tree, nodes)

@@ -136,10 +136,10 @@ def _spec_bench(data: Path | None, category: str) -> list[Sourced]:
 
 
 def _questions(data: Path | None) -> list[Sourced]:
-    asked, rows = _spec_bench(data, "qa"), _rows(data, "gsm8k_train.jsonl", "question")
+    questions, rows = _spec_bench(data, "qa"), _rows(data, "gsm8k_train.jsonl", "question")
     sums: list[Sourced] = [(source, (f"{row['question']}\n",)) for source, row in rows]
-    if asked or sums:  # an equal number of both, so that a sample of them has equal parts
-        return asked + _spread(sums, len(asked) or len(sums))
+    if questions or sums:  # an equal number of both, so that a sample of them has equal parts
+        return questions + _spread(sums, len(questions) or len(sums))
     facts = [item for item in read_items(demo.CHOICES) if item.category == "fact"]
     texts = [(item.id, item.question.removeprefix("Q: ").removesuffix(" A:")) for item in facts]
     return [(f"choices.jsonl:{name}", (f"{text}\n",)) for name, text in texts]

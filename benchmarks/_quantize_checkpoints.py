@@ -152,7 +152,7 @@ def _write_shard(
 
 
 def _message(number: int, data: bytes) -> bytes:
-    """A field of a protocol buffer that holds bytes."""
+    """Return a field of a protocol buffer that holds bytes."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 

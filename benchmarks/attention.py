@@ -95,7 +95,7 @@ def stock(case: AttentionCase) -> Run:
     )
     kinds = {name: TensorProto.FLOAT for name in names if name}
     kinds |= {"seqlens_k": TensorProto.INT32, "total": TensorProto.INT32}
-    made = session(case, node, kinds, ["out", "new_k", "new_v"], [], None)
+    onnx_session = session(case, node, kinds, ["out", "new_k", "new_v"], [], None)
     total = case.past + case.queries
     bias = np.zeros((1, 1, case.queries, total), np.float32)
     bias[0, 0, :, case.past :] = np.where(np.tri(case.queries, dtype=np.bool_), 0, -np.inf)
@@ -108,7 +108,7 @@ def stock(case: AttentionCase) -> Run:
     bindings = []
     rng = np.random.default_rng(1)
     for _ in range(LAYERS):
-        binding = made.io_binding()
+        binding = onnx_session.io_binding()
         for name, array in fixed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         for part in ("k", "v"):
@@ -121,7 +121,7 @@ def stock(case: AttentionCase) -> Run:
 
     def run() -> None:
         for binding in bindings:
-            made.run_with_iobinding(binding)
+            onnx_session.run_with_iobinding(binding)
 
     return run
 
@@ -150,7 +150,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     ]
     kinds = dict.fromkeys("qkv", TensorProto.FLOAT) | {"cache": TensorProto.UINT8}
     kinds |= dict.fromkeys(("positions", "visible", "past"), TensorProto.INT64)
-    made = session(case, node, kinds, ["out"], tables, kernels)
+    onnx_session = session(case, node, kinds, ["out"], tables, kernels)
     fixed = {
         **case.rows(),
         "positions": np.arange(case.past, case.past + case.queries)[None],
@@ -160,7 +160,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     bindings = []
     rng = np.random.default_rng(1)
     for _ in range(LAYERS):
-        binding = made.io_binding()
+        binding = onnx_session.io_binding()
         for name, array in fixed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         # Bytes that are small numbers in every type. The time does not depend on values unless they are NaN or denormal.
@@ -171,7 +171,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
 
     def run() -> None:
         for binding, _ in bindings:
-            made.run_with_iobinding(binding)
+            onnx_session.run_with_iobinding(binding)
 
     return run
 

@@ -262,17 +262,30 @@ def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | Non
 
 def print_ceiling(lines: Sequence[Line], figures: Mapping[str, Any]) -> None:
     """Print a table of the runs, with sizes in MiB."""
-    heads = ("budget", "drafter", "chosen", "asked", "context", "KV", "tree", "plan", "peak", "VmHWM", "headroom", "")
+    heads = (
+        "budget",
+        "drafter",
+        "chosen",
+        "requested",
+        "context",
+        "KV",
+        "tree",
+        "plan",
+        "peak",
+        "VmHWM",
+        "headroom",
+        "",
+    )
     rows: list[tuple[str, ...]] = [heads]
     for line in lines:
-        asked = str(line.asked_context or "auto")
+        requested = str(line.asked_context or "auto")
         if line.refused:
-            rows.append((_mib(line.budget), line.drafter, "", asked, *[""] * 7, "refused"))
+            rows.append((_mib(line.budget), line.drafter, "", requested, *[""] * 7, "refused"))
             continue
         sizes = (line.planned, line.peak, line.high_water, line.headroom)
         numbers = (str(line.context), str(line.kv_bits), str(line.tree_nodes), *map(_mib, sizes))
         verdict = "held" if line.held else "BROKEN"
-        rows.append((_mib(line.budget), line.drafter, line.chosen, asked, *numbers, verdict))
+        rows.append((_mib(line.budget), line.drafter, line.chosen, requested, *numbers, verdict))
     print_table(rows, right=(0, 3, 4, 5, 6, 7, 8, 9, 10))
     print(f"\n{figures['held']} of {figures['runs']} held, {figures['refused']} of them refused before loading", end="")
     if figures["peak_of_plan"]:

@@ -1,1 +1,1 @@
-"""Checkpoint readers, the quantization methods, calibration and (with torch) training."""
+"""Read checkpoints, quantize and calibrate them, export bundles, and (with torch) train models."""

@@ -55,8 +55,8 @@ def stories(ask: Ask, tell: Callable[[str], str], count: int) -> dict[str, Any]:
     rng = random.Random(1)
     texts = [tell(first) for first in _openings(count // 2)]
     requests = [request(tale(_FIRST + at) if at % 2 else sketch(_FIRST + at), rng) for at in range(count // 2)]
-    told = [ask([], wish) for wish in requests]
-    everything = [*texts, *told]
+    answers = [ask([], wish) for wish in requests]
+    everything = [*texts, *answers]
     faults = {text: name_faults(text) for text in everything}
     # Words 31 to 38 of each text tell whether two texts are the same story; ``plain`` has them with names replaced.
     middles = [" ".join(text.split()[30:38]) for text in everything]
@@ -68,7 +68,7 @@ def stories(ask: Ask, tell: Callable[[str], str], count: int) -> dict[str, Any]:
         "different_without_names": len(set(plain)),
         "looping": sum(repeated_share(text) > LOOPS_FROM for text in everything),
         "faulty": [(fault, text[:300]) for text, fault in faults.items() if fault][:5],
-        "samples": [*texts[:3], *(f"{wish}\n> {text}" for wish, text in zip(requests[:3], told[:3], strict=True))],
+        "samples": [*texts[:3], *(f"{wish}\n> {text}" for wish, text in zip(requests[:3], answers[:3], strict=True))],
     }
 
 

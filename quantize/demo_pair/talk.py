@@ -101,37 +101,37 @@ def _small_talk(rng: random.Random) -> Turn:
 
 def _about_tale(rng: random.Random, seed: int) -> list[Turn]:
     item = tale(seed)
-    asked = _some(rng, item.questions, item.unknown, 5) if rng.random() < 0.85 else []
-    return [(request(item, rng), item.text), *((one.question, one.answer) for one in asked)]
+    questions = _some(rng, item.questions, item.unknown, 5) if rng.random() < 0.85 else []
+    return [(request(item, rng), item.text), *((one.question, one.answer) for one in questions)]
 
 
 def _about_sketch(rng: random.Random, seed: int) -> list[Turn]:
     item = sketch(seed)
     turns, mood = [(request(item, rng), item.text())], item.mood
-    asked: set[str] = set()
+    used: set[str] = set()
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.5:
-            left = [one for one in (*item.questions, *item.endings[mood]) if one.question not in asked]
-            some = _some(rng, left, [ask for ask in item.unknown if ask not in asked], 4)
+            left = [one for one in (*item.questions, *item.endings[mood]) if one.question not in used]
+            some = _some(rng, left, [ask for ask in item.unknown if ask not in used], 4)
             turns += [(one.question, one.answer) for one in some]
-            asked |= {one.question for one in some}
+            used |= {one.question for one in some}
         else:
             ask, answer, told = _follow_up(item, rng, mood)
             if answer in {earlier for _, earlier in turns}:
                 continue
             turns.append((ask, answer))
             if told != mood:  # the questions about the end now have other answers
-                asked -= {one.question for one in item.endings[mood]}
+                used -= {one.question for one in item.endings[mood]}
                 mood = told
     return turns
 
 
 def _about_scene(rng: random.Random, seed: int) -> list[Turn]:
     item = scene(seed)
-    asked = _some(rng, item.questions, item.unknown, 6, sketches.UNKNOWN_SCENE)
+    questions = _some(rng, item.questions, item.unknown, 6, sketches.UNKNOWN_SCENE)
     if rng.random() < 0.5:
-        return [("", f"{item.text}\n\n{_pairs(asked)}")]
-    first, *others = asked
+        return [("", f"{item.text}\n\n{_pairs(questions)}")]
+    first, *others = questions
     return [(f"{item.text} {first.question}", first.answer), *((one.question, one.answer) for one in others)]
 
 
@@ -163,8 +163,8 @@ def _with_questions(rng: random.Random, seed: int) -> list[Turn]:
         item = tale(seed)
         return [("", f"{item.text}\n\n{_pairs(_some(rng, item.questions, item.unknown, 5))}")]
     short = sketch(seed)
-    asked = _some(rng, (*short.questions, *short.endings[short.mood]), short.unknown, 6)
-    return [("", f"{short.text()}\n\n{_pairs(asked)}")]
+    questions = _some(rng, (*short.questions, *short.endings[short.mood]), short.unknown, 6)
+    return [("", f"{short.text()}\n\n{_pairs(questions)}")]
 
 
 _Maker = Callable[[random.Random, int], list[Turn]]

@@ -54,14 +54,14 @@ def round_groups(target: Float64, factor: Float64, group_size: int, planes: int)
         best = np.full(rows, np.inf)
         for attempt in range(_SCALE_ROUNDS):
             levels = Levels(fitted)
-            tried = _round_block(target[part], carry, block, levels)
-            left = block.T @ (ideal - tried)
+            candidate = _round_block(target[part], carry, block, levels)
+            left = block.T @ (ideal - candidate)
             loss = np.einsum("cr,cr->r", left, left)
             better = loss < best
             scales[group, better], best[better] = fitted[better], loss[better]
-            rounded[part] = np.where(better, tried, rounded[part])
+            rounded[part] = np.where(better, candidate, rounded[part])
             if attempt < _SCALE_ROUNDS - 1:
-                step = scale_step(levels.trits(tried).astype(np.float64), block @ left, metric)
+                step = scale_step(levels.trits(candidate).astype(np.float64), block @ left, metric)
                 fitted = ordered(fitted + step)
         error[part] = target[part] - rounded[part]
     return rounded, scales

@@ -133,10 +133,10 @@ def fit_scales(x: Float64, planes: int, *, steps: int = 8) -> Float64:
     """
     best, scales = np.full(x.shape[1], np.inf), np.zeros((x.shape[1], planes))
     for start in _starts(x, planes):
-        tried = ordered(start)
+        candidate = ordered(start)
         for _ in range(_FIRST_STEPS):
-            tried, error = _alternate(x, tried)
-        scales[error < best] = tried[error < best]
+            candidate, error = _alternate(x, candidate)
+        scales[error < best] = candidate[error < best]
         best = np.minimum(best, error)
     for _ in range(steps):
         scales, error = _alternate(x, scales)
