@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks._prompts import read_prompts, shared_prompts
-from benchmarks._speculation_model import Task, choose
+from benchmarks._speculation_model import PromptTask, choose
 from edgedec.bundle import Bundle
 from edgedec.memory import Plan
 from edgedec.progress import Progress
@@ -96,7 +96,7 @@ def measure(
         return takes
 
 
-def _take(task: Task, baseline: Session, budgeted: Session, tokens: int, rounds: int) -> BudgetTake:
+def _take(task: PromptTask, baseline: Session, budgeted: Session, tokens: int, rounds: int) -> BudgetTake:
     seconds: dict[str, list[float]] = {"baseline": [], "budgeted": []}
     written = {"baseline": 0, "budgeted": 0}
     order = [("baseline", baseline), ("budgeted", budgeted)]

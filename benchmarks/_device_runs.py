@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks._device_clock import BoardClock, Books, Fabric, HostCosts, board_time
 from benchmarks._device_cost import DeviceCosts
 from benchmarks._device_target import BookedDrafter, BookedPolicy, DeviceTarget, DraftTarget, Said, read
-from benchmarks._speculation_model import Task
+from benchmarks._speculation_model import PromptTask
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.plugins import load
@@ -92,7 +92,7 @@ class Text:
     ahead_used: int
 
 
-def script(session: Session, task: Task, tokens: int) -> Script:
+def script(session: Session, task: PromptTask, tokens: int) -> Script:
     """Return the task's text with the model's logits after each of its tokens, from passes over the whole text.
 
     Raises:

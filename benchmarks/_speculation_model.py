@@ -16,7 +16,7 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
-__all__ = ["PromptChoice", "Task", "choose", "padded_bundle"]
+__all__ = ["PromptChoice", "PromptTask", "choose", "padded_bundle"]
 
 SEED = 0  # seed of the padding
 SHORTEST = 0.5  # least length of a text as a share of the requested tokens; shorter texts are too short to measure
@@ -37,7 +37,7 @@ def padded_bundle(source: Path, progress: Progress = silent) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class PromptTask:
     """A prompt int32 [n], and the ids that the embedded model writes after it."""
 
     kind: str
@@ -50,7 +50,7 @@ class Task:
 class PromptChoice:
     """Chosen prompts, and the numbers by kind of prompts that were tried, and left out as looping or short."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[PromptTask]
     tried: dict[str, int]
     looping: dict[str, int]
     short: dict[str, int]
@@ -66,7 +66,7 @@ def choose(
     Raises:
         UsageError: the context has no room for so many tokens.
     """
-    tasks: list[Task] = []
+    tasks: list[PromptTask] = []
     tried, looping, short = (dict.fromkeys(KINDS, 0) for _ in range(3))
     for prompt in prompts:
         kind = prompt.kind
@@ -80,6 +80,6 @@ def choose(
         elif repeated_share(answer.text) > LOOPS_FROM:
             looping[kind] += 1
         else:
-            tasks.append(Task(kind=kind, source=prompt.source, ids=ids, expected=tuple(answer.tokens)))
+            tasks.append(PromptTask(kind=kind, source=prompt.source, ids=ids, expected=tuple(answer.tokens)))
         progress(f"{kind} {prompt.source}", len(tasks), per_kind * len(KINDS))
     return PromptChoice(tasks=tasks, tried=tried, looping=looping, short=short)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks._speculation_genai import open_genai
 from benchmarks._speculation_llama import open_llama
-from benchmarks._speculation_model import Task, padded_bundle
+from benchmarks._speculation_model import PromptTask, padded_bundle
 from benchmarks._speculation_writer import Peer, PeerText
 from edgedec import demo
 from edgedec.bundle import Bundle
@@ -43,7 +43,7 @@ class PeerTake:
 
 
 def run_peers(
-    tasks: Sequence[Task], *, tokens: int, threads: int, draft_max: int, progress: Progress = silent
+    tasks: Sequence[PromptTask], *, tokens: int, threads: int, draft_max: int, progress: Progress = silent
 ) -> dict[str, Any]:
     """Return {peer: {version, kinds{NAME{plain_tok_s, drafters{NAME{tok_s, speedup, acceptance}}}}}}, and a few more keys.
 
@@ -77,7 +77,7 @@ def run_peers(
     return results
 
 
-def _take(peer: Peer, task: Task, tokens: int) -> PeerTake:
+def _take(peer: Peer, task: PromptTask, tokens: int) -> PeerTake:
     peer.writer.read(task.ids.tolist())
     first = peer.writer.write(peer.plain, tokens)
     drafters = {name: peer.writer.write(how, tokens) for name, how in peer.drafters.items()}

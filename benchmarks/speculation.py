@@ -39,7 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a scrip
 
 from benchmarks._prompts import KINDS, read_prompts, shared_prompts
 from benchmarks._speculation_figures import PADDING, DrafterRuns, PromptRuns, check_equal, summarize
-from benchmarks._speculation_model import PromptChoice, Task, choose, padded_bundle
+from benchmarks._speculation_model import PromptChoice, PromptTask, choose, padded_bundle
 from benchmarks._speculation_peers import run_peers
 from benchmarks._speculation_report import print_report
 from benchmarks._speculation_runs import SpeculationBench, TextRun
@@ -106,7 +106,7 @@ def measure(settings: SpeculationSettings, data: Path | None) -> dict[str, Any]:
 
 
 def _take(
-    bench: SpeculationBench, task: Task, drafters: Mapping[str, Drafter], tokens: int, bar: Progress, done: float
+    bench: SpeculationBench, task: PromptTask, drafters: Mapping[str, Drafter], tokens: int, bar: Progress, done: float
 ) -> PromptRuns:
     """Measure one prompt with all drafters."""
 

@@ -372,7 +372,7 @@ def test_peers_take_turns_and_one_that_fails_does_not_end_the_others(
 
     monkeypatch.setattr(peers, "_OPENERS", {"first": broken, "second": works})
     monkeypatch.setattr(peers, "padded_bundle", lambda source, progress: padded.path)
-    task = module("_speculation_model").Task(
+    task = module("_speculation_model").PromptTask(
         kind="story", source="here", ids=np.arange(6, dtype=np.int32), expected=(5, 5, 5)
     )
     found = peers.run_peers([task, task], tokens=3, threads=1, draft_max=4)
