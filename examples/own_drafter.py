@@ -16,7 +16,7 @@ from edgedec.runtime.protocols import I32, CostModel, Limits, Outcome, Sparse, T
 
 GREEDY = SamplingConfig(temperature=0)
 NO_GUESS = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
-ENTRY_BYTES = 256  # of a pair and its successor in a dict, about
+ENTRY_BYTES = 256  # approximate size of a pair and its successor in a dict
 
 
 class Pairs:
