@@ -34,15 +34,7 @@ CLEAN = (
     "hw",
     "quantize",
     "runtime",
-    "tests/attacks",
-    "tests/boards",
-    "tests/conformance",
-    "tests/edgedec",
-    "tests/hw",
-    "tests/quantize",
-    "tests/runtime",
-    "tests/sim",
-    "tests/test_prose.py",
+    "tests",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])
 # Openers of the comment of a constant, which is a noun phrase with a unit.

@@ -1,4 +1,4 @@
-"""What all tests share: where trained models lie beside the checkout, and property tests that repeat themselves."""
+"""Configure all tests: the place of trained models beside the checkout, and property tests with repeatable examples."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tests.support.rings import (  # noqa: F401 - hooks of pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The tests compare with transformers, whose hub is never asked.
+# The tests compare with transformers, which must not call its hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-# The same examples in every run, and no deadline that a busy machine would miss. To hunt with fresh examples:
-# `.venv/bin/pytest --hypothesis-profile=default`.
+# The same examples in every run, and no deadline that a busy machine would miss. For new examples run `.venv/bin/pytest
+# --hypothesis-profile=default`.
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.load_profile("ci")
 
 
-# What runs in the background of a shell that is not interactive, as CI may, has Ctrl-C ignored, and so have its children.
+# A background process of a shell that is not interactive, as CI may use, ignores Ctrl-C, and its children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def project_root() -> Path:
-    """The folder that holds pyproject.toml."""
+    """Return the folder that holds pyproject.toml."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of trained models, tokenizers, prompts and texts: $EDGEDEC_SHARED_DATA, or ../shared/data."""
-    named = SHARED_DATA.value()
-    folder = Path(named) if named else ROOT.parent / "shared" / "data"
-    if named and not folder.is_dir():
-        pytest.fail(f"EDGEDEC_SHARED_DATA is {named!r}, which is not a folder")
+    """Return the folder of trained models, tokenizers, prompts and texts: $EDGEDEC_SHARED_DATA, or ../shared/data."""
+    folder_name = SHARED_DATA.value()
+    folder = Path(folder_name) if folder_name else ROOT.parent / "shared" / "data"
+    if folder_name and not folder.is_dir():
+        pytest.fail(f"EDGEDEC_SHARED_DATA is {folder_name!r}, which is not a folder")
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside the checkout, and EDGEDEC_SHARED_DATA is not set")
     return folder

@@ -1,4 +1,4 @@
-"""docs/architecture.md is the map: its picture is what the imports say, and the places that it names are there."""
+"""Check docs/architecture.md, the map: its picture equals the imports, and the places that it names exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawing(root: Path) -> ModuleType:
     return module
 
 
-def test_the_picture_is_what_the_imports_say() -> None:
+def test_the_picture_equals_the_imports() -> None:
     message = "docs/layers.svg is out of date: run .venv/bin/python .ci/draw_layers.py"
     assert drawing(ROOT).draw() == (ROOT / "docs" / "layers.svg").read_text("utf-8"), message
 
@@ -50,7 +50,7 @@ def test_a_new_import_is_a_new_arrow(tmp_path: Path, file: str, line: str, pair:
     assert module.draw() != (ROOT / "docs" / "layers.svg").read_text("utf-8")
 
 
-def test_every_place_that_the_map_names_is_there() -> None:
+def test_every_place_on_the_map_exists() -> None:
     places = PLACE.findall(PAGE.read_text("utf-8"))
     assert len(places) > 50
     assert [place for place in places if not (ROOT / place).exists()] == []

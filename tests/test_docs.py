@@ -1,4 +1,4 @@
-"""The documentation holds together: every page is in the index, every link resolves, and nothing outside is cited."""
+"""Check the documentation: every page is in the index, every link resolves, and nothing outside is cited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = [
 ]
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-# Documents that lie beside the repository, and numbers of issues, which a reader of the repository cannot look up.
+# patterns of documents beside the repository, and of numbers of issues, which a reader of the repository cannot look up
 DOCUMENT = re.compile(r"\b(?:DESIGN|FACTS|FACTS-2|HOUSE|SPINE|STYLE)\b")
 ISSUE = re.compile(r"\b[Ii]ssues? #?\d+\b")
 PAGE = re.compile(r"(?<![\w/])docs/(?:[a-z][a-z\d/-]*|README)\.(?:md|svg|png)\b")
@@ -32,25 +32,25 @@ PAGE = re.compile(r"(?<![\w/])docs/(?:[a-z][a-z\d/-]*|README)\.(?:md|svg|png)\b"
 
 def without_code(text: str) -> str:
     """Return a page's text without its blocks and spans of code, in which brackets are no links."""
-    kept, fenced = [], False
+    lines, fenced = [], False
     for line in text.splitlines():
         fenced ^= line.lstrip().startswith("```")
         if not fenced and not line.startswith("    "):
-            kept.append(re.sub(r"`[^`]*`", "", line))
-    return "\n".join(kept)
+            lines.append(re.sub(r"`[^`]*`", "", line))
+    return "\n".join(lines)
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, made as GitHub makes them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for line in page.read_text("utf-8").splitlines():
         if heading := re.fullmatch(r"#{1,6} +(.*?)", line):
             words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])
             name = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-            found.add(
-                name if name not in found else next(f"{name}-{n}" for n in range(1, 99) if f"{name}-{n}" not in found)
+            names.add(
+                name if name not in names else next(f"{name}-{n}" for n in range(1, 99) if f"{name}-{n}" not in names)
             )
-    return found
+    return names
 
 
 def links(page: Path) -> list[str]:
@@ -111,11 +111,11 @@ def test_the_index_links_every_page_once() -> None:
 
 def test_nothing_outside_the_repository_is_cited() -> None:
     assert len(SOURCES) > 500
-    found = {}
+    cited = {}
     for path in SOURCES:
         if names := list(citations(path, path.read_text("utf-8", errors="replace"))):
-            found[path.relative_to(ROOT).as_posix()] = names
-    assert found == {}
+            cited[path.relative_to(ROOT).as_posix()] = names
+    assert cited == {}
 
 
 # The checks see what they are for.

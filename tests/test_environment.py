@@ -1,4 +1,6 @@
-"""`.ci/environment` with stand-ins for Python: which one it takes, what it says of others, when it installs anew."""
+"""Test `.ci/environment` with fake Pythons: the one that it uses, its messages about others, and when it installs
+again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-# Answers the question of its age as told; as `-m venv` copies itself to .venv, as pip writes down what it was asked.
+# script that answers the question of its age as configured, copies itself to .venv like `-m venv`, and logs its
+# arguments like pip
 STAND_IN = """#!/bin/sh
 case "$*" in
   "-m venv "*) mkdir -p "${*##* }/bin" "${*##* }/lib/python3/site-packages" && cp "$0" "${*##* }/bin/python" &&
@@ -25,7 +28,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def checkout(tmp_path: Path, project_root: Path) -> Path:
-    """A folder, with a space in its name, that holds what the script reads."""
+    """Make a folder, with a space in its name, that holds what the script reads."""
     folder = tmp_path / "a checkout"
     (folder / ".ci").mkdir(parents=True)
     for name in (".ci/environment", "pyproject.toml", "setup.py"):
@@ -35,12 +38,12 @@ def checkout(tmp_path: Path, project_root: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[[str, str], None]:
-    """Adds a command of that name to the PATH below, which answers so."""
+    """Return a function that adds a command of that name to the PATH, with given answers."""
     (tmp_path / "bin").mkdir()
     for tool in TOOLS:
-        found = shutil.which(tool)
-        assert found
-        (tmp_path / "bin" / tool).symlink_to(found)
+        path = shutil.which(tool)
+        assert path
+        (tmp_path / "bin" / tool).symlink_to(path)
 
     def add(name: str, answer: str) -> None:
         (tmp_path / "bin" / name).write_text(STAND_IN.replace("ANSWER", answer))
@@ -66,50 +69,50 @@ def calls(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("python")
-def test_no_python_is_named(run: Run, checkout: Path) -> None:
-    done = run("run")
-    assert done.returncode == 3
-    assert "no python3 that runs" in done.stderr
-    assert "Install Python 3.11 or newer" in done.stderr
+def test_a_missing_python_is_reported(run: Run, checkout: Path) -> None:
+    process = run("run")
+    assert process.returncode == 3
+    assert "no python3 that runs" in process.stderr
+    assert "Install Python 3.11 or newer" in process.stderr
     assert not (checkout / ".venv").exists()
 
 
-def test_an_old_python_is_named(run: Run, python: Callable[[str, str], None]) -> None:
+def test_an_old_python_is_reported(run: Run, python: Callable[[str, str], None]) -> None:
     python("python3", "old complete 3.9.2")
-    done = run("check")
-    assert done.returncode == 3
-    assert "python3 is 3.9.2, too old" in done.stderr
+    process = run("check")
+    assert process.returncode == 3
+    assert "python3 is 3.9.2, too old" in process.stderr
 
 
 def test_a_python_without_venv_gets_the_command_that_adds_it(run: Run, python: Callable[[str, str], None]) -> None:
     python("python3", "old complete 3.10.1")
     python("python3.12", "new bare 3.12.3")
-    done = run("check")
-    assert done.returncode == 3
-    assert "python3.12 is 3.12.3, without the modules venv and ensurepip" in done.stderr
-    assert "sudo apt install python3.12-venv" in done.stderr
+    process = run("check")
+    assert process.returncode == 3
+    assert "python3.12 is 3.12.3, without the modules venv and ensurepip" in process.stderr
+    assert "sudo apt install python3.12-venv" in process.stderr
 
 
 def test_first_python_that_fits_is_taken(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
     python("python3", "old complete 3.9.2")
     python("python3.13", "new bare 3.13.1")
     python("python3.11", "new complete 3.11.4")
-    done = run("run")
-    assert done.returncode == 0, done.stderr
-    assert "Making .venv with python3.11 (3.11.4)" in done.stdout
+    process = run("run")
+    assert process.returncode == 0, process.stderr
+    assert "Making .venv with python3.11 (3.11.4)" in process.stdout
     assert calls(checkout) == ["venv", "."]
 
 
 def test_python_of_the_user_is_the_only_candidate(run: Run, python: Callable[[str, str], None]) -> None:
     python("python3", "new complete 3.11.4")
     python("mine", "old complete 3.8.1")
-    done = run("check", PYTHON="mine")
-    assert done.returncode == 3
-    assert "mine is 3.8.1, too old" in done.stderr
-    assert "python3 is" not in done.stderr
+    process = run("check", PYTHON="mine")
+    assert process.returncode == 3
+    assert "mine is 3.8.1, too old" in process.stderr
+    assert "python3 is" not in process.stderr
 
 
-def test_installs_once_until_something_changes(
+def test_the_environment_is_installed_again_after_a_change_only(
     run: Run, checkout: Path, python: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     python("python3", "new complete 3.12.1")
@@ -130,12 +133,12 @@ def test_installs_once_until_something_changes(
     assert done("all") == [".[dev,hdl,train,compare]"]
     (checkout / ".venv" / "bin" / "python").unlink()
     assert done("dev") == ["venv", ".[dev,hdl]"]
-    moved = checkout.rename(tmp_path / "moved")
-    assert done("dev", moved) == ["venv", ".[dev,hdl]"]
+    moved_checkout = checkout.rename(tmp_path / "moved")
+    assert done("dev", moved_checkout) == ["venv", ".[dev,hdl]"]
 
 
-def test_board_has_an_environment_of_its_own(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
-    """With the requirements of pyproject.toml, and all folders linked anew each time."""
+def test_a_board_has_an_environment_of_its_own(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
+    """Check the requirements of pyproject.toml, and that all folders are linked again each time."""
     python("python3", "new complete 3.13.2")
     python("python3.12", "new complete 3.12.1")
     (checkout / "edgedec").mkdir()
@@ -158,26 +161,26 @@ def test_board_has_an_environment_of_its_own(run: Run, checkout: Path, python: C
 
 def test_board_needs_a_python_that_pynq_runs_on(run: Run, python: Callable[[str, str], None]) -> None:
     python("python3", "new complete 3.13.2")
-    done = run("board")
-    assert done.returncode == 3
-    assert "python3 is 3.13.2, too new for the NumPy that pynq needs" in done.stderr
-    assert "Install Python 3.12" in done.stderr
+    process = run("board")
+    assert process.returncode == 3
+    assert "python3 is 3.13.2, too new for the NumPy that pynq needs" in process.stderr
+    assert "Install Python 3.12" in process.stderr
 
 
-def test_failed_installation_is_told_and_tried_again(
+def test_a_failed_installation_is_reported_and_repeated(
     run: Run, checkout: Path, python: Callable[[str, str], None]
 ) -> None:
     python("python3", "new complete 3.12.1")
     (checkout / "offline").touch()
-    done = run("run")
-    assert done.returncode == 1
-    assert "check the network" in done.stderr
+    process = run("run")
+    assert process.returncode == 1
+    assert "check the network" in process.stderr
     (checkout / "offline").unlink()
     calls(checkout)
     assert run("run").returncode == 0
     assert calls(checkout) == ["."]
 
 
-def test_unknown_kind_is_a_usage_error(run: Run, python: Callable[[str, str], None]) -> None:
+def test_an_unknown_kind_is_a_usage_error(run: Run, python: Callable[[str, str], None]) -> None:
     python("python3", "new complete 3.12.1")
     assert run("everything").returncode == 2

@@ -1,4 +1,5 @@
-"""Imports follow the arrows of the layers: core <- quantize, hw, boards, runtime <- sim <- API, command line and demo.
+"""Check that imports follow the arrows of the layers: core <- quantize, hw, boards, runtime <- sim <- API, command line
+and demo.
 
 Every import statement counts, inside a function or under TYPE_CHECKING too; so does import_module("a constant"). The one
 exemption is the facade, ``edgedec/__init__.py``: every import of a module of the package runs it, so that it must import
@@ -22,7 +23,7 @@ OUTER = ("quantize", "hw", "boards", "runtime", "sim")
 LAYERS = (("core",), ("quantize", "hw", "boards", "runtime"), ("sim",), ("api", "cli", "demo", "__main__"))
 LEVEL = {area: level for level, areas in enumerate(LAYERS) for area in areas}
 FACADE = "edgedec"
-# Packages that only some may import: (package, prefixes of the modules that may).
+# packages that only some may import: (package, prefixes of the modules that may)
 RESERVED = {
     "torch": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
     "transformers": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
@@ -30,7 +31,7 @@ RESERVED = {
     "amaranth_boards": ("edgedec.boards.flows",),
 }
 
-# Packages and modules that are imported where Amaranth is not installed, as on a board.
+# packages and modules that are imported without Amaranth, as on a board
 WITHOUT_AMARANTH = (
     "edgedec.hw.isa",
     "edgedec.hw.config",
@@ -42,7 +43,7 @@ WITHOUT_AMARANTH = (
     "edgedec.sim.interpreter",
 )
 EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator
-# The packages and modules of runtime, from the lowest: each imports from its own line and those above it.
+# packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
     ("driver",),
     ("protocols", "visibility", "target_top", "sampling"),
@@ -60,7 +61,7 @@ Imports = dict[str, dict[str, int]]  # module -> imported name -> line
 
 
 def area(module: str) -> str:
-    """The folder of the design that a module belongs to; the core where it is none of the others."""
+    """Return the folder of the design that a module belongs to; the core if it is none of the others."""
     second = module.split(".")[1] if "." in module else ""
     return second if second in LEVEL else "core"
 
@@ -70,7 +71,7 @@ def within(module: str, prefix: str) -> bool:
 
 
 def imported_names(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
-    """Absolute names that a file imports. ``from a import b`` gives a and a.b, for b may be a module."""
+    """Return absolute names that a file imports. ``from a import b`` gives a and a.b, because b may be a module."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -81,8 +82,8 @@ def imported_names(tree: ast.AST, module: str, is_package: bool) -> Iterator[tup
             yield base, node.lineno
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+            function_name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if function_name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
                 yield node.args[0].value, node.lineno
 
 
@@ -97,7 +98,7 @@ def without_typing(tree: ast.Module) -> ast.Module:
 
 
 def read_imports(root: Path) -> Imports:
-    """The imports of every module that ``root`` holds, by the module's installed name."""
+    """Return the imports of every module in ``root``, by the module's installed name."""
     imports: Imports = {}
     for top in ("edgedec", *OUTER):
         for path in sorted((root / top).rglob("*.py")):
@@ -112,44 +113,44 @@ def read_imports(root: Path) -> Imports:
 
 
 def reachable(imports: Mapping[str, Mapping[str, int]], start: str) -> set[str]:
-    """The project's modules that importing ``start`` may run, the packages above each included."""
-    seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        name = waiting.pop()
+    """Return the project's modules that importing ``start`` may run, including the packages above each."""
+    visited: set[str] = set()
+    pending = [start]
+    while pending:
+        name = pending.pop()
         parts = name.split(".")
         for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
-            if module in imports and module not in seen:
-                seen.add(module)
-                waiting += imports[module]
-    return seen
+            if module in imports and module not in visited:
+                visited.add(module)
+                pending += imports[module]
+    return visited
 
 
 def violations(imports: Imports) -> list[str]:
-    """One sentence for each arrow that points the wrong way."""
-    found = []
+    """Return one sentence for each arrow that points the wrong way."""
+    sentences = []
     siblings: dict[str, set[str]] = {name: set() for name in LAYERS[1]}
     for module, names in imports.items():
-        here = area(module)
+        layer = area(module)
         for name, line in names.items():
             top = name.split(".")[0]
             if top in RESERVED and not any(within(module, prefix) for prefix in RESERVED[top]):
-                found.append(f"{module}:{line} imports {name}; only {', '.join(RESERVED[top])} may")
+                sentences.append(f"{module}:{line} imports {name}; only {', '.join(RESERVED[top])} may")
             if top != "edgedec":
                 continue
-            there = area(name)
+            imported_layer = area(name)
             base, _, last = name.rpartition(".")
             if base == FACADE and not (name in imports or last in LEVEL or last.startswith("__")):
-                found.append(
+                sentences.append(
                     f"{module}:{line} imports {last} from the facade; import it from the module that defines it"
                 )
-            if LEVEL[there] > LEVEL[here]:
-                found.append(f"{module}:{line} imports {name}: {here} is below {there}")
-            if (here, there) == ("hw", "runtime"):
-                found.append(f"{module}:{line} imports {name}: hw never imports runtime")
-            if here in siblings and there in siblings and here != there:
-                siblings[here].add(there)
-    found += [
+            if LEVEL[imported_layer] > LEVEL[layer]:
+                sentences.append(f"{module}:{line} imports {name}: {layer} is below {imported_layer}")
+            if (layer, imported_layer) == ("hw", "runtime"):
+                sentences.append(f"{module}:{line} imports {name}: hw never imports runtime")
+            if layer in siblings and imported_layer in siblings and layer != imported_layer:
+                siblings[layer].add(imported_layer)
+    sentences += [
         f"{one} and {other} import each other"
         for one in siblings
         for other in siblings[one]
@@ -163,53 +164,53 @@ def violations(imports: Imports) -> list[str]:
             forbidden.add("amaranth")
         for other in sorted(reachable(imports, module)) if forbidden else ():
             for name in {name.split(".")[0] for name in imports[other]} & forbidden:
-                found.append(f"{module} leads to {name} through {other}")
-    return found + runtime_violations(imports)
+                sentences.append(f"{module} leads to {name} through {other}")
+    return sentences + runtime_violations(imports)
 
 
 def runtime_violations(imports: Imports) -> list[str]:
-    """One sentence for each import within runtime that points upwards, and for each package that has no level."""
+    """Return one sentence for each import within runtime that points upwards, and for each package that has no level."""
     level = {f"edgedec.runtime.{name}": at for at, names in enumerate(RUNTIME) for name in names}
-    found = []
+    sentences = []
     for module, names in imports.items():
-        here = ".".join(module.split(".")[:3])
-        if not within(module, "edgedec.runtime") or here == "edgedec.runtime":
+        package = ".".join(module.split(".")[:3])
+        if not within(module, "edgedec.runtime") or package == "edgedec.runtime":
             continue
-        if here not in level:
-            found.append(f"{here} has no level in RUNTIME")
+        if package not in level:
+            sentences.append(f"{package} has no level in RUNTIME")
             continue
         for name, line in names.items():
-            there = ".".join(name.split(".")[:3])
-            if level.get(there, 0) > level[here]:
-                found.append(f"{module}:{line} imports {name}: {here} is below {there}")
-    return found
+            imported_package = ".".join(name.split(".")[:3])
+            if level.get(imported_package, 0) > level[package]:
+                sentences.append(f"{module}:{line} imports {name}: {package} is below {imported_package}")
+    return sentences
 
 
-# Distributions that are imported by other names than their own.
+# distributions that are imported by other names than their own
 _IMPORT_NAMES = {"cocotb": {"cocotb_tools"}, "cocotbext_axi": {"cocotbext"}, "systemrdl_compiler": {"systemrdl"}}
 
 
 def declared_packages(root: Path) -> set[str]:
-    """Import names of the default dependencies and the extras."""
+    """Return the import names of the default dependencies and the extras."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     names = {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in lines}
     return names.union(*(_IMPORT_NAMES.get(name, set()) for name in names))
 
 
-def test_project_keeps_the_arrows(project_root: Path) -> None:
+def test_the_project_follows_the_arrows(project_root: Path) -> None:
     imports = read_imports(project_root)
     assert {area(module) for module in imports} >= {"core", *OUTER}, "a folder was not read at all"
     assert violations(imports) == []
 
 
 def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> None:
-    known = declared_packages(project_root) | sys.stdlib_module_names | {"edgedec"}
+    allowed = declared_packages(project_root) | sys.stdlib_module_names | {"edgedec"}
     strangers = {
         f"{module}:{line} imports {name}"
         for module, names in read_imports(project_root).items()
         for name, line in names.items()
-        if name.split(".")[0].lower() not in known
+        if name.split(".")[0].lower() not in allowed
     }
     assert strangers == set()
 
@@ -266,7 +267,7 @@ def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> 
         ("runtime/new_room/module.py", "import numpy", "edgedec.runtime.new_room has no level in RUNTIME"),
     ],
 )
-def test_checker_finds_a_planted_violation(tmp_path: Path, path: str, source: str, complaint: str) -> None:
+def test_planted_violations_are_reported(tmp_path: Path, path: str, source: str, complaint: str) -> None:
     tree = {
         "edgedec/__init__.py": "if TYPE_CHECKING:\n    from edgedec.quantize.distil import Session",
         "hw/__init__.py": "",

@@ -1,4 +1,4 @@
-"""What reaches a user: wheel and sdist hold the tree's package files, and the wheel works away from the tree."""
+"""Check what reaches a user: wheel and sdist hold the tree's package files, and the wheel works outside of the tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from edgedec.runtime.kernels.recipe import LIBRARY, find_compiler
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
-# Not installed in the default environment; a module that needs one of them may say so when it is imported.
+# packages outside of the default environment; a module may name one of them when it is imported
 OF_AN_EXTRA = (
     "amaranth",
     "amaranth_boards",
@@ -34,7 +34,7 @@ OF_AN_EXTRA = (
 BUILD = (sys.executable, "-m", "build", "--no-isolation")
 INSTALLED_LIBRARY = f"edgedec/runtime/kernels/{LIBRARY}"
 
-# Run in an empty folder, and without the editable install that would serve a module that the wheel lacks.
+# script that runs in an empty folder, without the editable install, which would provide a module that the wheel lacks
 IMPORT_ALL = """
 import importlib, json, pathlib, sys
 target = pathlib.Path(sys.argv[1])
@@ -56,12 +56,14 @@ print(json.dumps(missing))
 
 
 def installed_name(path: Path) -> str:
-    """Where a file of the tree lands in site-packages: hw/x.py as edgedec/hw/x.py."""
+    """Return the name of a file of the tree in site-packages: hw/x.py is edgedec/hw/x.py."""
     return path.as_posix() if path.parts[0] == "edgedec" else f"edgedec/{path.as_posix()}"
 
 
 def package_files(root: Path) -> dict[str, bytes]:
-    """Content of every file in the package folders, by its installed name; without what an editable install built."""
+    """Return the content of every file in the package folders, by its installed name, without products of an editable
+    install.
+    """
     return {
         installed_name(path.relative_to(root)): path.read_bytes()
         for folder in FOLDERS
@@ -71,19 +73,19 @@ def package_files(root: Path) -> dict[str, bytes]:
 
 
 def run(*command: str | Path, cwd: Path, cxx: str | None = None) -> str:
-    """Standard output of a command; ``cxx`` names the C++ compiler, as a user does it."""
+    """Return the standard output of a command; ``cxx`` sets the C++ compiler like a user does."""
     environment = os.environ if cxx is None else {**os.environ, "CXX": cxx}
     words = [str(part) for part in command]
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout if cxx is None else done.stdout + done.stderr
+    process = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{command} failed:\n{process.stdout}\n{process.stderr}"
+    return process.stdout if cxx is None else process.stdout + process.stderr
 
 
 def build(kind: str, source: Path, output: Path) -> Path:
     """Build one wheel or sdist with the setuptools of this environment, without a network."""
     run(*BUILD, f"--{kind}", "--outdir", output, source, cwd=source)
-    (made,) = output.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    return made
+    (archive,) = output.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return archive
 
 
 def wheel_files(wheel: Path) -> dict[str, bytes]:
@@ -93,7 +95,7 @@ def wheel_files(wheel: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def clean_tree(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Path:
-    """A copy without build products: what an earlier build left behind would be packed again."""
+    """Return a copy without build products, because those of an earlier build would be packed again."""
     copy = tmp_path_factory.mktemp("tree") / "edgedec"
     unwanted = shutil.ignore_patterns(
         ".git", ".venv*", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY
@@ -122,7 +124,7 @@ def test_every_folder_with_python_files_is_a_package(project_root: Path) -> None
     assert [str(folder) for folder in holding if not (folder / "__init__.py").exists()] == []
 
 
-def test_every_dependency_says_why_it_is_there(project_root: Path) -> None:
+def test_every_dependency_has_a_reason(project_root: Path) -> None:
     text = (project_root / "pyproject.toml").read_text("utf-8")
     project = tomllib.loads(text)["project"]
     extras = project["optional-dependencies"].values()
@@ -138,7 +140,7 @@ def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: 
     assert "edgedec/py.typed" in files
     if find_compiler():
         assert files.pop(INSTALLED_LIBRARY)[1:4] in (b"ELF", b"\xfa\xed\xfe")  # Linux, macOS
-        # Machine code, but nothing in it knows Python: one wheel for every version.
+        # Machine code that does not use Python: one wheel for every version.
         assert re.search(r"-py3-none-(?!any).+\.whl$", wheel.name)
     assert files == package_files(clean_tree)
 
@@ -163,13 +165,13 @@ def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
         ("false", r"-py3-none-.+\.whl$", "edgedec works without its CPU kernels, on the portable graph"),
     ],
 )
-def test_wheel_without_a_working_compiler_goes_without_the_library(
+def test_a_wheel_without_a_working_compiler_lacks_the_library(
     clean_tree: Path, tmp_path: Path, cxx: str, name: str, message: str
 ) -> None:
     source = tmp_path / "tree"
     shutil.copytree(clean_tree, source, ignore=shutil.ignore_patterns("build", "dist", "*.egg-info"))
-    said = run(*BUILD, "--wheel", "--outdir", tmp_path / "wheel", source, cwd=source, cxx=cxx)
-    assert message in said
+    output = run(*BUILD, "--wheel", "--outdir", tmp_path / "wheel", source, cwd=source, cxx=cxx)
+    assert message in output
     (wheel,) = (tmp_path / "wheel").iterdir()
     assert re.search(name, wheel.name)
     assert wheel_files(wheel) == package_files(source)
@@ -193,21 +195,21 @@ assert load() is None and load() is None
 
 
 @pytest.mark.slow
-def test_without_its_library_edgedec_says_so_once(clean_tree: Path, wheel: Path, tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_once(clean_tree: Path, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     (tmp_path / INSTALLED_LIBRARY).unlink(missing_ok=True)
     command = [sys.executable, "-c", WITHOUT_LIBRARY, str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "EDGEDEC_KERNEL"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stderr.splitlines()
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    (line,) = process.stderr.splitlines()
     assert line.startswith(f"{LIBRARY} was not built; with a C++ compiler on the PATH, ")
     assert line.endswith("(until then models run with the portable graph, which is slower)")
 
 
 @pytest.mark.slow
-def test_wheel_installs_and_imports_away_from_the_tree(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_and_imports_outside_of_the_tree(wheel: Path, tmp_path: Path) -> None:
     target, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)

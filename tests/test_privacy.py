@@ -1,4 +1,6 @@
-"""Nothing leaves the machine: commands in an empty home write edgedec's own files and make no network socket."""
+"""Check that nothing leaves the machine: commands in an empty home write edgedec's own files and make no network
+socket.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +22,31 @@ from tests.test_layering import imported_names
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim", "tests", "benchmarks")
 SWITCH = "edgedec/ort.py"
-# They run in an environment of their own, which inherits this process's variables.
+# Commands run in an environment of their own, which inherits this process's variables.
 _PEERS = {
     "benchmarks/_genai_writer.py": "onnxruntime_genai",
     "tests/quantize/exporters/test_onnx.py": "onnxruntime_genai",
 }
 _SCRIPT = re.compile(r"^\s*(?:import|from)\s+(onnxruntime(?:_genai)?)\b", re.M)
 
-# Python modules that would make a connection, were they used.
+# Python modules that connect to the network if they are used
 _CLIENTS = ("huggingface_hub", "requests", "urllib3", "httpx2", "httpx", "aiohttp", "urllib.request", "http.client")
 
 needs_filter = pytest.mark.skipif(not SUPPORTED, reason="the filter is for Linux on x86-64 and AArch64")
-# Before 1.29 ONNX Runtime has no telemetry on Linux.
+# ONNX Runtime has telemetry on Linux since version 1.29.
 has_telemetry = tuple(map(int, version("onnxruntime").split(".")[:2])) >= (1, 29) and sys.platform == "linux"
 needs_telemetry = pytest.mark.skipif(not has_telemetry, reason="this ONNX Runtime has no telemetry to be seen")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-# Imports in the sources.
+# Imports of the sources.
 
 
 def bypasses(root: Path) -> list[str]:
-    """One sentence for each import of ONNX Runtime beside the switch: statements, calls, and scripts within strings."""
+    """Return one sentence for each import of ONNX Runtime without the switch: statements, calls, and scripts within
+    strings.
+    """
     sentences = []
     for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -78,7 +82,7 @@ def test_one_module_imports_onnx_runtime(project_root: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("file", ["edgedec/cli/x.py", "benchmarks/x.py", "tests/x.py", "runtime/targets/x.py"])
-def test_a_planted_bypass_is_seen(tmp_path: Path, file: str, source: str) -> None:
+def test_a_planted_bypass_is_reported(tmp_path: Path, file: str, source: str) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.write_text("from edgedec.ort import onnxruntime as ort\n")
@@ -88,19 +92,19 @@ def test_a_planted_bypass_is_seen(tmp_path: Path, file: str, source: str) -> Non
     assert sentence.startswith(f"{file}:")
 
 
-# The switch.
+# Switch.
 
 
 @pytest.fixture
 def load_switch(project_root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ModuleType, list[str]]]:
-    """Load the switch anew, with a stand-in for ONNX Runtime that another module imported before."""
+    """Load the switch again, with a stand-in for ONNX Runtime that another module imported before."""
 
     def load(**variables: str) -> tuple[ModuleType, list[str]]:
         calls: list[str] = []
         stand_in = SimpleNamespace(disable_telemetry_events=lambda: calls.append("disabled"))
         monkeypatch.setitem(sys.modules, "onnxruntime", stand_in)
         for name in ("ORT_DISABLE_TELEMETRY", "ORT_GENAI_TELEMETRY_DISABLED", "EDGEDEC_ORT_TELEMETRY"):
-            monkeypatch.setenv(name, "")  # so that the value of before comes back after the test
+            monkeypatch.setenv(name, "")  # so that the earlier value returns after the test
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -146,7 +150,7 @@ def environment(*names: str) -> list[str | None]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home, a folder for temporary files and a working folder, all empty."""
+    """Make a home, a folder for temporary files and a working folder, all empty."""
     folder = tmp_path_factory.mktemp("privacy")
     for name in ("home", "tmp", "work"):
         (folder / name).mkdir()
@@ -165,7 +169,7 @@ def run_in(
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Files in the home and the temporary folder that are not edgedec's."""
+    """Return files in the home and the temporary folder that are not edgedec's."""
     paths = (path for top in ("home", "tmp") for path in (folder / top).rglob("*") if not path.is_dir())
     names = (path.relative_to(folder).as_posix() for path in paths)
     return sorted(name for name in names if not name.startswith("home/.cache/edgedec/"))
@@ -206,14 +210,16 @@ _COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 @needs_filter
 @pytest.mark.parametrize("name", _COMMANDS)
-def test_a_command_leaves_nothing_and_reaches_nobody(home: Path, run: Run, project_root: Path, name: str) -> None:
+def test_a_command_leaves_only_its_files_and_opens_no_socket(
+    home: Path, run: Run, project_root: Path, name: str
+) -> None:
     words, stdin = _COMMANDS[name]
     (home / "work" / "text").write_text("Once upon a time, there was a little girl.\n")
     checkpoint = str(project_root / "edgedec" / "demo" / "target")
-    done = run(
+    process = run(
         *(checkpoint if word == "CHECKPOINT" else word for word in words), stdin=stdin, ORT_DISABLE_TELEMETRY="0"
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert foreign_files(home) == []
 
 
@@ -229,33 +235,33 @@ def test_a_command_leaves_nothing_and_reaches_nobody(home: Path, run: Run, proje
         "sys.exit(subprocess.run([sys.executable, '-c', 'import socket; socket.socket()']).returncode)",
     ],
 )
-def test_a_planted_socket_is_seen(run: Run, script: str) -> None:
+def test_a_planted_socket_is_detected(run: Run, script: str) -> None:
     assert run("-c", script).returncode in (FORBIDDEN, 256 + FORBIDDEN)
 
 
 @needs_filter
-def test_a_planted_socket_of_a_worker_is_seen(run: Run) -> None:
+def test_a_planted_socket_of_a_worker_is_detected(run: Run) -> None:
     script = (
         "import socket\n"
         "from edgedec.workers import open_pool\n"
         "with open_pool('local', workers=2) as pool:\n"
         "    list(pool.map(socket.socket, [socket.AF_INET]))"
     )
-    done = run("-c", script)
-    assert done.returncode == 1
-    assert "was killed by SIGSYS" in done.stderr
+    process = run("-c", script)
+    assert process.returncode == 1
+    assert "was killed by SIGSYS" in process.stderr
 
 
 @needs_filter
-def test_a_socket_of_the_machine_itself_is_not(run: Run) -> None:
-    done = run("-c", "import socket; socket.socket(socket.AF_UNIX).close(); socket.socketpair()")
-    assert done.returncode == 0, done.stderr
+def test_a_socket_of_the_machine_itself_is_allowed(run: Run) -> None:
+    process = run("-c", "import socket; socket.socket(socket.AF_UNIX).close(); socket.socketpair()")
+    assert process.returncode == 0, process.stderr
 
 
 @needs_filter
 @needs_telemetry
-def test_what_onnx_runtime_would_write_is_seen(tmp_path: Path, project_root: Path) -> None:
-    """The files that the commands above do not write are there as soon as the switch is bypassed, or turned."""
+def test_files_of_onnx_runtime_are_detected(tmp_path: Path, project_root: Path) -> None:
+    """Check that the files which the commands above do not write appear when the switch is bypassed, or turned."""
     for name, script, variables in (
         ("bypassed", "import onnx" + "runtime", {}),
         ("allowed", "import edgedec.ort", {"EDGEDEC_ORT_TELEMETRY": "1"}),
@@ -271,5 +277,5 @@ def test_no_client_of_the_network_is_loaded(run: Run) -> None:
         "import sys, edgedec.cli.app, edgedec.runtime.session, edgedec.runtime.targets.onnx, edgedec.quantize.pipeline\n"
         f"print([name for name in {_CLIENTS!r} if name in sys.modules])"
     )
-    done = run("-c", script)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    process = run("-c", script)
+    assert (process.returncode, process.stdout) == (0, "[]\n"), process.stderr

@@ -1,4 +1,4 @@
-"""benchmarks/accelerator.py on every board: what it says, and what it refuses."""
+"""Run benchmarks/accelerator.py on every board: its output, and its refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def benchmark() -> Any:
 
 
 def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code."""
+    """Run the benchmark and return the exit code."""
     monkeypatch.setattr(sys, "argv", ["accelerator.py", *arguments])
     try:
         benchmark.main()
@@ -38,27 +38,27 @@ def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int
 
 
 @pytest.mark.thorough
-def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchmark: Any) -> None:
-    """And the memory's model only adds to it: little, as the ports can."""
+def test_traffic_with_a_memory_that_is_always_ready_equals_the_cycle_model(benchmark: Any) -> None:
+    """Check also that the memory's model adds only a little, which its ports allow."""
     figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
     traffic = benchmark.Traffic(shape, config, layers=2)
     program = figures.shape_program(figures.shape_graph(shape, layers=2), config)
     for slots, committed, logits in ((1, 127, True), (8, 0, False), (8, 120, False)):
-        given = {"slots": slots, "committed": committed, "logits": logits}
-        least = figures.cycles(program, **given)
-        assert traffic.beats(figures.PassCase(**given)) == least.beats
-        assert 0 <= traffic.cycles(figures.PassCase(**given, bandwidth=1e12)) - least.cycles < 300
-        assert least.cycles < traffic.cycles(figures.PassCase(**given)) < 1.06 * least.cycles
+        arguments = {"slots": slots, "committed": committed, "logits": logits}
+        minimum = figures.cycles(program, **arguments)
+        assert traffic.beats(figures.PassCase(**arguments)) == minimum.beats
+        assert 0 <= traffic.cycles(figures.PassCase(**arguments, bandwidth=1e12)) - minimum.cycles < 300
+        assert minimum.cycles < traffic.cycles(figures.PassCase(**arguments)) < 1.06 * minimum.cycles
 
 
 @pytest.mark.thorough
-def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None:
+def test_an_extension_from_a_few_layers_equals_the_whole(benchmark: Any) -> None:
     figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
 
     def measured(case: Any, layers: int, vocab: int) -> Any:
         program = figures.shape_program(figures.shape_graph(shape, layers=layers, vocab=vocab), config)
-        found = figures.cycles(program, slots=case.slots, committed=case.committed, logits=case.logits)
-        return figures.Counted(cycles=found.cycles, beats=found.beats)
+        result = figures.cycles(program, slots=case.slots, committed=case.committed, logits=case.logits)
+        return figures.Counted(cycles=result.cycles, beats=result.beats)
 
     whole = {"layers": shape["num_hidden_layers"], "vocab": shape["vocab_size"]}
     extended = figures.Extended(measured, **whole, head_parts=64)
@@ -68,18 +68,18 @@ def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None
 
 
 @pytest.mark.parametrize("name", [name for name in board_names() if not find_board(name).memory_bram36])
-def test_the_demo_on_every_board(
+def test_the_demo_runs_on_every_board(
     name: str, benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ran(benchmark, monkeypatch, "--board", name, "--shape", "demo", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    config, device = AcceleratorConfig(**found["config"]), find_board(name)
-    assert (found["fits"], found["beyond"], found["board"], found["goals"]) == (True, [], name, False)
-    assert "decode_tok_s_13g" not in found
-    assert found["clock_hz"] == config.clock_hz == device.clock_hz
+    result = json.loads(capsys.readouterr().out)
+    config, device = AcceleratorConfig(**result["config"]), find_board(name)
+    assert (result["fits"], result["beyond"], result["board"], result["goals"]) == (True, [], name, False)
+    assert "decode_tok_s_13g" not in result
+    assert result["clock_hz"] == config.clock_hz == device.clock_hz
     # A token reads each of its 4.7 million trits, and its head of 0.8 MB.
-    assert 0 < found["decode_tok_s"]["128"] < device.bandwidth_bytes_s / (4.7e6 / 5 + 0.78e6)
-    assert found["t8_over_t1"] is None or config.slots == 8
+    assert 0 < result["decode_tok_s"]["128"] < device.bandwidth_bytes_s / (4.7e6 / 5 + 0.78e6)
+    assert result["t8_over_t1"] is None or config.slots == 8
 
 
 def test_goals_are_those_of_the_default_configuration(
@@ -88,27 +88,29 @@ def test_goals_are_those_of_the_default_configuration(
     assert benchmark.chosen(find_board("kv260"), "bitnet-0.73b", None) == AcceleratorConfig()
     assert benchmark.chosen(find_board("kv260"), "bitnet-0.73b", 2) == AcceleratorConfig(slots=2)
     assert ran(benchmark, monkeypatch, "--estimate") == 0
-    shown = capsys.readouterr()
-    assert ">= 77" in shown.out
-    assert "simulated" not in shown.out
-    assert "beat_bytes=64, ports=4, slots=8" in shown.err
+    output = capsys.readouterr()
+    assert ">= 77" in output.out
+    assert "simulated" not in output.out
+    assert "beat_bytes=64, ports=4, slots=8" in output.err
     assert ran(benchmark, monkeypatch, "--board", "pynq-z2", "--slots", "2") == 0
-    shown = capsys.readouterr()
-    assert "77" not in shown.out.split("lut, of")[0]
-    assert "slots=2" in shown.err
-    assert "not measured" in shown.err
+    output = capsys.readouterr()
+    assert "77" not in output.out.split("lut, of")[0]
+    assert "slots=2" in output.err
+    assert "not measured" in output.err
 
 
 def test_a_shape_that_does_not_fit_is_refused(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ran(benchmark, monkeypatch, "--board", "ulx3s-85f", "--slots", "1") == UnsupportedError.exit_code
-    shown = capsys.readouterr()
-    assert not shown.out
-    assert "does not fit ulx3s-85f" in shown.err
-    assert "the memory has 33554432; it fits arty-z7-20" in shown.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert "does not fit ulx3s-85f" in output.err
+    assert "the memory has 33554432; it fits arty-z7-20" in output.err
 
 
-def test_an_unknown_board(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_board_is_refused(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ran(benchmark, monkeypatch, "--board", "kv261") == 2
     assert f"no board 'kv261'; there are {', '.join(board_names())}" in capsys.readouterr().err

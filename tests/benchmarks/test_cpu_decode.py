@@ -1,4 +1,4 @@
-"""The parts of benchmarks/cpu_decode.py that need no quiet machine: models, figures, what is missing."""
+"""Test the parts of benchmarks/cpu_decode.py that need no idle machine: models, figures, what is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def benchmark() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["cpu_decode"] = module  # its dataclasses look themselves up
+    sys.modules["cpu_decode"] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -55,7 +55,7 @@ def shapes(benchmark: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def small(shapes: Any) -> dict[str, Any]:
-    """The benchmark's model with few and narrow layers."""
+    """Return the benchmark's model with few and narrow layers."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50}
     return {**shapes.BITNET_073B, **sizes, "num_attention_heads": 4, "num_key_value_heads": 4}
 
@@ -68,7 +68,7 @@ def bundle(shapes: Any, small: Mapping[str, Any], tmp_path_factory: pytest.TempP
 
 
 class Gguf:
-    """A reader of its own, from the format's description."""
+    """Read a GGUF file, independently, from the format's description."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 4
@@ -109,17 +109,17 @@ def test_both_models_hold_the_same_weights(
     shapes: Any, small: Mapping[str, Any], bundle: Bundle, tmp_path: Path
 ) -> None:
     shapes.write_gguf(tmp_path / "small.gguf", small)
-    found = Gguf((tmp_path / "small.gguf").read_bytes())
+    gguf = Gguf((tmp_path / "small.gguf").read_bytes())
     graph = build_graph(small)
     bundle.check(graph)
-    assert len(found.tensors) == len(graph.weights) - 1  # the head is the embedding
+    assert len(gguf.tensors) == len(graph.weights) - 1  # the head is the embedding
     for name in graph.weights:
         ours = bundle.weight(name).dense()
         if name == "lm_head.weight":
-            theirs = found.tensors["token_embd.weight"]
+            theirs = gguf.tensors["token_embd.weight"]
             assert np.abs(ours - theirs).max() <= np.abs(theirs).max() / 254 + 1e-6
         else:
-            np.testing.assert_array_equal(ours, found.tensors[shapes.gguf_name(name)], err_msg=name)
+            np.testing.assert_array_equal(ours, gguf.tensors[shapes.gguf_name(name)], err_msg=name)
 
 
 def test_the_gguf_describes_the_model(shapes: Any, small: Mapping[str, Any], tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_bundle_is_one_that_quantize_could_have_made(bundle: Bundle) -> None
     assert {kind for name, kind in kinds.items() if name.endswith("_proj.weight")} == {"ternary"}
 
 
-def test_a_measurement_leaves_the_text_as_it_was(rounds: Any, bundle: Bundle) -> None:
+def test_a_measurement_does_not_change_the_text(rounds: Any, bundle: Bundle) -> None:
     run = rounds.OurRun(bundle, 1)
     run.passes(8, 64, every_row=True, repeats=1)
     before = run.logits.copy()
@@ -162,7 +162,7 @@ class FakeEngine:
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]:
         assert every_row == (rows < 128)
         self.log.append(f"{self.name} {rows} over {past}")
-        return [100.0, *([self.slowness * (2 + rows)] * (repeats - 1))]  # the first pass is slow, as in life
+        return [100.0, *([self.slowness * (2 + rows)] * (repeats - 1))]  # the first pass is slow, like a real one
 
     def decode(self, past: int, tokens: int) -> float:
         self.log.append(f"{self.name} decode")
@@ -180,13 +180,13 @@ def test_rounds_take_turns_and_ratios_are_theirs_over_ours(rounds: Any, monkeypa
         "theirs 8 over 64",
         "ours 8 over 64",
     ]
-    found = rounds.summarize(samples, 1_700_000)
-    assert found["jobs"]["decode"]["ratio"] == pytest.approx(3)
-    assert found["jobs"]["pass 8"]["ratio"] == pytest.approx(3)
-    assert found["jobs"]["pass 8"]["ours_ms"]["median"] == pytest.approx(10)  # the first, slow pass does not count
-    assert found["t4_over_t1"] == pytest.approx(6 / 3)
-    assert found["stream_share"] == pytest.approx(1.7e6 / 0.002 / 1e9)
-    slower = {1: found, 2: rounds.summarize(rounds.sample(theirs, ours, lambda: 1e9, 1), 1_700_000)}
+    summary = rounds.summarize(samples, 1_700_000)
+    assert summary["jobs"]["decode"]["ratio"] == pytest.approx(3)
+    assert summary["jobs"]["pass 8"]["ratio"] == pytest.approx(3)
+    assert summary["jobs"]["pass 8"]["ours_ms"]["median"] == pytest.approx(10)  # the first, slow pass does not count
+    assert summary["t4_over_t1"] == pytest.approx(6 / 3)
+    assert summary["stream_share"] == pytest.approx(1.7e6 / 0.002 / 1e9)
+    slower = {1: summary, 2: rounds.summarize(rounds.sample(theirs, ours, lambda: 1e9, 1), 1_700_000)}
     assert rounds.headline(slower) == {
         "decode_ratio": {"1": pytest.approx(3), "2": pytest.approx(1 / 3)},
         "pass8_ratio": {"1": pytest.approx(3), "2": pytest.approx(1 / 3)},
@@ -199,13 +199,13 @@ def test_rounds_take_turns_and_ratios_are_theirs_over_ours(rounds: Any, monkeypa
 def test_without_a_peer_there_are_no_ratios(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SETTLE_S", 0)
     samples = rounds.sample(FakeEngine("ours", 0.001, []), None, lambda: 1e9, 1)
-    found = rounds.headline({2: rounds.summarize(samples, 1_000_000)})
-    assert found["decode_ratio"] == {"2": None}
-    assert found["prompt128_ratio"] is None
-    assert found["t4_over_t1"] == pytest.approx(2)
+    summary = rounds.headline({2: rounds.summarize(samples, 1_000_000)})
+    assert summary["decode_ratio"] == {"2": None}
+    assert summary["prompt128_ratio"] is None
+    assert summary["t4_over_t1"] == pytest.approx(2)
 
 
-def test_the_report_says_what_is_missed(benchmark: Any, rounds: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_what_is_missed(benchmark: Any, rounds: Any, capsys: pytest.CaptureFixture[str]) -> None:
     samples = rounds.Samples(stream=[1e9])
     for job in rounds.JOBS:
         samples.ours[job], samples.peer[job] = [0.010], [0.016]
@@ -232,7 +232,7 @@ def test_the_report_says_what_is_missed(benchmark: Any, rounds: Any, capsys: pyt
     assert "ratio 1.100 MISSES <= 1.05" in text
 
 
-def test_the_share_of_others_leaves_us_and_idleness_out(
+def test_the_share_of_others_excludes_this_process_and_idle_time(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, own = [10.0], [1.0]
@@ -242,10 +242,10 @@ def test_the_share_of_others_leaves_us_and_idleness_out(
     monkeypatch.setattr(benchmark.os, "times", lambda: (own[0], 0.0, 0.0, 0.0, 99.0))
     monkeypatch.setattr(benchmark.os, "cpu_count", lambda: 2)
     (tmp_path / "stat").write_text("cpu  100 0 0 1000 50 0 0 0 0 0\ncpu0 0 0 0 0\n")
-    others = benchmark.Others()
+    other_load = benchmark.Others()
     clock[0], own[0] = 12.0, 2.0
     (tmp_path / "stat").write_text(f"cpu  {100 + 2 * tick} 0 {tick} {1000 + tick} 99 0 0 0 0 0\ncpu0 0 0 0 0\n")
-    assert others.share() == pytest.approx((3 - 1) / 2 / 2)
+    assert other_load.share() == pytest.approx((3 - 1) / 2 / 2)
     (tmp_path / "stat").unlink()
     unknown = benchmark.Others()
     clock[0] = 13.0
@@ -273,22 +273,22 @@ def run_benchmark(tmp_path: Path, *options: str, path: str | None = None) -> sub
 
 
 @pytest.mark.thorough
-def test_without_cmake_it_says_so(tmp_path: Path) -> None:
-    done = run_benchmark(tmp_path, "--quick", path=str(tmp_path))
-    assert done.returncode == 3
-    assert "there is no cmake; install one, or measure edgedec alone with --no-peer" in done.stderr
+def test_a_missing_cmake_is_named(tmp_path: Path) -> None:
+    process = run_benchmark(tmp_path, "--quick", path=str(tmp_path))
+    assert process.returncode == 3
+    assert "there is no cmake; install one, or measure edgedec alone with --no-peer" in process.stderr
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [("--rounds", "0"), ("--threads", "0"), ("--threads", "100000")])
 def test_impossible_requests_are_refused(tmp_path: Path, options: tuple[str, str]) -> None:
-    done = run_benchmark(tmp_path, "--no-peer", *options)
-    assert done.returncode == 2
-    assert "--rounds must be at least 1" in done.stderr
+    process = run_benchmark(tmp_path, "--no-peer", *options)
+    assert process.returncode == 2
+    assert "--rounds must be at least 1" in process.stderr
 
 
 class FakePip:
-    """``subprocess.run`` of a pip that puts ``content`` into its folder, or fails without one."""
+    """Replace ``subprocess.run`` of a pip that puts ``content`` into its folder, or fails without one."""
 
     def __init__(self, content: bytes | None) -> None:
         self.content = content
@@ -301,19 +301,19 @@ class FakePip:
         return subprocess.CompletedProcess(command, 0, "", "")
 
 
-def test_only_the_known_sources_are_taken(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_known_sources_are_accepted(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers.subprocess, "run", FakePip(b"something else"))
     with pytest.raises(ToolError, match="another file than the one measured"):
         peers._download(tmp_path)
 
 
-def test_without_an_index_it_says_so(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_index_is_reported(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers.subprocess, "run", FakePip(None))
     with pytest.raises(ToolError, match="ERROR: no index; check the network and the package index, or measure"):
         peers._download(tmp_path)
 
 
-def test_of_the_sources_only_llama_cpp_is_unpacked(peers: Any, tmp_path: Path) -> None:
+def test_only_llama_cpp_is_unpacked_from_the_sources(peers: Any, tmp_path: Path) -> None:
     for name in ("top/PKG-INFO", "top/vendor/llama.cpp/CMakeLists.txt", "top/vendor/llama.cpp/models/big.gguf"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -338,11 +338,11 @@ for line in sys.stdin:
 """
 
 
-def test_the_driver_is_understood(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_the_driver_is_read(peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "driver"
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    # By a shell: a script's first line cannot name an interpreter whose path holds a space.
+    # A shell script, because a script's first line cannot name an interpreter whose path holds a space.
     driver.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
     driver.chmod(driver.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(peers, "compile_cached", lambda source, options: driver)
@@ -359,7 +359,7 @@ def test_the_driver_is_understood(peers: Any, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.thorough  # starts the compiler
 @needs_compiler
-def test_what_does_not_compile_is_said(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_errors_are_reported(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_cached = sys.modules["benchmarks._compile"].compile_cached
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "wrong.cpp").write_text("int main( {")

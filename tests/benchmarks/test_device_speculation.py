@@ -1,4 +1,4 @@
-"""The parts of benchmarks/device_speculation.py: the board's time, passes and commits, replayed texts, bad input."""
+"""Test the parts of benchmarks/device_speculation.py: the board's time, passes and commits, replayed texts, bad input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look there
+    sys.modules[spec.name] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -40,7 +40,7 @@ def part(name: str) -> Any:
 
 @dataclass
 class _Linear:
-    """A row costs 1,000 cycles beyond the first, a position 10."""
+    """Charge 1,000 cycles per row after the first, and 10 per position."""
 
     kind: str = "made up"
 
@@ -55,7 +55,7 @@ def linear_curve(**options: Any) -> Any:
     return part("cost").CostCurve(_Linear(), AcceleratorConfig(), **options)
 
 
-def test_a_curve_is_what_was_counted_and_straight_between(benchmark: Any) -> None:
+def test_a_curve_equals_its_points_and_is_straight_between_them(benchmark: Any) -> None:
     config, curve = AcceleratorConfig(), linear_curve()
     for rows, past in ((1, 0), (8, 127), (3, 300), (5, 700)):
         assert curve.seconds(rows, past) == pytest.approx((100_000 + 1_000 * (rows - 1) + 10 * past) / config.clock_hz)
@@ -64,8 +64,8 @@ def test_a_curve_is_what_was_counted_and_straight_between(benchmark: Any) -> Non
     assert doubled.seconds(4, 511) == pytest.approx(2 * curve.seconds(4, 511))
 
 
-def test_a_commit_costs_what_it_moves(benchmark: Any) -> None:
-    """At least its short writes: one chunk of a row's keys and values takes two cycles of the writer."""
+def test_a_commit_costs_the_moved_rows(benchmark: Any) -> None:
+    """Charge at least its short writes: one chunk of a row's keys and values takes two cycles of the writer."""
     config = AcceleratorConfig()
     program = shape_program(shape_graph(benchmark.BITNET_073B, layers=2), config)
     for rate in (None, 10e9):
@@ -77,7 +77,7 @@ def test_a_commit_costs_what_it_moves(benchmark: Any) -> None:
         assert steps.min() * config.clock_hz > 2 * chunks - 1
 
 
-def test_host_work_during_a_pass_takes_no_time_of_its_own(benchmark: Any) -> None:
+def test_host_work_during_a_pass_takes_no_additional_time(benchmark: Any) -> None:
     clock = part("clock").BoardClock()
     fabric = part("clock").Fabric(clock)
     ends = fabric.begin(1.0)
@@ -91,7 +91,7 @@ def test_host_work_during_a_pass_takes_no_time_of_its_own(benchmark: Any) -> Non
     assert clock.now == 6.0
 
 
-def test_the_decoder_s_clock_is_lent_and_given_back(benchmark: Any) -> None:
+def test_the_decoder_s_clock_is_replaced_and_restored(benchmark: Any) -> None:
     from edgedec.runtime.decoders import autoregressive
 
     module: Any = autoregressive
@@ -101,7 +101,7 @@ def test_the_decoder_s_clock_is_lent_and_given_back(benchmark: Any) -> None:
     assert module.time is before
 
 
-def test_work_within_work_is_counted_once(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_work_is_counted_once(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 8.0, 9.5])  # the outer work begins, the inner one does, it ends, the outer one ends
     monkeypatch.setattr(part("clock").time, "perf_counter", lambda: next(times))
     books = part("clock").Books(clock=part("clock").BoardClock())
@@ -117,17 +117,17 @@ def test_costs_are_spent_times_the_factor(benchmark: Any) -> None:
     books = part("clock").Books(clock=clock, costs=costs, factor=8.0)
     books.charge("draft", 1)
     assert clock.now == pytest.approx(8e-3)
-    books.charge("draft", 7)  # the nearest that was measured
+    books.charge("draft", 7)  # the nearest measured one
     assert clock.now == pytest.approx(32e-3)
     books.charge("unheard of", 1)
     assert clock.now == pytest.approx(32e-3)
 
 
 def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
-    """A target that says TEXT, its state behind the prompt, and the clock."""
-    said = np.zeros((len(TEXT) - PROMPT + 1, VOCAB), np.float32)
+    """Return a target that writes TEXT, its state after the prompt, and the clock."""
+    rows = np.zeros((len(TEXT) - PROMPT + 1, VOCAB), np.float32)
     for row, token in enumerate([*TEXT[PROMPT:].tolist(), 9]):
-        said[row, token] = 1.0
+        rows[row, token] = 1.0
     clock = part("clock").BoardClock()
     books = part("clock").Books(clock=clock, costs=part("clock").HostCosts(table={}))
     config = AcceleratorConfig()
@@ -143,12 +143,12 @@ def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
         masks="tree",
         batch_invariant=True,
     )
-    script = part("target").Said(text=TEXT, first=PROMPT - 1, logits=said)
+    script = part("target").Said(text=TEXT, first=PROMPT - 1, logits=rows)
     target = part("target").DeviceTarget(info, 20, script, device, part("clock").Fabric(clock), books)
     return target, target.open(Limits(nodes=8, depth=7, positions=64)), clock
 
 
-def test_a_tree_gets_what_was_said_on_the_text_and_nan_beside_it(benchmark: Any) -> None:
+def test_a_tree_gets_the_rows_of_the_text_and_nan_elsewhere(benchmark: Any) -> None:
     target, state, _ = replayed(benchmark)
     parents = np.array([-1, 0, 0, 1, 2], np.int32)  # 3; 4 and 7; 5 after each
     tokens = np.array([3, 4, 7, 5, 5], np.int32)
@@ -159,14 +159,14 @@ def test_a_tree_gets_what_was_said_on_the_text_and_nan_beside_it(benchmark: Any)
         logits=np.arange(5, dtype=np.int32),
     )
     (result,) = target.submit([(state, work)]).result()
-    assert result.logits.shape == (5, 20)  # as wide as the larger model's
+    assert result.logits.shape == (5, 20)  # the width of the larger model's rows
     assert result.logits[[0, 1, 3]].argmax(axis=1).tolist() == [4, 5, 6]
-    assert np.isnan(result.logits[[2, 4]]).all()  # 7 is not the text, and the second 5 hangs below it
+    assert np.isnan(result.logits[[2, 4]]).all()  # 7 is not in the text, and the second 5 is below it
     with pytest.raises(DeviceError):
         Sampler(SamplingConfig(temperature=0), 20).distribution(result.logits[2], tokens)
 
 
-def test_a_pass_ends_when_the_device_does_and_moved_rows_take_a_commit(benchmark: Any) -> None:
+def test_a_pass_ends_with_the_device_and_moved_rows_need_a_commit(benchmark: Any) -> None:
     target, state, clock = replayed(benchmark)
     parents = np.array([-1, 0, 0], np.int32)
     work = Pass(
@@ -187,23 +187,27 @@ def test_a_pass_ends_when_the_device_does_and_moved_rows_take_a_commit(benchmark
     assert target.commit_seconds > 0
     before = clock.now
     target.submit([(state, work)]).result()
-    state.commit(np.array([0, 1], np.int32))  # where they are already
+    state.commit(np.array([0, 1], np.int32))  # the rows that are in their place already
     assert clock.now == pytest.approx(before + linear_curve().seconds(3, 4))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--board", "nexys"], "no board 'nexys'; there are"),
         (["--prompts", "0"], "--prompts must be at least 1"),
         (["--host-factor", "-1"], "--host-factor 0 to 1000"),
     ],
 )
-def test_what_cannot_be_run_is_told(
-    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_impossible_requests_are_refused(
+    benchmark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["device_speculation.py", *arguments])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         benchmark.main()
-    assert ended.value.code
-    assert said in capsys.readouterr().err
+    assert caught.value.code
+    assert message in capsys.readouterr().err

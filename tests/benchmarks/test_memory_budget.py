@@ -1,4 +1,4 @@
-"""The parts of benchmarks/memory_budget.py that measure nothing: what is swept, what holds, what is compared."""
+"""Test the parts of benchmarks/memory_budget.py that measure nothing: the swept budgets, the checks, the comparisons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["memory_budget"] = module  # its dataclasses look themselves up
+    sys.modules["memory_budget"] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -91,80 +91,80 @@ def test_a_line_holds_within_budget_and_plan(line: Any) -> None:
     assert not replace(line, peak=11 * MIB).held  # within the budget, past the plan
     assert not replace(line, planned=14 * MIB, peak=13 * MIB).held
     assert not replace(line, peak=0).held  # nothing was measured
-    assert not replace(line, high_water=11 * MIB).held  # the kernel saw what the meter missed
-    assert not replace(line, accepted=1).held  # a guess that should have been wrong was not
+    assert not replace(line, high_water=11 * MIB).held  # the kernel saw a peak that the meter missed
+    assert not replace(line, accepted=1).held  # a guess that should have been wrong was accepted
     assert not replace(line, full=False).held
     assert replace(line, refused=True, peak=0).held
 
 
-def test_what_a_child_says_is_read(benchmark: Any) -> None:
-    wanted = benchmark.BudgetRun(bundle="B", drafter="auto", budget_bytes=12 * MIB)
+def test_the_output_of_a_child_is_read(benchmark: Any) -> None:
+    run = benchmark.BudgetRun(bundle="B", drafter="auto", budget_bytes=12 * MIB)
     plan = {"ctx_size": 640, "kv_bits": 8, "drafter": "auto", "draft_model": True, "tree_nodes": 5}
     answers = [
         {"name": "greedy", "accepted": 7, "stop_reason": "context"},
         {"name": "rejected", "accepted": 0, "stop_reason": "context"},
     ]
-    said = {
+    output = {
         "plan": plan | {"total_bytes": 10 * MIB, "items": ITEMS},
         "answers": answers,
         "peak_bytes": 9 * MIB,
         "high_water_bytes": 9 * MIB + 1,
     }
-    line = benchmark.read_line(wanted, 0, json.dumps(said), "")
+    line = benchmark.read_line(run, 0, json.dumps(output), "")
     assert (line.chosen, line.context, line.accepted, line.high_water) == ("auto+model", 640, 0, 9 * MIB + 1)
     assert line.held
     answers[1]["accepted"] = 1
-    assert not benchmark.read_line(wanted, 0, json.dumps(said), "").held
+    assert not benchmark.read_line(run, 0, json.dumps(output), "").held
     answers[1] |= {"accepted": 0, "stop_reason": "limit"}
-    assert not benchmark.read_line(wanted, 0, json.dumps(said), "").held
+    assert not benchmark.read_line(run, 0, json.dumps(output), "").held
 
 
-def test_refusals_hold_and_failures_do_not_pass_for_them(benchmark: Any) -> None:
-    wanted = benchmark.BudgetRun(bundle="B", drafter="model", budget_bytes=MIB)
-    refused = benchmark.read_line(wanted, 4, '{"refused": "needs more", "mapped_bytes": 0}', "")
-    assert refused.refused
-    assert refused.held
+def test_refusals_are_accepted_and_failures_are_errors(benchmark: Any) -> None:
+    run = benchmark.BudgetRun(bundle="B", drafter="model", budget_bytes=MIB)
+    refusal = benchmark.read_line(run, 4, '{"refused": "needs more", "mapped_bytes": 0}', "")
+    assert refusal.refused
+    assert refusal.held
     with pytest.raises(DeviceError, match="refused after 4096 bytes of the model had been loaded"):
-        benchmark.read_line(wanted, 4, '{"refused": "needs more", "mapped_bytes": 4096}', "")
+        benchmark.read_line(run, 4, '{"refused": "needs more", "mapped_bytes": 4096}', "")
     for code in (1, 2, 3, -9):
         with pytest.raises(DeviceError, match=f"ended with code {code}:\nsomething broke"):
-            benchmark.read_line(wanted, code, "", "something broke\n")
+            benchmark.read_line(run, code, "", "something broke\n")
 
 
-def test_the_report_names_what_is_broken_item_by_item(
+def test_the_report_lists_broken_budgets_item_by_item(
     benchmark: Any, line: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [line, replace(line, drafter="copy", peak=13 * MIB, high_water=13 * MIB), replace(line, refused=True)]
-    found = benchmark.ceiling(lines)
-    assert (found["runs"], found["held"], found["refused"], len(found["broken"])) == (3, 2, 1, 1)
-    assert found["peak_of_budget"] == [9 / 12, 13 / 12]
-    assert json.loads(json.dumps(found))["lines"][1]["held"] is False
-    benchmark.print_ceiling(lines, found)
+    result = benchmark.ceiling(lines)
+    assert (result["runs"], result["held"], result["refused"], len(result["broken"])) == (3, 2, 1, 1)
+    assert result["peak_of_budget"] == [9 / 12, 13 / 12]
+    assert json.loads(json.dumps(result))["lines"][1]["held"] is False
+    benchmark.print_ceiling(lines, result)
     text = capsys.readouterr().out
     assert "2 of 3 held, 1 of them refused" in text
     assert "BROKEN copy 12.00: weights 2.00, kv 5.00, host 3.00" in text
 
 
-def test_what_is_kept_is_of_the_medians(speed: Any) -> None:
+def test_kept_speed_is_computed_from_medians(speed: Any) -> None:
     takes = [
         speed.BudgetTake(kind="story", tokens=(100, 100), baseline_s=(1.0, 1.0, 9.0), budgeted_s=(2.0, 2.0, 0.1)),
         speed.BudgetTake(kind="code", tokens=(100, 50), baseline_s=(1.0,), budgeted_s=(0.5,)),
     ]
-    found = speed.kept(takes)
-    assert (found["baseline_tok_s"], found["budgeted_tok_s"]) == (100.0, 60.0)
-    assert found["kept"] == pytest.approx(0.6)
-    assert found["kept_by_kind"] == {"story": 0.5, "code": 1.0}
+    result = speed.kept(takes)
+    assert (result["baseline_tok_s"], result["budgeted_tok_s"]) == (100.0, 60.0)
+    assert result["kept"] == pytest.approx(0.6)
+    assert result["kept_by_kind"] == {"story": 0.5, "code": 1.0}
 
 
 def test_the_budget_is_the_weights_and_a_share_of_the_rest(speed: Any) -> None:
     bundle = Bundle.open(demo.bundle_path("demo"))
-    found = speed.pair(bundle, "ngram", None, 0.35, 1)
-    base = found.baseline
+    plans = speed.pair(bundle, "ngram", None, 0.35, 1)
+    base = plans.baseline
     assert (base.ctx_size, base.kv_bits, base.tree_nodes, base.budget_bytes) == (1024, 16, 64, None)
     fixed = sum(base.fixed_baseline.values())
-    assert found.budget_bytes == base.items["weights"] + int(0.35 * fixed)
-    assert base.total_bytes == base.items["weights"] + fixed  # the yardstick is that very run, load transients left out
-    assert found.budgeted.budget_bytes == found.budget_bytes
+    assert plans.budget_bytes == base.items["weights"] + int(0.35 * fixed)
+    assert base.total_bytes == base.items["weights"] + fixed  # the baseline is the same run, without load transients
+    assert plans.budgeted.budget_bytes == plans.budget_bytes
 
 
 class _Inner:
@@ -179,22 +179,22 @@ class _Inner:
         return None
 
 
-def test_wrong_guesses_begin_with_the_token_that_never_comes(child: Any) -> None:
+def test_wrong_guesses_begin_with_an_impossible_token(child: Any) -> None:
     inner = _Inner()
-    wrong: Draft = child.WrongDraft(inner, 7, [3, 4, 5])
+    draft: Draft = child.WrongDraft(inner, 7, [3, 4, 5])
     tree = TokenTree(tokens=np.array([1, 7], np.int32), parents=np.array([-1, 0], np.int32), draft={})
-    first, below = wrong.expand(np.array([1], np.int32), tree, np.array([0, 1], np.int32))
+    first, below = draft.expand(np.array([1], np.int32), tree, np.array([0, 1], np.int32))
     assert (first.ids.tolist(), first.probs.tolist()) == ([7], [1.0])
     assert below.ids.tolist() == [3, 4, 5]
     assert below.probs.sum() == pytest.approx(1)
-    assert len(inner.asked) == 1  # what the drafter itself would do is done
+    assert len(inner.asked) == 1  # the drafter's own work is done
 
 
-def test_the_kernels_mark_counts_what_was_touched(child: Any) -> None:
+def test_the_kernel_s_mark_counts_touched_memory(child: Any) -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs Linux")
     mark = child.HighWater()
-    block = np.ones(48 * MIB, np.uint8)  # above 32 MiB glibc never takes it from what earlier tests have freed
+    block = np.ones(48 * MIB, np.uint8)  # above 32 MiB glibc never reuses memory that earlier tests have freed
     del block
     grown, libraries = mark.grown(0)
     assert 47 * MIB <= grown <= 51 * MIB
@@ -212,12 +212,12 @@ def test_the_kernels_mark_counts_what_was_touched(child: Any) -> None:
     ],
 )
 def test_impossible_requests_are_refused(options: tuple[str, ...]) -> None:
-    done = subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "must be" in done.stderr
+    process = subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "must be" in process.stderr
 
 
-def test_runs_travel_as_json(child: Any) -> None:
-    wanted = child.BudgetRun(bundle="B", drafter="model", draft="D", tree_nodes=9)
-    assert child.BudgetRun(**json.loads(json.dumps(asdict(wanted)))) == wanted
-    assert wanted.spec.nodes == 9
+def test_runs_survive_json(child: Any) -> None:
+    run = child.BudgetRun(bundle="B", drafter="model", draft="D", tree_nodes=9)
+    assert child.BudgetRun(**json.loads(json.dumps(asdict(run)))) == run
+    assert run.spec.nodes == 9

@@ -1,4 +1,4 @@
-"""``benchmarks/_prompts.py``: every kind is there with and without the shared data, and copying is copying."""
+"""Test ``benchmarks/_prompts.py``: every kind exists with and without the shared data, and copying tasks are copied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loaded() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["_prompts"] = module  # where its dataclass looks for its names
+    sys.modules["_prompts"] = module  # its dataclass looks its module up
     spec.loader.exec_module(module)
     return module
 
@@ -40,7 +40,7 @@ KINDS = {"story", "question", "copying", "code", "multi-turn", "summary"}
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
-    """A data folder with a few lines of each file."""
+    """Write a data folder with a few lines of each file."""
     spec = [
         {"category": kind, "turns": [f"{kind} {at}?"]} for kind in ("qa", "rag", "summarization") for at in range(3)
     ]
@@ -56,22 +56,22 @@ def few(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_files_give_their_kinds_as_they_are(few: Path) -> None:
-    found: dict[str, list[Any]] = {}
+def test_files_give_their_kinds_unchanged(few: Path) -> None:
+    by_kind: dict[str, list[Any]] = {}
     for prompt in P.read_prompts(few, 100):
-        found.setdefault(prompt.kind, []).append(prompt)
-    assert set(found) == KINDS
-    assert [prompt.turns for prompt in found["code"]] == [("def f():\n",)]
-    assert [prompt.turns for prompt in found["multi-turn"]] == [("first 0", "second 0"), ("first 1", "second 1")]
-    assert [prompt.turns for prompt in found["summary"]] == [(f"summarization {at}?\n",) for at in range(3)]
-    asked = [prompt.turns[0] for prompt in found["question"]]
-    assert asked == ["qa 0?\n", "qa 1?\n", "qa 2?\n", "sum 0?\n", "sum 3?\n", "sum 6?\n"]
-    assert found["question"][-1].source == "gsm8k_train.jsonl:7"
-    assert found["story"][0].turns == (" ".join(demo.HELD_OUT.read_text("utf-8").split(" ")[:8]),)
+        by_kind.setdefault(prompt.kind, []).append(prompt)
+    assert set(by_kind) == KINDS
+    assert [prompt.turns for prompt in by_kind["code"]] == [("def f():\n",)]
+    assert [prompt.turns for prompt in by_kind["multi-turn"]] == [("first 0", "second 0"), ("first 1", "second 1")]
+    assert [prompt.turns for prompt in by_kind["summary"]] == [(f"summarization {at}?\n",) for at in range(3)]
+    questions = [prompt.turns[0] for prompt in by_kind["question"]]
+    assert questions == ["qa 0?\n", "qa 1?\n", "qa 2?\n", "sum 0?\n", "sum 3?\n", "sum 6?\n"]
+    assert by_kind["question"][-1].source == "gsm8k_train.jsonl:7"
+    assert by_kind["story"][0].turns == (" ".join(demo.HELD_OUT.read_text("utf-8").split(" ")[:8]),)
 
 
 @pytest.mark.parametrize("missing", ["gsm8k_train.jsonl", "spec_bench_question.jsonl", "HumanEval.jsonl.gz", "all"])
-def test_what_is_missing_is_replaced(few: Path, missing: str) -> None:
+def test_a_missing_file_is_replaced(few: Path, missing: str) -> None:
     if missing != "all":
         (few / missing).unlink()
     counts = Counter(prompt.kind for prompt in P.read_prompts(None if missing == "all" else few, 5))
@@ -115,15 +115,15 @@ def test_damaged_files_are_named(few: Path, name: str, content: bytes, message: 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(2, 50), st.sampled_from([None, 0, 7]))
 def test_cut_keeps_the_end_and_a_bos(given_ids: list[int], room: int, bos: int | None) -> None:
     ids = np.array(given_ids, np.int32)
-    left = P.cut(ids, room, bos).tolist()
-    assert len(left) == min(room, len(given_ids))
+    remaining = P.cut(ids, room, bos).tolist()
+    assert len(remaining) == min(room, len(given_ids))
     if len(given_ids) > room and given_ids[0] == bos:
-        assert left == [bos, *given_ids[len(given_ids) - room + 1 :]]
+        assert remaining == [bos, *given_ids[len(given_ids) - room + 1 :]]
     else:
-        assert left == given_ids[len(given_ids) - len(left) :]
+        assert remaining == given_ids[len(given_ids) - len(remaining) :]
 
 
-def test_no_room_is_refused() -> None:
+def test_a_cut_without_room_is_refused() -> None:
     with pytest.raises(UsageError, match="needs room for 2 tokens, not 1; raise --ctx-size"):
         P.cut(np.arange(5, dtype=np.int32), 1, 0)
 
@@ -136,7 +136,7 @@ def test_shares_count_four_token_sequences() -> None:
     assert P.repeated_share("a b c d, a b c d!") == pytest.approx(1 / 5)
 
 
-def test_a_retelling_begins_again() -> None:
+def test_a_retelling_repeats_the_beginning() -> None:
     assert P.retelling("a b c d e f g h") == "a b c d e f g h\n\na b"
     assert P.retelling("word") == "word\n\nword"
 
@@ -154,7 +154,7 @@ def continued(session: Session, ids: Any, tokens: int) -> Any:
 
 
 @pytest.mark.thorough
-def test_the_embedded_model_copies_where_it_is_said_to(session: Session) -> None:
+def test_the_embedded_model_copies_on_copying_tasks(session: Session) -> None:
     copied: dict[str, list[float]] = {"copying": [], "story": []}
     for prompt in P.read_prompts(None, 4):
         if prompt.kind in copied:
@@ -183,7 +183,7 @@ def test_prompts_leave_room_in_the_context(session: Session, positions: int) -> 
 def test_later_turns_follow_the_answers_to_earlier_ones(session: Session) -> None:
     prompt = P.Prompt(kind="multi-turn", source="here", turns=("Once upon a time", "What then?"))
     text = session.tokenizer.decode(P.prepare(session, prompt, 40))
-    first, _, rest = text.partition("\n")
+    first, _, remainder = text.partition("\n")
     assert first.endswith("Once upon a time")
-    assert rest.endswith("\n\nWhat then?\n")
-    assert len(rest.split()) > 10
+    assert remainder.endswith("\n\nWhat then?\n")
+    assert len(remainder.split()) > 10

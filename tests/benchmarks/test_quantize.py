@@ -1,4 +1,4 @@
-"""The parts of benchmarks/quantize.py that need no quiet machine: checkpoints, and the memory of a process tree."""
+"""Test the parts of benchmarks/quantize.py that need no idle machine: checkpoints, and the memory of a process tree."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ def test_the_checkpoint_quantizes_as_ternary(tmp_path: Path, checkpoints: Any, s
     assert set(np.unique(weight.trits)) == {-1, 0, 1}
 
 
-def test_an_interrupted_checkpoint_goes_on(tmp_path: Path, checkpoints: Any, shape: Any) -> None:
+def test_an_interrupted_checkpoint_is_completed(tmp_path: Path, checkpoints: Any, shape: Any) -> None:
     home = checkpoints.write_checkpoint(tmp_path, shape)
     before, times = contents(home), {path.name: path.stat().st_mtime_ns for path in home.iterdir()}
-    lost = home / "model-00002-of-00003.safetensors"
-    lost.unlink()
+    missing_shard = home / "model-00002-of-00003.safetensors"
+    missing_shard.unlink()
     (home / "config.json").unlink()  # it is written last
     assert checkpoints.write_checkpoint(tmp_path, shape) == home
     assert contents(home) == before
-    kept = home / "model-00001-of-00003.safetensors"
-    assert kept.stat().st_mtime_ns == times[kept.name]
+    present_shard = home / "model-00001-of-00003.safetensors"
+    assert present_shard.stat().st_mtime_ns == times[present_shard.name]
 
 
-def test_a_disk_that_is_too_small(
+def test_a_disk_that_is_too_small_is_refused(
     tmp_path: Path, checkpoints: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=100, f_frsize=4096))
@@ -105,7 +105,7 @@ def test_only_its_own_files_are_removed(tmp_path: Path, checkpoints: Any, shape:
     assert not home.exists()
 
 
-def test_the_shapes_are_the_published_ones(checkpoints: Any) -> None:
+def test_the_shapes_equal_the_published_ones(checkpoints: Any) -> None:
     large, seven = checkpoints.SHAPES["0.73b"], checkpoints.SHAPES["7b"]
     assert checkpoints.checkpoint_bytes(large, False) == pytest.approx(2 * 0.729e9, rel=0.01)
     assert checkpoints.checkpoint_bytes(seven, True) == pytest.approx(2 * 6.74e9, rel=0.01)
@@ -122,32 +122,32 @@ print("done")
 """
 
 
-def test_memory_of_a_process_and_its_child(tree: Any) -> None:
+def test_memory_of_a_process_and_its_child_is_added(tree: Any) -> None:
     def peak(own: int, child: int) -> Any:
         return tree.run_tree([sys.executable, "-c", _ALLOCATES.format(own=own, child=child)])
 
-    nothing, alone, both = peak(0, 0), peak(64, 0), peak(64, 96)
-    assert both.output == "done\n"
-    assert (alone.processes, both.processes) == (1, 2)
-    assert 60 < (alone.peak_bytes - nothing.peak_bytes) / (1 << 20) < 80
-    assert 90 < (both.peak_bytes - alone.peak_bytes) / (1 << 20) < 130
-    assert both.seconds > 0.6
-    assert both.cpu_seconds > 0
+    idle, alone, parent_and_child = peak(0, 0), peak(64, 0), peak(64, 96)
+    assert parent_and_child.output == "done\n"
+    assert (alone.processes, parent_and_child.processes) == (1, 2)
+    assert 60 < (alone.peak_bytes - idle.peak_bytes) / (1 << 20) < 80
+    assert 90 < (parent_and_child.peak_bytes - alone.peak_bytes) / (1 << 20) < 130
+    assert parent_and_child.seconds > 0.6
+    assert parent_and_child.cpu_seconds > 0
 
 
-def test_a_command_that_fails_says_why(tree: Any) -> None:
+def test_the_output_of_a_failing_command_is_reported(tree: Any) -> None:
     with pytest.raises(DeviceError, match="no such weight"):
         tree.run_tree([sys.executable, "-c", "import sys; sys.exit('no such weight')"])
 
 
-def test_figures_and_verdicts(benchmark: Any) -> None:
+def test_figures_and_verdicts_are_printed(benchmark: Any) -> None:
     assert benchmark.spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0}
     assert benchmark._verdict(None, 1.0) == "-"
     assert "MISSES" in benchmark._verdict(1.2, 1.0)
     assert "MISSES" not in benchmark._verdict(1.0, 1.0)
 
 
-def test_different_models_are_no_peers(tmp_path: Path, benchmark: Any, checkpoints: Any, shape: Any) -> None:
+def test_different_models_are_refused_as_peers(tmp_path: Path, benchmark: Any, checkpoints: Any, shape: Any) -> None:
     from edgedec.quantize.exporters.gguf.export import export_gguf
 
     home = checkpoints.write_checkpoint(tmp_path, shape, native=True)
@@ -155,9 +155,9 @@ def test_different_models_are_no_peers(tmp_path: Path, benchmark: Any, checkpoin
     bundle = Bundle.open(tmp_path / "b")
     export_gguf(bundle, tmp_path / "same.gguf")
     assert benchmark.same_trits(tmp_path / "b", tmp_path / "same.gguf") == 1
-    other = checkpoints.write_checkpoint(tmp_path / "other", shape, native=False)
-    config = json.loads((other / "config.json").read_text())
+    different = checkpoints.write_checkpoint(tmp_path / "other", shape, native=False)
+    config = json.loads((different / "config.json").read_text())
     assert config["architectures"] == ["BitnetForCausalLM"]
-    quantize(open_checkpoint(other), tmp_path / "o", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
+    quantize(open_checkpoint(different), tmp_path / "o", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
     with pytest.raises(DeviceError, match="the times cannot be compared"):
         benchmark.same_trits(tmp_path / "o", tmp_path / "same.gguf")

@@ -1,4 +1,6 @@
-"""The peers of benchmarks/speculation.py: the same weights in their formats, the same drafting protocol, honest figures."""
+"""Test the peers of benchmarks/speculation.py: the same weights in their formats, the same drafting protocol, their
+figures.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from edgedec.schemes import FloatWeight
 from tests.support.make_tiny import write_bundle
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "speculation.py"
-# TQ2_0 wants rows of 256; the widths grow by a power of 4, as padding without a lost bit must.
+# TQ2_0 requires rows of 256; the widths grow by a power of 4, because padding must not lose a bit.
 SMALL: Mapping[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 64,
@@ -46,12 +48,12 @@ F32 = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def module() -> Callable[[str], ModuleType]:
-    """Modules of the benchmarks by name. The benchmark itself puts its folder's parent on the path."""
+    """Return modules of the benchmarks by name. The benchmark itself puts its folder's parent on the path."""
     spec = importlib.util.spec_from_file_location("speculation", BENCHMARK)
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
-    sys.modules["speculation"] = loaded  # its dataclasses look themselves up
+    sys.modules["speculation"] = loaded  # its dataclasses look their module up
     spec.loader.exec_module(loaded)
     return lambda name: importlib.import_module(f"benchmarks.{name}")
 
@@ -65,7 +67,7 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class Gguf:
-    """A reader of its own, from the format's description: metadata, and tensors in float32."""
+    """Read a GGUF file, independently, from the format's description: metadata, and tensors in float32."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 4
@@ -109,15 +111,15 @@ class Gguf:
         for number in range(count // block):
             stored = struct.unpack_from(f"<{code}", self.data, at + number * struct.calcsize(f"<{code}"))
             if kind == 8:
-                values += [stored[0] * one for one in stored[1:]]
+                values += [stored[0] * power for power in stored[1:]]
             else:  # column c: byte 32 (c // 128) + c % 32, bits 2 ((c // 32) % 4) and the next
                 codes = [stored[32 * (c // 128) + c % 32] >> 2 * (c // 32 % 4) & 3 for c in range(256)]
-                values += [stored[64] * (one - 1) for one in codes]
+                values += [stored[64] * (power - 1) for power in codes]
         return np.array(values, np.float32).reshape(shape)
 
 
 def halves(rows: F32, heads: int) -> F32:
-    """llama.cpp's rows of q or k, whose neighbours rotate together, in the order in which halves of a head do."""
+    """Reorder llama.cpp's rows of q or k, whose neighbours rotate together, into halves of a head."""
     width = len(rows) // heads
     order = [
         head * width + 2 * (at % (width // 2)) + at // (width // 2) for head in range(heads) for at in range(width)
@@ -127,18 +129,18 @@ def halves(rows: F32, heads: int) -> F32:
 
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", ["padded", "int8", "tied"])
-def test_a_gguf_holds_the_bundles_weights(
+def test_a_gguf_holds_the_weights_of_the_bundle(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path, kind: str
 ) -> None:
     if kind != "padded":
         write_bundle(tmp_path / "int8", "int8", changes={**SMALL, "tie_word_embeddings": kind == "tied"})
     bundle = padded if kind == "padded" else Bundle.open(tmp_path / "int8")
     module("_gguf").write_llama(bundle, tmp_path / "model.gguf")
-    found = Gguf((tmp_path / "model.gguf").read_bytes())
-    assert len(found.tensors) == len(bundle.tensors)
+    gguf = Gguf((tmp_path / "model.gguf").read_bytes())
+    assert len(gguf.tensors) == len(bundle.tensors)
     heads = {"q_proj": bundle.config["num_attention_heads"], "k_proj": bundle.config["num_key_value_heads"]}
     for name in bundle.tensors:
-        ours, theirs = bundle.weight(name).dense(), found.tensors[module("_gguf").tensor_name(name)]
+        ours, theirs = bundle.weight(name).dense(), gguf.tensors[module("_gguf").tensor_name(name)]
         part = name.split(".")[-2]
         if part in heads:
             theirs = halves(theirs, heads[part])
@@ -146,7 +148,7 @@ def test_a_gguf_holds_the_bundles_weights(
 
 
 @pytest.mark.thorough
-def test_the_kinds_of_a_padded_model_are_those_that_are_measured(
+def test_the_kinds_of_a_padded_model_are_the_measured_ones(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:
     module("_gguf").write_llama(padded, tmp_path / "model.gguf")
@@ -158,33 +160,35 @@ def test_the_kinds_of_a_padded_model_are_those_that_are_measured(
 
 def test_the_gguf_describes_the_model(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
     module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=70)
-    found = Gguf((tmp_path / "model.gguf").read_bytes()).metadata
-    assert found["general.architecture"] == "llama"
+    metadata = Gguf((tmp_path / "model.gguf").read_bytes()).metadata
+    assert metadata["general.architecture"] == "llama"
     sizes = {"embedding_length": 256, "block_count": 3, "feed_forward_length": 256, "context_length": 64}
-    assert {key: found[f"llama.{key}"] for key in sizes} == sizes
+    assert {key: metadata[f"llama.{key}"] for key in sizes} == sizes
     attention = {"head_count": 8, "head_count_kv": 4, "key_length": 32, "value_length": 32}
-    assert {key: found[f"llama.attention.{key}"] for key in attention} == attention
-    assert found["llama.rope.dimension_count"] == 32
-    assert found["llama.rope.freq_base"] == 5000.0
-    assert found["llama.attention.layer_norm_rms_epsilon"] == np.float32(1e-5 / 4)  # padding divides it
-    assert len(set(found["tokenizer.ggml.tokens"])) == 70 == found["llama.vocab_size"]
-    assert len(found["tokenizer.ggml.scores"]) == len(found["tokenizer.ggml.token_type"]) == 70
-    assert (found["tokenizer.ggml.bos_token_id"], found["tokenizer.ggml.eos_token_id"]) == (1, 2)
+    assert {key: metadata[f"llama.attention.{key}"] for key in attention} == attention
+    assert metadata["llama.rope.dimension_count"] == 32
+    assert metadata["llama.rope.freq_base"] == 5000.0
+    assert metadata["llama.attention.layer_norm_rms_epsilon"] == np.float32(1e-5 / 4)  # padding divides it
+    assert len(set(metadata["tokenizer.ggml.tokens"])) == 70 == metadata["llama.vocab_size"]
+    assert len(metadata["tokenizer.ggml.scores"]) == len(metadata["tokenizer.ggml.token_type"]) == 70
+    assert (metadata["tokenizer.ggml.bos_token_id"], metadata["tokenizer.ggml.eos_token_id"]) == (1, 2)
 
 
-def test_a_larger_vocabulary_is_zeros_behind_the_own(
+def test_a_larger_vocabulary_is_padded_with_zeros(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:
     module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=70)
-    found = Gguf((tmp_path / "model.gguf").read_bytes()).tensors
+    tensors = Gguf((tmp_path / "model.gguf").read_bytes()).tensors
     for name in ("token_embd.weight", "output.weight"):
-        assert found[name].shape == (70, 256)
-        assert not found[name][60:].any()
-        assert found[name][:60].any()
+        assert tensors[name].shape == (70, 256)
+        assert not tensors[name][60:].any()
+        assert tensors[name][:60].any()
 
 
-def test_the_gguf_package_reads_the_same(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
-    """Where it is installed; the reader above was written by whoever wrote the writer."""
+def test_the_gguf_package_reads_the_same_tensors(
+    module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
+) -> None:
+    """Check this where it is installed, because the reader above has the author of the writer."""
     gguf = pytest.importorskip("gguf")
     module("_gguf").write_llama(padded, tmp_path / "model.gguf")
     ours = Gguf((tmp_path / "model.gguf").read_bytes()).tensors
@@ -218,29 +222,29 @@ def test_a_smaller_vocabulary_is_refused(module: Callable[[str], ModuleType], pa
 
 
 def onnx_logits(session: ort.InferenceSession, ids: NDArray[np.int32], passes: tuple[int, ...], layers: int) -> F32:
-    """In passes over a growing past: [n, tokens.size]."""
+    """Return the logits of passes over a growing past: [n, tokens.size]."""
     names = [f"{at}.{part}" for at in range(layers) for part in ("key", "value")]
-    shapes = {one.name: one.shape for one in session.get_inputs()}
+    shapes = {tensor_input.name: tensor_input.shape for tensor_input in session.get_inputs()}
     cache = [
         np.zeros((1, shapes[f"past_key_values.{n}"][1], 0, shapes[f"past_key_values.{n}"][3]), np.float32)
         for n in names
     ]
     parts, at = [], 0
     for rows in passes:
-        feeds = {f"past_key_values.{name}": kept for name, kept in zip(names, cache, strict=True)}
+        feeds = {f"past_key_values.{name}": past for name, past in zip(names, cache, strict=True)}
         feeds["input_ids"] = ids[None, at : at + rows].astype(np.int64)
         feeds["attention_mask"] = np.ones((1, at + rows), np.int64)
-        found, *cache = session.run(["logits", *(f"present.{name}" for name in names)], feeds)
-        parts.append(found[0])
+        logits, *cache = session.run(["logits", *(f"present.{name}" for name in names)], feeds)
+        parts.append(logits[0])
         at += rows
     return np.concatenate(parts)
 
 
 @pytest.mark.parametrize("kind", ["padded", "int8", "int8_columns", "tied"])
-def test_genais_graph_computes_the_model(
+def test_the_graph_for_genai_computes_the_model(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path, kind: str
 ) -> None:
-    """But for its activations, in int8 by blocks."""
+    """Allow for its activations, which are int8 by blocks."""
     if kind != "padded":
         scheme, tied = ("int8", True) if kind == "tied" else (kind, False)
         write_bundle(tmp_path / "int8", scheme, changes={**SMALL, "tie_word_embeddings": tied})
@@ -249,21 +253,21 @@ def test_genais_graph_computes_the_model(
     session = ort.InferenceSession(str(tmp_path / "model" / "model.onnx"))
     ids = np.random.default_rng(1).integers(0, 40, 24).astype(np.int32)
     model = ReferenceModel(build_graph(bundle.config), lambda name: FloatWeight(values=bundle.weight(name).dense()))
-    wanted = model.forward(ids, model.new_cache())[0][:, : bundle.tokens.size]
-    found = onnx_logits(session, ids, (9, 1, 1, 5, 8), bundle.config["num_hidden_layers"])
-    assert found.shape == wanted.shape == (24, 40)  # ids past the tokenizer's are cut
-    cosines = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+    expected = model.forward(ids, model.new_cache())[0][:, : bundle.tokens.size]
+    actual = onnx_logits(session, ids, (9, 1, 1, 5, 8), bundle.config["num_hidden_layers"])
+    assert actual.shape == expected.shape == (24, 40)  # ids past the tokenizer's are cut
+    cosines = (actual * expected).sum(1) / np.linalg.norm(actual, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.99
     assert np.median(cosines) > 0.999
 
 
 def fake(module: Callable[[str], ModuleType], answers: str) -> Any:
-    """A peer's process that gives these lines, whatever it is asked."""
+    """Return a process of a peer that prints these lines for any request."""
     script = f"import sys\nfor line in {answers!r}.split('|'):\n print(line, flush=True)\n sys.stdin.readline()"
     return module("_speculation_writer").PeerWriter("a peer", [sys.executable, "-c", script])
 
 
-def test_a_writer_reads_what_the_process_answers(module: Callable[[str], ModuleType]) -> None:
+def test_a_writer_reads_the_answers_of_the_process(module: Callable[[str], ModuleType]) -> None:
     with fake(module, "12\ttiny|3|2.0 0.5 3 8 5 7 8 9 10 11 12 13 14") as writer:
         assert writer.about == ["12", "tiny"]
         writer.read([1, 2, 3, 4])
@@ -308,20 +312,20 @@ def text(
     )
 
 
-def test_figures_are_medians_over_prompts_against_the_plain_texts_around(module: Callable[[str], ModuleType]) -> None:
+def test_figures_are_medians_over_prompts_relative_to_the_plain_texts(module: Callable[[str], ModuleType]) -> None:
     peers = module("_speculation_peers")
-    same, other = (1, 2, 3, 4), (1, 2, 3, 5)
+    text_ids, other_ids = (1, 2, 3, 4), (1, 2, 3, 5)
     takes = [
         peers.PeerTake(
             kind="story",
-            expected=same,
+            expected=text_ids,
             plain=(text(module, mine, 1.0, 4, 0), text(module, mine, 3.0, 4, 0)),
-            drafters={"ngram": text(module, same, seconds, 2, drafted), "idle": text(module, mine, 2.0, 4, 0)},
+            drafters={"ngram": text(module, text_ids, seconds, 2, drafted), "idle": text(module, mine, 2.0, 4, 0)},
         )
-        for mine, seconds, drafted in ((same, 1.0, 3), (other, 0.5, 5), (same, 4.0, 2))
+        for mine, seconds, drafted in ((text_ids, 1.0, 3), (other_ids, 0.5, 5), (text_ids, 4.0, 2))
     ]
-    found = peers.summarize_peer(takes)
-    story = found["kinds"]["story"]
+    summary = peers.summarize_peer(takes)
+    story = summary["kinds"]["story"]
     assert story["plain_tok_s"] == 2.0
     assert story["best"] == "ngram"
     assert story["drafters"]["ngram"]["tok_s"] == 4.0
@@ -329,12 +333,12 @@ def test_figures_are_medians_over_prompts_against_the_plain_texts_around(module:
     assert story["drafters"]["ngram"]["acceptance"] == 0.6
     assert story["drafters"]["ngram"]["tokens_per_round"] == 2.0
     assert story["drafters"]["idle"]["acceptance"] is None
-    assert found["same_text"] == pytest.approx(2 / 3)
-    assert found["same_as_plain"] == pytest.approx(5 / 6)
+    assert summary["same_text"] == pytest.approx(2 / 3)
+    assert summary["same_as_plain"] == pytest.approx(5 / 6)
 
 
 class OnePeer:
-    """Counts what it is asked."""
+    """Count the calls."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.make, self.asked = make, [""] * 0
@@ -353,7 +357,7 @@ class OnePeer:
         self.asked.append("closed")
 
 
-def test_peers_take_turns_and_one_that_fails_does_not_end_the_others(
+def test_peers_take_turns_and_a_failing_one_does_not_end_the_others(
     module: Callable[[str], ModuleType],
     padded: Bundle,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,7 +371,7 @@ def test_peers_take_turns_and_one_that_fails_does_not_end_the_others(
         raise ToolError("there is no C++ compiler")
 
     def works(*models: Bundle, **settings: Any) -> Any:
-        assert settings["positions"] == 64  # as much as the model has
+        assert settings["positions"] == 64  # the context of the model
         return module("_speculation_writer").Peer(writer=writer, plain="off", drafters={"ngram": "on"}, details=details)
 
     monkeypatch.setattr(peers, "_OPENERS", {"first": broken, "second": works})
@@ -375,15 +379,15 @@ def test_peers_take_turns_and_one_that_fails_does_not_end_the_others(
     task = module("_speculation_model").PromptTask(
         kind="story", source="here", ids=np.arange(6, dtype=np.int32), expected=(5, 5, 5)
     )
-    found = peers.run_peers([task, task], tokens=3, threads=1, draft_max=4)
-    assert found["first"] == {"not run": "there is no C++ compiler"}
-    assert found["second"]["kinds"]["story"]["drafters"]["ngram"]["speedup"] == 2.0
-    assert found["second"]["same_text"] == 1.0
+    result = peers.run_peers([task, task], tokens=3, threads=1, draft_max=4)
+    assert result["first"] == {"not run": "there is no C++ compiler"}
+    assert result["second"]["kinds"]["story"]["drafters"]["ngram"]["speedup"] == 2.0
+    assert result["second"]["same_text"] == 1.0
     assert writer.asked == ["read 6", "write off 3", "write on 3", "write off 3"] * 2 + ["closed"]
-    peers.print_peers(found)
-    shown = capsys.readouterr().out
-    assert "first was not run: there is no C++ compiler" in shown
-    assert any(line.split()[:3] == ["ngram", "3.0", "2.00"] for line in shown.splitlines())
+    peers.print_peers(result)
+    output = capsys.readouterr().out
+    assert "first was not run: there is no C++ compiler" in output
+    assert any(line.split()[:3] == ["ngram", "3.0", "2.00"] for line in output.splitlines())
 
 
 def llama_is_built() -> bool:
@@ -392,8 +396,8 @@ def llama_is_built() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not llama_is_built(), reason="llama.cpp was not built by a benchmark yet")
-def test_llama_writes_the_drafts_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
-    """The draft speculates for itself, so that each of its guesses is right but where rounding differs by the width."""
+def test_llama_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
+    """Let the draft speculate for itself, so that its guesses are right unless rounding differs with the width."""
     draft = Bundle.open(demo.bundle_path("demo-draft"))
     peer = module("_speculation_llama").open_llama(draft, draft, threads=1, draft_max=4, positions=256)
     with peer.writer as writer:
@@ -402,7 +406,7 @@ def test_llama_writes_the_drafts_own_text_with_every_drafter(module: Callable[[s
         texts = {name: writer.write(how, 40) for name, how in peer.drafters.items()}
         with pytest.raises(DeviceError, match="unknown speculative type"):
             writer.write("nonsense 0 0", 4)
-    assert {name: one.tokens for name, one in texts.items()} == dict.fromkeys(texts, plain.tokens)
+    assert {name: peer_text.tokens for name, peer_text in texts.items()} == dict.fromkeys(texts, plain.tokens)
     guessed = texts["draft model, 4"]
     assert guessed.accepted == guessed.drafted > 0
     assert guessed.rounds == len(guessed.tokens) - guessed.accepted < len(guessed.tokens) / 3
@@ -413,7 +417,7 @@ def test_llama_writes_the_drafts_own_text_with_every_drafter(module: Callable[[s
     not list((cache_folder() / "peers").glob("onnxruntime-genai-*/finished")),
     reason="onnxruntime-genai was not installed by a benchmark yet",
 )
-def test_genai_writes_the_drafts_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
+def test_genai_writes_the_draft_s_own_text_with_every_drafter(module: Callable[[str], ModuleType]) -> None:
     draft = Bundle.open(demo.bundle_path("demo-draft"))
     peer = module("_speculation_genai").open_genai(draft, draft, threads=1, draft_max=4, positions=256)
     with peer.writer as writer:
@@ -422,6 +426,6 @@ def test_genai_writes_the_drafts_own_text_with_every_drafter(module: Callable[[s
         texts = {name: writer.write(how, 40) for name, how in peer.drafters.items()}
         with pytest.raises(DeviceError, match=r"onnxruntime-genai: .*max_draft_tokens"):
             writer.write("plain max_draft_tokens=99", 4)
-    assert {name: one.tokens for name, one in texts.items()} == dict.fromkeys(texts, plain.tokens)
+    assert {name: peer_text.tokens for name, peer_text in texts.items()} == dict.fromkeys(texts, plain.tokens)
     guessed = texts["draft model, 4"]
     assert guessed.accepted > 0.9 * guessed.drafted > 0

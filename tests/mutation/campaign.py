@@ -32,7 +32,7 @@ __all__ = ["Report", "Result", "mutate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """test: the one that noticed, or the last one tried."""
+    """Hold one mutant's result; ``test`` is the one that noticed it, or the last one tried."""
 
     module: str
     kind: str
@@ -44,7 +44,9 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """kill_rate: of those that the tests noticed, a hanging simulation included; 0 to 1."""
+    """Hold a campaign's results; ``kill_rate`` is the share that the tests noticed, hanging simulations included: 0 to
+    1.
+    """
 
     mutants: int
     killed: int
@@ -58,7 +60,7 @@ class Report:
 
 def _draw(pools: Mapping[str, list[Mutant]], count: int | None, per_module: int | None, seed: int) -> list[Mutant]:
     if per_module is not None:
-        # A module's draw depends on no other module.
+        # The draw of a module does not depend on other modules.
         return [
             mutant
             for module, pool in pools.items()
@@ -88,12 +90,12 @@ def mutate(
         modules: ``blocks/divider``, ``compiler/lowering``.
         count: mutants drawn over all modules; None or more than there are: all there are.
         per_module: mutants drawn of each module, in the place of ``count``.
-        kinds: of edits; see ``tests.mutation.mutants.KINDS``.
+        kinds: kinds of edits; see ``tests.mutation.mutants.KINDS``.
         tests: files that a mutant must get past to survive; files without fast tests do not count.
         jobs: pytest processes at a time.
         results: a JSON Lines file; what stands in it is not run again, what is found is added. None: one for this tree
             in the cache folder.
-        limit_s: of the processor, for one mutant and file; None: five times what the file takes unchanged, and half a
+        limit_s: seconds of the processor for one mutant and file; None: five times what the file takes unchanged, and half a
             minute.
 
     Raises:
@@ -121,13 +123,17 @@ def mutate(
     if results is None:
         results = cache_folder() / "mutation" / f"{hashlib.sha256(str(root).encode()).hexdigest()[:8]}.jsonl"
     trials = Trials(root, results, limit_s)
-    # Threads that wait for processes: each mutant has an interpreter of its own.
+    # Threads wait for processes: each mutant has an interpreter of its own.
     with ThreadPoolExecutor(jobs) as pool:
         return _report(list(pool.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
 
 
 def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -> Result:
-    """Raises UsageError where no file has a fast test."""
+    """Try one mutant.
+
+    Raises:
+        UsageError: no file has a fast test.
+    """
     tried: list[Attempt] = []
     for test in covering:
         if trials.unchanged(mutant.module, test) is None:
@@ -147,25 +153,25 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
     )
 
 
-def _report(found: Sequence[Result]) -> Report:
+def _report(results: Sequence[Result]) -> Report:
     outcomes = (KILLED, SURVIVED, TIMED_OUT)
-    counts = {outcome: sum(result.outcome == outcome for result in found) for outcome in outcomes}
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
 
     def by(field: str) -> dict[str, dict[str, int]]:
         table: dict[str, dict[str, int]] = {}
-        for result in found:
+        for result in results:
             table.setdefault(getattr(result, field), dict.fromkeys(outcomes, 0))[result.outcome] += 1
         return dict(sorted(table.items()))
 
     return Report(
-        mutants=len(found),
+        mutants=len(results),
         killed=counts[KILLED],
         survived=counts[SURVIVED],
         timed_out=counts[TIMED_OUT],
-        kill_rate=1 - counts[SURVIVED] / len(found),
+        kill_rate=1 - counts[SURVIVED] / len(results),
         modules=by("module"),
         kinds=by("kind"),
-        survivors=sorted((r for r in found if r.outcome == SURVIVED), key=lambda r: r.diff),
+        survivors=sorted((r for r in results if r.outcome == SURVIVED), key=lambda r: r.diff),
     )
 
 
@@ -196,10 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = options.root.resolve()
     try:
         left_out = {module_path(root, name) for name in options.but}
-        named = module_names(root) if options.modules == ["all"] else options.modules
+        selected = module_names(root) if options.modules == ["all"] else options.modules
         report = mutate(
             root,
-            [name for name in named if module_path(root, name) not in left_out],
+            [name for name in selected if module_path(root, name) not in left_out],
             count=20 if options.count is None and options.per_module is None else options.count,
             per_module=options.per_module,
             seed=options.seed,

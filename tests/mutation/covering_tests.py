@@ -1,4 +1,6 @@
-"""Which tests can notice a wrong edit of a module of ``hw/``: its own first, then those that reach it by imports."""
+"""Find the tests that can notice a wrong edit of a module of ``hw/``: its own first, then those that reach it by
+imports.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from edgedec.errors import UsageError
 
 __all__ = ["covering_tests", "module_names", "module_path"]
 
-# Folders that are read for imports; the core's name begins like the others' and comes last.
+# folders that are read for imports; the core's name is a prefix of the others' and comes last
 _PACKAGES = {
     "edgedec.hw": "hw",
     "edgedec.boards": "boards",
@@ -21,26 +23,27 @@ _PACKAGES = {
 
 
 def module_names(root: Path) -> list[str]:
-    """All modules of ``hw/`` as ``blocks/divider`` or ``compiler/lowering``."""
+    """Return all modules of ``hw/`` as ``blocks/divider`` or ``compiler/lowering``."""
     folder = root / "hw"
     paths = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py") if path.stem != "__init__")
     return sorted(path.as_posix() for path in paths)
 
 
 def module_path(root: Path, module: str) -> Path:
-    """The file of ``blocks/divider``, ``compiler/lowering`` or ``compiler.lowering``.
+    """Return the file of ``blocks/divider``, ``compiler/lowering`` or ``compiler.lowering``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such module.
     """
-    known = module_names(root)
-    if module.replace(".", "/") not in known:
-        raise UsageError(f"hw has no module {module!r}; it has {', '.join(known)}")
+    modules = module_names(root)
+    if module.replace(".", "/") not in modules:
+        raise UsageError(f"hw has no module {module!r}; it has {', '.join(modules)}")
     return root / "hw" / f"{module.replace('.', '/')}.py"
 
 
 def covering_tests(root: Path, module: str) -> list[Path]:
-    """Test files that import the module, itself or through others; the nearest first, and of equals the smallest.
+    """Return test files that import the module, itself or through others; the nearest first, and of equals the
+    smallest.
 
     The nearest is tests/hw/test_MODULE.py; of others equally far, those beside it come first. A file's distance is the
     number of imports that lead from it to the module, through hw/, boards/, sim/, the core and what tests share.
@@ -59,23 +62,23 @@ def covering_tests(root: Path, module: str) -> list[Path]:
             if user not in distances:
                 distances[user] = distances[nearest] + 1
                 fringe.append(user)
-    found = [file for file in distances if file.name.startswith("test_") and file != own]
-    found.sort(key=lambda file: (distances[file], file.parent != own.parent, file.stat().st_size, file))
+    tests = [file for file in distances if file.name.startswith("test_") and file != own]
+    tests.sort(key=lambda file: (distances[file], file.parent != own.parent, file.stat().st_size, file))
     if own.is_file():
-        found.insert(0, own)
-    if not found:
+        tests.insert(0, own)
+    if not tests:
         raise UsageError(f"no test imports edgedec.hw.{module.replace('/', '.')}: write {own.relative_to(root)}")
-    return found
+    return tests
 
 
 def _users(root: Path) -> dict[Path, list[Path]]:
-    """Each file -> those that import it."""
+    """Return each file -> those that import it."""
     users: dict[Path, list[Path]] = {}
     for folder in _PACKAGES.values():
         for path in sorted((root / folder).rglob("*.py")):
             for name in _imports(path, path.stat().st_mtime_ns):
-                if (used := _file(root, name)) is not None:
-                    users.setdefault(used, []).append(path)
+                if (imported_file := _file(root, name)) is not None:
+                    users.setdefault(imported_file, []).append(path)
     return users
 
 
@@ -89,7 +92,7 @@ def _file(root: Path, name: str) -> Path | None:
 
 @cache
 def _imports(path: Path, changed: int) -> frozenset[str]:
-    """Full names that a file imports anywhere; ``changed`` is its time, for the cache."""
+    """Return the full names that a file imports anywhere; ``changed`` is its time, for the cache."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -1,6 +1,6 @@
-"""Small wrong edits of an Amaranth module, found over its syntax tree and made in its text.
+"""Make small wrong edits of an Amaranth module, found in its syntax tree and made in its text.
 
-An edit replaces one span and leaves the rest of the file as it is, so that a mutant is one line of a diff.
+An edit replaces one span and leaves the rest of the file unchanged, so that a mutant is one line of a diff.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEFT_OUT = frozenset(("resources", "resources_by_part", "in_multipliers", "__re
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """``text`` is the whole file with the edit in it."""
+    """Hold an edit; ``text`` is the whole file with it."""
 
     module: str
     kind: str
@@ -50,7 +50,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same for the same edit of the same file."""
+        """Return the same key for the same edit of the same file."""
         return hashlib.sha256(f"{self.module}\0{self.text}".encode()).hexdigest()[:16]
 
     @property
@@ -60,7 +60,7 @@ class Mutant:
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects (kind, start, end, replacement), in characters."""
+    """Collect (kind, start, end, replacement), in characters."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -89,7 +89,7 @@ class _Finder(ast.NodeVisitor):
         self.edits.append((kind, *self._span(node), after))
 
     def _between(self, kind: str, left: ast.AST, right: ast.AST, before: str, after: str) -> None:
-        """Replace a symbol that stands between two nodes, perhaps among brackets and comments."""
+        """Replace a symbol between two nodes, perhaps among brackets and comments."""
         start, end = self._span(left)[1], self._span(right)[0]
         gap = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), self.text[start:end])
         at = gap.find(before)
@@ -124,10 +124,10 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """Words of a message are no logic."""
+        """Skip words of a message, which are no logic."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Nor is a name made of them."""
+        """Skip a name made of parts, which is no logic either."""
 
     def visit_If(self, node: ast.If) -> None:
         self._replace("negation", node.test, f"not ({self._source(node.test)})")
@@ -184,7 +184,7 @@ class _Finder(ast.NodeVisitor):
             self._begin_at_one(_name(one), call)
 
     def _begin_at_one(self, name: str, call: ast.expr) -> None:
-        """A register's initial value; of a signal driven by logic it means nothing."""
+        """Change a register's initial value, which has no meaning for a signal driven by logic."""
         if not isinstance(call, ast.Call) or _name(call.func) != "Signal" or name not in self._registers:
             return
         if not any(keyword.arg == "init" for keyword in call.keywords):
@@ -197,18 +197,18 @@ def _name(node: ast.AST) -> str:
 
 
 def _registers(tree: ast.AST) -> set[str]:
-    """Names that ``m.d.sync += ...eq(...)`` assigns."""
-    found = set()
+    """Return the names that ``m.d.sync += ...eq(...)`` assigns."""
+    registers = set()
     for statement in ast.walk(tree):
         if isinstance(statement, ast.AugAssign) and _name(statement.target) == "sync":
             for node in ast.walk(statement.value):
                 if isinstance(node, ast.Attribute) and node.attr == "eq":
-                    found.add(_name(node.value))
-    return found
+                    registers.add(_name(node.value))
+    return registers
 
 
 def _is_block(statement: ast.stmt | None, name: str) -> bool:
-    """Whether it is ``with m.NAME(...):``."""
+    """Return whether the statement is ``with m.NAME(...):``."""
     if not isinstance(statement, ast.With):
         return False
     call = statement.items[0].context_expr
@@ -216,7 +216,7 @@ def _is_block(statement: ast.stmt | None, name: str) -> bool:
 
 
 def _condition(statement: ast.stmt) -> ast.expr | None:
-    """What ``with m.If(...)`` or ``m.Elif(...)`` asks."""
+    """Return the condition of ``with m.If(...)`` or ``m.Elif(...)``."""
     if not (_is_block(statement, "If") or _is_block(statement, "Elif")):
         return None
     assert isinstance(statement, ast.With)
@@ -225,42 +225,48 @@ def _condition(statement: ast.stmt) -> ast.expr | None:
 
 
 def _blocks(tree: ast.Module, text: str) -> list[tuple[int, int]]:
-    """Where each function, or other statement of a module or class, begins and ends, in characters; last the whole file."""
+    """Return the begin and end of each function, or other statement of a module or class, in characters; the whole
+    file last.
+    """
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found, waiting = [], list(tree.body)
-    for statement in waiting:
+    spans, pending = [], list(tree.body)
+    for statement in pending:
         if isinstance(statement, ast.ClassDef):
-            waiting += statement.body
+            pending += statement.body
         else:
             assert statement.end_lineno is not None
-            found.append((starts[statement.lineno - 1], starts[statement.end_lineno]))
-    return [*sorted(found), (0, len(text))]  # decorators and bases are in no other
+            spans.append((starts[statement.lineno - 1], starts[statement.end_lineno]))
+    return [*sorted(spans), (0, len(text))]  # decorators and bases are in the whole file only
 
 
 def _meaning(block: str) -> str:
-    """Raises SyntaxError where it is no statement."""
+    """Return a normal form of the block.
+
+    Raises:
+        SyntaxError: it is not a statement.
+    """
     return ast.dump(ast.parse(f"if 1:\n{block}" if block[0] in " \t" else block))
 
 
 def find_mutants(module: str, text: str) -> Iterator[Mutant]:
-    """All of a file's mutants, in the order of their places; each parses, and is another program than the file."""
+    """Return all of a file's mutants, in the order of their places; each parses, and differs from the file in meaning."""
     finder = _Finder(text)
     tree = ast.parse(text)
     finder.visit(tree)
     blocks = _blocks(tree, text)
-    # Only the block around an edit is parsed again: a file has hundreds of edits.
-    seen = {(begin, _meaning(text[begin:end])) for begin, end in blocks}
+    # Only the block of an edit is parsed again, because a file has hundreds of edits.
+    meanings = {(begin, _meaning(text[begin:end])) for begin, end in blocks}
     for kind, start, end, after in sorted(set(finder.edits), key=lambda edit: (edit[1], edit[2], edit[3], edit[0])):
         begin, stop = next(block for block in blocks if block[0] <= start < block[1])
         try:
-            changed = begin, _meaning(text[begin:start] + after + text[end:stop])
+            mutated_block = begin, _meaning(text[begin:start] + after + text[end:stop])
         except SyntaxError:
             continue
-        if changed in seen:
+        if mutated_block in meanings:
             continue
-        seen.add(changed)
+        meanings.add(mutated_block)
         line = text.count("\n", 0, start) + 1
         column = start - (text.rfind("\n", 0, start) + 1) + 1
         mutated = text[:start] + after + text[end:]

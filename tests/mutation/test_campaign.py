@@ -1,4 +1,4 @@
-"""Mutation testing, on a small module with one planted hole in its tests."""
+"""Test mutation testing, on a small module with one planted hole in its tests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_kills_and_survivors_are_told_apart(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_mutant_that_hangs_is_ended(tree: Path, tmp_path: Path) -> None:
+def test_a_mutant_that_hangs_is_killed(tree: Path, tmp_path: Path) -> None:
     (tree / "hw/sums.py").write_text(MODULE + LOOP)
     (tree / "tests/hw/test_sums.py").write_text(
         TEST.replace("import total", "import slow, total") + "    assert slow(1) == 10\n"
@@ -80,12 +80,14 @@ def test_a_mutant_that_hangs_is_ended(tree: Path, tmp_path: Path) -> None:
         "sums.py:12:21: 7 -> 8",
         "sums.py:12:21: 7 -> 6",
     }
-    assert report.timed_out == 2  # the loop that goes down for ever, or adds nothing
+    assert report.timed_out == 2  # the loop that counts down without end, or adds nothing
     assert report.mutants == report.killed + report.survived + report.timed_out
 
 
 @pytest.mark.thorough
-def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_reuses_the_results_of_the_first(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = tmp_path / "results.jsonl"
     first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     with results.open("a") as file:
@@ -93,7 +95,7 @@ def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, mon
     monkeypatch.setattr("tests.mutation.trials._run", lambda *_: pytest.fail("run again"))
     assert mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results) == first
     monkeypatch.undo()
-    # Another test text makes all of them open again, and the tests without a mutant too.
+    # A changed test file makes all of them open again, and the tests without a mutant too.
     (tree / "tests/hw/test_sums.py").write_text(TEST + "    assert total([]) == 0\n")
     mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     assert len(results.read_text().splitlines()) == 3 + 1 + 3
@@ -117,12 +119,14 @@ def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path
         (["--modules", "sums", "--kinds", "typo"], "no kind of mutant 'typo'"),
     ],
 )
-def test_bad_requests(tree: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_bad_requests_are_refused(
+    tree: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     assert main(["--root", str(tree), *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_json(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_report(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--modules", "sums", "--count", "1", "--results", str(tmp_path / "r.jsonl"), "--json"]
     assert main(["--root", str(tree), *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -142,17 +146,19 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
     ):
         (tree / path).parent.mkdir(exist_ok=True)
         (tree / path).write_text(text)
-    found = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
-    assert [path.name for path in covering_tests(tree, "sums")] == found
+    names = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
+    assert [path.name for path in covering_tests(tree, "sums")] == names
     assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
     assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
     assert module_names(tree) == ["alone", "parts/pairs", "sums"]
 
 
 @pytest.mark.thorough
-def test_a_survivor_got_past_several_files(tree: Path, tmp_path: Path) -> None:
-    other = tree / "tests/hw/test_other.py"
-    other.write_text("from edgedec.hw.sums import unseen\n\n\ndef test_unseen() -> None:\n    assert unseen(9) == 2\n")
+def test_a_survivor_passed_several_files(tree: Path, tmp_path: Path) -> None:
+    second_test = tree / "tests/hw/test_other.py"
+    second_test.write_text(
+        "from edgedec.hw.sums import unseen\n\n\ndef test_unseen() -> None:\n    assert unseen(9) == 2\n"
+    )
     results, log = tmp_path / "results.jsonl", []
     for tests in (1, 2):
         report = mutate(tree, ["sums"], kinds=["operator"], tests=tests, results=results)
@@ -179,20 +185,21 @@ def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
-def test_a_modules_draw_is_its_own(tree: Path, tmp_path: Path) -> None:
+def test_the_draw_of_a_module_does_not_depend_on_others(tree: Path, tmp_path: Path) -> None:
     (tree / "hw/more.py").write_text("def more(number):\n    return number + 1 - 2\n")
     (tree / "tests/hw/test_more.py").write_text(
         "from edgedec.hw.more import more\n\n\ndef test_more():\n    assert more(5) == 4\n"
     )
     results = tmp_path / "results.jsonl"
     alone = mutate(tree, ["sums"], per_module=3, seed=5, results=results)
-    both = mutate(tree, ["more", "sums"], per_module=3, seed=5, results=results)
-    assert (alone.mutants, both.mutants) == (3, 6)
-    assert both.modules["sums"] == alone.modules["sums"]
-    assert both.modules["more"] == {"killed": 3, "survived": 0, "timed out": 0}
+    both_modules = mutate(tree, ["more", "sums"], per_module=3, seed=5, results=results)
+    assert (alone.mutants, both_modules.mutants) == (3, 6)
+    assert both_modules.modules["sums"] == alone.modules["sums"]
+    assert both_modules.modules["more"] == {"killed": 3, "survived": 0, "timed out": 0}
 
 
-# What a test file or conftest.py does with a module whose ``total`` is wrong, and whether that counts as noticed.
+# name -> a test file or conftest.py that behaves so with a module whose ``total`` is wrong, and whether that counts as
+# noticed
 UNUSUAL = {
     "the test file is not imported": ("test_sums.py", "assert total([1, 2, 3]) == 6", True),  # exit code 2
     "an internal error": (  # 3
@@ -212,7 +219,7 @@ UNUSUAL = {
 
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("case", UNUSUAL)
-def test_ways_to_end_other_than_a_failed_test(tree: Path, tmp_path: Path, case: str) -> None:
+def test_ends_other_than_a_failed_test_are_judged(tree: Path, tmp_path: Path, case: str) -> None:
     file, text, noticed = UNUSUAL[case]
     (tree / "hw/sums.py").write_text("def total(numbers):\n    return sum(numbers, 0)\n")
     (tree / "tests/hw/test_sums.py").write_text("def test_nothing() -> None: pass\n")
@@ -222,7 +229,7 @@ def test_ways_to_end_other_than_a_failed_test(tree: Path, tmp_path: Path, case: 
     assert (report.killed, report.survived) == ((2, 0) if noticed else (0, 2))
 
 
-def test_an_end_that_says_nothing_is_an_error(tree: Path, tmp_path: Path) -> None:
+def test_an_unknown_end_is_an_error(tree: Path, tmp_path: Path) -> None:
     (tree / "tests/hw/test_sums.py").write_text(
         "import os, signal\nfrom edgedec.hw.sums import total\n\n\n"
         "def test_total():\n    if total([1, 2, 3]) != 6: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -274,7 +281,7 @@ def test_every_kind_of_edit_is_made() -> None:
         ("reset", "Signal(4) -> Signal(4, init=1)"),
         ("reset", "3 -> 4"),
     }
-    # Only registers begin somewhere; messages and estimates are left alone.
+    # Only registers have an initial value; messages and estimates are unchanged.
     assert not any("Signal() ->" in mutant.diff for mutant in mutants)
     assert not any(mutant.line in (14, 18) for mutant in mutants)
     assert len({mutant.key for mutant in mutants}) == len(mutants)
@@ -285,7 +292,7 @@ def test_columns_count_characters() -> None:
     assert mutant.text == 'X = "é" * (3 + Y)\n'
 
 
-def test_edits_of_decorators_and_bases() -> None:
+def test_decorators_and_bases_are_edited() -> None:
     text = "@one(1)\nclass A(two[2]):\n    x = 3\n\n    @four(4)\n    def f(self):\n        return 5\n"
     mutants = list(find_mutants("m", text))
     larger = [(m.line, m.before, m.after) for m in mutants if m.after == f"{int(m.before) + 1}"]

@@ -1,6 +1,6 @@
-"""Runs one test file against one mutant, in a process of its own that imports a copy of the package.
+"""Run one test file against one mutant, in a process of its own that imports a copy of the package.
 
-What came of it is remembered in a file, so that a run which was cut off goes on.
+Results are stored in a file, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Attempt", "Trials"]
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 _NOTHING = "nothing to run"
 _OUTER = ("hw", "quantize", "runtime", "boards", "sim")
-# What pytest's exit code says of a mutant whose tests pass without it. 2: a test file cannot be imported; 3: an internal
-# error, which then is the mutant's doing; 4: a conftest cannot be imported; 5: the mutant made all tests vanish, which
-# nobody would notice; the negative ones: it took the interpreter down.
+# meaning of pytest's exit codes for a mutant whose tests pass without it. 2: a test file cannot be imported; 3: an
+# internal error, which is then caused by the mutant; 4: a conftest cannot be imported; 5: the mutant removed all tests,
+# which a person would not notice; negative ones: the interpreter died
 _OUTCOMES = {
     0: SURVIVED,
     1: KILLED,
@@ -45,8 +45,8 @@ _OUTCOMES = {
 }
 _UNCHANGED_OUTCOMES = {0: SURVIVED, 5: _NOTHING}
 _MEMORY = 8 << 30  # bytes that a mutant's process may write; an edit may ask for a table of 2**60
-# The copy's module is found first, so that a test that would run against the tree fails loudly. A property that fails is
-# not made smaller: that it fails is all there is to know.
+# The copy's module is found first, so that a test that would run against the tree fails with a message. Failing
+# examples are not reduced, because only the failure matters.
 _CHILD = f"""
 import importlib.util, pathlib, resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, ({_MEMORY}, {_MEMORY}))
@@ -67,7 +67,7 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def _copy(root: Path, module: str, text: str) -> Iterator[Path]:
-    """A folder for PYTHONPATH whose package ``edgedec`` is the tree's, with its own ``hw`` and in it ``text``."""
+    """Make a folder for PYTHONPATH whose package ``edgedec`` is the tree's, with its own ``hw`` and in it ``text``."""
     with tempfile.TemporaryDirectory(prefix="edgedec-mutant-") as scratch:
         package = Path(scratch) / "edgedec"
         package.mkdir()
@@ -83,7 +83,7 @@ def _copy(root: Path, module: str, text: str) -> Iterator[Path]:
 
 
 def _run(root: Path, module: str, text: str, test: Path, limit_s: float | None) -> tuple[int | None, float, str]:
-    """(pytest's exit code or None after the time limit, seconds, what it said)
+    """Return (pytest's exit code or None after the time limit, seconds, output).
 
     The limit is of the processor's time, so that a busy machine kills no mutant; one that sleeps gets ten times as long.
     """
@@ -99,7 +99,7 @@ def _run(root: Path, module: str, text: str, test: Path, limit_s: float | None) 
             "OMP_NUM_THREADS": "1",
         }
         began = time.monotonic()
-        # A session of its own: a simulator that a test started dies with it.
+        # The process has a session of its own, so that a simulator that a test started dies with it.
         with subprocess.Popen(
             command,
             cwd=root,
@@ -111,22 +111,22 @@ def _run(root: Path, module: str, text: str, test: Path, limit_s: float | None) 
             start_new_session=True,
         ) as process:
             try:
-                said, _ = process.communicate(timeout=None if limit_s is None else 10 * limit_s + 600)
+                output, _ = process.communicate(timeout=None if limit_s is None else 10 * limit_s + 600)
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 return None, time.monotonic() - began, ""
-    if said.startswith("imported "):
-        raise ToolError(f"the tests of {module} would run against the tree: {said[-2000:]}")
+    if output.startswith("imported "):
+        raise ToolError(f"the tests of {module} would run against the tree: {output[-2000:]}")
     code = None if process.returncode == -signal.SIGXCPU else process.returncode
-    return code, time.monotonic() - began, said
+    return code, time.monotonic() - began, output
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One test file against one mutant, or against none; a line of the results file."""
+    """Hold the result of one test file against one mutant, or against none; it is a line of the results file."""
 
     key: str
     diff: str
@@ -136,7 +136,7 @@ class Attempt:
 
 
 class Trials:
-    """Runs test files against mutants, and remembers what came of it in a JSON Lines file.
+    """Run test files against mutants, and store the results in a JSON Lines file.
 
     A line's key changes with the mutated file and with the test file, so that no result outlives them; that of a test
     without a mutant changes with any file of ``hw/``.
@@ -153,7 +153,7 @@ class Trials:
                 file.write("\n")  # ends the line that a killed run left
 
     def unchanged(self, module: str, test: Path) -> float | None:
-        """Seconds that a test file takes without a mutant; None: no fast test is in it.
+        """Return the seconds that a test file takes without a mutant, or None if it has no fast test.
 
         Raises:
             ToolError: it does not pass.
@@ -162,23 +162,27 @@ class Trials:
         with self._unchanged_lock:
             if key not in self._known:
                 text = module_path(self.root, module).read_text("utf-8")
-                code, seconds, said = _run(self.root, module, text, test, None)
+                code, seconds, output = _run(self.root, module, text, test, None)
                 if code not in _UNCHANGED_OUTCOMES:
-                    raise ToolError(f"{module}: its tests must pass without a mutant first:\n{said[-2000:]}")
+                    raise ToolError(f"{module}: its tests must pass without a mutant first:\n{output[-2000:]}")
                 self._add(key, "", test, _UNCHANGED_OUTCOMES[code], seconds)
-        known = self._known[key]
-        return None if known.outcome == _NOTHING else known.seconds
+        attempt = self._known[key]
+        return None if attempt.outcome == _NOTHING else attempt.seconds
 
     def attempt(self, mutant: Mutant, test: Path) -> Attempt:
-        """Raises ToolError where neither a pass nor a failure came of it."""
+        """Run a test file against a mutant, or return its stored result.
+
+        Raises:
+            ToolError: the result is neither a pass nor a failure.
+        """
         key = _digest(mutant.key.encode(), test.read_bytes())
         if key not in self._known:
             usual = self.unchanged(mutant.module, test)
             assert usual is not None
             limit = self.limit_s or 5 * usual + 30
-            code, seconds, said = _run(self.root, mutant.module, mutant.text, test, limit)
+            code, seconds, output = _run(self.root, mutant.module, mutant.text, test, limit)
             if code is not None and code not in _OUTCOMES:
-                raise ToolError(f"pytest over {test.name} gave {code} for {mutant.diff}:\n{said[-2000:]}")
+                raise ToolError(f"pytest over {test.name} gave {code} for {mutant.diff}:\n{output[-2000:]}")
             outcome = TIMED_OUT if code is None else _OUTCOMES[code]
             _LOG.info("%s %s (%s, %.1f s)", outcome, mutant.diff, test.name, seconds)
             self._add(key, mutant.diff, test, outcome, seconds)
@@ -197,12 +201,12 @@ def _digest(*parts: bytes) -> str:
 
 
 def _read_attempts(path: Path) -> dict[str, Attempt]:
-    """What earlier runs found; a line that was cut off is left out."""
-    found: dict[str, Attempt] = {}
+    """Return the results of earlier runs; a line that was cut off is left out."""
+    attempts: dict[str, Attempt] = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         try:
             attempt = Attempt(**json.loads(line))
         except (ValueError, TypeError):
             continue
-        found[attempt.key] = attempt
-    return found
+        attempts[attempt.key] = attempt
+    return attempts

@@ -1,4 +1,5 @@
-"""Run a command whose processes may open no socket but those of the machine itself: ``python no_network.py COMMAND...``.
+"""Run a command whose processes may open no socket except for those of the machine itself: ``python no_network.py
+COMMAND...``.
 
 A seccomp filter ends a process, by SIGSYS, as soon as it makes a socket of any family but AF_UNIX. The kernel applies it, so
 it holds for Python, for native libraries and for every process that the command starts.

@@ -1,4 +1,4 @@
-"""Tiny models of every weight scheme, made in memory or written as bundles."""
+"""Make tiny models of every weight scheme, in memory or written as bundles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weig
 
 Parts = dict[str, NDArray[Any]]
 
-# Odd on purpose: grouped heads, head_dim apart from hidden / heads, widths that are multiples of nothing.
+# Odd sizes on purpose: grouped heads, head_dim independent of hidden / heads, widths that are multiples of nothing.
 CONFIG: Mapping[str, Any] = {
     "model_type": "llama",
     "hidden_size": 36,
@@ -47,7 +47,7 @@ TOKENIZER = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"é
 
 
 def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...]) -> Parts:
-    """Stored arrays of a random weight, of about the size that keeps activations alive."""
+    """Return stored arrays of a random weight, of a size that keeps activations in range."""
     spread = shape[-1] ** -0.5
     if isinstance(scheme, FloatScheme):
         values = 1 + 0.2 * rng.standard_normal(shape) if len(shape) == 1 else 1.5 * spread * rng.standard_normal(shape)
@@ -64,7 +64,7 @@ def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...
 
 
 def random_schemes(graph: Graph, scheme: Scheme) -> dict[str, Scheme]:
-    """``scheme`` for every matrix of a linear; a tied embedding is float, or int8 by rows."""
+    """Return ``scheme`` for every matrix of a linear; a tied embedding is float, or int8 by rows."""
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     schemes: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
     if "lm_head.weight" not in graph.weights and not isinstance(scheme, FloatScheme):
@@ -82,7 +82,7 @@ def random_tensors(
 
 
 def random_model(kind: str, changes: Mapping[str, Any] | None = None, seed: int = 0) -> tuple[Graph, dict[str, Weight]]:
-    """The graph, schemes assigned but nothing else done to it, and its weights."""
+    """Return the graph, with schemes assigned but not changed otherwise, and its weights."""
     graph = build_graph({**CONFIG, **(changes or {})})
     schemes = random_schemes(graph, SCHEMES[kind])
     return assign_schemes(graph, schemes), random_tensors(graph, schemes, seed)[1]
@@ -101,7 +101,7 @@ def write_bundle(
     seed: int = 0,
     chat_template: str | None = "{{ messages }}\r\n",
 ) -> dict[str, Weight]:
-    """A bundle of a random model, and the weights that went into it."""
+    """Write a bundle of a random model, and return its weights."""
     config = {**CONFIG, **(changes or {})}
     graph = build_graph(config)
     schemes = random_schemes(graph, SCHEMES[kind])
