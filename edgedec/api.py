@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.errors import UsageError
-from edgedec.memory import MemoryMeter, Plan
 from edgedec.progress import Progress, silent
 
 # The halves of edgedec are imported by the functions that need them: planning a run takes no quantizer.
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edgedec.memory import Plan
     from edgedec.quantize.pipeline import QuantizeReport
     from edgedec.quantize.readers import Checkpoint
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -168,6 +168,7 @@ def plan_run(
         UsageError: the device is unknown, the context is larger than the model's, or the draft does not fit the model.
         UnsupportedError: the device does not run the model, or cannot keep a budget.
     """
+    from edgedec.memory import MemoryMeter
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.session import open_model
     from edgedec.runtime.targets import target_module

@@ -71,8 +71,8 @@ Device = Annotated[
     option(
         "--device",
         metavar="NAME",
-        help="What runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, sim (its RTL), "
-        "reference (its program, interpreted) or replay:FILE.",
+        help="Device that runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, "
+        "sim (its RTL), interpreter (its program) or replay:FILE.",
     ),
 ]
 Board = Annotated[

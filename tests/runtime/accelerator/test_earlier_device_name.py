@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from edgedec import device as accelerators
 from edgedec.cli.completion import words
+from edgedec.cli.options import Device
 from edgedec.device import current_name, device_argument, device_names, device_options, open_device
 from edgedec.errors import UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
@@ -86,7 +88,9 @@ def test_a_recording_that_has_the_earlier_name_opens(
 
 
 def test_lists_and_suggestions_have_the_name_of_today_alone() -> None:
-    for listed in (device_names(), targets.device_names(), words()["--device"]):
+    (help_text,) = [option.help or "" for option in get_args(Device)[1:]]
+    in_help = re.findall(r"[a-z_]+", help_text)
+    for listed in (device_names(), targets.device_names(), words()["--device"], in_help):
         assert "interpreter" in listed
         assert "reference" not in listed
     for misspelt in ("interpretor", "refrence", "referenc"):
