@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 
-# The halves of edgedec are imported by the functions that need them: planning a run takes no quantizer.
+# What a function needs is imported by the function: planning a run takes no quantizer, and `edgedec --help` takes no NumPy.
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
