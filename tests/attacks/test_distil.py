@@ -178,6 +178,7 @@ def test_a_run_folder_of_another_program_is_refused(teacher: Path) -> None:
         assert Path("out.run/checkpoint.pt").read_text() == "mine"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("file", ["run.json", "checkpoint.pt"])
 def test_a_damaged_run_names_the_way_out(teacher: Path, file: str) -> None:
     assert distil(teacher, "-o", "out", *SHORT)[0] == 0
@@ -206,6 +207,7 @@ def test_a_learning_rate_that_diverges_is_reported(teacher: Path) -> None:
         assert all(torch.isfinite(tensor).all() for tensor in folder.load()["model"].values())
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_an_error(teacher: Path) -> None:
     """Limit the size of files, which the first checkpoint exceeds; without it the run succeeds."""
     options = ["--text-tokens", "100", "--precision", "float32", "--layers", "8"]

@@ -133,6 +133,7 @@ def test_every_reader_has_a_target() -> None:
     assert modules == frozenset().union(*(target.modules for target in TARGETS))
 
 
+@pytest.mark.thorough(sample=5)
 @each_reader
 def test_seeds_run_the_modules_of_their_target(reader: str, tmp_path: Path) -> None:
     target, folder = BY_NAME[reader], Path(untrusted.__file__).parent

@@ -117,6 +117,7 @@ class _RejectedMayComeBack:
         return Outcome(path=np.array([0], np.int32), next_token=draw(target(0), rng))
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
 @pytest.mark.parametrize("bug", [_FirstChildAlways, _RejectedMayComeBack])
 def test_the_statistic_catches_a_planted_bug(bug: Callable[[], Verifier], grow: Grow) -> None:

@@ -25,6 +25,7 @@ def matrix(**fields: int) -> dict[str, int]:
     return {"opcode": Opcode.MATRIX, **fields}
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("stall", [0.0, 0.5])
 @pytest.mark.parametrize("idle", [0.0, 0.3])
 def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:

@@ -243,6 +243,16 @@ def runs() -> Iterator[Runs]:
         yield Runs(prompts=[encode(tokenizer, text) for text in find_texts()], bundles=bundles)
 
 
+@needs_kernels
+@pytest.mark.parametrize("drafter", FACTORS[0])
+def test_one_text_of_each_drafter_equals_the_plain_greedy_text(runs: Runs, drafter: str) -> None:
+    """Check one prompt in the first row of the array that has the drafter."""
+    verifier = Counting(create_verifier(0))
+    number, row = next((number, row) for number, row in enumerate(ROWS) if row[0] == drafter)
+    runs.check(row, [number], verifier)
+    assert (verifier.drafted > 0) == (drafter != "none")
+
+
 @pytest.mark.thorough
 @needs_kernels
 @pytest.mark.parametrize("drafter", FACTORS[0])

@@ -246,7 +246,6 @@ def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, B
 # --- fixed baseline, and the bytes from which speculation pays --------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that it is the plan of a context of 1024, float16 and 64 nodes, for the same drafter, or n-grams without
@@ -267,7 +266,7 @@ def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, 
         assert "draft_session" in json.loads(fixed.pop())
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("target", ["small", "large"])
 @pytest.mark.parametrize("drafter", DRAFTERS[1:])
 def test_speculation_pays_from_the_stated_bytes_on(bundles: Mapping[str, Bundle], drafter: str, target: str) -> None:
@@ -324,7 +323,7 @@ finally:
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(sample=1)
 @needs_proc
 @pytest.mark.parametrize("budget", ["24MiB", "1MiB"])
 def test_the_command_answers_without_loading_weights(budget: str) -> None:

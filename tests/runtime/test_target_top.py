@@ -17,7 +17,6 @@ def row(values: Any) -> F32:
     return np.array(values, np.float32)
 
 
-@pytest.mark.thorough
 @given(weights=st.lists(st.integers(0, 5), min_size=1, max_size=40), k=st.integers(1, 12))
 def test_the_likeliest_come_first_and_the_lower_id_of_equals(weights: list[int], k: int) -> None:
     best = sorted((-weight, token) for token, weight in enumerate(weights) if weight)[:k]
@@ -27,7 +26,6 @@ def test_the_likeliest_come_first_and_the_lower_id_of_equals(weights: list[int],
     assert taps[TOP_PROBS][0].tolist() == [-weight for weight, _ in best] + [0.0] * (k - len(best))
 
 
-@pytest.mark.thorough
 @given(logits=st.lists(st.integers(-20, 20), min_size=1, max_size=40), k=st.integers(1, 12))
 def test_logits_become_shares_of_the_kept_ones(logits: list[int], k: int) -> None:
     whole = np.exp(row(logits) - max(logits))

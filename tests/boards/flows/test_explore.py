@@ -161,6 +161,7 @@ def test_requested_members_are_kept_and_shown(inline: WorkerPool) -> None:
     assert exploration.depths == (97,)
 
 
+@pytest.mark.thorough
 def test_a_pool_of_processes_gives_the_same_points(few: Exploration) -> None:
     steps: list[tuple[int, int]] = []
     with open_pool(workers=2) as pool:

@@ -310,6 +310,7 @@ def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> 
     assert outcome.stderr == "edgedec: --draft-max must be 1 to 63, not 99\n"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("command", [("generate", "-p", "Once"), ("plan",), ("chat",)], ids=lambda words: str(words[0]))
 def test_the_simulation_without_its_packages_names_the_missing_one(bundle: Path, command: tuple[str, ...]) -> None:
     """Run in a process of its own, because a module that is imported anew is not the module that later tests use."""

@@ -115,7 +115,6 @@ def test_float_targets_agree_with_the_reference(
     assert np.abs(actual - reference_logits).mean() < 0.005 * reference_logits.std()
 
 
-@pytest.mark.thorough(sample=9)
 def test_the_accelerator_computes_the_integer_profile(
     row: Row, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]
 ) -> None:

@@ -71,7 +71,7 @@ def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
             assert codes[: work.own].tolist() == getattr(work, name).tolist()
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
 @pytest.mark.parametrize(
     ("shape", "heads", "group", "head_dim"),
@@ -105,7 +105,7 @@ def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: in
     check(layer, passes, beat_bytes=beat_bytes, slots=2)
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("rotated", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("idle", [0.0, {"input": 0.6}])
 def test_queries_and_keys_may_skip_the_rotary(rotated: tuple[bool, bool], idle: Any) -> None:
@@ -115,6 +115,7 @@ def test_queries_and_keys_may_skip_the_rotary(rotated: tuple[bool, bool], idle: 
     check(layer, passes, beat_bytes=8, slots=2, idle=idle)
 
 
+@pytest.mark.rtl
 def test_angles_serve_until_the_next_ones() -> None:
     """Run two layers of a pass, of which the second has no angles of its own."""
     rng = np.random.default_rng(2)
@@ -136,6 +137,7 @@ def test_window_and_sinks_limit_the_keys() -> None:
     check(layer, passes[2:], beat_bytes=8, slots=4)
 
 
+@pytest.mark.rtl
 def test_the_next_parts_wait_for_the_heads() -> None:
     """Run three layers of a pass, whose parts are offered as soon as the heads of the one before have begun."""
     layer = Layer(np.random.default_rng(5), heads=8, group=1, head_dim=8)
@@ -143,6 +145,7 @@ def test_the_next_parts_wait_for_the_heads() -> None:
     check(layer, passes, beat_bytes=8, slots=2, eager=True, stall={"new_values": 0.97})
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("rotate", [0, 1])
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(16, 16), (8, 12)])
 def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -> None:

@@ -10,7 +10,7 @@ from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import to_words
 
 
-@pytest.mark.rtl(sample=9)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("stall", [0.0, {"items": 0.8}, {"once": 0.9}, 0.5])
 @pytest.mark.parametrize(
     ("slots", "head_dim", "chunk", "heads", "group"),

@@ -39,7 +39,7 @@ def check(passes: list[Pass], **shape: Any) -> None:
     assert values.tolist() == np.concatenate([expected(work) for work in passes]).tolist()
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("shape", "committed", "own"),
     [
@@ -59,7 +59,7 @@ def test_outputs_follow_the_formulas(shape: dict[str, Any], committed: int, own:
     check([work], idle=idle, stall=stall, **shape)
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("heads", [1, 2, 5])
 @pytest.mark.parametrize("committed", [0, 1])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.0, 0.9), ({"heads": 0.9}, 0.0)])
@@ -73,6 +73,7 @@ def test_passes_with_few_committed_rows_follow_the_formulas(
     check(passes, beat_bytes=4, head_dim=4, chunk=4, slots=2, idle=idle, stall=stall)
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("query_bits", [8, 16])
 def test_extreme_codes_follow_the_formulas(query_bits: int) -> None:
     """Use the largest codes of both signs, equal keys, one key, probabilities that vanish, and no scale."""
@@ -106,6 +107,7 @@ def test_window_and_sinks_limit_the_keys() -> None:
     check([work], beat_bytes=8, head_dim=8, chunk=2, slots=4)
 
 
+@pytest.mark.rtl
 def test_a_row_that_sees_nothing_gives_zeros() -> None:
     work = random_pass(np.random.default_rng(2), head_dim=4, slots=3, committed=4, own=3, heads=2)
     work = Pass(**{**vars(work), "first": [4, 0, 0], "sinks": 0, "mask": np.zeros((3, 3), bool)})

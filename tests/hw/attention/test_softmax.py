@@ -41,6 +41,7 @@ def expected(payload: dict[str, Any]) -> dict[str, Any]:
     return {"chances": chances, "last": payload["last"]}
 
 
+@pytest.mark.rtl(sample=5)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (8, 1), (3, 2), (1, 8)])
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
 def test_chances_follow_the_formula(slots: int, lanes: int, idle: float, stall: float) -> None:
@@ -60,6 +61,7 @@ def test_chances_follow_the_formula(slots: int, lanes: int, idle: float, stall: 
         assert [b - a for a, b in zip(cycles["input"], cycles["output"], strict=True)] == [13] * len(items)
 
 
+@pytest.mark.rtl
 def test_every_exponent_follows_the_formula() -> None:
     items: list[dict[str, Any]] = [
         {"distances": [[u]], "visible": [[1]], "factors": [1], "shifts": [0], "last": 0}

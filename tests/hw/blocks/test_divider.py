@@ -8,6 +8,7 @@ from edgedec.hw.blocks.divider import Divider
 from tests.hw.support.bench_streams import run
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("quotient_bits", [5, 3])
 def test_all_pairs_of_a_small_divider_are_exact(quotient_bits: int) -> None:
     pairs = [(a, b) for a in range(32) for b in range(16)]
@@ -30,6 +31,7 @@ def test_a_denominator_narrower_than_the_leading_bits_is_exact() -> None:
     assert collected["output"] == [min(a, 3) if b else 3 for a, b in pairs]
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.7), (0.4, 0.4)])
 def test_quotients_of_the_profile_are_exact(idle: float, stall: float) -> None:
     rng = random.Random(1)

@@ -10,6 +10,7 @@ from edgedec.hw.blocks.fifo import Fifo
 from tests.hw.support.bench_streams import run
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("depth", [2, 3, 8, 13])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.7), (0.4, 0.4)])
 def test_entries_keep_their_order(depth: int, idle: float, stall: float) -> None:

@@ -27,7 +27,7 @@ def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **ho
     )["output"]
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "columns", "lanes"),
@@ -57,7 +57,7 @@ def test_vectors_of_every_length_are_cut_into_blocks(
     assert collected == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("lanes", [1, 5])
 @pytest.mark.parametrize(("slots", "columns"), [(1, 64), (8, 64), (2, 32)])
 def test_the_sizes_of_the_engine_are_cut_without_a_pause(slots: int, columns: int, lanes: int) -> None:

@@ -78,6 +78,7 @@ def test_causes_equal_those_of_the_registers() -> None:
     assert [cause.value for cause in Cause] == list(ERROR_CAUSES)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
@@ -113,7 +114,7 @@ def addressed(config: AcceleratorConfig, name: str, address: int) -> Bench:
 NAMES = ("program", "image", "input", "kv", "output")
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=map(str, CONFIGS))
 @pytest.mark.parametrize("name", NAMES)
 def test_an_address_outside_of_the_blocks_of_the_bus_is_refused(config: AcceleratorConfig, name: str) -> None:
@@ -125,7 +126,7 @@ def test_an_address_outside_of_the_blocks_of_the_bus_is_refused(config: Accelera
         assert len(bench.ranges) == 2  # ranges of the clean pass
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("name", NAMES[1:])  # the program's address is fixed
 def test_the_first_and_the_last_block_of_the_bus_are_accepted(name: str) -> None:
     for address in (0, (1 << 40) - block_bytes(CONFIG.ports)):
@@ -153,7 +154,7 @@ def test_the_last_position_and_the_last_slot_can_be_used() -> None:
     Bench(config=CONFIG).run(script)
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl
 @pytest.mark.parametrize("config", [CONFIGS[4], CONFIGS[64]], ids=["4", "64"])
 @pytest.mark.parametrize(
     ("raw", "program_bytes", "cause"),
@@ -187,6 +188,7 @@ def test_a_commit_past_the_program_is_refused() -> None:
     given_up(Pass(raw=program(CONFIG, [STOP] * 3, commit=3)), (Cause.CUT_SHORT, 0, 0))
 
 
+@pytest.mark.rtl
 def test_the_largest_program_runs() -> None:
     item = Pass(raw=program(CONFIG, [READ] * (CONFIG.instructions - 1) + [STOP], commit=CONFIG.instructions - 1))
 
@@ -238,7 +240,7 @@ def test_an_instruction_past_the_address_space_is_refused(kind: str) -> None:
         given_up(placed(start), (Cause.DESCRIPTOR, 1, 0))
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_invalid_instruction_is_refused(wrong: Instruction | bytes) -> None:
     raw = program(CONFIG, [LOAD, READ, wrong, LOAD, STOP])
@@ -246,6 +248,7 @@ def test_an_invalid_instruction_is_refused(wrong: Instruction | bytes) -> None:
     assert len(bench.commands) <= 1 + 2
 
 
+@pytest.mark.rtl
 def test_a_skipped_instruction_is_not_checked() -> None:
     left_out = Instruction(Opcode.LOAD, {"when": When.WITH_LOGITS})
     item = Pass(raw=program(CONFIG, [left_out, STOP]))
@@ -253,12 +256,13 @@ def test_a_skipped_instruction_is_not_checked() -> None:
     given_up(replace(item, logits=1), (Cause.DESCRIPTOR, 0, 0))
 
 
+@pytest.mark.rtl
 def test_a_program_without_stop_is_refused() -> None:
     given_up(Pass(raw=program(CONFIG, [LOAD, LOAD])), (Cause.DESCRIPTOR, 2, 0))
     given_up(Pass(raw=program(CONFIG, [LOAD] * CONFIG.instructions)), (Cause.DESCRIPTOR, CONFIG.instructions, 0))
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("broken", "descriptor"), [(1, 1), (4, 3), (37, 37)])
 def test_a_read_error_names_its_instruction(broken: int, descriptor: int) -> None:
     """Fail a later range of an instruction too, and one past the 32 that are remembered."""
@@ -322,6 +326,7 @@ def damaged(instructions: list[Instruction], commands: int, **how: Any) -> tuple
     return bench, errors[0]
 
 
+@pytest.mark.rtl
 def test_a_damaged_weight_names_the_last_command() -> None:
     wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     _, result = damaged([LOAD, READ, wait, wait, wait, STOP], 3)
@@ -331,6 +336,7 @@ def test_a_damaged_weight_names_the_last_command() -> None:
     assert result == (Cause.WEIGHT, 2, 0)
 
 
+@pytest.mark.rtl
 def test_a_damaged_weight_before_the_first_command() -> None:
     _, result = damaged([Instruction(Opcode.LOAD, {"elements": 1, "wait": 1}), STOP], 0)
     assert result == (Cause.WEIGHT, 0, 0)
@@ -388,7 +394,7 @@ def test_a_slow_pass_within_the_limit_of_the_watchdog_succeeds() -> None:
     assert bench.pulses["done_set"][0] - bench.issued[0] > 60
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("after", [1, 2, 4, 9, 17, 33, 50])
 def test_a_soft_reset_is_possible_at_any_time(after: int) -> None:
     """Reset during the checks, while the program is read, and in its walk."""

@@ -49,7 +49,7 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
     return Instruction(opcode, {**fields[opcode], **common})
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(12))
 def test_reads_and_commands_of_random_programs_equal_the_obvious_walk(seed: int) -> None:
     rng = random.Random(seed)
@@ -107,11 +107,13 @@ def test_a_range_takes_a_cycle() -> None:
     assert range_cycles[-1] - range_cycles[0] <= 2 * 12 + 10
 
 
+@pytest.mark.rtl
 def test_commands_do_not_wait_for_each_other() -> None:
     issued = cycles_of(CONFIGS[64], [LOAD] * 20).issued
     assert issued[-1] - issued[0] == 4 * 19
 
 
+@pytest.mark.rtl
 def test_keys_and_values_have_the_order_of_attention() -> None:
     """Check K0 K1 V0 K2 V1 V2 for three query heads that share a key head, then for one alone."""
     config = CONFIGS[4]
@@ -133,6 +135,7 @@ def test_only_slots_that_move_are_read() -> None:
     assert len(bench.commands) == 1
 
 
+@pytest.mark.rtl
 def test_a_second_doorbell_is_ignored() -> None:
     config = CONFIGS[64]
     raw = program(config, [LOAD] * 5 + [STOP])
@@ -153,6 +156,7 @@ def test_a_second_doorbell_is_ignored() -> None:
     assert not bench.pulses["committed_set"]
 
 
+@pytest.mark.rtl
 def test_programs_follow_each_other() -> None:
     """Check that a second program at the same place depends on nothing of the first."""
     config = CONFIGS[64]

@@ -12,6 +12,7 @@ from edgedec.hw.isa.registers import COUNTS
 EVENTS = ("running", "beat", "starved", "blocked", "dependency", "descriptor_done", "clear", "latch")
 
 
+@pytest.mark.rtl
 def test_counts_equal_a_model_under_random_events() -> None:
     counters = CounterBlock(width=8, descriptors=6)
     rng = random.Random(0)

@@ -47,7 +47,7 @@ def _counts(sizes: list[int], port_bytes: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize(
@@ -76,6 +76,7 @@ def test_outputs_equal_the_layout(slots: int, k: int, port_bytes: int, rows: boo
     assert write(collected["requests"], collected["data"], port_bytes) == expected
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("slots", "k", "port_bytes", "rows", "pace"),
     [

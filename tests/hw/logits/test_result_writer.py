@@ -132,7 +132,7 @@ class Written:
         self.errors = collected["error"]
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", [(4, 1, 1, 8), (64, 4, 3, 8), (64, 1, 8, 96)])
 def test_all_requests_are_written(size: tuple[int, int, int, int], idle: float, stall: float) -> None:
@@ -146,6 +146,7 @@ def test_all_requests_are_written(size: tuple[int, int, int, int], idle: float, 
         assert result.errors == []
 
 
+@pytest.mark.rtl
 def test_short_writes_are_sent_in_batches() -> None:
     config = cache_config(16, 1, 1, 16)
     traffic = Traffic(config, chunks=170, pieces=[])
@@ -168,6 +169,7 @@ def test_a_long_latency_does_not_limit_short_writes() -> None:
     assert request_cycles[-1] - request_cycles[0] == 2 * 249
 
 
+@pytest.mark.rtl
 def test_pieces_that_fill_the_queue_are_sent_without_a_drain() -> None:
     config = cache_config(4, 1, 1, 8)
     traffic = Traffic(config, chunks=3, pieces=[128] * 40)

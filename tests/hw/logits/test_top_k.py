@@ -42,7 +42,7 @@ def tables(rng: np.random.Generator, slots: int, sizes: list[int]) -> list[I64]:
     return [*logit_tables[:-1], np.sort(logit_tables[0], axis=1), logit_tables[-1]]
 
 
-@pytest.mark.rtl(sample=9)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "k", "sizes"),

@@ -110,7 +110,7 @@ def check(matrices: list[Matrix], drain: Drain, lanes: int = 1, *, per_row: bool
         assert np.array_equal(actual, x.expected(per_row)), f"matrix {i}"
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 5), (3, 2), (2, 1), (8, 1)])
 @pytest.mark.parametrize("per_row", [False, True])
@@ -152,6 +152,7 @@ def test_every_kind_of_shift_is_exact_at_the_ends_of_the_range(wide: bool, shift
     check(matrices, Drain(slots=1))
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("extra", [0, 1, 15, 31])
 def test_logits_are_exact_at_the_ends_of_the_range(extra: int) -> None:
     """Check that scale, base, bias and the width of the output have no effect."""

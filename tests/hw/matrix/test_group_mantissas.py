@@ -30,6 +30,7 @@ def read(beat_bytes: int, tile_words: int, groups: list[Group], **how: Any) -> N
     assert run(component, inputs, {"output": len(expected)}, **how)["output"] == expected
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("beat_bytes", [5, 8, 16, 64])
 def test_every_word_is_given_in_every_sweep(beat_bytes: int, idle: float, stall: float) -> None:

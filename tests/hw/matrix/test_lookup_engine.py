@@ -28,7 +28,7 @@ def _case(beat_bytes: int, slots: int, sweeps: list[int], seed: int) -> tuple[di
     return {"codes": blocks_of(codes, beat_bytes), "sweeps": sweeps, "weights": beats}, sums
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(4, 1), (5, 2), (8, 4)])
 def test_sums_equal_those_of_numpy(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
@@ -47,6 +47,7 @@ def test_wide_beats_are_exact(beat_bytes: int, slots: int) -> None:
     assert collected["sums"] == sums
 
 
+@pytest.mark.rtl
 def test_the_largest_sum_fits_at_64_columns() -> None:
     trits = np.array([[1], [-1], [0], [1], [-1]]).repeat(64, axis=1)
     inputs: dict[str, Any] = {"codes": blocks_of(np.full((1, 64), 127), 64), "sweeps": [1], "weights": [beat_of(trits)]}
@@ -55,6 +56,7 @@ def test_the_largest_sum_fits_at_64_columns() -> None:
     ]
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(
     ("beat_bytes", "latency"), [(4, 3), (8, 4), (16, 4), pytest.param(32, 5, marks=pytest.mark.slow)]
 )

@@ -15,6 +15,7 @@ def beats(rng: np.random.Generator, count: int, lanes: int) -> np.ndarray[Any, A
     return values
 
 
+@pytest.mark.rtl(sample=7)
 @pytest.mark.parametrize(
     ("lanes", "slots", "chunk"), [(2, 1, 1), (4, 8, 4), (8, 2, 2), (16, 3, 8), (8, 1, 8), (16, 2, 4)]
 )
@@ -45,6 +46,7 @@ def test_linear_products_are_exact(lanes: int, slots: int, chunk: int, idle: Any
         assert np.ptp(cycles["weights"]) == len(weights) - 1  # one per cycle, across blocks
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("idle", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("lanes", "slots", "chunk"), [(2, 2, 1), (4, 1, 4), (8, 2, 2), (16, 2, 4), (8, 1, 8), (32, 1, 8), (32, 1, 4)]

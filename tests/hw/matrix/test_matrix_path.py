@@ -85,7 +85,7 @@ def _slow(*sizes: int) -> Any:
     return pytest.param(*sizes, marks=pytest.mark.slow)
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _slow(16, 1)])
 def test_ternary_matrices_of_all_kinds_equal_the_profile(
@@ -146,7 +146,7 @@ def some_matrices(
     return matrices, vectors
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("idle", "stall", "busy"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.4, 0.4, 0.3), (0.0, 0.6, 0.9)]
 )
@@ -185,6 +185,7 @@ def test_a_beat_takes_a_cycle_within_planes_tiles_and_groups() -> None:
     assert beats[-1] - beats[20] == layout.beats - 21
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("beat_bytes", [8, 16])
 def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None:
     rng = np.random.default_rng(3)
@@ -200,6 +201,7 @@ def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None
     assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # rows of the last tile
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("rows", [40, 39, 37, 36, 1])
 def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     """Check this because its words arrive within that many cycles, and wait."""
@@ -214,6 +216,7 @@ def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     assert cycles["rows"] == [cycle - drain for cycle in cycles["output"]]
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), ({"scales": 0.99}, 0.0), (0.0, 0.95), ({"rows": 0.9}, 0.5)])
 def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) -> None:
     """Queue as many as fit between the sequencer and the output, each with another number of spare rows."""
@@ -226,6 +229,7 @@ def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) ->
     check(matrices, vectors, 4, 1, tile_words=2, depth=1, int8=False, scaling=False, idle=idle, stall=stall)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("int8", [False, True])
 def test_scales_may_come_long_after_the_codes(int8: bool) -> None:
     """Check that more sums than all queues hold are under way then; multipliers of an int8 matrix never stop."""

@@ -94,6 +94,7 @@ def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle
     assert reader.responses == [response for burst_responses in responses for response in burst_responses]
 
 
+@pytest.mark.rtl(sample=8)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
 def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:

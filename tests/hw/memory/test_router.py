@@ -34,6 +34,7 @@ def routed(entries: list[dict[str, int]], **how: Any) -> None:
     assert run(Router(CONFIG), {"entries": entries, "beats": beats}, counts, **how) == expected
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("seed", range(6))
 def test_segments_of_all_lengths_are_routed(seed: int) -> None:
     rng = random.Random(seed)

@@ -53,7 +53,7 @@ def test_parts_have_the_names_of_submodules() -> None:
     assert names == set(top._named_submodules)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("path", ["router", "datapath.attention.heads", "datapath.constants", "datapath.sinks"])
 def test_a_part_can_be_synthesized_alone(path: str) -> None:
     """Synthesize like benchmarks/accelerator_estimate.py."""
@@ -62,7 +62,7 @@ def test_a_part_can_be_synthesized_alone(path: str) -> None:
     assert all("module \\top\n" in design.text for design in designs)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("owner", ["datapath", "datapath.matrix", "datapath.attention", "datapath.quantize"])
 def test_glue_has_only_the_ports_of_the_parts(owner: str) -> None:
     parts = Parts(SMALL)

@@ -155,6 +155,7 @@ def test_long_reads_get_a_beat_per_cycle() -> None:
     assert reader.last_cycle - reader.first_cycle + 1 == beats
 
 
+@pytest.mark.rtl
 def test_all_ports_get_their_share() -> None:
     """Check that each of four busy ports gets a quarter of the beats, for any lengths of the others' bursts."""
     dut = memory()

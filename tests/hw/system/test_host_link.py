@@ -185,6 +185,7 @@ def test_invalid_commands_are_refused_alike() -> None:
     assert [answer[-1] for answer in answers[1:]] == [1, 1, 1] + [2] * 12
 
 
+@pytest.mark.rtl
 def test_commands_are_executed_once_and_in_order() -> None:
     """Check that a repeated command is answered again but not executed again, and that an early one is neither."""
 
@@ -304,6 +305,7 @@ class Loop(Component):
         return m
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("clock_hz", "baud", "off"),
     [

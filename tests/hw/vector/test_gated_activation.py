@@ -23,7 +23,7 @@ def interleaved(gate: Array, up: Array) -> Array:
     return np.stack([gate, up], axis=2).reshape(len(gate), -1)
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "lanes", "widths"), [(1, 1, [1, 5]), (8, 1, [1, 13, 5, 2]), (2, 2, [1, 4]), (3, 4, [5]), (1, 5, [20, 3])]

@@ -30,7 +30,7 @@ def check(path: QuantizePath, vectors: list[I64], norms: list[Norm | None], beat
     assert collected["scales"] == [floats(scale) for _, scale in expected]
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), (16, 2), (4, 3)])
 def test_vectors_of_all_kinds_equal_the_profile(beat_bytes: int, slots: int, idle: float, stall: float) -> None:

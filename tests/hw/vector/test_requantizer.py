@@ -53,6 +53,7 @@ def some_root(rng: np.random.Generator, slots: int) -> Root:
     return mantissa, rng.integers(-15, 19, slots)
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (3, 2), (2, 5), (8, 1)])
 def test_codes_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:

@@ -43,6 +43,7 @@ def assert_equal_to_the_profile(norms: list[Norm], collected: dict[str, list[Any
         assert roots == [{"mantissa": int(a), "exponent": int(e)} for a, e in zip(mantissa, exponent, strict=True)]
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (3, 2), (2, 5), (8, 1)])
 def test_norms_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:

@@ -30,7 +30,6 @@ CONTENT = build()
 TOKENIZER = Tokenizer(CONTENT)
 
 
-@pytest.mark.thorough
 @given(st.text())
 def test_decode_undoes_encode(text: str) -> None:
     plain = text.replace("<s>", "").replace("</s>", "")
@@ -98,7 +97,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.thorough
 @given(st.integers(0, len(CONTENT) - 1), st.characters(codec="utf-8"))
 def test_a_changed_character_gives_an_error_or_a_tokenizer(at: int, char: str) -> None:
     try:
@@ -126,7 +124,6 @@ def test_text_that_is_not_unicode_or_has_no_tokens_is_a_usage_error() -> None:
         Tokenizer(HfTokenizer(models.WordLevel({"a": 0}, unk_token="x")).to_str()).encode("zzz")
 
 
-@pytest.mark.thorough
 def test_a_real_tokenizer_is_loaded(shared_data: Path) -> None:
     path = shared_data / "tokenizers" / "phi-2" / "tokenizer.json"
     if not path.exists():

@@ -39,7 +39,6 @@ def all_static_nodes(depth: int, widest: int) -> list[tuple[float, tuple[int, ..
     return sorted(values, reverse=True)
 
 
-@pytest.mark.thorough(sample=18)
 @pytest.mark.parametrize("nodes", range(1, 17))
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_the_static_shape_has_the_largest_products(nodes: int, depth: int) -> None:

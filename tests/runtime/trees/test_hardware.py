@@ -41,7 +41,6 @@ random_accept = st.lists(st.floats(0.05, 1), min_size=8, max_size=8)
 random_seconds = st.lists(st.floats(0.001, 0.4), min_size=12, max_size=12)
 
 
-@pytest.mark.thorough
 @settings(max_examples=80)
 @given(
     seed=st.integers(0, 10_000),
@@ -66,7 +65,6 @@ def test_the_size_is_the_argmax_if_drafting_is_free(
     assert paths_of(tree) == {path for _, path in best[:size]}
 
 
-@pytest.mark.thorough
 @settings(max_examples=80)
 @given(accept=random_accept, steps=random_seconds, call=st.integers(0, 40), seed=st.integers(0, 99))
 def test_the_size_is_the_argmax_for_a_chain_with_one_call_per_node(

@@ -127,11 +127,11 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.parametrize("trials", [TRIALS // 20, pytest.param(TRIALS, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
-def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool) -> None:
+def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool, trials: int) -> None:
     rng = np.random.default_rng(1)
-    assert surprise(verifier(name), made(policy, rng.spawn(1)[0] if drawn else None), rng) < SOUND
+    assert surprise(verifier(name), made(policy, rng.spawn(1)[0] if drawn else None), rng, trials) < SOUND
 
 
 class _WithReplacement:

@@ -59,6 +59,7 @@ def test_a_library_is_built_once(tmp_path: Path, built: list[Any]) -> None:
     assert len(built) == 7
 
 
+@pytest.mark.rtl
 def test_building_is_reported(tmp_path: Path, built: list[Any]) -> None:
     board_library(ONE_PORT, **BOARD, cache=tmp_path)
     assert built[0]._link._identity.simulated

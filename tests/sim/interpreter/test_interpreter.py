@@ -62,7 +62,7 @@ def exercise(pair: Both, vocab: int) -> None:
     pair.run(rng.integers(0, vocab, min(2, slots)).tolist())
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", [*KINDS, "windowed"])
 def test_a_tiny_model_equals_the_profile(kind: str, widths: dict[str, Any]) -> None:
@@ -137,12 +137,14 @@ def other(opcode: Opcode, **fields: int) -> Any:
 DESTINATIONS = [Destination(x) for x in Destination if x not in (0, Destination.KEYS_VALUES, Destination.COPY)]
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
 def test_a_missing_read_is_reported(destination: Destination) -> None:
     with pytest.raises(BundleError, match=r"instruction \d+.*; compile it again"):
         broken(compiled(model("int8"), slots=2), drop(destination)).run_pass(2, 0)
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
 def test_a_repeated_read_is_reported(destination: Destination) -> None:
     machine = broken(compiled(model("int8"), slots=2), twice(destination))
@@ -153,6 +155,7 @@ def test_a_repeated_read_is_reported(destination: Destination) -> None:
         machine.run_pass(2, 0)
 
 
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize(
     "change",
     [

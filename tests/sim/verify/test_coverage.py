@@ -88,6 +88,7 @@ def test_sizes_of_ranges_are_binned(start: int, beats: int, size: str) -> None:
     assert beats_class(start, beats, 8) == size
 
 
+@pytest.mark.thorough
 def test_the_command_reports_coverage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,6 +157,7 @@ def test_another_seed_is_placed_again(program: Program, output: Path, log: Path)
     assert (again.report, (output / "ulx3s-85f.bit").read_bytes()) == (first.report, before)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("failing", "step", "before"),
     [
@@ -191,6 +192,7 @@ def test_a_tool_that_fails_is_named_and_its_step_repeated(
     assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"][len(before) :]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_build_continues_after_synthesis(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +207,7 @@ def test_an_interrupted_build_continues_after_synthesis(
     assert calls(log) == ["nextpnr", "ecppack"]
 
 
+@pytest.mark.thorough
 def test_a_killed_build_locks_the_folder_until_its_tools_end(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +278,7 @@ def results(output: Path) -> dict[str, bytes]:
     return {name: (output / name).read_bytes() for name in RESULTS if (output / name).exists()}
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("failing", ["nextpnr", "ecppack"])
 def test_a_failing_seed_keeps_the_earlier_results(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, failing: str
@@ -293,6 +297,7 @@ def test_a_failing_seed_keeps_the_earlier_results(
     assert results(output) == before
 
 
+@pytest.mark.thorough
 def test_an_interrupted_seed_keeps_the_earlier_results(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +340,7 @@ def check_descriptions(output: Path) -> None:
             assert hashlib.sha256((output / name).read_bytes()).hexdigest() == digest
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("sync", [83.21, 53.3])
 def test_descriptions_are_of_the_present_bitstream_at_every_moment(
@@ -375,6 +381,7 @@ def test_descriptions_are_of_the_present_bitstream_at_every_moment(
     assert [path.name for path in output.glob("*.bit")] == [found.report["bitstream"]["name"]]
 
 
+@pytest.mark.thorough
 def test_a_build_killed_while_it_renames_results_is_completed(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +417,7 @@ def test_bitstreams_of_the_user_are_kept(program: Program, output: Path) -> None
     assert [str(path.relative_to(output)) for path in mine] == ["old/ulx3s-85f.bit", "other.bit", "ulx3s-85f.mine.bit"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("sync", "memory", "nearest"), [(53.3, 110.0, 50e6), (65.0, 99.0, None), (53.3, 99.0, None), (28.0, 110.0, 25e6)]
 )
@@ -502,6 +510,7 @@ def test_the_minimum_versions_are_those_of_the_project() -> None:
         assert re.search(rf'"{name}>={re.escape(minimum)},', text), f"pyproject.toml asks for another {name}"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -522,6 +531,7 @@ def test_results_of_another_build_are_refused(
         build(BOARD, program, output)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 def test_changed_results_are_built_again(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
@@ -538,6 +548,7 @@ def test_changed_results_are_built_again(program: Program, output: Path, name: s
     assert name != "ulx3s-85f.bit" or path.read_bytes() == data
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["results/nextpnr.json", "results/placement.tsv"])
 def test_missing_results_are_built_again(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
@@ -546,6 +557,7 @@ def test_missing_results_are_built_again(program: Program, output: Path, name: s
         build(BOARD, program, output)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_bitstream_that_was_moved_is_built_again(program: Program, output: Path, seed: int) -> None:
     """Check that the moved file stays."""
@@ -559,6 +571,7 @@ def test_a_bitstream_that_was_moved_is_built_again(program: Program, output: Pat
     check_descriptions(output)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 def test_another_seed_replaces_damaged_files(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
@@ -567,6 +580,7 @@ def test_another_seed_replaces_damaged_files(program: Program, output: Path, nam
     check_descriptions(output)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_run_by_hand_repairs_damaged_files(

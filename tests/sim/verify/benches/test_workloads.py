@@ -28,6 +28,7 @@ pytest.importorskip("cocotb")
 from edgedec.sim.verify.benches.observer import Observer
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("logits", [0, 1])
 def test_every_range_serves_its_instruction(kind: str, logits: int) -> None:
@@ -95,6 +96,7 @@ def test_a_commit_reads_the_rows_that_move() -> None:
     assert {each.beats for each in reads_of_commit} == {layout.chunks}
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_interpreter_runs_the_workloads(kind: str) -> None:
     """Check that their numbers are neither all zero nor all saturated."""
