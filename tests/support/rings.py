@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,22 +131,23 @@ class Guard:
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and self.item is not None:
-            executable, command = args[0], args[1]
+            executable, command, _, env = args
             words = [os.fsdecode(word) for word in ([command] if isinstance(command, str | bytes) else command)]
-            tool = self._tool(os.fsdecode(executable or words[0]), words)
-            if tool:
+            if self._is_tool(os.fsdecode(executable or words[0]), words, os.environ if env is None else env):
                 pytest.fail(
-                    f"{self.item.nodeid} starts {tool} and is in the first ring; mark it rtl, or thorough if it is not "
-                    "about hardware (CONTRIBUTING.md, rings of tests)"
+                    f"{self.item.nodeid} starts {' '.join(words)} and is in the first ring; mark it rtl, or thorough "
+                    "if it is not about hardware (CONTRIBUTING.md, rings of tests)"
                 )
 
-    def _tool(self, executable: str, words: list[str]) -> str | None:
-        if any("yowasp" in word for word in words[1:] if len(word) < 200):
-            return next(word for word in words[1:] if "yowasp" in word)
+    def _is_tool(self, executable: str, words: list[str], env: Mapping[str, str]) -> bool:
+        if any("import" in code and "yowasp" in code for code in words[1:]):  # the tools as Python packages
+            return not any(self._is_standin(Path(folder)) for folder in env.get("PYTHONPATH", "").split(os.pathsep))
         if Path(executable).name not in TOOLS or QUESTIONS & set(words):
-            return None
-        path = Path(shutil.which(executable) or executable)
-        return None if path.is_relative_to(self.standins) else executable
+            return False
+        return not self._is_standin(Path(shutil.which(executable) or executable))
+
+    def _is_standin(self, path: Path) -> bool:
+        return path.is_relative_to(self.standins)
 
 
 @pytest.hookimpl(wrapper=True)
