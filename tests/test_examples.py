@@ -68,6 +68,7 @@ def test_own_drafter(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rtl  # yosys
 @pytest.mark.rtl  # yosys converts a whole accelerator
 def test_verilog(tmp_path: Path) -> None:
     pytest.importorskip("amaranth", reason="the hardware generator is not installed")

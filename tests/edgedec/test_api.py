@@ -46,6 +46,7 @@ def test_a_bundle_is_replaced_and_another_folder_is_not(checkpoint: Path, tmp_pa
     assert (tmp_path / "diary").read_text() == "dear"
 
 
+@pytest.mark.thorough
 def test_planes_are_fitted_to_a_text_to_its_ids_to_the_models_own_text_or_to_the_weights(
     checkpoint: Path, tmp_path: Path
 ) -> None:

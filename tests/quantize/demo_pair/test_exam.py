@@ -46,12 +46,14 @@ def obedient(turns: Sequence[Turn], ask: str) -> str:
     return item.title if ask in sketches.TITLE else f"{listed(item.names)}."
 
 
+@pytest.mark.thorough
 def test_an_obedient_model_follows_all_instructions() -> None:
     result = checks.instructions(obedient, 66)
     assert result["followed"] == 1.0, result["wrong"]
     assert len([key for key in result if key.startswith("followed_")]) == 9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
