@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import settings
 
 from edgedec.environment import SHARED_DATA
+from tests.support.missing_data import MissingData
 from tests.support.rings import (  # noqa: F401 - hooks of pytest
     pytest_collection_modifyitems,
     pytest_report_header,
@@ -48,5 +50,5 @@ def shared_data() -> Path:
     if folder_name and not folder.is_dir():
         pytest.fail(f"EDGEDEC_SHARED_DATA is {folder_name!r}, which is not a folder")
     if not folder.is_dir():
-        pytest.skip("no ../shared/data beside the checkout, and EDGEDEC_SHARED_DATA is not set")
+        return cast(Path, MissingData(Path("../shared/data")))
     return folder

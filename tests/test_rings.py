@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.missing_data import MissingData
 
 CASES = """
 import pytest
@@ -136,3 +140,12 @@ def test_the_first_ring_starts_no_slow_tool(project: Path, marker: str, command:
         assert f"test_start.py::test_start starts {refused} and is in the first ring; mark it rtl" in output
     else:
         assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    "use", [str, Path, os.fspath, open, lambda path: path.read_bytes(), lambda path: path.exists()]
+)
+def test_a_test_without_its_data_names_the_file_when_it_is_skipped(use: Callable[[Any], object]) -> None:
+    path = MissingData(Path("../shared/data")) / "tokenizers" / "tok512.bin"
+    with pytest.raises(pytest.skip.Exception, match=r"^no \.\./shared/data/tokenizers/tok512\.bin beside the checkout"):
+        use(path)
