@@ -1,1 +1,1 @@
-"""Simulated accelerators: a file is a device of edgedec.device, and its name is the --device name."""
+"""Simulated accelerators. Each file is a device of edgedec.device, and its name is the value of ``--device``."""

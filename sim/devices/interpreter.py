@@ -1,7 +1,7 @@
-"""What the RTL does, in NumPy: the program's interpreter behind the accelerator's registers, without a clock.
+"""The device ``interpreter``: it has the accelerator's registers, and runs a program in NumPy without a clock.
 
-It reads program, image and buffers at the addresses in its registers, as the hardware does, and its memory is not coherent:
-a driver that forgets to flush or to invalidate gets other results.
+It reads program, image and buffers at the addresses in its registers, as the hardware does. Its memory is not coherent:
+a driver that forgets to flush or to invalidate a buffer gets other results.
 """
 
 from __future__ import annotations
@@ -15,23 +15,28 @@ from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
-from edgedec.sim.interpreter.device_run import Given, Memory, Outcome, Runner
+from edgedec.sim.interpreter.device_run import DeviceBuffer, PassOutcome, PassRequest, Runner
 from edgedec.sim.machine.register_file import RegisterFile
 
 __all__ = ["InterpreterBuffer", "InterpreterDevice", "open_device"]
 
 U8 = NDArray[np.uint8]
 
-_FIRST_ADDRESS = 0x1_0000_1000  # above 32 bits, and aligned to a page only: who needs more must ask for it
+_FIRST_ADDRESS = (
+    0x1_0000_1000  # above 32 bits and aligned to a page only, so that a caller must request any larger alignment
+)
 _PASS_FIELDS = ("slots", "committed", "logits")
 
 
 class InterpreterBuffer:
-    """Members:
-    array: the host's bytes. memory: the device's.
+    """A buffer of edgedec.device.
+
+    Members:
+        array: the host's bytes.
+        memory: the device's bytes.
     """
 
-    def __init__(self, memory: Memory, release: list[Memory]) -> None:
+    def __init__(self, memory: DeviceBuffer, release: list[DeviceBuffer]) -> None:
         self.memory, self._release = memory, release
         self.array, self.address = memory.bytes.copy(), memory.address
 
@@ -49,20 +54,20 @@ class InterpreterBuffer:
 
 
 class InterpreterDevice:
-    """A device of edgedec.device. A pass takes place within ``wait``; it takes as long as its beats would."""
+    """A device of edgedec.device. A pass runs within ``wait``, and takes one cycle for each beat that it reads."""
 
     name = "interpreter"
     kind: Kind = "simulated"
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self.clock_hz = config.clock_hz
-        self._memories: list[Memory] = []
+        self._memories: list[DeviceBuffer] = []
         self._free = _FIRST_ADDRESS
         self._runner = Runner(config, self._memories)
         self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
         self._registers["configuration_hash"] = config.hash
-        self._given: Given | None = None  # what runs
-        self._cycles = 0  # that a wait has given to it
+        self._request: PassRequest | None = None  # running pass or commit
+        self._cycles = 0  # cycles that the request has had in ``wait``
         self._counted = dict.fromkeys(COUNTS, 0)
         self._closed = False
 
@@ -80,17 +85,17 @@ class InterpreterDevice:
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
         address = self._free + -self._free % alignment_bytes
         self._free = address + size_bytes
-        memory = Memory(address=address, bytes=np.zeros(size_bytes, np.uint8))
+        memory = DeviceBuffer(address=address, bytes=np.zeros(size_bytes, np.uint8))
         self._memories.append(memory)
         return InterpreterBuffer(memory, self._memories)
 
     def wait(self, timeout_s: float) -> bool:
         self._check_open()
-        if self._given is not None and not self._interrupt:
+        if self._request is not None and not self._interrupt:
             self._cycles += math.ceil(timeout_s * self.clock_hz)
-            outcome = self._runner.outcome(self._given, self._cycles)
+            outcome = self._runner.outcome(self._request, self._cycles)
             if outcome is not None:
-                self._end(self._given, outcome)
+                self._end(self._request, outcome)
         return self._interrupt
 
     def close(self) -> None:
@@ -108,7 +113,7 @@ class InterpreterDevice:
     def _pulsed(self, doorbell: str) -> None:
         registers = self._registers
         if doorbell == "soft_reset":
-            self._given = None
+            self._request = None
             for name in ("status", "error", "error_address"):
                 registers[name] = 0
         elif doorbell == "latch_counters":
@@ -116,14 +121,14 @@ class InterpreterDevice:
                 registers[f"counter_{name}"] = value
         elif doorbell == "clear_counters":
             self._counted = dict.fromkeys(COUNTS, 0)
-        elif self._given is None and not registers["status"] & _bit("status", "error"):
+        elif self._request is None and not registers["status"] & _bit("status", "error"):
             self._begin(commits=doorbell == "commit")
 
     def _begin(self, *, commits: bool) -> None:
-        """Takes over all parameters."""
+        """Take all parameters from the registers."""
         registers = self._registers
         fields = {name: registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS}
-        self._given = Given(
+        self._request = PassRequest(
             commits=commits,
             addresses={name: registers[f"{name}_address"] for name in ("program", "image", "kv", "input", "output")},
             program_bytes=registers["program_bytes"],
@@ -136,12 +141,12 @@ class InterpreterDevice:
         self._cycles = 0
         self._counted = dict.fromkeys(COUNTS, 0)
 
-    def _end(self, given: Given, outcome: Outcome) -> None:
-        registers, self._given = self._registers, None
+    def _end(self, request: PassRequest, outcome: PassOutcome) -> None:
+        registers, self._request = self._registers, None
         self._counted |= {"beats": outcome.beats, "descriptors": outcome.descriptors}
         if outcome.cause == Cause.NONE:
             registers["status"] = _bit("status", "done")
-            event = "committed" if given.commits else "done"
+            event = "committed" if request.commits else "done"
         else:
             registers["status"], event = _bit("status", "error"), "error"
             registers["error"] = outcome.cause | outcome.descriptor << 8
@@ -150,9 +155,9 @@ class InterpreterDevice:
 
 
 def _bit(register: str, field: str) -> int:
-    return next(1 << lsb for found, lsb in REGISTER_MAP[register].positions() if found.name == field)
+    return next(1 << lsb for member, lsb in REGISTER_MAP[register].positions() if member.name == field)
 
 
 def open_device(config: AcceleratorConfig) -> InterpreterDevice:
-    """An accelerator of ``config``, just switched on."""
+    """Return an accelerator of ``config`` in its state after power-up."""
     return InterpreterDevice(config)

@@ -1,4 +1,4 @@
-"""The accelerator's RTL, clock by clock, beside a model of the board's memory."""
+"""The device ``sim``: the accelerator's RTL, cycle by cycle, with a model of the board's memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ __all__ = ["SimulatedDevice", "open_device"]
 
 
 class SimulatedDevice(MachineDevice):
-    """Members:
-    simulation: for faults on purpose, for recorded ports and counts of the buses.
+    """The RTL in a library as a device.
+
+    Members:
+        simulation: access to injected faults, recorded ports and counts of the buses.
     """
 
     def __init__(self, simulation: Simulation, contents: NDArray[np.uint8], clock_hz: float) -> None:
@@ -36,18 +38,18 @@ def open_device(
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> SimulatedDevice:
-    """Builds the RTL of ``config`` as a library, minutes at the first time, and switches it on.
+    """Build the RTL of ``config`` as a library, which takes minutes the first time, and open it as a device.
 
     Args:
-        memory: ``ddr`` is the KV260's, ``flat`` moves ``bytes_per_second``, ``ideal`` has no such limit.
-        memory_bytes: that the ports see; what nobody has touched takes none of the host's.
-        trace: with the ports that edgedec.sim.verify.verification looks at.
+        memory: ``ddr`` is the memory of the KV260, ``flat`` moves ``bytes_per_second``, ``ideal`` has no limit.
+        memory_bytes: size of the memory that the ports see; untouched pages take no memory of the host.
+        trace: add the ports that edgedec.sim.verify.verification records.
         cache: folder of the libraries.
-        progress: of the build.
+        progress: called with the progress of the build.
 
     Raises:
         ToolError: yosys or a C++ compiler is missing or fails.
-        UsageError: no such memory.
+        UsageError: ``memory`` is unknown.
     """
     library = accelerator_library(config, trace=trace, cache=cache, progress=progress)
     contents = np.zeros(memory_bytes, np.uint8)

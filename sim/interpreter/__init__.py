@@ -1,4 +1,4 @@
-"""Runs a program of the accelerator in NumPy, from its bytes alone."""
+"""This package runs a program of the accelerator in NumPy, from the program's bytes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of all heads of a layer: rotation, codes, keys and values as they lie in the cache, one division."""
+"""Attention over all heads of a layer: rotation, codes, keys and values in the layout of the cache, one division."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normaliz
 from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
 from edgedec.sim.interpreter.streams import integers
 
-__all__ = ["CacheMemory", "HeadConstants", "attended", "coded", "rotated", "run_order", "visible"]
+__all__ = ["HeadConstants", "KvMemory", "attended", "coded", "rotated", "run_order", "visible"]
 
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
 Trace = Callable[[str, I64], None]
 
-_DIFFERENCE_BITS = 26
+_DIFFERENCE_BITS = 26  # bits of a score below the largest one
 _OUT_SHIFT = 13
-_HIDDEN = -(1 << 40)
+_HIDDEN = -(1 << 40)  # score of a hidden position, below all others
 
 
 def rotated(x: I64, angles: U8, head_dim: int) -> I64:
-    """x s18 [n, elements], pairs (i, i + head_dim / 2) of every head; angles uint8 [head_dim / 2, item]."""
+    """Rotate the pairs (i, i + head_dim / 2) of every head.
+
+    Args:
+        x: s18 [n, elements].
+        angles: uint8 [head_dim / 2, item], the cosine and the sine of each slot.
+
+    Returns:
+        s18 [n, elements].
+    """
     n = len(x)
     turns = integers(angles, "<i2", 0, 2 * n).reshape(-1, n, 2).transpose(1, 0, 2)  # [n, head_dim / 2, 2]
     cos, sin = turns[:, None, :, 0], turns[:, None, :, 1]
@@ -36,13 +44,13 @@ def rotated(x: I64, angles: U8, head_dim: int) -> I64:
 
 
 def coded(x: I64, constants: U8, shift: int, bits: int) -> I64:
-    """x s18 [n, elements] -> codes of ``bits``; constants uint8 [elements, 8]."""
+    """Quantize x s18 [n, elements] to codes of ``bits`` bits, with the constants uint8 [elements, 8]."""
     mantissa, middle = integers(constants, "<u2", 0, 1)[:, 0], integers(constants, "<i4", 4, 1)[:, 0]
     return saturate(round_shift((x - middle) * mantissa, shift), bits)
 
 
 def run_order(heads: int) -> Iterator[tuple[int, int]]:
-    """(query head, 0 for keys or 1 for values), as attention reads them: K0 K1 V0 K2 V1 ... V(n-1)."""
+    """Yield (query head, 0 for keys or 1 for values) in the order in which attention reads: K0 K1 V0 K2 ... V(n-1)."""
     for head in range(heads):
         yield head, 0
         if head:
@@ -50,25 +58,25 @@ def run_order(heads: int) -> Iterator[tuple[int, int]]:
     yield heads - 1, 1
 
 
-class CacheMemory:
-    """The bytes of all keys and values, in logical order: uint8 [beats, beat_bytes]."""
+class KvMemory:
+    """The memory of all keys and values, in logical order: uint8 [beats, beat_bytes]."""
 
     def __init__(self, layout: KvLayout, memory: U8) -> None:
         self._layout, self._beats = layout, memory.reshape(-1, layout.beat_bytes)
 
     def beats(self, start: int, positions: int) -> U8:
-        """Of the first ``positions`` of the run that begins at beat ``start``."""
+        """Return the beats of the first ``positions`` positions of the run that begins at beat ``start``."""
         return self._beats[start : start + self._layout.beats(positions)].copy()
 
     def rows(self, beats: U8, positions: int) -> I8:
-        """Codes of a run's beats, [positions, head_dim]."""
+        """Return the codes [positions, head_dim] that the beats of a run hold."""
         layout = self._layout
         parts = beats.view(np.int8).reshape(-1, layout.chunks, layout.positions, layout.chunk)
-        found: I8 = parts.transpose(0, 2, 1, 3).reshape(-1, layout.head_dim)[:positions]
-        return found
+        codes: I8 = parts.transpose(0, 2, 1, 3).reshape(-1, layout.head_dim)[:positions]
+        return codes
 
     def write(self, start: int, position: int, row: I64) -> None:
-        """Codes [head_dim] of a position of the run that begins at beat ``start``."""
+        """Write the codes [head_dim] of a position of the run that begins at beat ``start``."""
         self._at(start, position)[:] = row.astype(np.int8).view(np.uint8).reshape(-1, self._layout.chunk)
 
     def copy(self, start: int, source: int, target: int) -> None:
@@ -81,7 +89,11 @@ class CacheMemory:
 
 
 def visible(committed: int, positions: I64, mask: NDArray[np.bool_], window: int, sinks: int) -> NDArray[np.bool_]:
-    """[n, committed + n]: all committed positions and what the mask admits, cut by the window but for the first sinks."""
+    """Return the positions that each slot sees, bool [n, committed + n].
+
+    A slot sees all committed positions and the slots of its mask. A window hides those that are further back, except the
+    first ``sinks`` positions.
+    """
     seen = np.concatenate([np.ones((len(mask), committed), np.bool_), mask], axis=1)
     if window:
         at = np.concatenate([np.arange(committed), positions])
@@ -91,13 +103,18 @@ def visible(committed: int, positions: I64, mask: NDArray[np.bool_], window: int
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConstants:
-    """``factors`` uint8 [heads, 4] and ``scales`` uint8 [heads * head_dim, 2]."""
+    """The constants of attention as they are in memory.
+
+    Members:
+        factors: uint8 [heads, 4].
+        scales: uint8 [heads * head_dim, 2].
+    """
 
     factors: U8
     scales: U8
 
     def of(self, head_dim: int) -> tuple[I64, I64, I64]:
-        """c [heads], sc [heads], V [heads, head_dim]."""
+        """Return (c [heads], sc [heads], V [heads, head_dim]), the names of docs/integer-profile.md."""
         c, sc = integers(self.factors, "<u2", 0, 1)[:, 0], integers(self.factors, "u1", 2, 1)[:, 0]
         return c, sc, integers(self.scales, "<u2", 0, 1).reshape(-1, head_dim)
 
@@ -105,15 +122,21 @@ class HeadConstants:
 def attended(
     name: str, queries: I64, keys: I64, values: I64, seen: NDArray[np.bool_], constants: HeadConstants, trace: Trace
 ) -> I64:
-    """queries s12 [n, heads, head_dim], keys and values s8 [heads, t, head_dim] -> s27 [n, heads * head_dim]."""
+    """Return the weighted values s27 [n, heads * head_dim].
+
+    Args:
+        queries: s12 [n, heads, head_dim].
+        keys, values: s8 [heads, t, head_dim].
+        seen: bool [n, t], from ``visible``.
+    """
     n, heads, head_dim = queries.shape
     c, sc, scale = constants.of(head_dim)
-    # Sums of both products stay below 2^53: float64 has them exactly, and fast.
+    # The sums of both products stay below 2^53, so float64 computes them exactly, and faster than integers.
     products = queries.transpose(1, 0, 2).astype(np.float64) @ keys.transpose(0, 2, 1).astype(np.float64)
     scores = products.astype(np.int64)  # [heads, n, t]
-    most = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
-    trace(f"{name}.max", most)
-    d = np.minimum(np.where(seen, most - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
+    largest = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
+    trace(f"{name}.max", largest)
+    d = np.minimum(np.where(seen, largest - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
     u = np.minimum(round_shift(d * c[:, None, None], sc[:, None, None]), EXP2_LAST)
     p = np.where(seen, exp2_negative(u), 0)
     trace(f"{name}.p", p)

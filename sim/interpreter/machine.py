@@ -1,4 +1,4 @@
-"""The accelerator as it is programmed: buffers, pass registers, a walk over the instructions."""
+"""The interpreter of a program: it holds the buffers and steps through the instructions of a pass or a commit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
-from edgedec.sim.interpreter.attention import CacheMemory, run_order
+from edgedec.sim.interpreter.attention import KvMemory, run_order
 from edgedec.sim.interpreter.matrices import WeightMemory
-from edgedec.sim.interpreter.units import Registers, Trace, Units
+from edgedec.sim.interpreter.units import PassRegisters, Trace, Units
 
 __all__ = ["Interpreter"]
 
@@ -23,7 +23,7 @@ U8 = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class _Range:
-    """Items of the read stream for a destination."""
+    """Items that an instruction sends to a destination."""
 
     destination: Destination
     items: U8
@@ -31,30 +31,30 @@ class _Range:
 
 
 class Interpreter:
-    """Runs passes and commits of a program. It knows the program's instructions, image and configuration, not the model.
+    """Run passes and commits of a program. The interpreter uses the program's instructions, image and configuration alone.
 
     Members:
         input, cache, output: uint8 buffers in logical order. The host writes ``input`` before a pass and reads ``output``
-            after it; where logits are not wanted, ``output`` stays as it is, and so do the rows of unused slots.
-        at: number of the instruction that it has come to.
+            after it. A pass without logits leaves ``output`` as it is, and every pass leaves the rows of unused slots.
+        at: number of the current instruction.
 
     Args:
-        keep_bytes: matrices are kept unpacked until they take so many bytes.
+        keep_bytes: limit in bytes of the unpacked matrices that are kept.
 
     Raises:
-        BundleError: the program is damaged, or of another configuration.
+        BundleError: the program is damaged, or was compiled for another configuration.
     """
 
     def __init__(self, program: Program, *, keep_bytes: int = 1 << 30) -> None:
         header, instructions = unpack_program(program.code)
         if header.configuration != program.config.hash:
-            raise BundleError("the program is of another configuration than it says; compile it again")
+            raise BundleError("the program's header names another configuration; compile it again")
         self.config, self._instructions, self._commit = program.config, instructions, header.commit
         self._names, self._image = program.names, program.image.reshape(-1, program.config.beat_bytes)
         self.input = np.zeros(program.input_bytes, np.uint8)
         self.cache = np.zeros(program.cache_bytes, np.uint8)
         self.output = np.zeros(program.output_bytes, np.uint8)
-        self._cache = CacheMemory(program.config.kv_layout, self.cache)
+        self._cache = KvMemory(program.config.kv_layout, self.cache)
         self._weights = WeightMemory(keep_bytes)
         self.at = 0
 
@@ -68,20 +68,20 @@ class Interpreter:
         *,
         trace: Trace | None = None,
     ) -> None:
-        """One pass over ``input``; its keys and values go behind the committed ones.
+        """Run one pass over ``input``. Its keys and values are written after the committed ones.
 
         Args:
-            slots: tokens of the pass.
-            committed: positions of the cache that all of them see.
-            mask: of each slot the slots that it sees, a bit each; None is causal.
-            positions: of each slot, in the text; None continues the cache.
-            logits: 0 none wanted, 1 the best, 2 whole rows as well.
-            trace: called with a name and the integers [slots, n] of every vector, as IntegerModel's. Codes may be
-                longer than their vector, by zeros up to a whole block.
+            slots: number of tokens of the pass.
+            committed: number of positions of the cache, which all slots see.
+            mask: for each slot, a bit for each slot that it sees; None is causal.
+            positions: position of each slot in the text; None continues the cache.
+            logits: 0 for none, 1 for the best, 2 for whole rows as well.
+            trace: called with a name and the integers [slots, n] of every vector, like the trace of IntegerModel. Codes
+                may be longer than their vector, by zeros up to a whole block.
 
         Raises:
             UsageError: a parameter is out of range.
-            BundleError: the program cannot be run; names the instruction.
+            BundleError: the program cannot be run; the message names the instruction.
         """
         registers = self._registers(slots, committed, mask, positions, logits)
         skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
@@ -94,18 +94,22 @@ class Interpreter:
                 units.stop(index)
                 return
             if instruction.opcode in (Opcode.READ, Opcode.CACHE):
-                found = self._read(index, instruction, committed)
-                if found is not None:
-                    units.take(index, found.destination, found.items, found.key)
+                items = self._read(index, instruction, committed)
+                if items is not None:
+                    units.take(index, items.destination, items.items, items.key)
             else:
                 units.issue(index, instruction, name)
-        raise BundleError("the program runs over its end without STOP; compile it again")
+        raise BundleError("the program ends without STOP; compile it again")
 
     def commit(self, committed: int, accepted: int) -> None:
-        """Move the accepted slots of the last pass (a bit each) behind the ``committed`` positions before it.
+        """Move the accepted slots of the last pass to the positions that follow the committed ones.
+
+        Args:
+            committed: number of positions before the pass.
+            accepted: a bit for each accepted slot.
 
         Raises:
-            UsageError: no such slots, or the cache ends before.
+            UsageError: ``accepted`` has slots that do not exist, or the positions exceed the context.
             BundleError: the program has no commit.
         """
         if accepted >> self.config.slots or accepted < 0:
@@ -125,11 +129,11 @@ class Interpreter:
                 for run in range(2 * instruction["heads"] if rank != slot else 0):
                     start = instruction["start"] + run * instruction["run"]
                     self._cache.copy(start, committed + slot, committed + rank)
-        raise BundleError("the commit runs over the program's end without STOP; compile it again")
+        raise BundleError("the commit ends without STOP; compile it again")
 
     def _registers(
         self, slots: int, committed: int, mask: Sequence[int] | None, positions: Sequence[int] | None, logits: int
-    ) -> Registers:
+    ) -> PassRegisters:
         if not 1 <= slots <= self.config.slots:
             raise UsageError(f"a pass has 1 to {self.config.slots} slots, not {slots}")
         if not 0 <= committed <= self.config.context - slots:
@@ -143,7 +147,7 @@ class Interpreter:
         bits = np.array(masks[:slots], np.int64)[:, None] >> np.arange(slots) & 1
         if not bits.diagonal().all():
             raise UsageError("a slot does not see itself")
-        return Registers(
+        return PassRegisters(
             slots=slots,
             committed=committed,
             mask=bits.astype(np.bool_),
@@ -152,7 +156,7 @@ class Interpreter:
         )
 
     def _read(self, index: int, of: Instruction, committed: int) -> _Range | None:
-        """The items that an instruction brings; None if there are none."""
+        """Return the items that a READ or CACHE instruction reads; None if there are none."""
         if of.opcode == Opcode.CACHE:
             return self._keys_values(of, committed)
         if of["destination"] not in set(Destination):

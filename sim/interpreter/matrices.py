@@ -1,4 +1,4 @@
-"""A matrix out of its beats, and its product with codes, drained."""
+"""Matrices unpacked from their beats, and the scaling of their products with codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FACTOR_SHIFT, _LOGIT_SHIFT = 15, 11
 
 
 def matrix_layout(of: Instruction, config: AcceleratorConfig) -> Int8Layout | TernaryLayout:
-    """Of the beats of a MATRIX; padding counts as rows and columns."""
+    """Return the layout of the beats of a MATRIX instruction; padding counts as rows and columns."""
     shape = {
         "beat_bytes": config.beat_bytes,
         "tile_words": config.tile_words,
@@ -47,25 +47,26 @@ def matrix_layout(of: Instruction, config: AcceleratorConfig) -> Int8Layout | Te
 
 
 class WeightMemory:
-    """Matrices as they are multiplied; they are kept from pass to pass until they take ``keep_bytes``."""
+    """Unpacked matrices, which are kept from pass to pass until they take ``keep_bytes`` bytes."""
 
     def __init__(self, keep_bytes: int) -> None:
         self._free, self._kept = keep_bytes, dict[Any, NDArray[Any]]()
 
     def weights(self, key: Any, layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
-        """What is summed, [rows, columns], in the float type in which every sum of it with codes is exact.
+        """Return a matrix [rows, columns] in the smaller float type in which every sum of its products with codes is exact.
 
-        ``key``: says which bytes ``beats`` are; None if nobody knows.
+        Args:
+            key: identifies the bytes of ``beats``; None if they are unknown, so that the matrix is not kept.
         """
-        found = self._kept.get(key) if key is not None else None
-        if found is None:
+        matrix = self._kept.get(key) if key is not None else None
+        if matrix is None:
             whole = _summed(layout, beats)
             bound = largest(CODE_BITS) * int(np.abs(whole).sum(axis=1, dtype=np.int64).max(initial=0))
-            found = whole.astype(np.float32 if bound < 1 << 24 else np.float64)
-            if key is not None and found.nbytes <= self._free:
-                self._free -= found.nbytes
-                self._kept[key] = found
-        return found
+            matrix = whole.astype(np.float32 if bound < 1 << 24 else np.float64)
+            if key is not None and matrix.nbytes <= self._free:
+                self._free -= matrix.nbytes
+                self._kept[key] = matrix
+        return matrix
 
 
 def _summed(layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
@@ -76,16 +77,19 @@ def _summed(layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
         planes: NDArray[np.int32] = trits.sum(axis=0, dtype=np.int32)
         return planes
     spread = np.repeat(mantissas.astype(np.int32), layout.group_size, axis=2)[..., : layout.columns]
-    found: NDArray[np.int32] = (trits * spread).sum(axis=0, dtype=np.int32)
-    return found
+    weights: NDArray[np.int32] = (trits * spread).sum(axis=0, dtype=np.int32)
+    return weights
 
 
 def drained(of: Instruction, acc: I64, scale: Scale, rows: U8 | None, *, per_row: bool) -> I64:
-    """acc s32 [n, rows] -> a linear's output, or logits.
+    """Scale the sums of a matrix to the output of a linear, or to logits.
 
     Args:
-        rows: uint8 [rows, 8], row constants of a matrix that has them.
-        per_row: the accelerator looks at the mantissas in them.
+        of: the MATRIX instruction.
+        acc: s32 [n, rows].
+        scale: scale of the codes.
+        rows: uint8 [rows, 8], the row constants if the matrix has them.
+        per_row: True if the accelerator uses the mantissas in the row constants.
     """
     count, second = acc.shape[1], np.arange(acc.shape[1]) % 2 * of["pair"]
     weight = np.array([of["weight0"], of["weight1"]])[second]

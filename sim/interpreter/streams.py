@@ -1,4 +1,4 @@
-"""What waits between the read stream and the units: items in order, and what their bytes mean."""
+"""Queues between the read stream and the units, and the integers that the bytes of their items encode."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Fifo", "integers"]
+__all__ = ["ItemQueue", "integers"]
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 
 def integers(items: U8, kind: str, first: int, count: int) -> I64:
-    """``count`` little-endian numbers from byte ``first`` of every item on: uint8 [n, size] -> [n, count]."""
+    """Decode ``count`` little-endian numbers from byte ``first`` of each item on.
+
+    Args:
+        items: uint8 [n, size].
+        kind: NumPy's name of the numbers' type, such as "<i2".
+
+    Returns:
+        int64 [n, count].
+    """
     size = np.dtype(kind).itemsize
-    found: I64 = np.ascontiguousarray(items[:, first : first + count * size]).view(kind).astype(np.int64)
-    return found
+    values: I64 = np.ascontiguousarray(items[:, first : first + count * size]).view(kind).astype(np.int64)
+    return values
 
 
-class Fifo:
-    """Items of one destination, uint8 [n, size]; ``len`` counts them."""
+class ItemQueue:
+    """The items that wait for one destination, uint8 [n, size]. ``len`` counts them."""
 
     def __init__(self) -> None:
         self._chunks: deque[tuple[Any, U8]] = deque()
@@ -36,7 +44,10 @@ class Fifo:
         self._count += len(items)
 
     def take(self, count: int) -> tuple[Any, U8]:
-        """The first ``count`` items, which must be there, and the key of the chunk that they are exactly, else None."""
+        """Remove the first ``count`` items, which must be present, and return (key, items).
+
+        The key is that of the chunk that was put if the items are exactly this chunk, and None otherwise.
+        """
         key, first = self._chunks.popleft()
         self._count -= count
         if len(first) == count:

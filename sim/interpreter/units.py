@@ -1,4 +1,4 @@
-"""The units of the accelerator and the queues before them: whatever has all that it needs is carried out at once."""
+"""The units of the accelerator and the queues before them. An instruction runs as soon as it has all its inputs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, 
 from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
 from edgedec.reference.integer_profile.values import Scale
 from edgedec.sim.interpreter.attention import (
-    CacheMemory,
     HeadConstants,
+    KvMemory,
     attended,
     coded,
     rotated,
@@ -30,9 +30,9 @@ from edgedec.sim.interpreter.attention import (
     visible,
 )
 from edgedec.sim.interpreter.matrices import WeightMemory, drained, matrix_layout
-from edgedec.sim.interpreter.streams import Fifo, integers
+from edgedec.sim.interpreter.streams import ItemQueue, integers
 
-__all__ = ["Registers", "Trace", "Units"]
+__all__ = ["PassRegisters", "Trace", "Units"]
 
 U8 = NDArray[np.uint8]
 Trace = Callable[[str, I64], None]
@@ -43,8 +43,16 @@ _PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registers:
-    """Of a pass. mask: [slots, slots] who sees whom; logits: 0 none, 1 the best, 2 whole rows as well."""
+class PassRegisters:
+    """The parameters of a pass.
+
+    Members:
+        slots: number of tokens.
+        committed: number of positions in the cache before the pass.
+        mask: bool [slots, slots]; row i has the slots that slot i sees.
+        positions: position of each slot in the text.
+        logits: 0 for none, 1 for the best, 2 for whole rows as well.
+    """
 
     slots: int
     committed: int
@@ -61,12 +69,12 @@ class _Issued:
 
     @property
     def made(self) -> list[str]:
-        """What it makes, one after the other."""
+        """Names of the vectors that the instruction produces, in their order."""
         return self.name.split(" -> ")
 
 
 def _ignore(name: str, values: I64) -> None:
-    """No trace."""
+    """Do nothing; used if there is no trace."""
 
 
 def _fault(index: int, opcode: Opcode, reason: str) -> BundleError:
@@ -74,29 +82,29 @@ def _fault(index: int, opcode: Opcode, reason: str) -> BundleError:
 
 
 class Units:
-    """One pass. Instructions are issued and items taken in the program's order."""
+    """The state of the units during one pass. Instructions and items arrive in the program's order."""
 
     def __init__(
         self,
         config: AcceleratorConfig,
-        registers: Registers,
+        registers: PassRegisters,
         weights: WeightMemory,
-        cache: CacheMemory,
+        cache: KvMemory,
         output: U8,
         trace: Trace | None,
     ) -> None:
         self._config, self._at, self._weights, self._cache, self._output = config, registers, weights, cache, output
         self._trace = _ignore if trace is None else trace
-        self._fifos = {destination: Fifo() for destination in Destination}
+        self._fifos = {destination: ItemQueue() for destination in Destination}
         self._queues = {
             opcode: deque[_Issued]() for opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND)
         }
         self._offered: deque[tuple[Source, I64]] = deque()
-        self._vectors: deque[tuple[I64, Scale]] = deque()  # codes that no matrix has taken
-        self._now: tuple[I64, Scale] | None = None  # those that matrices are multiplied with
+        self._vectors: deque[tuple[I64, Scale]] = deque()  # codes that no matrix has used yet
+        self._now: tuple[I64, Scale] | None = None  # codes that matrices are multiplied by
         self._residual = np.zeros((registers.slots, config.hidden), np.int64)
-        self._pieces: list[I64] = []  # of the vector that is under way
-        self._sums: list[I64] = []  # of it and the residual
+        self._pieces: list[I64] = []  # pieces of the current vector
+        self._sums: list[I64] = []  # their sums with the residual
         self._angles: U8 | None = None
         self._codes: dict[Sink, I64] = {}
 
@@ -109,7 +117,11 @@ class Units:
         self._advance()
 
     def take(self, index: int, destination: Destination, items: U8, key: object) -> None:
-        """Items of the read stream. Weights, keys and values are used at once, or they would stop the stream for ever."""
+        """Take items from the read stream.
+
+        Raises:
+            BundleError: weights, keys or values are not used at once; the hardware's stream would stop forever.
+        """
         if destination == Destination.ANGLES:
             self._angles = items
         else:
@@ -117,26 +129,28 @@ class Units:
         self._advance()
         stuck = destination in (Destination.WEIGHTS, Destination.KEYS_VALUES) and len(self._fifos[destination])
         if stuck and not self._more_to_come(destination):
-            raise _fault(index, Opcode.READ, f"{stuck} beats of {destination.name} wait for what comes after them")
+            raise _fault(index, Opcode.READ, f"{stuck} beats of {destination.name} wait for items that come after them")
 
     def stop(self, index: int) -> None:
-        """Raises:
-        BundleError: something is left over.
+        """End the pass.
+
+        Raises:
+            BundleError: an instruction, an item or a vector is left over.
         """
         self._check_idle(index, Opcode.STOP)
 
     def _more_to_come(self, destination: Destination) -> bool:
-        """A matrix of several READs."""
+        """Return True if the first waiting matrix needs the items of further READ instructions."""
         queue = self._queues[Opcode.MATRIX]
         if destination != Destination.WEIGHTS or not queue:
             return False
         return len(self._fifos[destination]) < matrix_layout(queue[0].fields, self._config).beats
 
     def _check_idle(self, index: int, opcode: Opcode) -> None:
-        for what, queue in self._queues.items():
-            # Those that take what comes are no work yet.
-            if queue and (opcode == Opcode.STOP or what in (Opcode.LOAD, Opcode.MATRIX)):
-                raise _fault(queue[0].index, what, f"it never gets what it waits for before instruction {index}")
+        for kind, queue in self._queues.items():
+            # A waiting VECTOR or ATTEND has not started, because its vector does not exist yet.
+            if queue and (opcode == Opcode.STOP or kind in (Opcode.LOAD, Opcode.MATRIX)):
+                raise _fault(queue[0].index, kind, f"its inputs are not complete before instruction {index}")
         for destination, fifo in self._fifos.items():
             if len(fifo) and (opcode == Opcode.STOP or destination != Destination.GAINS):
                 raise _fault(index, opcode, f"{len(fifo)} items of {destination.name} are left over")
@@ -168,14 +182,14 @@ class Units:
         return True
 
     def _quantize(self) -> bool:
-        """VECTOR: a norm or not, then codes in blocks."""
+        """Run VECTOR: normalize the vector if requested, then quantize it to codes in blocks."""
         job = self._first(Opcode.VECTOR)
         if job is None or not self._offered:
             return False
         source, x = self._offered[0]
         if source != job.fields["source"]:
-            wanted = Source(job.fields["source"]).name
-            raise _fault(job.index, Opcode.VECTOR, f"it wants {wanted}, but {source.name} comes next")
+            needed = Source(job.fields["source"]).name
+            raise _fault(job.index, Opcode.VECTOR, f"it needs {needed}, but {source.name} comes next")
         width = x.shape[1]
         if job.fields["normed"] and len(self._fifos[Destination.GAINS]) < width:
             return False
@@ -204,7 +218,7 @@ class Units:
         return True
 
     def _multiply(self) -> bool:
-        """MATRIX: a product, drained; a whole vector goes to its sink."""
+        """Run MATRIX: multiply and scale a piece of a vector; send the vector to its sink when it is complete."""
         job = self._first(Opcode.MATRIX)
         if job is None or (job.fields["fresh"] and not self._vectors):
             return False
@@ -233,7 +247,7 @@ class Units:
         return True
 
     def _added(self, job: _Issued, out: I64) -> I64:
-        """The words of the residual that a piece is added to, afterwards."""
+        """Add a piece to its words of the residual, and return their new values."""
         of = job.fields
         rows = self._residual[:, of["start"] :][:, : out.shape[1]]
         if rows.shape != out.shape:
@@ -261,11 +275,13 @@ class Units:
             self._give(job, out, scale)
 
     def _code(self, job: _Issued, x: I64) -> None:
-        """Queries, keys or values: turned, and coded for attention."""
+        """Rotate queries, keys or values if requested, and quantize them for attention."""
         of, sink = job.fields, Sink(job.fields["sink"])
         if x.shape[1] % self._config.head_dim:
             raise _fault(
-                job.index, Opcode.MATRIX, f"{x.shape[1]} elements are no whole heads of {self._config.head_dim}"
+                job.index,
+                Opcode.MATRIX,
+                f"{x.shape[1]} elements are not a multiple of the head dimension {self._config.head_dim}",
             )
         if of["rotate"]:
             if self._angles is None or len(self._angles) != self._config.head_dim // 2:
@@ -321,20 +337,20 @@ class Units:
         return True
 
     def _all_rows(self, of: Instruction, own: list[I64]) -> tuple[I64, I64]:
-        """Keys and values of every query head, committed ones first: [heads, t, head_dim]."""
+        """Return the keys and the values of every query head, committed ones first: [heads, t, head_dim]."""
         committed, layout = self._at.committed, self._config.kv_layout
-        found: dict[tuple[int, int], Any] = {}
+        by_run: dict[tuple[int, int], Any] = {}
         for head, part in run_order(of["heads"]):
             rows = np.zeros((0, layout.head_dim), np.int64)
             if committed:
                 beats = self._take(Destination.KEYS_VALUES, layout.beats(committed))
                 rows = self._cache.rows(beats, committed).astype(np.int64)
-            found[head, part] = np.concatenate([rows, own[part][:, head // of["group"]]])
-        keys, values = (np.stack([found[head, part] for head in range(of["heads"])]) for part in (0, 1))
+            by_run[head, part] = np.concatenate([rows, own[part][:, head // of["group"]]])
+        keys, values = (np.stack([by_run[head, part] for head in range(of["heads"])]) for part in (0, 1))
         return keys, values
 
     def _write(self, of: Instruction, own: list[I64]) -> None:
-        """The pass's keys and values into the cache, slot i at position committed + i."""
+        """Write the keys and values of the pass into the cache; slot i has position committed + i."""
         for part, codes in enumerate(own):
             for head in range(codes.shape[1]):
                 start = of["start"] + (2 * head + part) * of["run"]
@@ -342,7 +358,7 @@ class Units:
                     self._cache.write(start, self._at.committed + slot, codes[slot, head])
 
     def _give(self, job: _Issued, logits: I64, scale: Scale) -> None:
-        """Results: scales, the best, and if wanted whole rows."""
+        """Write the results: scales, the best logits, and whole rows if they are requested."""
         slots, most, k = self._config.slots, self._at.slots, self._config.top_k
         first = job.fields["first"]
         scales = self._output[: 8 * slots].view("<i2").reshape(slots, 4)

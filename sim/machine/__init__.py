@@ -1,1 +1,1 @@
-"""Simulated devices are made of these parts: a clocked machine, its memory and its registers."""
+"""Parts of simulated devices: a clocked machine, its memory and its registers."""

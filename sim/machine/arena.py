@@ -1,4 +1,4 @@
-"""Buffers out of one piece of memory, first fit."""
+"""Allocate buffers from one block of memory, first fit."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ U8 = NDArray[np.uint8]
 
 
 class ArenaBuffer:
-    """A buffer of edgedec.device in memory that is coherent."""
+    """A buffer of edgedec.device in coherent memory."""
 
     def __init__(self, array: U8, address: int, release: Callable[[], None]) -> None:
         self.array, self.address, self._release = array, address, release
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing, because the memory is coherent."""
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
-        """Nothing to do."""
+        """Do nothing, because the memory is coherent."""
 
     def close(self) -> None:
-        """Its bytes may be another buffer's."""
+        """Free the buffer. Its bytes may become part of another buffer."""
         release, self._release = self._release, lambda: None
         release()
 
 
 class Arena:
-    """Hands out ``memory``, whose first byte is at ``address``."""
+    """Allocate buffers from ``memory``, whose first byte is at ``address``."""
 
     def __init__(self, memory: U8, address: int) -> None:
         self._memory, self._address = memory, address
         self._taken: dict[int, int] = {}  # first byte -> size
 
     def allocate(self, size_bytes: int, alignment_bytes: int) -> ArenaBuffer:
-        """The first gap that is large enough.
+        """Return a buffer in the first gap that is large enough.
 
         Raises:
-            DeviceError: there is none.
-            UsageError: no bytes, or an alignment that is no power of two.
+            DeviceError: no gap is large enough.
+            UsageError: the size is below 1, or the alignment is not a power of two.
         """
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")

@@ -1,4 +1,4 @@
-"""A clocked machine with a memory as a device: RTL in a library, a design under cocotb."""
+"""A device of edgedec.device made of a clocked machine and its memory: RTL in a library, or a design in cocotb."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Machine(Protocol):
     """An accelerator and the memory that its ports see."""
 
     def read_register(self, offset: int) -> int:
-        """32 bits."""
+        """Return the 32-bit register at byte ``offset``."""
 
     def write_register(self, offset: int, value: int) -> None:
-        """32 bits."""
+        """Write the 32-bit register at byte ``offset``."""
 
     def run(self, max_cycles: int) -> int:
-        """Until the interrupt, or so many cycles; returns how many it were."""
+        """Run until the interrupt, but at most ``max_cycles`` cycles, and return the number of cycles."""
 
 
 class MachineDevice:
-    """A device of edgedec.device whose time stands still between calls.
+    """A device of edgedec.device. Its clock runs only in ``wait``.
 
     Args:
-        machine: made for ``memory``.
-        memory: uint8, what the machine's ports see from byte ``address`` on.
+        machine: machine that was made for ``memory``.
+        memory: uint8, the bytes that the machine's ports see from ``address`` on.
     """
 
     kind: Kind = "simulated"
@@ -48,8 +48,10 @@ class MachineDevice:
 
     @property
     def machine(self) -> Machine:
-        """Raises:
-        DeviceError: the device is closed.
+        """The machine.
+
+        Raises:
+            DeviceError: the device is closed.
         """
         if self._machine is None:
             raise DeviceError(f"device {self.name} is closed; open it again")
@@ -62,11 +64,11 @@ class MachineDevice:
         self.machine.write_register(offset, value)
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> ArenaBuffer:
-        self.machine  # noqa: B018  a closed device says so
+        self.machine  # noqa: B018  raises if the device is closed
         return self._arena.allocate(size_bytes, alignment_bytes)
 
     def wait(self, timeout_s: float) -> bool:
-        """Clocks the machine; Ctrl-C ends it between two slices."""
+        """Run the machine. Ctrl-C ends the wait between two slices."""
         self.machine.run(max(1, math.ceil(timeout_s * self.clock_hz)))
         status, enable = (self.read_register(REGISTER_MAP[f"interrupt_{name}"].offset) for name in ("status", "enable"))
         return bool(status & enable)

@@ -1,4 +1,4 @@
-"""A register map in Python: what a host reads and writes, word by word, as the hardware's registers behave."""
+"""A register map in Python. A host reads and writes words, and registers behave as the hardware's do."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ __all__ = ["RegisterFile"]
 
 
 class RegisterFile:
-    """Members:
-    values: of each register by name, one number for each of ``count``; what is read only is set here.
+    """The registers of a map and their values.
 
     Args:
-        pulsed: called with each field of a PULSE register that a host has written 1 to, in the order of the fields.
+        register_map: the registers.
+        pulsed: called with the name of each field of a PULSE register to which a host writes 1, in the order of the fields.
+
+    Members:
+        values: values by register name, one number for each of ``count``; read-only registers are set here.
     """
 
-    def __init__(self, of: RegisterMap, pulsed: Callable[[str], None]) -> None:
+    def __init__(self, register_map: RegisterMap, pulsed: Callable[[str], None]) -> None:
         self._pulsed = pulsed
-        self.values = {register.name: [register.reset] * register.count for register in of.registers}
+        self.values = {register.name: [register.reset] * register.count for register in register_map.registers}
         self._words = {
             register.offset + index * register.bytes + 4 * word: (register, index, 32 * word)
-            for register in of.registers
+            for register in register_map.registers
             for index in range(register.count)
             for word in range(register.bytes // 4)
         }
@@ -35,15 +38,15 @@ class RegisterFile:
         self.values[name][0] = value
 
     def field(self, register: Register, name: str) -> int:
-        """One field of a register."""
-        found, lsb = next(pair for pair in register.positions() if pair[0].name == name)
-        return self[register.name] >> lsb & ((1 << found.bits) - 1)
+        """Return the value of one field of a register."""
+        field, lsb = next(pair for pair in register.positions() if pair[0].name == name)
+        return self[register.name] >> lsb & ((1 << field.bits) - 1)
 
     def read(self, offset: int) -> int:
-        """32 bits; 0 where there is no register.
+        """Return 32 bits; 0 if there is no register at the offset.
 
         Raises:
-            UsageError: the offset is no multiple of 4.
+            UsageError: the offset is not a multiple of 4.
         """
         register, index, shift = self._place(offset)
         if register is None or register.access is Access.PULSE:
@@ -51,10 +54,10 @@ class RegisterFile:
         return self.values[register.name][index] >> shift & 0xFFFFFFFF
 
     def write(self, offset: int, value: int) -> None:
-        """32 bits, of which those stay that can be written.
+        """Write 32 bits. Only the writable bits of the register change.
 
         Raises:
-            UsageError: the offset is no multiple of 4, or the value has more bits.
+            UsageError: the offset is not a multiple of 4, or the value has more than 32 bits.
         """
         if not 0 <= value < 1 << 32:
             raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
@@ -62,14 +65,14 @@ class RegisterFile:
         if register is None:
             return
         held = self.values[register.name]
-        given = value << shift & register.mask
+        bits = value << shift & register.mask
         if register.access is Access.READ_WRITE:
-            held[index] = (held[index] & ~(0xFFFFFFFF << shift)) | given
+            held[index] = (held[index] & ~(0xFFFFFFFF << shift)) | bits
         elif register.access is Access.WRITE_ONE_TO_CLEAR:
-            held[index] &= ~given
+            held[index] &= ~bits
         elif register.access is Access.PULSE:
             for field, lsb in register.positions():
-                if given >> lsb & 1:
+                if bits >> lsb & 1:
                     self._pulsed(field.name)
 
     def _place(self, offset: int) -> tuple[Register | None, int, int]:
