@@ -34,7 +34,17 @@ CLEAN = (
     "hw",
     "quantize",
     "runtime",
+    "sim",
     "tests",
+    "tests/attacks",
+    "tests/boards",
+    "tests/conformance",
+    "tests/edgedec",
+    "tests/hw",
+    "tests/quantize",
+    "tests/runtime",
+    "tests/sim",
+    "tests/test_prose.py",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])
 # Openers of the comment of a constant, which is a noun phrase with a unit.

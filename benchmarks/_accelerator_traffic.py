@@ -13,7 +13,7 @@ from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
 from edgedec.hw.isa.striping import physical_address
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 from edgedec.sim.interpreter.attention import run_order
@@ -50,7 +50,7 @@ class Traffic:
             Range(start=start, beats=beats, wait=wait) for start, (beats, wait) in zip(starts, times, strict=True)
         ]
         rate = case.bandwidth
-        memory = Memory(KV260 if rate is None else KV260.flat(int(rate)))
+        memory = DdrMemory(KV260 if rate is None else KV260.flat(int(rate)))
         reading = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
         return float(reading.cycles + tail)
 

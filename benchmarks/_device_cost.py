@@ -24,7 +24,7 @@ from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.striping import physical_address
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 
@@ -122,7 +122,7 @@ class Commits:
                 writes.append(Write(due=taken + chunk + 1, address=place))
             taken += len(to)
         if self._rate is None:
-            cycles = float(read(Memory(KV260), ranges, writes, depth=config.prefetch_beats).cycles)
+            cycles = float(read(DdrMemory(KV260), ranges, writes, depth=config.prefetch_beats).cycles)
         else:
             cycles = max(taken * config.beat_bytes * config.clock_hz / self._rate, _WRITE_CYCLES * len(writes))
         return (PROGRAM_START + PREFETCH + IDLE_READ + cycles) / config.clock_hz

@@ -1,6 +1,6 @@
-"""The interrupt controller that a Zynq's block design has between its blocks and the processor, as pynq drives it.
+"""The interrupt controller between the blocks of a Zynq's block design and the processor, as pynq uses it.
 
-Source: AMD PG099 (AXI INTC), registers and the behaviour of inputs that are sensitive to the level.
+Source: AMD PG099 (AXI INTC), registers and the behaviour of level-sensitive inputs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ _ISR, _IPR, _IER, _IAR, _SIE, _CIE, _MER = 0x00, 0x04, 0x08, 0x0C, 0x10, 0x14, 0
 
 
 class AxiInterruptController:
-    """Members:
-    lines: its inputs, as bits; whoever drives them calls ``drive``.
+    """The registers and the state of an interrupt controller.
+
+    Members:
+        lines: its inputs, as bits; ``drive`` sets them.
     """
 
     def __init__(self) -> None:
@@ -21,7 +23,7 @@ class AxiInterruptController:
 
     @property
     def output(self) -> bool:
-        """To the processor."""
+        """Level of the interrupt line to the processor."""
         return bool(self._master & 1 and self._status & self._enabled)
 
     def drive(self, lines: int) -> None:
@@ -29,21 +31,21 @@ class AxiInterruptController:
         self._status |= lines
 
     def read(self, offset: int) -> int:
-        """32 bits."""
-        found = {
+        """Return the 32-bit register at byte ``offset``."""
+        values = {
             _ISR: self._status,
             _IPR: self._status & self._enabled,
             _IER: self._enabled,
             _MER: self._master,
         }
-        return found.get(offset, 0)
+        return values.get(offset, 0)
 
     def write(self, offset: int, value: int) -> None:
-        """32 bits."""
+        """Write the 32-bit register at byte ``offset``."""
         if offset == _IER:
             self._enabled = value
         elif offset == _IAR:
-            self._status = self._status & ~value | self.lines  # a line that is high is noted again
+            self._status = self._status & ~value | self.lines  # a line that is still high sets its bit again
         elif offset == _SIE:
             self._enabled |= value
         elif offset == _CIE:

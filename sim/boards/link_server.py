@@ -1,4 +1,4 @@
-"""The device's side of the host link in Python: docs/uart-link.md, over any device of edgedec.device."""
+"""The device's side of the host link (docs/uart-link.md) in Python, for any device of edgedec.device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from edgedec.hw.isa.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Identity,
 __all__ = ["LinkServer", "PseudoTerminal"]
 
 _REGISTER_BYTES = 4096
-_PAGE = 4096  # that a block of memory must not leave
-_LENGTHS = {  # of a command's content behind code and sequence
+_PAGE = 4096  # bytes; a block of memory must not cross a page
+_LENGTHS = {  # bytes of a command after its code and sequence number
     LinkCommand.IDENTIFY: 0,
     LinkCommand.READ_REGISTER: 4,
     LinkCommand.WRITE_REGISTER: 8,
@@ -29,15 +29,15 @@ _LENGTHS = {  # of a command's content behind code and sequence
 
 
 class LinkServer:
-    """Bytes in, bytes out.
+    """Execute the commands of a host on a device.
 
     Args:
-        device: all of its memory is the link's.
-        memory_bytes: of it.
-        granule: see ``Identity``.
+        device: device whose memory the link uses alone.
+        memory_bytes: size of the link's memory.
+        granule: alignment in bytes of accesses to memory, see ``Identity``.
 
     Members:
-        executed: (command, sequence) of each that was.
+        executed: (command, sequence) of each executed command.
     """
 
     def __init__(self, device: Device, *, memory_bytes: int = 1 << 20, granule: int = 4) -> None:
@@ -50,13 +50,13 @@ class LinkServer:
             memory_bytes=memory_bytes,
             clock_hz=int(device.clock_hz),
         )
-        self._held = False  # something that was written is not flushed yet
+        self._held = False  # True if written bytes were not flushed yet
         self._received = bytearray()
         self._expected = 0
         self.executed: list[tuple[int, int]] = []
 
     def take(self, data: bytes) -> bytes:
-        """The answers to all frames that these bytes complete."""
+        """Return the answers to all frames that are complete with these bytes."""
         answers = b""
         self._received += data
         while (end := self._received.find(END)) >= 0:
@@ -65,7 +65,7 @@ class LinkServer:
             content = opened(between) if between else None
             if content is not None:
                 answers += frame(self._answer(content))
-        if len(self._received) > 2 * MOST_FRAME:  # noise that never ends
+        if len(self._received) > 2 * MOST_FRAME:  # noise without an end of frame
             del self._received[:-1]
         return answers
 
@@ -75,15 +75,15 @@ class LinkServer:
         if code == LinkCommand.IDENTIFY:
             ahead = 0
         if code not in list(LinkCommand):
-            status, found = Status.COMMAND, b""
+            status, data = Status.COMMAND, b""
         elif 0 < ahead < 128:
-            status, found = Status.ORDER, b""
+            status, data = Status.ORDER, b""
         else:
             repeated = ahead >= 128
             if not repeated:
                 self._expected = (sequence + 1) % 256
-            status, found = self._execute(LinkCommand(code), sequence, rest, repeated)
-        return bytes((code | 0x80, sequence)) + found + bytes((status,))
+            status, data = self._execute(LinkCommand(code), sequence, rest, repeated)
+        return bytes((code | 0x80, sequence)) + data + bytes((status,))
 
     def _execute(self, command: LinkCommand, sequence: int, rest: bytes, repeated: bool) -> tuple[Status, bytes]:
         if command is LinkCommand.WRITE_MEMORY:
@@ -147,11 +147,11 @@ class LinkServer:
 
 
 class PseudoTerminal:
-    """A serial port whose other end is a function from the bytes that came to those that go back.
+    """A serial port whose other end is a function from received bytes to the bytes that it sends back.
 
     Members:
-        path: to open in the place of /dev/ttyUSB0.
-        failure: what the function raised, or None.
+        path: path to open in place of /dev/ttyUSB0.
+        failure: exception of the function, or None.
     """
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
@@ -160,7 +160,7 @@ class PseudoTerminal:
         self._ours, theirs = os.openpty()
         tty.setraw(theirs)
         self.path = Path(os.ttyname(theirs))
-        self._theirs = theirs  # open, so that the host may come and go
+        self._theirs = theirs  # kept open, so that the host may close and open the port
         self._stop, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, name=f"pty {self.path}", daemon=True)
         self._thread.start()
@@ -174,7 +174,7 @@ class PseudoTerminal:
         self.close()
 
     def close(self) -> None:
-        """A second time does nothing."""
+        """Stop the thread and close the port. A second call does nothing."""
         if self._thread.is_alive():
             os.write(self._wake, b".")
             self._thread.join()

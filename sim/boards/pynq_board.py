@@ -1,9 +1,9 @@
-"""A board for pynq that is a simulation: pynq's own overlay, registers, buffers and interrupts over a device of edgedec.
+"""A simulated board for pynq. Its own overlay, registers, buffers and interrupts run on a device of edgedec.
 
-What of a board is here: the accelerator, which is any edgedec.device.Device; its interrupt through the interrupt controller
-and a user-space interrupt file; the registers of the processing system that pynq reads and writes (clocks, widths of the
-ports to memory). What is not: the loading of a bitstream, of which only the hand-off file is read; and time, which goes on
-only while the driver waits. So a test is the same in every run.
+The simulation contains the accelerator, which is any edgedec.device.Device; its interrupt, which passes the interrupt
+controller and a user-space interrupt file; and the registers of the processing system that pynq reads and writes (clocks,
+widths of the ports to memory). It does not load a bitstream, but reads its hand-off file. Its time advances only while the
+driver waits, so that a test is the same in every run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["SimulatedBoard", "SimulatedInterruptFile", "SimulatedTime"]
 _NUMBERS = itertools.count()
 _CONTROLLER_VLNV = "xilinx.com:ip:axi_intc:"
 _CONTROLLER_BYTES = 0x10000
-# Blocks of registers of the processing system that pynq touches, and what a started board has in them.
+# Blocks of registers of the processing system that pynq accesses, as (address, bytes), and their values after boot.
 _SYSTEM = {
-    # Zynq UltraScale+: APLL.., IOPLL at 33.333 MHz * 90 / 2, and the PL clocks from it by dividers.
+    # Zynq UltraScale+: APLL.., IOPLL at 33.333 MHz * 90 / 2, and dividers from it to the PL clocks.
     "aarch64": ((0xFD1A_0000, 0x100), (0xFF5E_0000, 0x100), (0xFD36_0000, 0x4_0000), (0xFF9B_0000, 0x100)),
     # Zynq-7000: system level control registers.
     "armv7l": ((0xF800_0000, 0x200),),
@@ -51,13 +51,15 @@ _STARTED = {
 
 
 class SimulatedInterruptFile(UioController):
-    """A /dev/uio file as Linux' uio_pdrv_genirq makes it: four bytes can be read after an interrupt, and then no more come
-    until four were written. Reading, writing and the event loop's part are pynq's own.
+    """A /dev/uio file as made by uio_pdrv_genirq of Linux.
+
+    Four bytes can be read after an interrupt; the next interrupt is delivered only after four bytes were written. Reading,
+    writing and the part of the event loop are pynq's own.
 
     Members:
-        delivered: interrupts.
-        deaf: as long as it is set, interrupts are lost.
-        late: so many looks later they arrive.
+        delivered: number of delivered interrupts.
+        deaf: interrupts are lost while this is True.
+        late: number of calls of ``drive`` by which an interrupt is delayed.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,7 @@ class SimulatedInterruptFile(UioController):
             self._mine.close()
 
     def drive(self, high: bool) -> None:
-        """The processor's interrupt line, as it is now."""
+        """Set the level of the processor's interrupt line."""
         with contextlib.suppress(BlockingIOError):
             self._armed = bool(self._mine.recv(4096)) or self._armed
         if not (high and self._armed) or self.deaf:
@@ -96,7 +98,7 @@ class SimulatedInterruptFile(UioController):
 
 
 class SimulatedTime:
-    """A clock of edgedec.runtime.devices._waiting that is the simulation's: it goes on by what is waited."""
+    """The simulation's clock for edgedec.runtime.devices._waiting. It advances by the time that is waited."""
 
     def __init__(self, board: SimulatedBoard) -> None:
         self._board, self._now = board, 0.0
@@ -111,21 +113,23 @@ class SimulatedTime:
 
     async def pause(self, seconds: float) -> None:
         self.sleep(seconds)
-        for _ in range(3):  # the file becomes readable, pynq reads it, its event wakes whoever waits
+        for _ in range(3):  # the file becomes readable, pynq reads it, and its event wakes the waiting task
             await asyncio.sleep(0)
 
 
 class SimulatedBoard(pynq.Device):
-    """Args:
-        accelerator: what is in the fabric once an overlay was loaded.
-        arch: of the processor: aarch64 is Zynq UltraScale+, armv7l is Zynq-7000.
-        cma_bytes: that buffers can have together.
+    """A device of pynq with a simulated accelerator.
+
+    Args:
+        accelerator: the accelerator that is in the fabric after an overlay was loaded.
+        arch: architecture of the processor: aarch64 is Zynq UltraScale+, armv7l is Zynq-7000.
+        cma_bytes: total size in bytes of all buffers.
 
     Members:
-        clock: of it, for the driver.
-        interrupt_file: made when an overlay with interrupts is loaded.
-        downloads: how many overlays were loaded.
-        accesses: (address, value) of each word that was written outside of the accelerator and its interrupt controller.
+        clock: clock of the board, for the driver.
+        interrupt_file: interrupt file, which exists after an overlay with interrupts was loaded.
+        downloads: number of overlays that were loaded.
+        accesses: (address, value) of each word that was written outside the accelerator and its interrupt controller.
     """
 
     _probe_priority_ = 7_201_337
@@ -133,7 +137,7 @@ class SimulatedBoard(pynq.Device):
 
     @classmethod
     def _probe_(cls) -> list[Any]:
-        return []  # it is never the board that pynq finds by itself
+        return []  # pynq must never select this board by itself
 
     def __init__(self, accelerator: Device, *, arch: str = "aarch64", cma_bytes: int = 1 << 30) -> None:
         number = next(_NUMBERS)
@@ -145,20 +149,22 @@ class SimulatedBoard(pynq.Device):
         self.downloads, self.accesses = 0, list[tuple[int, int]]()
         self._controller = AxiInterruptController()
         self._system = dict(_STARTED[arch])
-        self._blocks: dict[str, int] = {}  # address of the accelerator and of the controller, once they are there
+        self._blocks: dict[
+            str, int
+        ] = {}  # address of the accelerator and of the controller, after an overlay was loaded
         self._free = cma_bytes
 
-    # What pynq.Device asks of a board.
+    # The methods that pynq.Device requires.
 
     def get_bitfile_metadata(self, bitfile_name: str, partial: bool = False) -> Any:
         return RuntimeMetadataParser(Metadata(input=str(Path(bitfile_name).with_suffix(".hwh"))))
 
     def download(self, bitstream: Any, parser: Any = None) -> None:
-        """Puts the accelerator where the hand-off file has it."""
+        """Place the accelerator at the address in the hand-off file."""
         offset = REGISTER_MAP["control"].offset
-        self.accelerator.write_register(offset, 4)  # soft_reset: nothing runs in a fabric that was just loaded
-        found = {entry["type"]: entry["phys_addr"] for entry in parser.ip_dict.values() if "phys_addr" in entry}
-        self._blocks = {"accelerator": found[VLNV]}
+        self.accelerator.write_register(offset, 4)  # soft_reset: nothing runs in a fabric after it was loaded
+        addresses = {entry["type"]: entry["phys_addr"] for entry in parser.ip_dict.values() if "phys_addr" in entry}
+        self._blocks = {"accelerator": addresses[VLNV]}
         self._controller = AxiInterruptController()
         for name, entry in parser.interrupt_controllers.items():
             self._blocks["controller"] = parser.ip_dict[name]["phys_addr"]
@@ -172,9 +178,9 @@ class SimulatedBoard(pynq.Device):
         return b"".join(word.to_bytes(4, "little") for word in words)
 
     def write_registers(self, address: int, data: Any) -> None:
-        given = bytes(data)
-        for offset in range(0, len(given), 4):
-            self._write(address + offset, int.from_bytes(given[offset : offset + 4], "little"))
+        content = bytes(data)
+        for offset in range(0, len(content), 4):
+            self._write(address + offset, int.from_bytes(content[offset : offset + 4], "little"))
 
     def allocate(self, shape: Any, dtype: Any, **kwargs: Any) -> Any:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -207,15 +213,15 @@ class SimulatedBoard(pynq.Device):
     def invalidate(self, bo: Any, offset: int, ptr: int, size: int) -> None:
         bo.invalidate(offset, size)
 
-    # What is behind the addresses.
+    # The blocks at the addresses.
 
     @property
     def free_bytes(self) -> int:
-        """Of contiguous memory."""
+        """Free bytes of contiguous memory."""
         return self._free
 
     def drive(self) -> None:
-        """Interrupt lines, as the accelerator has them now."""
+        """Update the interrupt lines from the accelerator's registers."""
         if "controller" in self._blocks and self.interrupt_file is not None:
             status, enable = (
                 self.accelerator.read_register(REGISTER_MAP[f"interrupt_{name}"].offset)
@@ -251,4 +257,4 @@ class SimulatedBoard(pynq.Device):
         for base, size in _SYSTEM[self.arch]:
             if base <= address < base + size:
                 return "system", address - base
-        raise DeviceError(f"nothing is at address {address:#x}: a board would stop here")
+        raise DeviceError(f"nothing is at address {address:#x}: a board would hang here")

@@ -1,6 +1,6 @@
-"""A board with a serial line, simulated: its gateware in CXXRTL, its SDRAM chip if it has one, a pseudo-terminal.
+"""A simulated board with a serial line: its gateware in CXXRTL, its SDRAM chip if it has one, and a pseudo-terminal.
 
-``open_device("uart", config, port=terminal.path)`` drives it as it would drive the board.
+``open_device("uart", config, port=terminal.path)`` opens it in the same way as the board.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from edgedec.sim.sdram.model import SdramCounts, parameters
 
 __all__ = ["BoardTerminal", "UartBoard", "build", "check_board", "fastest_baud", "simulated_board"]
 
-# What is simulated of a board that has such a top: its module, for the chip's clock.
+# Module of the top of each board with an SDRAM chip that can be simulated; it holds the chip's clock.
 _TOPS = {"ulx3s-85f": "edgedec.boards.flows.ecp5.ulx3s_top"}
 _CHIP = IS42S16160G
-_REGISTERS = 2  # at the pins of the memory, one on the way out and one back
-_LEAST_CYCLES = 4  # of a bit, for the gateware
+_REGISTERS = 2  # registers at the pins of the memory: one for outputs and one for inputs
+_LEAST_CYCLES = 4  # fewest cycles of a bit that the gateware supports
 
-_SLICE = 4000  # cycles between two looks at the terminal
-_QUIET = 1_000_000  # without a byte; a pass that the host does not wait for yet goes on for so long
-_CHUNK = 1024  # bytes that are taken at once
-_ROOM = 4096  # bytes that may come in one
+_SLICE = 4000  # cycles between two polls of the terminal
+_QUIET = 1_000_000  # cycles without a byte before time stops; a pass without a waiting host runs that long
+_CHUNK = 1024  # bytes read from the terminal at once
+_ROOM = 4096  # most bytes that the board sends in a slice
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_board_open": (c_void_p, (POINTER(c_int64), c_double, c_double, c_double, c_int64)),
@@ -52,12 +52,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class UartBoard:
-    """A board, just switched on.
+    """A board in its state after power-up.
 
     Args:
-        library: of ``build``, for a system of ``config``, ``chip``, ``memory_hz`` and ``baud``; without a chip where the
-            memory is in the system.
-        registers: at the memory's pins, out and back together; the system's ``capture``.
+        library: result of ``build`` for a system of ``config``, ``chip``, ``memory_hz`` and ``baud``; ``chip`` is None if
+            the memory is part of the system.
+        registers: number of registers at the memory's pins, for outputs and inputs together; the system's ``capture``.
     """
 
     def __init__(
@@ -80,21 +80,21 @@ class UartBoard:
         )
 
     def run(self, cycles: int, data: bytes = b"") -> bytes:
-        """So many cycles; what is given is sent as fast as the line is. What came.
+        """Run ``cycles`` cycles, send ``data`` at the speed of the line, and return the bytes that arrived.
 
         Raises:
-            AssertionError: the memory's rules were broken.
+            AssertionError: a rule of the memory was broken.
         """
-        said = (c_uint8 * _ROOM)()
-        count = self._library.edgedec_board_run(self._handle, cycles, data, len(data), said, _ROOM)
+        received = (c_uint8 * _ROOM)()
+        count = self._library.edgedec_board_run(self._handle, cycles, data, len(data), received, _ROOM)
         violation = self._library.edgedec_board_violation(self._handle)
         if violation:
             raise AssertionError(violation.decode())
-        return bytes(said[:count])
+        return bytes(received[:count])
 
     @property
     def sending(self) -> bool:
-        """Whether some of what was given is still on its way."""
+        """True while some of the data of ``run`` has not been sent."""
         return bool(self._library.edgedec_board_sending(self._handle))
 
     @property
@@ -102,48 +102,50 @@ class UartBoard:
         return int(self._library.edgedec_board_cycles(self._handle))
 
     def counts(self) -> SdramCounts:
-        """Of the memory chip."""
-        found = (c_int64 * 7)()
-        self._library.edgedec_board_counts(self._handle, found)
+        """Return the counts of the memory chip."""
+        values = (c_int64 * 7)()
+        self._library.edgedec_board_counts(self._handle, values)
         names = ("cycles", "reads", "writes", "refreshes", "activates", "busy")
-        return SdramCounts(**dict(zip(names, found[:6], strict=True)), ready=bool(found[6]))
+        return SdramCounts(**dict(zip(names, values[:6], strict=True)), ready=bool(values[6]))
 
     def close(self) -> None:
-        """A second time does nothing."""
+        """End the simulation. A second call does nothing."""
         if self._handle:
             self._library.edgedec_board_close(self._handle)
             self._handle = None
 
 
 def check_board(board: Board) -> None:
-    """Raises:
-    UsageError: it has no serial line.
-    UnsupportedError: there is no simulation of it.
+    """Check that a board can be simulated with its serial line.
+
+    Raises:
+        UsageError: the board has no serial line.
+        UnsupportedError: the board cannot be simulated.
     """
     if board.link != "uart":
         raise UsageError(
-            f"{board.name} has no serial line, so it has no terminal; name one that has, as ulx3s-85f or orangecrab-85f, or "
-            "take --device sim"
+            f"{board.name} has no serial line, so it has no terminal; name a board that has one, such as ulx3s-85f or "
+            "orangecrab-85f, or take --device sim"
         )
     if board.name not in _TOPS and board.memory_bram36 is None:
         raise UnsupportedError(
-            f"there is no simulation of {board.name} with its memory, but of {', '.join(_TOPS)}, and of boards whose memory "
-            "is block RAM"
+            f"{board.name} cannot be simulated with its memory; {', '.join(_TOPS)} can, and so can boards whose memory is "
+            "block RAM"
         )
 
 
 def fastest_baud(config: AcceleratorConfig) -> int:
-    """That the gateware of such a clock does."""
+    """Return the highest baud rate of the gateware at the configuration's clock."""
     return int(config.clock_hz) // _LEAST_CYCLES
 
 
 def simulated_board(
     board: Board, config: AcceleratorConfig, *, baud: int, cache: Path | None = None, progress: Progress = silent
 ) -> UartBoard:
-    """What ``edgedec build-bitstream`` builds for a board, but for the line's speed, just switched on.
+    """Return the system that ``edgedec build-bitstream`` builds for a board, with another speed of the line.
 
     Raises:
-        UsageError, UnsupportedError: as ``check_board``; or a baud rate that the gateware cannot do.
+        UsageError, UnsupportedError: ``check_board`` raises them, or the gateware does not support the baud rate.
         ToolError: yosys or the compiler is missing or fails.
     """
     check_board(board)
@@ -161,49 +163,49 @@ def simulated_board(
     return UartBoard(library, config, chip=_CHIP, memory_hz=memory_hz, baud=baud, registers=_REGISTERS)
 
 
-class _Underway:
-    """Commands that were not answered yet, by what is on the line.
+class _PendingCommands:
+    """The commands on the line that were not answered yet.
 
     Members:
-        commands: (code, sequence) of each.
+        commands: (code, sequence) of each command.
     """
 
     def __init__(self) -> None:
         self.commands: set[tuple[int, int]] = set()
-        self._there, self._back = bytearray(), bytearray()
+        self._sent, self._received = bytearray(), bytearray()
 
-    def asked(self, data: bytes) -> None:
-        for code, sequence in _heads(self._there, data):
-            if code == LinkCommand.IDENTIFY:  # both sides begin anew
+    def add_requests(self, data: bytes) -> None:
+        for code, sequence in _heads(self._sent, data):
+            if code == LinkCommand.IDENTIFY:  # both sides start again
                 self.commands.clear()
             self.commands.add((code, sequence))
 
-    def answered(self, data: bytes) -> None:
-        for code, sequence in _heads(self._back, data):
+    def remove_answered(self, data: bytes) -> None:
+        for code, sequence in _heads(self._received, data):
             self.commands.discard((code & 0x7F, sequence))
 
 
 def _heads(received: bytearray, data: bytes) -> Iterator[tuple[int, int]]:
-    """Code and sequence of each frame that is whole with these bytes; what begins another stays in ``received``."""
+    """Yield (code, sequence) of each frame that is complete with these bytes; ``received`` keeps the rest."""
     received += data
     while (end := received.find(END)) >= 0:
         content = opened(bytes(received[:end])) if end else None
         del received[: end + 1]
         if content is not None:
             yield content[0], content[1]
-    del received[: -2 * MOST_FRAME]  # noise that never ends
+    del received[: -2 * MOST_FRAME]  # noise without an end of frame
 
 
 class BoardTerminal:
     """A board's serial line as a pseudo-terminal.
 
-    Its time goes on as fast as it can, but stands still once nobody has asked anything for a while: no command is under way
-    and nothing is on the line, so that a host cannot tell, and the machine is free for others.
+    The simulation runs as fast as it can. It stops while no command is pending and the line has been silent for a while: a
+    host cannot notice this, and the processor is free for other work.
 
     Members:
-        path: for ``uart:PATH``.
-        failure: of the simulation, or None.
-        stands: whether time stands still.
+        path: path of the terminal, for ``uart:PATH``.
+        failure: exception of the simulation, or None.
+        stands: True while the simulation's time is stopped.
     """
 
     def __init__(self, board: UartBoard) -> None:
@@ -214,7 +216,7 @@ class BoardTerminal:
         tty.setraw(self._theirs)
         os.set_blocking(self._ours, False)
         self.path = Path(os.ttyname(self._theirs))
-        self._underway = _Underway()
+        self._pending = _PendingCommands()
         self._stop, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, name=f"board {self.path}", daemon=True)
         self._thread.start()
@@ -229,11 +231,11 @@ class BoardTerminal:
 
     @property
     def running(self) -> bool:
-        """Whether the simulation goes on; else ``failure`` says what ended it."""
+        """True while the simulation runs; ``failure`` has the reason if it ended by itself."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Ends the simulation; a second time does nothing."""
+        """End the simulation. A second call does nothing."""
         if self._ours < 0:
             return
         os.write(self._wake, b".")
@@ -247,26 +249,26 @@ class BoardTerminal:
         quiet = 0  # cycles since the last byte
         try:
             while True:
-                self.stands = quiet >= _QUIET and not self._underway.commands
+                self.stands = quiet >= _QUIET and not self._pending.commands
                 ready, _, _ = select.select([self._ours, self._stop], [], [], None if self.stands else 0)
                 if self._stop in ready:
                     return
-                came = os.read(self._ours, _CHUNK) if ready else b""
-                self._underway.asked(came)
-                said = self.board.run(_SLICE, came)
-                self._underway.answered(said)
-                quiet = 0 if came or said or self.board.sending else quiet + _SLICE
-                if not self._said(said):
+                request = os.read(self._ours, _CHUNK) if ready else b""
+                self._pending.add_requests(request)
+                answer = self.board.run(_SLICE, request)
+                self._pending.remove_answered(answer)
+                quiet = 0 if request or answer or self.board.sending else quiet + _SLICE
+                if not self._send(answer):
                     return
         except (AssertionError, OSError) as error:
             self.failure = error
 
-    def _said(self, said: bytes) -> bool:
-        """False: it is to end."""
-        while said:
+    def _send(self, data: bytes) -> bool:
+        """Send data to the host; return False if the simulation has to end."""
+        while data:
             stop, room, _ = select.select([self._stop], [self._ours], [])
             if stop:
                 return False
             if room:
-                said = said[os.write(self._ours, said) :]
+                data = data[os.write(self._ours, data) :]
         return True

@@ -1,4 +1,4 @@
-"""The library of a board with a serial line: its system, or the netlist of one, its SDRAM chip and the line's far end."""
+"""Build the library of a board with a serial line: its system or netlist, its SDRAM chip and the line's other end."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _Units = list[tuple[Path, Sequence[str]]]  # files with their compiler's flags
 
 
 def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None, progress: Progress = silent) -> Path:
-    """The library of a UartSystem or an OnChipSystem, made if it is not there yet: minutes for a whole accelerator.
+    """Return the library of a UartSystem or an OnChipSystem, and build it first if necessary, which takes minutes.
 
     Args:
-        system: ports and clocks; without ``netlist`` the gateware as well.
+        system: system with the ports and clocks, and without ``netlist`` also the gateware.
         cache: folder of the libraries.
-        netlist: what is simulated instead, one module with the system's ports: .il (RTLIL) or .v, in cells of the ECP5
-            (``edgedec.sim.netlist``).
-        progress: of its steps, and of the files that are compiled.
+        netlist: file to simulate instead of the gateware: one module with the system's ports, .il (RTLIL) or .v, in cells of
+            the ECP5 (``edgedec.sim.netlist``).
+        progress: called with the steps, and with the number of compiled files.
 
     Raises:
         ToolError: yosys or the compiler is missing or fails.
@@ -79,14 +79,14 @@ def board_library(
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """As ``build`` of the UartSystem of ``config``, which is only elaborated if a source has changed since.
+    """Return the library of the UartSystem of ``config``, which is elaborated only if a source file has changed.
 
     Raises:
         ToolError: yosys or the compiler is missing or fails.
     """
 
     def system() -> Any:
-        # Both take seconds to import, and need the tools that only a build needs.
+        # Both take seconds to import, and need tools that only a build needs.
         from edgedec.hw.accelerator import Accelerator
         from edgedec.hw.system.sdram_system import UartSystem
 
@@ -95,16 +95,16 @@ def board_library(
         )
 
     options = {"chip": asdict(chip), "memory_hz": memory_hz, "baud": baud, "capture": capture}
-    return _noted(system, config, options, cache, progress)
+    return _remembered(system, config, options, cache, progress)
 
 
 def on_chip_library(
     config: AcceleratorConfig, *, memory_bytes: int, baud: int, cache: Path | None = None, progress: Progress = silent
 ) -> Path:
-    """The same of the OnChipSystem.
+    """Return the library of the OnChipSystem of ``config``, which is elaborated only if a source file has changed.
 
     Raises:
-        ToolError: as ``board_library``.
+        ToolError: yosys or the compiler is missing or fails.
     """
 
     def system() -> Any:
@@ -113,10 +113,10 @@ def on_chip_library(
 
         return OnChipSystem(config, Accelerator(config), memory_bytes=memory_bytes, baud=baud, simulated=True)
 
-    return _noted(system, config, {"memory_bytes": memory_bytes, "baud": baud}, cache, progress)
+    return _remembered(system, config, {"memory_bytes": memory_bytes, "baud": baud}, cache, progress)
 
 
-def _noted(
+def _remembered(
     system: Callable[[], Any],
     config: AcceleratorConfig,
     options: Mapping[str, Any],
@@ -129,9 +129,9 @@ def _noted(
     key = _hash(stated, platform.machine(), check_yosys()["amaranth"], *_flags(), *_texts(sources))
     note = folder / f"board-{key}.txt"
     if note.exists():
-        found = folder / note.read_text("utf-8")
-        if found.is_file():
-            return found
+        library = folder / note.read_text("utf-8")
+        if library.is_file():
+            return library
     built = build(system(), cache=folder, progress=progress)
     with new_file(note) as partial:
         partial.write_text(built.name, "utf-8")

@@ -1,1 +1,1 @@
-"""Any accelerator top as a compiled simulation with its memory beside it: hundreds of thousands of cycles a second."""
+"""Compiled simulations of an accelerator top and its memory, at hundreds of thousands of cycles per second."""

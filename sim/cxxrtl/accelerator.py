@@ -1,4 +1,4 @@
-"""The library of an accelerator, found again in a moment: even to elaborate a design that is there takes half a minute."""
+"""Find the library of an accelerator without elaborating its design, which takes half a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["accelerator_library"]
 def accelerator_library(
     config: AcceleratorConfig, *, trace: bool = False, cache: Path | None = None, progress: Progress = silent
 ) -> Path:
-    """As ``library.build`` of the Accelerator of ``config``, which is only elaborated if a source has changed since.
+    """Return the library of the Accelerator of ``config``, which is elaborated only if a source file has changed.
 
     Raises:
         ToolError: yosys or the compiler is missing or fails.
@@ -33,10 +33,10 @@ def accelerator_library(
     folder = cache or cache_folder() / "sim"
     note = folder / f"accelerator-{_key(config, trace)}.txt"
     if note.exists():
-        found = folder / note.read_text("utf-8")
-        if found.is_file():
-            return found
-    from edgedec.hw.accelerator import Accelerator  # takes a second, and the tools that only a build needs
+        built = folder / note.read_text("utf-8")
+        if built.is_file():
+            return built
+    from edgedec.hw.accelerator import Accelerator  # takes a second to import, and needs tools that only a build needs
 
     built = library.build(Accelerator(config, trace=trace), cache=folder, progress=progress)
     with new_file(note) as partial:
@@ -45,7 +45,7 @@ def accelerator_library(
 
 
 def _key(config: AcceleratorConfig, trace: bool) -> str:
-    """Of all that the design and its library follow from."""
+    """Return the hash of everything that the design and its library depend on."""
     parts = (json.dumps(asdict(config), sort_keys=True), str(trace), platform.machine(), *_versions(), _sources())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -56,7 +56,7 @@ def _versions() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Hash of every file that takes part."""
+    """Return the hash of every source file of the design and of its library."""
     digest = hashlib.sha256()
     hardware = Path(hw.__path__[0])
     files = [*hardware.rglob("*.py"), Path(yosys.__file__)]

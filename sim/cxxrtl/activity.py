@@ -1,11 +1,12 @@
-"""Turns the steps of a cycle into functions of which only those run whose inputs have changed.
+"""Turn the steps of a cycle into functions that run only if their inputs have changed.
 
-A group of steps is a function of the values, registers, memories and inputs that it reads. One of which nothing has changed
-since it ran would set what is set already: a register's next value to the one it has, a word of a memory to what is there.
-Every change marks the groups that read what has changed: a value in the function that sets it, a register or memory when the
-cycle ends, an input before it begins. What sets registers and memories of one clock keeps its mark until that clock has an
-edge; a group in which several clocks meet, or a clock and a value, is also marked whenever a clock has an edge that it did
-not have before, or none any more. In a cycle of an accelerator most of the design stands still.
+A group of steps is a function of the values, registers, memories and inputs that it reads. If none of them has changed
+since the group ran, running it again would set the same values: it would set a register's next value to its present one,
+and a word of a memory to its contents. Every change therefore marks the groups that read the changed item: the function
+that sets a value marks its readers at once, registers and memories mark them at the end of the cycle, and inputs before it
+begins. A group that sets registers and memories of one clock keeps its mark until that clock has an edge. A group with
+several clocks, or with a clock and a value, is also marked whenever the set of clocks with an edge changes. In most cycles
+of an accelerator most of the design does not change.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgedec.sim.cxxrtl.steps import Step
+from edgedec.sim.cxxrtl.steps import CycleStep
 
 __all__ = ["Cycle", "cycle_of"]
 
-_TOGETHER = 8  # marks that are looked at as one number
+_TOGETHER = 8  # marks that are tested as one number
 _WORD = re.compile(r"\b(?:pos|neg)edge_\w+")
 _UPDATE = re.compile(r"\b(memory_[pi]_\w+)\.update\(")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """C++ of the class p_top.
+    """C++ text for the class p_top.
 
     Members:
-        members: declarations that need no others before them.
-        inputs: declarations that come after those of the ports.
+        members: declarations that depend on no others.
+        inputs: declarations that must follow those of the ports.
         functions: definitions of each group's functions.
-        evaluate, commit: bodies of what runs them, up to their ``return``; with the variables ``performer`` and ``changed``.
+        evaluate, commit: bodies of the functions that call them, without the final ``return``; they use the variables
+            ``performer`` and ``changed``.
     """
 
     members: str
@@ -42,9 +44,13 @@ class Cycle:
     commit: str
 
 
-def cycle_of(groups: Sequence[Sequence[Step]], edges: str, flags: Sequence[str]) -> Cycle:
-    """Args:
-    edges: declarations of the variables ``flags``, which say of each clock whether this is its edge.
+def cycle_of(groups: Sequence[Sequence[CycleStep]], edges: str, flags: Sequence[str]) -> Cycle:
+    """Return the C++ of a cycle that consists of groups of steps.
+
+    Args:
+        groups: groups in the order in which they run.
+        edges: declarations of the variables ``flags``.
+        flags: names of variables that are true if a clock has an edge in this cycle, one for each edge.
     """
     readers: dict[str, set[int]] = defaultdict(set)
     for number, group in enumerate(groups):
@@ -96,14 +102,14 @@ _COMMIT = (
 )
 
 
-def _evaluated(number: int, group: Sequence[Step], gate: str) -> str:
-    """What sets values only has nothing to do when the cycle ends."""
+def _evaluated(number: int, group: Sequence[CycleStep], gate: str) -> str:
+    """Return the call of a group. A group that sets values only has nothing to commit at the end of the cycle."""
     noted = f"ran({number}); " if any(step.registers or step.memories for step in group) else ""
     return f"\t\tif (marked[{number}]{gate}) {{ marked[{number}] = 0; {noted}eval_{number}(performer); }}\n"
 
 
 def _members(count: int, groups: int) -> str:
-    """``count`` marks: as many as groups, or some more that are never set to anything but by the edge."""
+    """Return the declarations of ``count`` marks. Marks beyond the number of groups have no group to run."""
     lines = [
         "\tbool commit_all();",
         "\tstatic bool any(const unsigned char *marks) {",
@@ -118,29 +124,29 @@ def _members(count: int, groups: int) -> str:
         "\t\thas_run[number] = 1;",
         "\t\tran_list[ran_count++] = number;",
         "\t}",
-        "\tunsigned last_edges = ~0u;  // none that there is",
+        "\tunsigned last_edges = ~0u;  // a value that no cycle has",
     ]
     for number in range(groups):
         lines += [f"\tvoid eval_{number}(performer *performer);", f"\tvoid commit_{number}();"]
     return "\n".join(lines) + "\n"
 
 
-def _flags(group: Sequence[Step], known: Sequence[str]) -> list[str]:
-    """Those of its clocks."""
-    found = {word for step in group for word in _WORD.findall(step.text)}
-    return [flag for flag in known if flag in found]
+def _flags(group: Sequence[CycleStep], known: Sequence[str]) -> list[str]:
+    """Return the flags of the clocks of a group."""
+    used = {word for step in group for word in _WORD.findall(step.text)}
+    return [flag for flag in known if flag in used]
 
 
 def _marked(lines: Sequence[str]) -> str:
-    """A line for each group; of groups side by side mostly none is marked."""
+    """Return the lines of all groups, with one test for several neighbouring groups, which are mostly unmarked."""
     text = ""
     for first in range(0, len(lines), _TOGETHER):
         text += f"\tif (any(marked + {first})) {{\n{''.join(lines[first : first + _TOGETHER])}\t}}\n"
     return text
 
 
-def _functions(number: int, group: Sequence[Step], edges: str, readers: Mapping[str, set[int]]) -> str:
-    """Those of one group. No earlier group reads a value of it, nor does it need to hear of its own."""
+def _functions(number: int, group: Sequence[CycleStep], edges: str, readers: Mapping[str, set[int]]) -> str:
+    """Return the functions of one group. They mark only later groups, because no earlier group reads its values."""
     text = "".join(_UPDATE.sub(r"edgedec::values::write(\1, ", step.text) for step in group)
     values = sorted(name for name in _union(step.values for step in group) if max(readers.get(name, [0])) > number)
     before = "".join(f"\tconst auto old_{place} = {name};\n" for place, name in enumerate(values))

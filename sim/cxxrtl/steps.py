@@ -1,4 +1,4 @@
-"""The steps of a cycle in the C++ that CXXRTL writes: what each one reads and sets, and which of them belong together."""
+"""Read the steps of a cycle from the C++ that CXXRTL writes, with their inputs and outputs, and group them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["STEP", "Step", "UnexpectedTextError", "grouped", "read_steps"]
+__all__ = ["STEP", "CycleStep", "UnexpectedTextError", "grouped", "read_steps"]
 
-# The line before each step; no variable of a step's own is alive there.
+# Line before each step. No local variable of a step is in use there.
 STEP = re.compile(r"^\t// (?:cells?|connections?|memory)\b", re.MULTILINE)
-_MOST_STEPS = 24  # of a group: with fewer the look at all groups takes longer, with more those run that need not
-_MOST_CHARACTERS = 20_000  # of a group: a compiler's time for a function grows faster than its text
+_MOST_STEPS = 24  # steps of a group; with fewer, testing all groups takes longer; with more, too many steps run
+_MOST_CHARACTERS = 20_000  # characters of a group; compiling a function takes more than linear time
 _NAME = re.compile(r"\b(memory_[pi]_\w+|[pi]_\w+)(\.curr\b|\.next\b|\.update\(|\.)?")
-# A value, a register's next, slices of them, and concatenations of all those and of bits that nobody wants.
+# Value, next value of a register, slices of both, and concatenations of these with unused bits.
 _ASSIGNED = re.compile(r"^\t+((?:[pi]_|value<\d+>\(\)\.concat\()[^=]*) = ")
 _EDGE = re.compile(r"\b(?:pos|neg)edge_\w+")
 _COMMENT = re.compile(r"//.*")
 
 
 class UnexpectedTextError(Exception):
-    """CXXRTL has written what this module does not know."""
+    """The text of CXXRTL has an unknown form."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """Some statements that stay together.
+class CycleStep:
+    """Statements that stay together.
 
     Members:
-        text: of them, with CXXRTL's comments.
-        values, registers, memories: names of what they set: a value at once, the other two for the next cycle.
-        reads: names of values and memories, and ``name.curr`` of registers.
-        module: the part of the design that they are of.
+        text: the statements, with CXXRTL's comments.
+        values, registers, memories: names of the items that they set; values change at once, the others at the next cycle.
+        reads: names of the values and memories that they read, and ``name.curr`` for registers.
+        module: the part of the design that they belong to.
     """
 
     text: str
@@ -45,18 +45,18 @@ class Step:
 
     @property
     def sets_state_only(self) -> bool:
-        """No other step of the same cycle can need it."""
+        """True if the step sets no value, so that no other step of the same cycle depends on it."""
         return not self.values
 
 
-def read_steps(text: str) -> list[Step]:
-    """Of the body of ``p_top::eval``, in an order in which they can run.
+def read_steps(text: str) -> list[CycleStep]:
+    """Return the steps of the body of ``p_top::eval``, in an order in which they can run.
 
-    All steps that set one register, or write one memory, are one step here: the order of their effects is theirs.
+    All steps that set the same register, or write the same memory, become one step, which keeps the order of their effects.
 
     Raises:
-        UnexpectedTextError: a step does something else than to set values, registers and memories from values, registers and
-            memories; or one reads a value that a later one sets.
+        UnexpectedTextError: a step does not just set values, registers and memories from others, or it reads a value that a
+            later step sets.
     """
     places = [match.start() for match in STEP.finditer(text)] + [len(text)]
     texts = [text[begin:end] for begin, end in pairwise(places)]
@@ -68,7 +68,7 @@ def read_steps(text: str) -> list[Step]:
     return list(_joined(steps))
 
 
-def _read(text: str) -> Step:
+def _read(text: str) -> CycleStep:
     if "performer" in text or "converged" in text:
         raise UnexpectedTextError("a step prints, checks, or feeds back")
     values, registers, memories, reads = set[str](), set[str](), set[str](), set[str]()
@@ -87,7 +87,7 @@ def _read(text: str) -> Step:
     if not own:
         raise UnexpectedTextError(f"a step sets nothing: {text.strip()[:100]}")
     named = [name for name in [*own, *sorted(reads)] if not name.startswith("i_procmux")]
-    return Step(
+    return CycleStep(
         text=text,
         values=frozenset(values),
         registers=frozenset(registers),
@@ -98,17 +98,20 @@ def _read(text: str) -> Step:
 
 
 def _module(name: str) -> str:
-    """``p_load_2e_queue_2e_level``, ``i_flatten_5c_load_2e__5c_queue_2e__24_12``: both are of ``load_2e_queue``."""
+    """Return the module of a name.
+
+    ``p_load_2e_queue_2e_level`` and ``i_flatten_5c_load_2e__5c_queue_2e__24_12`` both belong to ``load_2e_queue``.
+    """
     plain = re.sub(r"^(?:memory_)?[pi]_(?:flatten_5c_)?", "", name).removesuffix(".curr").replace("_2e__5c_", "_2e_")
     return plain.rpartition("_2e_")[0]
 
 
-def _joined(steps: Sequence[Step]) -> Iterator[Step]:
-    """Those that set the same state as one, in the place of the last."""
+def _joined(steps: Sequence[CycleStep]) -> Iterator[CycleStep]:
+    """Join the steps that set the same state to one step, in the place of the last of them."""
     owner: dict[str, int] = {}  # register or memory -> the last step that sets it
     for number, step in enumerate(steps):
         owner |= dict.fromkeys(step.registers | step.memories, number)
-    waiting: dict[int, list[Step]] = defaultdict(list)
+    waiting: dict[int, list[CycleStep]] = defaultdict(list)
     for number, step in enumerate(steps):
         last = max([number, *(owner[name] for name in step.registers | step.memories)])
         waiting[last].append(step)
@@ -120,9 +123,9 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
             continue
         if any(one.values for one in together):
             raise UnexpectedTextError(
-                f"several steps set {sorted(step.registers | step.memories)}, and one a value too"
+                f"several steps set {sorted(step.registers | step.memories)}, and one of them also sets a value"
             )
-        yield Step(
+        yield CycleStep(
             text="".join(one.text for one in together),
             values=frozenset(),
             registers=frozenset().union(*(one.registers for one in together)),
@@ -132,16 +135,16 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
         )
 
 
-def grouped(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Groups in an order in which they can run, each of one module; what only sets state comes after all values."""
-    groups: list[tuple[Step, ...]] = []
+def grouped(steps: Sequence[CycleStep]) -> list[tuple[CycleStep, ...]]:
+    """Return groups of steps of one module, in an order in which they can run; steps that only set state come last."""
+    groups: list[tuple[CycleStep, ...]] = []
     for run in [*_runs(steps), *_states(steps)]:
         groups += _cut(run)
     return groups
 
 
-def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Of the steps that set values: always as many of one module as are free to run."""
+def _runs(steps: Sequence[CycleStep]) -> Iterator[list[CycleStep]]:
+    """Yield runs of the steps that set values: each has as many steps of one module as are ready."""
     users, left, ready = _graph(steps)
     while ready:
         module = max(ready, key=lambda name: (len(ready[name]), name))
@@ -156,8 +159,8 @@ def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
         yield [steps[number] for number in run]
 
 
-def _graph(steps: Sequence[Step]) -> tuple[dict[int, list[int]], dict[int, int], dict[str, list[int]]]:
-    """Steps that read a step's values; how many steps each waits for; those that wait for none, by module."""
+def _graph(steps: Sequence[CycleStep]) -> tuple[dict[int, list[int]], dict[int, int], dict[str, list[int]]]:
+    """Return (readers of each step's values, number of steps that each waits for, steps that wait for none by module)."""
     setters: dict[str, list[int]] = defaultdict(list)
     numbers = [number for number, step in enumerate(steps) if not step.sets_state_only]
     for number in numbers:
@@ -176,17 +179,17 @@ def _graph(steps: Sequence[Step]) -> tuple[dict[int, list[int]], dict[int, int],
     return users, left, ready
 
 
-def _states(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Of the steps that set none: those of one module and of one clock."""
-    modules: dict[tuple[str, ...], list[Step]] = defaultdict(list)
+def _states(steps: Sequence[CycleStep]) -> Iterator[list[CycleStep]]:
+    """Yield runs of the steps that set no value: each has the steps of one module and one clock."""
+    modules: dict[tuple[str, ...], list[CycleStep]] = defaultdict(list)
     for step in steps:
         if step.sets_state_only:
             modules[step.module, *sorted(set(_EDGE.findall(step.text)))].append(step)
     yield from (modules[name] for name in sorted(modules))
 
 
-def _cut(run: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
-    group: list[Step] = []
+def _cut(run: Sequence[CycleStep]) -> Iterator[tuple[CycleStep, ...]]:
+    group: list[CycleStep] = []
     characters = 0
     for step in run:
         size = len(_COMMENT.sub("", step.text))

@@ -1,4 +1,4 @@
-"""The memory model's C++, compiled once for its text and its compiler into edgedec's cache folder."""
+"""Compile the memory model's C++ into edgedec's cache folder, once for each source text and compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgedec.sim.ddr.parameters import DdrParameters
 __all__ = ["FOLDER", "MODEL", "load"]
 
 FOLDER = Path(__file__).resolve().parent
-MODEL = ("ports.cpp", "controller.cpp", "memory.cpp")  # what a simulation links that has the memory in it
+MODEL = ("ports.cpp", "controller.cpp", "memory.cpp")  # files to link into a simulation that contains the memory
 _SOURCES = (*MODEL, "traffic.cpp", "reader.cpp", "api.cpp")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 
@@ -56,16 +56,16 @@ def _build() -> Path:
             command = [*compiler, *_FLAGS, "-shared", *(str(FOLDER / name) for name in _SOURCES), "-o", str(partial)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ToolError(f"{compiler[0]} refuses the memory model:\n{done.stderr.strip()}")
+                raise ToolError(f"{compiler[0]} fails on the memory model:\n{done.stderr.strip()}")
     return output
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library, built on first use (some seconds).
+    """Return the library, which is built on first use (some seconds).
 
     Raises:
-        ToolError: there is no compiler, or it refuses the model.
+        ToolError: there is no compiler, it fails on the model, or the library cannot be loaded.
     """
     path = _build()
     try:

@@ -1,4 +1,4 @@
-"""A board's memory, clock by clock at its AXI ports; its contents are a NumPy array."""
+"""A board's memory, cycle by cycle at its AXI ports. Its contents are a NumPy array."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.sim.ddr.library import load
 from edgedec.sim.ddr.parameters import KV260, DdrParameters
 
-__all__ = ["DECERR", "OKAY", "SLVERR", "Command", "Counts", "Memory", "PortIn", "PortOut"]
+__all__ = ["DECERR", "OKAY", "SLVERR", "DdrCommand", "DdrCounts", "DdrMemory", "PortIn", "PortOut"]
 
 OKAY, SLVERR, DECERR = 0, 2, 3  # AXI responses
 _MOST_PORT_BYTES = 64
-_FOR_EVER = (1 << 63) - 1
+_FOREVER = (1 << 63) - 1  # cycles
 
 
-class Command(enum.IntEnum):
+class DdrCommand(enum.IntEnum):
+    """A command of the controller to the DRAM."""
+
     READ = 0
     WRITE = 1
     ACTIVATE = 2
@@ -31,9 +33,9 @@ class Command(enum.IntEnum):
 
 
 class PortIn(ctypes.Structure):
-    """What a master drives on one port. ``w_strobe``: a bit for each byte; beats are ``port_bytes`` wide."""
+    """Signals that a master drives on one port. Beats are ``port_bytes`` wide; ``w_strobe`` has a bit for each byte."""
 
-    _fields_ = [  # ctypes wants it so; memory.hpp has the same
+    _fields_ = [  # the order of the struct in memory.hpp
         *((name, c_uint64) for name in ("ar_address", "aw_address", "w_strobe")),
         *((name, c_uint32) for name in ("ar_beats", "aw_beats")),
         *((name, c_uint8) for name in ("ar_valid", "aw_valid", "w_valid", "w_last", "r_ready", "b_ready")),
@@ -43,7 +45,7 @@ class PortIn(ctypes.Structure):
 
 
 class PortOut(ctypes.Structure):
-    """What the memory drives on it in the coming cycle."""
+    """Signals that the memory drives on one port in the next cycle."""
 
     _fields_ = [
         *((name, c_uint8) for name in ("ar_ready", "aw_ready", "w_ready", "r_valid", "r_last", "r_response")),
@@ -53,8 +55,8 @@ class PortOut(ctypes.Structure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Lines of 64 bytes read and written, and what the DRAM did for them."""
+class DdrCounts:
+    """Lines of 64 bytes that were read and written, and the commands of the DRAM for them."""
 
     reads: int
     writes: int
@@ -64,23 +66,24 @@ class Counts:
     row_conflicts: int
 
 
-class Memory:
-    """Several AXI ports on one memory, each in order, all on one clock.
+class DdrMemory:
+    """A memory with several AXI ports on one clock. Each port answers in order.
 
-    Reads and writes of one port do not wait for each other, as AXI has it: a write is seen by every read that is issued
-    after its answer.
+    Reads and writes of one port do not wait for each other, as AXI allows: a write is visible to every read that is
+    issued after the write's response.
+
+    Args:
+        contents: the bytes from ``address`` on, which are read and written in place; an access outside answers DECERR.
+            Without contents, all addresses read as zeros.
+
+    Raises:
+        UsageError: the contents are not contiguous writable bytes, or the address is not a multiple of 4096.
+        ToolError: the model cannot be compiled.
     """
 
     def __init__(
         self, parameters: DdrParameters = KV260, contents: NDArray[np.uint8] | None = None, *, address: int = 0
     ) -> None:
-        """``contents``: the bytes from ``address`` on, read and written in place; an access outside answers DECERR.
-        Without any, all addresses read as zeros.
-
-        Raises:
-            UsageError: contents that are no contiguous bytes.
-            ToolError: the model cannot be compiled.
-        """
         self._handle = None
         self._library = load()
         self.parameters = parameters
@@ -103,16 +106,16 @@ class Memory:
 
     @property
     def inputs(self) -> Any:
-        """PortIn of each port: what the master drives in this cycle."""
+        """PortIn of each port: the signals that the master drives in this cycle."""
         return self._in
 
     @property
     def outputs(self) -> Any:
-        """PortOut of each port: what the memory drives in this cycle."""
+        """PortOut of each port: the signals that the memory drives in this cycle."""
         return self._out
 
     def cycle(self) -> None:
-        """The rising edge that ends this cycle: what is valid and ready on a channel is transferred.
+        """End the cycle with a rising edge, which transfers every beat that is valid and ready.
 
         Raises:
             DeviceError: a master broke a rule of AXI: a burst over 4 KiB or 256 beats, or ``w_last`` at the wrong beat.
@@ -126,47 +129,47 @@ class Memory:
     def inject_error(
         self, address: int, size_bytes: int, *, response: int = SLVERR, reads: bool = True, writes: bool = True
     ) -> None:
-        """From now on, each beat of a read in that range, and each burst that writes into it, answers ``response``."""
+        """Answer each beat of a read in the range, and each burst that writes into it, with ``response`` from now on."""
         if response not in (SLVERR, DECERR) or address < 0 or size_bytes < 1:
             raise UsageError(f"no error to inject: response {response}, {size_bytes} bytes at {address}")
         self._library.edgedec_ddr_inject_error(self._handle, address, address + size_bytes, response, reads, writes)
 
     def inject_stall(self, port: int, *, first_cycle: int = 0, cycles: int | None = None) -> None:
-        """A port takes and gives nothing new for ``cycles`` from ``first_cycle`` on; None: for ever."""
+        """Stall a port for ``cycles`` cycles from ``first_cycle`` on; None: forever."""
         if not 0 <= port < self.parameters.ports or first_cycle < 0 or (cycles is not None and cycles < 1):
             raise UsageError(f"no stall to inject: port {port}, cycle {first_cycle}, {cycles} cycles")
-        self._library.edgedec_ddr_inject_stall(self._handle, port, first_cycle, _FOR_EVER if cycles is None else cycles)
+        self._library.edgedec_ddr_inject_stall(self._handle, port, first_cycle, _FOREVER if cycles is None else cycles)
 
     @property
     def cycles(self) -> int:
-        """Clocks of the ports so far."""
+        """Number of the ports' cycles so far."""
         return int(self._library.edgedec_ddr_cycles(self._handle))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way on any port."""
+        """True if no transfer is pending on any port."""
         return bool(self._library.edgedec_ddr_idle(self._handle))
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> DdrCounts:
         values = (c_int64 * 6)()
         self._library.edgedec_ddr_counts(self._handle, values)
         names = ("reads", "writes", "activates", "turnarounds", "refreshes", "row_conflicts")
-        return Counts(**dict(zip(names, values, strict=True)))
+        return DdrCounts(**dict(zip(names, values, strict=True)))
 
     def record_commands(self) -> None:
-        """From now on keep what the DRAM is told, 32 bytes each: for tests."""
+        """Record the commands to the DRAM from now on, 32 bytes each, for tests."""
         self._library.edgedec_ddr_record(self._handle)
 
     def commands(self) -> NDArray[np.int64]:
-        """[n, 4]: the controller's clock, a ``Command``, bank (group * banks + bank of the group), row."""
+        """Return int64 [n, 4]: controller clock, ``DdrCommand``, bank (group * banks + bank of the group), row."""
         count = self._library.edgedec_ddr_commands(self._handle, None, 0)
         out = np.empty((count, 4), np.int64)
         self._library.edgedec_ddr_commands(self._handle, out.ctypes.data, count)
         return out
 
     def run_streams(self, streams: Any, count: int, limit_cycles: int) -> int:
-        """What ``edgedec.sim.ddr.traffic.run`` calls."""
+        """Run the streams of ``edgedec.sim.ddr.traffic.run``, and return the number of cycles."""
         p = self.parameters
         cycles = self._library.edgedec_ddr_run(self._handle, p.ports, p.port_bytes, streams, count, limit_cycles)
         if cycles < 0:
@@ -174,7 +177,7 @@ class Memory:
         return int(cycles)
 
     def run_reader(self, reader: Any, ranges: NDArray[np.int64], writes: NDArray[np.int64], limit_cycles: int) -> int:
-        """What ``edgedec.sim.ddr.reader.read`` calls."""
+        """Run the reader of ``edgedec.sim.ddr.reader.read``, and return the number of cycles."""
         cycles = self._library.edgedec_ddr_read(
             self._handle,
             ctypes.byref(reader),

@@ -1,4 +1,4 @@
-"""What a memory is made of: the DDR4 of a KV260 behind its AXI ports, or bytes at one flat rate."""
+"""Parameters of a memory: the DDR4 of a KV260 with its AXI ports, or a memory with one flat rate."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _WIDTHS = (4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class DdrParameters:
-    """AXI ports, a controller that reorders, banks with open pages. The defaults are the KV260's.
+    """Parameters of AXI ports, of a controller that reorders, and of banks with open pages. The defaults are the KV260's.
 
-    Members whose name ends in ``_hz``, ``_bytes`` or ``_bit`` are that; the others count things, or clocks of the
-    controller (``clock_hz``: two of the DRAM's clocks). Each comment gives the source:
+    The unit of a member is at the end of its name (``_hz``, ``_bytes``, ``_bit``). The other members are counts, or numbers
+    of controller clocks; ``clock_hz`` is the frequency of these, half of the DRAM's. Each comment gives the source:
 
     - [init] register values that the board's boot program writes into its memory controller:
       github.com/u-boot/u-boot, board/xilinx/zynqmp/zynqmp-sm-k26-revA/psu_init_gpl.c; names of the fields from AMD UG1087;
-    - [UG1085] AMD's Zynq UltraScale+ reference manual; [AXI] width and clock of the design that was measured;
-    - [fitted] chosen so that docs/ddr-model.md's table comes out; [assumed] neither looked up nor seen in it.
+    - [UG1085] AMD's Zynq UltraScale+ reference manual; [AXI] width and clock of the measured design;
+    - [fitted] chosen so that the model reproduces the table of docs/ddr-model.md; [assumed] neither documented nor visible
+      in that table.
 
     Raises:
         UsageError: a member is out of range.
@@ -30,28 +31,30 @@ class DdrParameters:
 
     port_hz: int = 250_000_000  # [AXI] pl_clk0
     port_bytes: int = 16  # [AXI] 128-bit HP ports: 4.0 GB/s each
-    # [UG1085] PL-PS Interface Specifics: which port of the controller HP0..HP3 go to; HP1 and HP2 share one.
+    # Ports of the controller for HP0..HP3; HP1 and HP2 share one [UG1085, PL-PS Interface Specifics].
     controller_port: tuple[int, ...] = (0, 1, 1, 2)
     port_commands: int = 8  # bursts waiting in a port, of each direction [assumed: no effect from 4 on]
-    port_lines: int = 48  # lines of 64 bytes under way or not taken yet: 3 KiB, past a refresh and the latency [fitted]
+    port_lines: int = 48  # pending lines of 64 bytes: 3 KiB, more than a refresh and the latency take [fitted]
     port_entries: int = 9  # lines of a port that the controller holds at most [fitted]
     port_write_lines: int = 16  # [assumed: no effect from 8 on]
-    request_clocks: int = 40  # port to controller's queue [fitted]
-    return_clocks: int = 30  # controller to port; an idle read takes 172 ns then [fitted]
+    request_clocks: int = 40  # from a port to the controller's queue [fitted]
+    return_clocks: int = 30  # from the controller to a port, so that an idle read takes 172 ns [fitted]
     response_clocks: int = 20  # [assumed: no effect on rates]
-    return_beat_clocks: int = 1  # a controller port moves 128 bits a clock [assumed]
+    return_beat_clocks: int = 1  # clocks for 128 bits at a port of the controller [assumed]
 
     clock_hz: int = 533_333_333  # [init] DPLL 1066.67 MHz for the DRAM, half of it for the controller
     bank_group_bit: int = 6  # [init] ADDRMAP8: neighbouring lines alternate between the two groups
     bank_groups: int = 2
     bank_bit: int = 14  # [init] ADDRMAP1: address bits 14 and 15
-    banks: int = 4  # of a group
+    banks: int = 4  # banks of a group
     row_bit: int = 16  # [init] ADDRMAP5, 6, 9 to 11
-    read_entries: int = 16  # lines that it can choose among [fitted; the register's 33 conflicts too rarely]
+    read_entries: int = (
+        16  # lines that the controller can choose among [fitted; the register's 33 gives too few conflicts]
+    )
     write_entries: int = 64  # [assumed: no effect from 32 on]
     write_starve_clocks: int = 64  # [init] PERFWR1.w_max_starve
-    overtakes: int = 4  # times that hits on an open row may pass a bank's oldest access [fitted]
-    grant_lines: int = 4  # a port's turn: 256 bytes [fitted; UG1085: bursts inside have 16 beats]
+    overtakes: int = 4  # hits on an open row that may pass a bank's oldest access [fitted]
+    grant_lines: int = 4  # lines of a port's turn: 256 bytes [fitted; UG1085: internal bursts have 16 beats]
     run_length: int = 8  # [init] PERFWR1.w_xact_run_length
     idle_gap: int = 1  # [init] SCHED.rdwr_idle_gap
 
@@ -74,7 +77,7 @@ class DdrParameters:
     t_refi: int = 4128  # [init] RFSHTMG: 7.74 us
     t_rfc: int = 187  # [init] RFSHTMG: 351 ns
 
-    flat_bytes_per_s: int = 0  # not 0: no banks and no refresh, this rate for any traffic
+    flat_bytes_per_s: int = 0  # rate of a memory without banks and refresh; 0: the memory has both
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.controller_port) <= _MOST_PORTS or not all(
@@ -84,7 +87,7 @@ class DdrParameters:
                 f"controller_port must be 1 to {_MOST_PORTS} numbers below 8, not {self.controller_port!r}"
             )
         if set(self.controller_port) != set(range(max(self.controller_port) + 1)):
-            raise UsageError(f"controller_port must leave out no number, not {self.controller_port!r}")
+            raise UsageError(f"controller_port must use every number up to its largest, not {self.controller_port!r}")
         if self.port_bytes not in _WIDTHS:
             raise UsageError(f"port_bytes must be one of {_WIDTHS}, not {self.port_bytes!r}")
         for name in ("bank_groups", "banks"):
@@ -99,18 +102,18 @@ class DdrParameters:
             if not isinstance(value, int) or not least <= value <= most:
                 raise UsageError(f"{field.name} must be {least} to {most}, not {value!r}")
         if self.t_refi <= 2 * self.t_rfc:
-            raise UsageError(f"t_refi must be past twice t_rfc, {2 * self.t_rfc}, not {self.t_refi!r}")
+            raise UsageError(f"t_refi must be more than twice t_rfc, {2 * self.t_rfc}, not {self.t_refi!r}")
 
     @property
     def ports(self) -> int:
         return len(self.controller_port)
 
     def flat(self, bytes_per_s: int) -> DdrParameters:
-        """The same ports before a memory of one rate, which treats them all alike."""
+        """Return parameters of the same ports with a memory of one rate, which treats all ports alike."""
         return replace(self, controller_port=tuple(range(self.ports)), flat_bytes_per_s=bytes_per_s)
 
     def values(self) -> list[int]:
-        """As parameters.hpp has them."""
+        """Return the values in the order of parameters.hpp."""
         out: list[int] = []
         for field in fields(self):
             if field.name == "controller_port":

@@ -1,4 +1,4 @@
-"""The accelerator's read stream before a memory, without its RTL: a layer of a large model in 50 ms."""
+"""The accelerator's read stream on a memory, without the RTL: a layer of a large model takes 50 ms."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.hw.isa.striping import GRANULE_BYTES
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 
-__all__ = ["Range", "Reading", "Write", "read"]
+__all__ = ["Range", "ReadResult", "Write", "read"]
 
-_AHEAD = 1 << 32  # cycles: 17 seconds at 250 MHz
+_MOST_CYCLES = 1 << 32  # 17 seconds at 250 MHz
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Beats ``start`` and following, in the order of ``edgedec.hw.isa.striping``; a beat is as wide as all ports together.
+    """Consecutive beats in the order of ``edgedec.hw.isa.striping``. A beat is as wide as all ports together.
 
-    wait: cycles from the last beat before it until the reader would take the first of these.
+    Members:
+        start: number of the first beat.
+        wait: cycles from the last beat before the range until the reader takes the first one of the range.
     """
 
     start: int
@@ -31,7 +33,12 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """A burst over port 0. due: how many beats of the stream the reader has taken when it is there. address: physical."""
+    """A write burst on port 0.
+
+    Members:
+        due: number of beats of the stream that the reader takes before the burst is ready.
+        address: physical address in bytes.
+    """
 
     due: int
     address: int
@@ -39,12 +46,14 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Members:
-    cycles: until the last beat was taken.
-    finished: the same of each range.
-    starved: cycles in which the reader wanted a beat that was not there.
-    most_lead: slices that a port was ahead of the slowest one, at most.
+class ReadResult:
+    """The times of a read stream.
+
+    Members:
+        cycles: cycles until the last beat was taken.
+        finished: cycles until the last beat of each range was taken.
+        starved: cycles in which the reader was ready for a beat that had not arrived.
+        most_lead: largest number of slices by which a port was ahead of the slowest one.
     """
 
     cycles: int
@@ -56,12 +65,12 @@ class Reading:
 _FIELDS = ("ports", "port_bytes", "depth", "outstanding", "lead", "batch", "write_cycles", "starved", "most_lead")
 
 
-class _Reader(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]  # of Reader in reader.hpp
+class _ReaderRecord(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]  # members of Reader in reader.hpp
 
 
 def read(
-    memory: Memory,
+    memory: DdrMemory,
     ranges: Sequence[Range],
     writes: Sequence[Write] = (),
     *,
@@ -70,22 +79,25 @@ def read(
     outstanding: int = 8,
     batch: int = 64,
     write_cycles: int = 2,
-    limit_cycles: int = _AHEAD,
-) -> Reading:
-    """All ranges from the memory's present state, over all its ports, as a ``Prefetcher`` asks for them; the reader takes
-    a beat in each cycle in which it does not wait. tests/sim/ddr/test_prefetcher_memory.py compares it with the RTL.
+    limit_cycles: int = _MOST_CYCLES,
+) -> ReadResult:
+    """Read all ranges from the memory's present state over all its ports, as a ``Prefetcher`` requests them.
+
+    The reader takes a beat in each cycle in which it does not wait. tests/sim/ddr/test_prefetcher_memory.py compares the
+    result with the RTL.
 
     Args:
-        writes: in the order in which they come.
+        writes: write bursts in the order of ``due``.
         lead: slices that a port may be ahead of the slowest one; None: as many as its queue holds.
         depth: slices of that queue.
-        outstanding: bursts of a port under way at most.
-        batch: writes that wait for each other, as in ``edgedec.hw.logits.result_writer``; at the end all go.
-        write_cycles: from one of them to the next, at least.
+        outstanding: largest number of pending bursts of a port.
+        batch: number of writes that are sent together, as in ``edgedec.hw.logits.result_writer``; the last batch may be
+            smaller.
+        write_cycles: smallest number of cycles from one write to the next.
 
     Raises:
-        UsageError: ranges or writes that no accelerator could ask for.
-        DeviceError: not finished after ``limit_cycles``; a write crosses 4 KiB.
+        UsageError: an accelerator cannot request these ranges or writes.
+        DeviceError: the reader has not finished after ``limit_cycles``, or a write crosses 4 KiB.
     """
     width = memory.parameters.port_bytes
     limits = {"depth": depth, "outstanding": outstanding, "batch": batch, "write_cycles": write_cycles}
@@ -98,7 +110,7 @@ def read(
     for i, write in enumerate(writes):
         if min(write.due, write.address) < 0 or write.address % width or not 1 <= write.beats <= GRANULE_BYTES // width:
             raise UsageError(f"write {i}: no burst of {width}-byte beats: {write}")
-    reader = _Reader(
+    reader = _ReaderRecord(
         ports=memory.parameters.ports,
         port_bytes=width,
         lead=0 if lead is None else lead,
@@ -106,9 +118,9 @@ def read(
         most_lead=0,
         **limits,
     )
-    given = np.array([(one.start, one.beats, one.wait, 0) for one in ranges], np.int64).reshape(-1, 4)
+    requested = np.array([(one.start, one.beats, one.wait, 0) for one in ranges], np.int64).reshape(-1, 4)
     written = np.array([(write.due, write.address, write.beats) for write in writes], np.int64).reshape(-1, 3)
-    cycles = memory.run_reader(reader, given, written, limit_cycles)
-    return Reading(
-        cycles=cycles, finished=tuple(given[:, 3].tolist()), starved=reader.starved, most_lead=reader.most_lead
+    cycles = memory.run_reader(reader, requested, written, limit_cycles)
+    return ReadResult(
+        cycles=cycles, finished=tuple(requested[:, 3].tolist()), starved=reader.starved, most_lead=reader.most_lead
     )

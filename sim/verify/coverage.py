@@ -1,9 +1,9 @@
-"""What the cocotb benches have seen: kind of descriptor x size x kind of stall, and which cells none of them ever hit.
+"""Coverage of the cocotb benches: kind of descriptor x size x kind of stall, and the cells that no bench hit.
 
     python -m edgedec.sim.verify.coverage [--quick] [--json FILE]
 
-A bench counts a cell when a descriptor met that stall and what it made was compared afterwards, or, of errors and resets,
-when what was to happen had happened.
+A bench counts a cell after a descriptor met the stall and its output was compared, or, for errors and resets, after the
+expected event happened.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["BENCHES", "CELLS", "ENVIRONMENT", "LEFT_OUT", "Cell", "Coverage", "beats_class", "main", "measure"]
 
-ENVIRONMENT = "COVERAGE_FOLDER"  # folder that benches write to; none is written without it
+ENVIRONMENT = "COVERAGE_FOLDER"  # variable with the folder that benches write to; without it, they write nothing
 
 Cell = tuple[str, str, str, str]  # bench, kind, size, stall
 _Kinds = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # kind -> sizes, stalls
 
-# Of reads: an address waits for its port, a beat comes late, a beat is held back by us.
+# Stalls of reads: an address waits for its port, a beat arrives late, the receiver is not ready for a beat.
 _READ = ("none", "address", "late", "held", "error", "reset")
 _WRITES = (*_READ, "write", "write error")
-_FEW, _MANY, _PAGES = "1-15", "16-", "page"  # beats; page: from one 4 KiB page into the next
+_FEW, _MANY, _PAGES = "1-15", "16-", "page"  # sizes in beats; page: the range crosses a 4 KiB boundary
 _TILES = ("part", "tile", "tiles")
 _COMMITTED = ("0", "1-15", "16-")
 
-# What one accelerator of the workloads' configuration can be asked for.
+# Cells that are possible for an accelerator of the workloads' configuration.
 CELLS: Mapping[str, _Kinds] = {
     "top": {
         "READ PROGRAM": ((_MANY,), _READ),
@@ -60,20 +60,21 @@ CELLS: Mapping[str, _Kinds] = {
         "MATRIX logits": (_TILES, _WRITES),
         "ATTEND": (_COMMITTED, _WRITES),
     },
-    # The multipliers of int8 are lent to attention. output: a word is not taken.
+    # lent: the multipliers of int8 are lent to attention. output: the receiver is not ready for a word.
     "engine": {
         "MATRIX ternary": (_TILES, ("none", "late", "held", "output")),
         "MATRIX planes": (("part", "tile"), ("none", "late", "held", "output")),
         "MATRIX int8": (("part", "tile"), ("none", "late", "held", "output", "lent")),
     },
-    # rows: new keys or values are not taken. With nothing committed there are no beats that could be late or held.
+    # rows: the receiver is not ready for new keys or values. Without committed positions there are no beats to delay.
     "attention": {
         "ATTEND alone": (_COMMITTED[:1], ("none", "output", "rows")),
         "ATTEND": (_COMMITTED[1:], ("none", "late", "held", "output", "rows")),
     },
 }
 BENCHES = tuple(CELLS)
-LEFT_OUT = "all models but the smallest, and with them larger matrices, other weights, ranges across pages"  # by quick
+# Description of what ``quick`` leaves out.
+LEFT_OUT = "all models but the smallest, and with them larger matrices, other weights, ranges across pages"
 
 
 def _all_cells(benches: Sequence[str] = BENCHES) -> Iterator[Cell]:
@@ -85,7 +86,7 @@ def _all_cells(benches: Sequence[str] = BENCHES) -> Iterator[Cell]:
 
 
 def beats_class(start: int, beats: int, beat_bytes: int) -> str:
-    """Size of a range that begins at a byte address: a name in ``CELLS``."""
+    """Return the size class, a name in ``CELLS``, of a range of beats that begins at byte address ``start``."""
     if start // 4096 != (start + beats * beat_bytes - 1) // 4096:
         return _PAGES
     return _FEW if beats < 16 else _MANY
@@ -93,17 +94,21 @@ def beats_class(start: int, beats: int, beat_bytes: int) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Members:
-    hits: how often each cell was; a cell that is not there never was.
-    benches: that it is about.
+    """The cells that benches hit.
+
+    Members:
+        hits: number of hits of each cell; cells without hits are absent.
+        benches: names of the benches.
     """
 
     hits: Counter[Cell] = field(default_factory=Counter)
     benches: Sequence[str] = BENCHES
 
     def hit(self, bench: str, kind: str, size: str, stall: str) -> None:
-        """Raises:
-        UsageError: there is no such cell.
+        """Count a hit of a cell.
+
+        Raises:
+            UsageError: the cell does not exist.
         """
         sizes, stalls = CELLS.get(bench, {}).get(kind, ((), ()))
         if size not in sizes or stall not in stalls:
@@ -114,7 +119,7 @@ class Coverage:
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """Number of cells."""
         return sum(1 for _ in _all_cells(self.benches))
 
     @property
@@ -133,7 +138,7 @@ class Coverage:
         }
 
     def table(self) -> str:
-        """A line for each kind and size; in the columns how often. A dot: there is no such cell."""
+        """Return a table with a line for each kind and size, and a column for each stall; a dot: there is no such cell."""
         lines = []
         for bench in self.benches:
             kinds = CELLS[bench]
@@ -145,7 +150,7 @@ class Coverage:
                     lines.append(self._row(kind, size, counts, columns))
         missed = self.missed
         lines += ["", f"{self.cells - len(missed)} of {self.cells} cells were hit. Never:"]
-        lines += [f"  {line}" for line in self._never(missed)] or ["  none"]
+        lines += [f"  {line}" for line in self._missed_lines(missed)] or ["  none"]
         return "\n".join(lines[1:])
 
     @staticmethod
@@ -155,8 +160,8 @@ class Coverage:
         return f"{kind:16}{size:>7}" + "".join(cells)
 
     @staticmethod
-    def _never(missed: Sequence[Cell]) -> Iterator[str]:
-        """A line for each kind and size with the stalls that it did not meet."""
+    def _missed_lines(missed: Sequence[Cell]) -> Iterator[str]:
+        """Yield a line for each kind and size with its missed stalls."""
         stalls: dict[tuple[str, str, str], list[str]] = {}
         for *of, stall in missed:
             bench, kind, size = of
@@ -166,40 +171,40 @@ class Coverage:
             yield f"{bench}: {kind}, {size}: {'anything' if nothing else ', '.join(lacking)}"
 
     def save(self) -> None:
-        """Into the folder of ``ENVIRONMENT``, if it is set: from within a bench, after a test that passed."""
+        """Save the hits in the folder of ``ENVIRONMENT``, if it is set. A bench calls this after each test that passed."""
         if folder := os.environ.get(ENVIRONMENT):
             path = Path(folder) / f"{uuid.uuid4().hex}.json"
             path.write_text(json.dumps([[*cell, times] for cell, times in self.hits.items()]), "utf-8")
 
     @staticmethod
     def load(folder: Path, benches: Sequence[str] = BENCHES) -> Coverage:
-        """All that was saved there by these benches.
+        """Return the sum of everything that these benches saved in a folder.
 
         Raises:
-            UsageError: a file is damaged, or of other cells.
+            UsageError: a file is damaged, or has unknown cells.
         """
-        known, found = set(_all_cells(benches)), Coverage(benches=benches)
+        known, coverage = set(_all_cells(benches)), Coverage(benches=benches)
         for path in sorted(folder.glob("*.json")):
             try:
                 for *cell, times in json.loads(path.read_text("utf-8")):
                     if tuple(cell) not in known:
                         raise ValueError(f"no cell {cell}")
-                    found.hits[tuple(cell)] += int(times)
+                    coverage.hits[tuple(cell)] += int(times)
             except (ValueError, TypeError) as error:
-                raise UsageError(f"{path} is no coverage: {error}; delete it") from error
-        return found
+                raise UsageError(f"{path} is not a coverage file: {error}; delete it") from error
+        return coverage
 
 
 def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: Progress = silent) -> Coverage:
-    """Runs benches and adds up what they saw. The first run builds their simulators, which takes minutes.
+    """Run benches and return their coverage. The first run builds their simulators, which takes minutes.
 
     Args:
-        quick: one model of five, and so without the sizes that the others have.
+        quick: use one model of five, without the sizes that the others have.
 
     Raises:
         ToolError: a tool is missing or fails.
         EdgedecError: a test of a bench failed.
-        UsageError: an unknown bench.
+        UsageError: a bench is unknown.
     """
     from edgedec.sim.verify.benches.designs import design
     from edgedec.sim.verify.cocotb_runner import run_bench
@@ -216,29 +221,29 @@ def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benches, prints the table, and writes JSON if asked."""
+    """Run the benches, print the table, and write JSON if requested. Return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m edgedec.sim.verify.coverage", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--quick", action="store_true", help="one model of five")
-    parser.add_argument("--json", type=Path, help="file for the report as JSON")
-    parser.add_argument("--bench", action="append", choices=BENCHES, help="only this one; may be given again")
-    given = parser.parse_args(arguments)
-    said: set[str] = set()
+    parser.add_argument("--quick", action="store_true", help="use one model of five")
+    parser.add_argument("--json", type=Path, help="write the report as JSON to this file")
+    parser.add_argument("--bench", action="append", choices=BENCHES, help="run only this bench; may be repeated")
+    options = parser.parse_args(arguments)
+    printed: set[str] = set()
 
     def progress(what: str, done: int, total: int) -> None:
-        if what not in said:
-            said.add(what)
-            _say(f"{what} ...", sys.stderr)
+        if what not in printed:
+            printed.add(what)
+            _print(f"{what} ...", sys.stderr)
 
-    found = measure(quick=given.quick, benches=given.bench or BENCHES, progress=progress)
-    _say(found.table(), sys.stdout)
-    if given.json is not None:
-        given.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", "utf-8")
+    coverage = measure(quick=options.quick, benches=options.bench or BENCHES, progress=progress)
+    _print(coverage.table(), sys.stdout)
+    if options.json is not None:
+        options.json.write_text(json.dumps(coverage.as_json(), indent=1) + "\n", "utf-8")
     return 0
 
 
-def _say(text: str, file: TextIO) -> None:
+def _print(text: str, file: TextIO) -> None:
     file.write(text + "\n")
     file.flush()
 

@@ -1,7 +1,7 @@
-"""Bounded proofs of handshakes: Amaranth's assertions, and the SAT solver that yosys has built in.
+"""Bounded proofs of handshakes, with Amaranth's assertions and the SAT solver of yosys.
 
-It beats an SMT solver over yosys-smtbmc here: z3 took three times as long for a queue of three entries and eleven cycles as
-yosys' for sixteen.
+The solver is faster here than an SMT solver through yosys-smtbmc: z3 took three times as long for a queue of three entries
+and eleven cycles as yosys took for sixteen cycles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.errors import EdgedecError
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 
-__all__ = ["Checked", "Rules", "held", "prove", "stays"]
+__all__ = ["FormalDesign", "Rules", "held", "prove", "stays"]
 
 _MOST_COVERS = 8
 _PREPARE = (
@@ -26,26 +26,26 @@ _PREPARE = (
     *("prep -top top -flatten", "chformal -lower", "memory_map", "async2sync", "dffunmap", "opt -full"),
 )
 
-# Adds assertions and assumptions to the module; called with it, the component and the free input. Gives conditions that must
-# be reachable.
+# Function that adds assertions and assumptions to a module and returns conditions that must be reachable. Its arguments are
+# the module, the component and the free input.
 Rules = Callable[[Module, Any, Value], Sequence[Value]]
 
 
 def held(m: Module, value: Value, name: str) -> Signal:
-    """``value`` a cycle ago; 0 in the first."""
+    """Return the value of the previous cycle; 0 in the first cycle."""
     register = Signal(len(value), name=f"held_{name}")
     m.d.sync += register.eq(value)
     return register
 
 
 def stays(m: Module, channel: Sequence[Value], *, assume: bool, name: str, unless: Value | int = 0) -> None:
-    """The rule of valid, ready and payload: what was offered and not taken is offered again, unchanged.
+    """Add the rule of valid, ready and payload: an offer that was not taken stays unchanged in the next cycle.
 
     Args:
         channel: valid, ready, payload signals.
-        assume: of the surroundings, instead of asserting it of the design.
-        name: of this channel, different from others'.
-        unless: makes an exception in this cycle.
+        assume: True to assume the rule of the environment; False to assert it of the design.
+        name: unique name of the channel.
+        unless: the rule does not hold in cycles in which this is 1.
     """
     valid, ready, *payload = channel
     unchanged: Value = valid
@@ -57,13 +57,13 @@ def stays(m: Module, channel: Sequence[Value], *, assume: bool, name: str, unles
         m.d.comb += (Assume if assume else Assert)(unchanged)
 
 
-class Checked(Component):  # type: ignore[misc]  # Amaranth has no types
-    """A component with every input free, and rules about its ports.
+class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
+    """A component with free inputs, and rules about its ports.
 
     Args:
         inner: the component.
         rules: see ``Rules``.
-        free: bits of an input that the rules may use as they like.
+        free: width in bits of an additional free input for the rules.
     """
 
     def __init__(self, inner: Any, rules: Rules, *, free: int = 0) -> None:
@@ -82,31 +82,33 @@ class Checked(Component):  # type: ignore[misc]  # Amaranth has no types
         return m
 
 
-def prove(design: Checked, *, cycles: int) -> None:
-    """No assertion fails within ``cycles`` cycles after power-on, whatever the inputs do that is not assumed, resets
-    included; and every condition that the rules give is reached, so that the proof is not one about nothing.
+def prove(design: FormalDesign, *, cycles: int) -> None:
+    """Prove that no assertion fails within ``cycles`` cycles after power-on.
+
+    The inputs, resets included, take any values that the assumptions allow. Every condition that the rules return must be
+    reachable, so that the proof is not vacuous.
 
     Raises:
         ToolError: yosys is missing.
-        EdgedecError: an assertion fails, or a condition is not reached; the message says which.
+        EdgedecError: an assertion fails, or a condition cannot be reached; the message names it.
     """
     with tempfile.TemporaryDirectory(prefix="edgedec-formal-") as temporary:
         folder = Path(temporary)
         (folder / "design.il").write_text(to_rtlil(design), "utf-8")
         steps = [f"sat -seq {cycles} -set-assumes -prove-asserts -show-inputs -show-outputs top"]
         steps += [f"sat -seq {cycles} -set-assumes -set-at {cycles} reached[{n}] 1 top" for n in range(design.covers)]
-        said = run_yosys("\n".join((*_PREPARE, *steps)), folder)
-    results = re.findall(r"SAT (?:proof|solving) finished - (no )?model found", said)
+        output = run_yosys("\n".join((*_PREPARE, *steps)), folder)
+    results = re.findall(r"SAT (?:proof|solving) finished - (no )?model found", output)
     if len(results) != 1 + design.covers:
-        raise EdgedecError(f"the proof did not come to its end: {said[-2000:]}")
+        raise EdgedecError(f"the proof did not finish: {output[-2000:]}")
     if not results[0]:
-        raise EdgedecError(f"an assertion fails within {cycles} cycles:\n{_trace(said)}")
+        raise EdgedecError(f"an assertion fails within {cycles} cycles:\n{_trace(output)}")
     for number, unreachable in enumerate(results[1:]):
         if unreachable:
             raise EdgedecError(f"condition {number} of the rules is not reached within {cycles} cycles")
 
 
-def _trace(said: str) -> str:
-    """The table of inputs and outputs that breaks the assertion."""
-    lines = said[said.find("Signal Name") :].splitlines()
+def _trace(output: str) -> str:
+    """Return the table of inputs and outputs that violates the assertion."""
+    lines = output[output.find("Signal Name") :].splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("init "))[:6000]

@@ -1,4 +1,4 @@
-"""What a suite of edgedec.sim.verify.suites is, and what it reports."""
+"""The interface of the suites in edgedec.sim.verify.suites, and their reports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _PACKAGE = "edgedec.sim.verify.suites"
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteReport:
-    """Members:
-    what: one sentence: what was compared with what.
-    compared: how many of what.
-    figures: simulated figures, by name with unit.
-    coverage: what cocotb benches saw; None if the suite has none that count.
-    left_out: what ``quick`` left out; empty if nothing.
+    """The result of a suite.
+
+    Members:
+        what: sentence that names the two compared sides.
+        compared: number of comparisons by kind.
+        figures: simulated figures by name, which ends in the unit.
+        coverage: coverage of cocotb benches; None if the suite does not count it.
+        left_out: description of the cases that ``quick`` left out; empty if there are none.
     """
 
     what: str
@@ -37,17 +39,27 @@ class Suite(Protocol):
     """A module of edgedec.sim.verify.suites."""
 
     def run(self, *, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-        """``model``: a bundle, for suites that need one. Raises an EdgedecError if anything differs."""
+        """Run the suite.
+
+        Args:
+            model: a bundle, for suites that need one.
+            quick: leave out the cases that take long.
+
+        Raises:
+            EdgedecError: a comparison fails.
+        """
 
 
 def known() -> list[str]:
-    """Names of all suites."""
+    """Return the names of all suites, sorted."""
     return list(names(_PACKAGE))
 
 
 def find(name: str) -> Suite:
-    """Raises:
-    UsageError: there is no such suite; lists those that there are.
+    """Return the suite of this name.
+
+    Raises:
+        UsageError: the name is unknown; the message lists the known ones.
     """
     suite: Suite = load(_PACKAGE, name)
     return suite

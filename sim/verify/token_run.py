@@ -1,4 +1,4 @@
-"""Whole tokens of a model through the simulated accelerator, every instruction compared with the integer reference."""
+"""Run whole tokens of a model on the simulated accelerator, and compare every instruction with the integer reference."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenReport:
-    """Simulated.
+    """The result of a run on the simulated accelerator.
 
     Members:
-        prompt, tokens: ids that were read, that were chosen.
-        prefill, decode: what the counters say of each pass.
-        compared: how many values of each kind were equal.
+        prompt, tokens: ids of the prompt, and chosen ids.
+        prefill, decode: counters of each pass.
+        compared: number of equal values of each kind.
     """
 
     prompt: tuple[int, ...]
@@ -44,15 +44,16 @@ class TokenReport:
     compared: dict[str, int]
 
     def total(self, passes: Sequence[PassReport]) -> dict[str, int]:
-        """Sums of the counters."""
+        """Return the sums of the counters of some passes."""
         return {field.name: sum(getattr(one, field.name) for one in passes) for field in fields(PassReport)}
 
 
 class TokenRun:
-    """A model on one simulated accelerator; the library is built at the first use and kept.
+    """A model on one simulated accelerator. The library is built at the first use and kept.
 
     Members:
-        program, verified: what was compiled; the sequence in RTL, interpreter and integer model.
+        program: the compiled program.
+        verified: the sequence in RTL, interpreter and integer model.
     """
 
     def __init__(
@@ -65,10 +66,13 @@ class TokenRun:
         cache: Path | None = None,
         progress: Progress = silent,
     ) -> None:
-        """``trace``: compare after every instruction, not after every pass only.
+        """Compile the model and open the simulation.
+
+        Args:
+            trace: compare the output of every instruction, and not only the results of every pass.
 
         Raises:
-            UnsupportedError: the model does not map to this configuration.
+            UnsupportedError: the accelerator of this configuration cannot run the model.
             ToolError: a tool to build the simulation is missing.
         """
         self.model, self.program = model, compile_model(model, config)
@@ -82,15 +86,15 @@ class TokenRun:
         self.verified = Verified(Driver(device, self.program, _embedding(model)), model, self if trace else None)
 
     def recorded(self, port: str) -> NDArray[np.uint32]:
-        """See ``edgedec.sim.verify.verification.Recorder``."""
+        """Return recorded values, see ``edgedec.sim.verify.verification.TraceRecorder``."""
         return self.simulation.recorded(f"trace_{port}")
 
     def run(self, prompt: Sequence[int], tokens: int, *, progress: Progress = silent) -> TokenReport:
-        """Reads the prompt in passes of as many slots as there are, then chooses the likeliest token again and again.
+        """Read the prompt in passes that use all slots, and then generate ``tokens`` tokens, each the likeliest one.
 
         Raises:
-            DeviceError: the accelerator differs from the reference, or gives up; names the instruction.
-            UsageError: an empty prompt, or more positions than the cache has.
+            DeviceError: the accelerator differs from the reference, or reports an error; the message names the instruction.
+            UsageError: the prompt is empty, or the run needs more positions than the context has.
         """
         config = self.program.config
         prefill: list[PassReport] = []
@@ -101,20 +105,20 @@ class TokenRun:
             raise UsageError(f"a run needs a prompt and at least one token, not {len(prompt)} ids and {tokens} tokens")
         if length + len(prompt) + tokens > config.context:
             raise UsageError(
-                f"{length} + {len(prompt)} + {tokens} positions pass the context of {config.context}; give fewer tokens, "
+                f"{length} + {len(prompt)} + {tokens} positions exceed the context of {config.context}; give fewer tokens, "
                 "or a larger context"
             )
         ids, done, total = list(prompt), 0, len(prompt) + tokens - 1
         while len(chosen) < tokens:
             progress("simulate", done, total)
-            wanted = len(ids) <= config.slots
+            is_last = len(ids) <= config.slots
             now, ids = ids[: config.slots], ids[config.slots :]
             array = np.array(now, np.int32)
-            report, logits = self.verified.forward(array, logits=WHOLE_ROWS if wanted else NO_LOGITS)
+            report, logits = self.verified.forward(array, logits=WHOLE_ROWS if is_last else NO_LOGITS)
             self.verified.commit(np.arange(len(now), dtype=np.int32))
             (decode if chosen else prefill).append(report)
             done += len(now)
-            if wanted:
+            if is_last:
                 chosen.append(int(head.top(logits, 1)[-1, 0]))
                 ids = [chosen[-1]]
         progress("simulate", total, total)
@@ -127,7 +131,13 @@ class TokenRun:
         )
 
     def tree(self, ids: Sequence[int], parents: Sequence[int], keep: Sequence[int]) -> None:
-        """A pass over a tree, of which some slots are kept. ``parents``: slot, or -1 for what follows the committed ones."""
+        """Run a pass over a tree, and commit some of its slots.
+
+        Args:
+            ids: token of each slot.
+            parents: parent slot of each slot; -1 if it follows the committed positions.
+            keep: slots to commit.
+        """
         visible, depth = np.eye(len(ids), dtype=np.bool_), np.zeros(len(ids), np.int32)
         for slot, parent in enumerate(parents):
             if parent >= 0:
@@ -139,6 +149,6 @@ class TokenRun:
 
 
 def _embedding(model: IntegerModel) -> Any:
-    """The table whose rows a pass begins with."""
+    """Return the weight of the embedding."""
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     return model.constants[embed.name].weight

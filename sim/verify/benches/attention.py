@@ -1,7 +1,7 @@
-"""Attention with its multipliers: layers of whole programs, with gaps x back-pressure x committed positions.
+"""Test attention and its multipliers with the layers of whole programs: gaps x back-pressure x committed positions.
 
-Design: ``design("attention")``. What it is given and what it must give are the interpreter's. The bench keeps the order that
-AttentionPath asks for: a pass's parts, ``attends`` when they are coded, and the next pass when it is idle.
+Design: ``design("attention")``. Inputs and expected outputs come from the interpreter. The bench keeps the order that
+AttentionPath requires: a pass's parts, ``attends`` after they are coded, and the next pass when the path is idle.
 """
 
 from __future__ import annotations
@@ -27,19 +27,32 @@ from edgedec.reference.integer_profile.numbers import I64
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.verify.benches.cells import committed_size
 from edgedec.sim.verify.benches.common import start, stream_answer, stream_sink, stream_source, wait_until
-from edgedec.sim.verify.benches.workloads import CONFIG, Pass, Ran, Workload, issued, readings, workload
+from edgedec.sim.verify.benches.workloads import (
+    CONFIG,
+    BenchPass,
+    InterpretedPass,
+    Workload,
+    issued,
+    readings,
+    workload,
+)
 from edgedec.sim.verify.coverage import Coverage
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else ("native", "thin")
-_FREE = ("input", "coding", "factors", "scales", "beats")  # streams that need no order among each other
+_FREE = ("input", "coding", "factors", "scales", "beats")  # streams that are independent of each other
 _SLOTS, _OUT_BITS, _IN_BITS = CONFIG.slots, 27, 18
 _PARTS = {Sink.QUERIES: 0, Sink.KEYS: 1, Sink.VALUES: 2}
 
 
 @dataclass
 class _Stimuli:
-    """Of one layer in one pass. angles, parts, attends, seen: payloads, in the order in which they are offered."""
+    """The stimuli of one layer in one pass.
+
+    Members:
+        angles, parts, attends: payloads in the order in which they are offered.
+        seen: value of ``visibility``.
+    """
 
     angles: list[int] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
@@ -53,7 +66,7 @@ class _Stimuli:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Items of every output."""
+        """Number of items of every output."""
         rows = self.keys.shape[1] // CONFIG.chunk
         return {"output": self.output.shape[1], "new_keys": rows, "new_values": rows}
 
@@ -62,43 +75,45 @@ def _bits(layout: Any, value: Any) -> int:
     return int(layout.const(value).as_bits())
 
 
-def _stimuli(work: Workload, given: Pass) -> _Stimuli:
+def _stimuli(work: Workload, case: BenchPass) -> _Stimuli:
     machine, program = Interpreter(work.program), work.program
-    noise = np.random.default_rng(given.committed)
+    noise = np.random.default_rng(case.committed)
     machine.cache[:] = noise.integers(0, 256, machine.cache.size)
-    ran = Ran.through(machine, work, given)
-    found = _Stimuli(committed=given.committed)
-    for index, of in issued(program, given.logits):
+    interpreted = InterpretedPass.through(machine, work, case)
+    stimuli = _Stimuli(committed=case.committed)
+    for index, of in issued(program, case.logits):
         if of.opcode == Opcode.MATRIX and Sink(of["sink"]) in _PARTS:
-            _add_part(found, ran, of, program.names[index])
+            _add_part(stimuli, interpreted, of, program.names[index])
         elif of.opcode == Opcode.ATTEND:
             name = program.names[index]
-            found.attends.append(_bits(attend(), {"heads": of["heads"], "group": of["group"]}))
-            found.output = ran.made[name]
-            own = len(given.ids)
-            found.keys, found.values = (ran.made[f"{name}.{each}"].reshape(own, -1) for each in ("k8", "v8"))
-            found.seen = _seen(given, of)
-    for reading in readings(program, given.committed, given.logits):
+            stimuli.attends.append(_bits(attend(), {"heads": of["heads"], "group": of["group"]}))
+            stimuli.output = interpreted.made[name]
+            own = len(case.ids)
+            stimuli.keys, stimuli.values = (
+                interpreted.made[f"{name}.{each}"].reshape(own, -1) for each in ("k8", "v8")
+            )
+            stimuli.seen = _seen(case, of)
+    for reading in readings(program, case.committed, case.logits):
         if reading.buffer != "program":
-            _add_items(found, reading.destination, reading.bytes_of(ran, program), reading.spare)
-    return found
+            _add_items(stimuli, reading.destination, reading.bytes_of(interpreted, program), reading.spare)
+    return stimuli
 
 
-def _add_part(found: _Stimuli, ran: Ran, of: Instruction, name: str) -> None:
+def _add_part(stimuli: _Stimuli, interpreted: InterpretedPass, of: Instruction, name: str) -> None:
     if of["more"]:
-        return  # the whole vector is traced with its last piece
+        return  # the trace has the whole vector with its last piece
     fields = {"part": _PARTS[Sink(of["sink"])], "rotate": of["rotate"], "shift": of["shift"]}
-    found.parts.append(_bits(part(), fields))
-    made = ran.made[name.split(" -> ")[0]]
+    stimuli.parts.append(_bits(part(), fields))
+    made = interpreted.made[name.split(" -> ")[0]]
     vector = np.zeros((_SLOTS, made.shape[1]), np.int64)
-    vector[: len(ran.of.ids)] = made
+    vector[: len(interpreted.of.ids)] = made
     for number, element in enumerate(vector.T):
         bits = sum((int(x) & ((1 << _IN_BITS) - 1)) << _IN_BITS * slot for slot, x in enumerate(element))
-        found.free["input"].append(bits | (number == made.shape[1] - 1) << _IN_BITS * _SLOTS)
+        stimuli.free["input"].append(bits | (number == made.shape[1] - 1) << _IN_BITS * _SLOTS)
 
 
-def _add_items(found: _Stimuli, destination: Destination, beats: NDArray[np.uint8], spare: int) -> None:
-    """As the datapath's unpackers do."""
+def _add_items(stimuli: _Stimuli, destination: Destination, beats: NDArray[np.uint8], spare: int) -> None:
+    """Add items of the read stream, in the form in which the datapath's unpackers send them."""
 
     def items(size: int) -> NDArray[np.uint8]:
         whole = beats.reshape(-1, size)
@@ -108,32 +123,32 @@ def _add_items(found: _Stimuli, destination: Destination, beats: NDArray[np.uint
         turns = items(4 * _SLOTS).view("<i2").reshape(-1, _SLOTS, 2).tolist()
         for turn in turns:
             value = {"cos": [[slot[0] for slot in turn]], "sin": [[slot[1] for slot in turn]]}
-            found.angles.append(_bits(angles(_SLOTS, 1), value))
+            stimuli.angles.append(_bits(angles(_SLOTS, 1), value))
     elif destination == Destination.CODING:
         for item in items(8):
             mantissa, middle = int(item.view("<u2")[0]), int(item.view("<i4")[1])
-            found.free["coding"].append(_bits(coder.constants(), {"mantissa": mantissa, "middle": middle}))
+            stimuli.free["coding"].append(_bits(coder.constants(), {"mantissa": mantissa, "middle": middle}))
     elif destination == Destination.FACTORS:
         for item in items(4):
             fields = {"factor": int(item.view("<u2")[0]), "shift": int(item[2])}
-            found.free["factors"].append(_bits(head_factor(), fields))
+            stimuli.free["factors"].append(_bits(head_factor(), fields))
     elif destination == Destination.SCALES:
-        found.free["scales"] += [int.from_bytes(item.tobytes(), "little") for item in items(2)]
+        stimuli.free["scales"] += [int.from_bytes(item.tobytes(), "little") for item in items(2)]
     elif destination == Destination.KEYS_VALUES:
-        found.free["beats"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
+        stimuli.free["beats"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
 
 
-def _seen(given: Pass, of: Instruction) -> int:
-    """Who sees whom, as the datapath says it."""
+def _seen(case: BenchPass, of: Instruction) -> int:
+    """Return the payload of ``visibility``, which has the slots and positions that each slot sees."""
     window = of["window"]
-    first = [max(0, place + 1 - window) if window else 0 for place in given.places]
+    first = [max(0, place + 1 - window) if window else 0 for place in case.places]
     fields = {
-        "committed": given.committed,
-        "own": len(given.ids),
+        "committed": case.committed,
+        "own": len(case.ids),
         "first": first + [0] * (_SLOTS - len(first)),
         "sinks": of["sinks"],
-        "mask": [[mask >> slot & 1 for slot in range(_SLOTS)] for mask in given.masks]
-        + [[0] * _SLOTS] * (_SLOTS - len(given.ids)),
+        "mask": [[mask >> slot & 1 for slot in range(_SLOTS)] for mask in case.masks]
+        + [[0] * _SLOTS] * (_SLOTS - len(case.ids)),
     }
     return _bits(visibility(_SLOTS, CONFIG.context), fields)
 
@@ -143,14 +158,14 @@ def _signed(bits: int, width: int) -> int:
 
 
 def _rows(items: list[int], width: int, lanes: int) -> I64:
-    """Items [lanes][slots] -> [slots, elements]."""
+    """Return items [lanes][slots] as int64 [slots, elements]."""
     mask = (1 << width) - 1
-    found = [[_signed(item >> width * at & mask, width) for at in range(lanes * _SLOTS)] for item in items]
-    return np.array(found, np.int64).reshape(-1, lanes, _SLOTS).transpose(2, 0, 1).reshape(_SLOTS, -1)
+    rows = [[_signed(item >> width * at & mask, width) for at in range(lanes * _SLOTS)] for item in items]
+    return np.array(rows, np.int64).reshape(-1, lanes, _SLOTS).transpose(2, 0, 1).reshape(_SLOTS, -1)
 
 
 class _Watch:
-    """Stalls of the pass that runs."""
+    """The stalls of the current pass."""
 
     def __init__(self, dut: Any) -> None:
         self._dut, self.stalls = dut, set[str]()
@@ -177,10 +192,10 @@ async def _begin(dut: Any) -> None:
 
 
 async def _feed(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None, tasks: list[Any]) -> None:
-    """Starts to give a pass everything; ``tasks`` grows by what may still run.
+    """Start to send all inputs of a pass; ``tasks`` grows by the tasks that may still run.
 
     Args:
-        idle: None: beats come when they are taken, everything else at once.
+        idle: chance of an idle cycle; None: beats arrive when they are taken, and everything else at once.
     """
     dut.visibility.value = stimuli.seen
     if idle is None:
@@ -205,61 +220,61 @@ async def _in_order(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float
 async def _passes(
     dut: Any, passes: list[_Stimuli], rng: random.Random, idle: float | None, stalls: dict[str, float]
 ) -> None:
-    """One after the other; compares, and counts."""
+    """Run passes one after the other, compare their outputs, and count their stalls."""
     coverage, watch = Coverage(), _Watch(dut)
-    found: dict[str, list[int]] = {name: [] for name in ("output", "new_keys", "new_values")}
+    received: dict[str, list[int]] = {name: [] for name in ("output", "new_keys", "new_values")}
     tasks = [
         cocotb.start_soon(stream_sink(dut, name, items, random.Random(name), stalls.get(name, 0.0)))
-        for name, items in found.items()
+        for name, items in received.items()
     ]
     tasks.append(cocotb.start_soon(watch.run()))
     for stimuli in passes:
         watch.stalls.clear()
         sources: list[Any] = []
         await _feed(dut, stimuli, rng, idle, sources)
-        await wait_until(dut, partial(_all_came, found, stimuli.counts), limit=60_000)
+        await wait_until(dut, partial(_is_complete, received, stimuli.counts), limit=60_000)
         for source in sources:
             await source
         await wait_until(dut, lambda: int(dut.idle.value))
-        _compare(found, stimuli)
+        _compare(received, stimuli)
         kind = "ATTEND" if stimuli.committed else "ATTEND alone"
         for each in watch.stalls or {"none"}:
             coverage.hit("attention", kind, committed_size(stimuli.committed), each)
-        for items in found.values():
+        for items in received.values():
             items.clear()
     for task in tasks:
         task.cancel()
     coverage.save()
 
 
-def _all_came(found: dict[str, list[int]], counts: dict[str, int]) -> bool:
-    return all(len(items) >= counts[name] for name, items in found.items())
+def _is_complete(received: dict[str, list[int]], counts: dict[str, int]) -> bool:
+    return all(len(items) >= counts[name] for name, items in received.items())
 
 
-def _compare(found: dict[str, list[int]], stimuli: _Stimuli) -> None:
-    assert {name: len(items) for name, items in found.items()} == stimuli.counts
+def _compare(received: dict[str, list[int]], stimuli: _Stimuli) -> None:
+    assert {name: len(items) for name, items in received.items()} == stimuli.counts
     own, columns = stimuli.output.shape
-    output = _rows(found["output"], _OUT_BITS, 1)
-    assert [row >> _OUT_BITS * _SLOTS for row in found["output"]] == [0] * (columns - 1) + [1]
+    output = _rows(received["output"], _OUT_BITS, 1)
+    assert [row >> _OUT_BITS * _SLOTS for row in received["output"]] == [0] * (columns - 1) + [1]
     assert np.array_equal(output[:own], stimuli.output), "the output"
-    for name, wanted in (("new_keys", stimuli.keys), ("new_values", stimuli.values)):
-        assert np.array_equal(_rows(found[name], 8, CONFIG.chunk)[:own], wanted), name
+    for name, expected in (("new_keys", stimuli.keys), ("new_values", stimuli.values)):
+        assert np.array_equal(_rows(received[name], 8, CONFIG.chunk)[:own], expected), name
 
 
 def _some(kind: str, rng: random.Random) -> list[_Stimuli]:
-    """Nothing committed, few positions, one slot behind many, siblings."""
+    """Return passes with nothing committed, with few positions, with one slot after many, and with siblings."""
     vocab = workload(kind).program.host.vocab
 
     def ids(count: int) -> tuple[int, ...]:
         return tuple(rng.randrange(vocab) for _ in range(count))
 
     passes = [
-        Pass(ids=ids(2), committed=0),
-        Pass(ids=ids(2), committed=rng.randrange(1, 15), mask=(1, 2), positions=(20, 20)),
-        Pass(ids=ids(1), committed=rng.randrange(16, 40)),
-        Pass(ids=ids(2), committed=0, mask=(1, 2), positions=(0, 0)),
+        BenchPass(ids=ids(2), committed=0),
+        BenchPass(ids=ids(2), committed=rng.randrange(1, 15), mask=(1, 2), positions=(20, 20)),
+        BenchPass(ids=ids(1), committed=rng.randrange(16, 40)),
+        BenchPass(ids=ids(2), committed=0, mask=(1, 2), positions=(0, 0)),
     ]
-    return [_stimuli(workload(kind), given) for given in passes]
+    return [_stimuli(workload(kind), case) for case in passes]
 
 
 @cocotb.test()
@@ -273,7 +288,7 @@ async def layers_of_passes(dut: Any, kind: str, idle: float, output: float, rows
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS)
 async def layers_without_a_stall(dut: Any, kind: str) -> None:
-    """At the path's own pace: beats that are always there would be held back until the scores begin."""
+    """Run at the path's own pace. The path would stall beats that are always valid until the scores begin."""
     rng = random.Random(kind)
     await _begin(dut)
     await _passes(dut, _some(kind, rng), rng, None, {})

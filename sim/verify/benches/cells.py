@@ -1,4 +1,4 @@
-"""Which cell of ``edgedec.sim.verify.coverage`` an instruction is counted in."""
+"""Find the cell of ``edgedec.sim.verify.coverage`` that an instruction belongs to."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ __all__ = ["committed_size", "matrix_size", "unit_cell", "weights_kind"]
 
 
 def weights_kind(of: Instruction) -> str:
-    """Of a MATRIX."""
+    """Return the kind of the weights of a MATRIX."""
     return "int8" if of["int8"] else "planes" if of["planes"] > 1 else "ternary"
 
 
 def matrix_size(of: Instruction, tile_words: int) -> str:
-    """Of a MATRIX."""
+    """Return the size class of a MATRIX."""
     words = of["words"]
     return "tile" if words == tile_words else "part" if words < tile_words else "tiles"
 
 
 def committed_size(committed: int) -> str:
-    """Of an ATTEND."""
+    """Return the size class of an ATTEND."""
     return "0" if not committed else "1-15" if committed < 16 else "16-"
 
 
 def unit_cell(of: Instruction, program: Program, committed: int) -> tuple[str, str]:
-    """Kind and size of an instruction for a unit, in a pass behind so many positions."""
+    """Return kind and size of a unit's instruction in a pass after ``committed`` positions."""
     if of.opcode == Opcode.LOAD:
-        blocks = -(-of["elements"] // program.config.beat_bytes)  # that its codes will have
+        blocks = -(-of["elements"] // program.config.beat_bytes)  # blocks of its codes
         return "LOAD", "1-3" if blocks <= 3 else "4-"
     if of.opcode == Opcode.VECTOR:
         return f"VECTOR {'normed' if of['normed'] else 'plain'}", "1" if of["blocks"] == 1 else "2-"

@@ -1,4 +1,4 @@
-"""What the benches share: reset, streams with gaps, and a watch over every AXI handshake."""
+"""Shared parts of the benches: reset, streams with gaps, and checks of every AXI handshake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _W = ("wdata", "wstrb", "wlast")
 
 
 async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
-    """Clock, inputs at 0, and a reset. The bus models fall silent: they would write a line for each transfer."""
+    """Start the clock, set inputs to 0, and reset. Switch off the log of the bus models, which has a line per transfer."""
     logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
     for name in idle_inputs:
         getattr(dut, name).value = 0
@@ -46,12 +46,12 @@ async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
 
 
 def pauses(rng: random.Random, chance: float) -> Iterator[bool] | None:
-    """For a bus model's ``set_pause_generator``."""
+    """Return the argument of a bus model's ``set_pause_generator``."""
     return iter(lambda: rng.random() < chance, None) if chance else None
 
 
 async def stream_source(dut: Any, name: str, items: Iterable[int], rng: random.Random, idle: float) -> None:
-    """Offers ``items`` one after the other, each after some idle cycles."""
+    """Offer ``items`` one after the other, each after some idle cycles."""
     valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
     for item in items:
         while rng.random() < idle:
@@ -64,10 +64,10 @@ async def stream_source(dut: Any, name: str, items: Iterable[int], rng: random.R
 
 
 async def stream_answer(dut: Any, name: str, items: Iterable[int]) -> None:
-    """Offers each item in the very cycle in which it is taken, so that neither side ever waits for the other."""
+    """Offer each item in the cycle in which it is taken, so that neither side ever waits."""
     valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
     for item in items:
-        await FallingEdge(dut.clk)  # ready has settled, and this cycle's edge is still to come
+        await FallingEdge(dut.clk)  # ready has settled, and the cycle's rising edge follows
         while not int(ready.value):
             valid.value = 0
             await FallingEdge(dut.clk)
@@ -77,7 +77,7 @@ async def stream_answer(dut: Any, name: str, items: Iterable[int]) -> None:
 
 
 async def stream_sink(dut: Any, name: str, into: list[int], rng: random.Random, stall: float) -> None:
-    """Takes what comes, in cycles of its choice; an offer must stay as it is until it is taken."""
+    """Take items in random cycles, and check that an offer does not change until it is taken."""
     valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
     held: int | None = None
     ready.value = 0
@@ -96,7 +96,7 @@ async def stream_sink(dut: Any, name: str, into: list[int], rng: random.Random, 
 
 
 async def watch_channel(dut: Any, bus: str, letter: str, signals: Sequence[str]) -> None:
-    """VALID stays, and the payload with it, until READY."""
+    """Check that VALID and the payload do not change until READY."""
     valid, ready = getattr(dut, f"{bus}__{letter}valid"), getattr(dut, f"{bus}__{letter}ready")
     held: list[int] | None = None
     while True:
@@ -110,7 +110,7 @@ async def watch_channel(dut: Any, bus: str, letter: str, signals: Sequence[str])
 
 
 async def _watch_bursts(dut: Any, bus: str, letter: str, into: list[tuple[int, int]]) -> None:
-    """Addresses: INCR, whole beats, within 4 KiB. Collects (address, beats)."""
+    """Check that bursts are INCR, have whole beats and stay within 4 KiB. Collect (address, beats)."""
     valid, ready = getattr(dut, f"{bus}__a{letter}valid"), getattr(dut, f"{bus}__a{letter}ready")
     while True:
         await RisingEdge(dut.clk)
@@ -126,7 +126,7 @@ async def _watch_bursts(dut: Any, bus: str, letter: str, into: list[tuple[int, i
 
 
 def watch_read(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
-    """Watches AR from now on; the list grows by (address, beats)."""
+    """Check AR from now on, and return a list that grows by (address, beats)."""
     bursts: list[tuple[int, int]] = []
     cocotb.start_soon(watch_channel(dut, bus, "ar", _AR))
     cocotb.start_soon(_watch_bursts(dut, bus, "r", bursts))
@@ -134,7 +134,7 @@ def watch_read(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
 
 
 def watch_write(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
-    """Watches AW and W from now on; the list grows by (address, beats)."""
+    """Check AW and W from now on, and return a list that grows by (address, beats)."""
     bursts: list[tuple[int, int]] = []
     cocotb.start_soon(watch_channel(dut, bus, "aw", _AW))
     cocotb.start_soon(watch_channel(dut, bus, "w", _W))
@@ -143,7 +143,7 @@ def watch_write(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
 
 
 async def collect(dut: Any, name: str, into: list[int]) -> None:
-    """The payloads of a stream that is always ready."""
+    """Collect the payloads of a stream that is always ready."""
     valid, payload = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__payload")
     while True:
         await RisingEdge(dut.clk)
@@ -152,28 +152,32 @@ async def collect(dut: Any, name: str, into: list[int]) -> None:
 
 
 async def wait_until(dut: Any, condition: Any, limit: int = 20_000) -> None:
-    """Raises AssertionError: not true after ``limit`` cycles."""
+    """Wait until a condition is true.
+
+    Raises:
+        AssertionError: it is not true after ``limit`` cycles.
+    """
     for _ in range(limit):
         await RisingEdge(dut.clk)
         if condition():
             return
-    raise AssertionError(f"nothing after {limit} cycles")
+    raise AssertionError(f"the condition is not true after {limit} cycles")
 
 
 class FaultyReadRam(AxiRamRead):  # cocotbext-axi has no types
-    """Answers SLVERR for beats at the addresses in ``bad``."""
+    """A memory that answers SLVERR for beats at the addresses in ``bad``."""
 
     bad: frozenset[int] = frozenset()
 
     async def _read(self, address: int, length: int) -> bytes:
         if address in self.bad:
             raise ValueError(f"{address:#x} is bad")
-        found: bytes = await super()._read(address, length)
-        return found
+        data: bytes = await super()._read(address, length)
+        return data
 
 
 class FaultyWriteRam(AxiRamWrite):  # cocotbext-axi has no types
-    """Answers SLVERR for bursts that write to a 16-byte line in ``bad``."""
+    """A memory that answers SLVERR for bursts that write to a 16-byte line in ``bad``."""
 
     bad: frozenset[int] = frozenset()
 

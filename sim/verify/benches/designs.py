@@ -1,4 +1,4 @@
-"""The designs under the benches: the accelerator, and two of its paths with the multipliers that they share."""
+"""The designs of the benches: the accelerator, and two of its paths with the multipliers that they share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Attending", "Multiplying", "design"]
 
 
 def design(bench: str) -> Component:
-    """Of ``top``, ``engine`` or ``attention``, by the workloads' configuration.
+    """Return the design of the bench ``top``, ``engine`` or ``attention``, in the workloads' configuration.
 
     Raises:
-        UsageError: another one.
+        UsageError: the bench is unknown.
     """
     if bench == "top":
         return Accelerator(CONFIG)
@@ -50,8 +50,9 @@ class Multiplying(Component):
     """A MatrixPath with its MacArray.
 
     Members:
-        lent: In(1). Attention has the multipliers in this cycle, and what it multiplies must not be seen.
-        others: of the path.
+        lent: In(1). Attention uses the multipliers in this cycle; its products must not reach the path.
+
+    The other members are those of the path.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class Multiplying(Component):
 
 
 class Attending(Component):
-    """An AttentionPath with its MacArray; members are the path's."""
+    """An AttentionPath with its MacArray. The members are those of the path."""
 
     def __init__(self) -> None:
         self._path = AttentionPath(

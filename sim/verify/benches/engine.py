@@ -1,6 +1,6 @@
-"""The matrix path with its multipliers: matrices of whole programs, with gaps x back-pressure x multipliers lent out.
+"""Test the matrix path and its multipliers with the matrices of whole programs: gaps x back-pressure x lent multipliers.
 
-Design: ``design("engine")``. Codes, scales and expected rows are the interpreter's.
+Design: ``design("engine")``. Codes, scales and expected rows come from the interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.interpreter.matrices import matrix_layout
 from edgedec.sim.verify.benches.cells import matrix_size, weights_kind
 from edgedec.sim.verify.benches.common import start, stream_answer, stream_sink, stream_source, wait_until
-from edgedec.sim.verify.benches.workloads import CONFIG, KINDS, Pass, Ran, Workload, issued, readings, workload
+from edgedec.sim.verify.benches.workloads import (
+    CONFIG,
+    KINDS,
+    BenchPass,
+    InterpretedPass,
+    Workload,
+    issued,
+    readings,
+    workload,
+)
 from edgedec.sim.verify.coverage import Coverage
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
@@ -36,7 +45,11 @@ _ROW_BITS = 32 * CONFIG.slots
 
 @dataclass
 class _Stimuli:
-    """Payloads of every stream. owners: of each beat of weights the number of its matrix."""
+    """The payloads of every stream.
+
+    Members:
+        owners: number of the matrix that each beat of weights belongs to.
+    """
 
     payloads: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in _STREAMS})
     owners: list[int] = field(default_factory=list)
@@ -52,54 +65,54 @@ def _rows_of(of: Instruction) -> int:
     return ROWS * of["words"] - of["spare"]
 
 
-def _stimuli(work: Workload, given: Pass) -> _Stimuli:
-    """Of all matrices of a pass, in the program's order."""
+def _stimuli(work: Workload, case: BenchPass) -> _Stimuli:
+    """Return the stimuli of all matrices of a pass, in the program's order."""
     machine, program = Interpreter(work.program), work.program
-    noise = np.random.default_rng(given.committed)
+    noise = np.random.default_rng(case.committed)
     machine.cache[:] = noise.integers(0, 256, machine.cache.size)
-    ran = Ran.through(machine, work, given)
-    found = _Stimuli()
+    interpreted = InterpretedPass.through(machine, work, case)
+    stimuli = _Stimuli()
     vectors, pieces = list[str](), list[int]()  # pieces: elements of the matrices that make one vector
-    for index, of in issued(program, given.logits):
+    for index, of in issued(program, case.logits):
         if of.opcode == Opcode.VECTOR:
             vectors.append(program.names[index])
         elif of.opcode == Opcode.MATRIX:
             if of["fresh"]:
-                _add_vector(found, ran, vectors.pop(0))
-            found.payloads["matrices"].append(_descriptor(of))
-            found.matrices.append(of)
+                _add_vector(stimuli, interpreted, vectors.pop(0))
+            stimuli.payloads["matrices"].append(_descriptor(of))
+            stimuli.matrices.append(of)
             pieces.append(_rows_of(of))
             if not of["more"]:
-                whole = ran.made[program.names[index].split(" -> ")[0]]
+                whole = interpreted.made[program.names[index].split(" -> ")[0]]
                 assert whole.shape[1] == sum(pieces)
-                found.expected += np.split(whole, np.cumsum(pieces)[:-1], axis=1)
+                stimuli.expected += np.split(whole, np.cumsum(pieces)[:-1], axis=1)
                 pieces = []
-    for reading in readings(program, given.committed, given.logits):
-        beats = reading.bytes_of(ran, program) if reading.buffer != "program" else None
+    for reading in readings(program, case.committed, case.logits):
+        beats = reading.bytes_of(interpreted, program) if reading.buffer != "program" else None
         if reading.destination == Destination.WEIGHTS and beats is not None:
-            found.payloads["weights"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
+            stimuli.payloads["weights"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
         elif reading.destination == Destination.ROWS and beats is not None:
-            found.payloads["rows"] += _rows(beats, reading.spare)
-    for number, of in enumerate(found.matrices):
-        found.owners += [number] * matrix_layout(of, CONFIG).beats
-    assert len(found.owners) == len(found.payloads["weights"])
-    return found
+            stimuli.payloads["rows"] += _rows(beats, reading.spare)
+    for number, of in enumerate(stimuli.matrices):
+        stimuli.owners += [number] * matrix_layout(of, CONFIG).beats
+    assert len(stimuli.owners) == len(stimuli.payloads["weights"])
+    return stimuli
 
 
-def _add_vector(found: _Stimuli, ran: Ran, name: str) -> None:
-    """Codes in blocks, and scales; slots behind the pass's are zero."""
-    codes = np.zeros((CONFIG.slots, ran.made[f"{name}.codes"].shape[1]), np.int8)
-    codes[: len(ran.of.ids)] = ran.made[f"{name}.codes"]
+def _add_vector(stimuli: _Stimuli, interpreted: InterpretedPass, name: str) -> None:
+    """Add the codes of a vector in blocks, and its scales; unused slots are zero."""
+    codes = np.zeros((CONFIG.slots, interpreted.made[f"{name}.codes"].shape[1]), np.int8)
+    codes[: len(interpreted.of.ids)] = interpreted.made[f"{name}.codes"]
     blocks = codes.reshape(CONFIG.slots, -1, CONFIG.beat_bytes).transpose(1, 2, 0)
     bits = 8 * CONFIG.beat_bytes * CONFIG.slots
     for number, block in enumerate(blocks):
         last = number == len(blocks) - 1
-        found.payloads["codes"].append(int.from_bytes(block.tobytes(), "little") | last << bits)
+        stimuli.payloads["codes"].append(int.from_bytes(block.tobytes(), "little") | last << bits)
     scales = 0
-    for slot in range(len(ran.of.ids)):
-        mantissa, exponent = (int(ran.made[f"{name}.scale.{part}"][slot]) for part in ("mantissa", "exponent"))
+    for slot in range(len(interpreted.of.ids)):
+        mantissa, exponent = (int(interpreted.made[f"{name}.scale.{part}"][slot]) for part in ("mantissa", "exponent"))
         scales |= (mantissa | (exponent & 0xFF) << 16) << 24 * slot
-    found.payloads["scales"].append(scales)
+    stimuli.payloads["scales"].append(scales)
 
 
 def _descriptor(of: Instruction) -> int:
@@ -115,7 +128,7 @@ def _descriptor(of: Instruction) -> int:
 
 
 def _rows(beats: NDArray[np.uint8], spare: int) -> Iterator[int]:
-    """Payloads of ``row_constants``, but for the last items, which are spare."""
+    """Yield the payloads of ``row_constants`` without the spare items at the end."""
     items = beats.reshape(-1, 8)
     shape = row_constants().members["payload"].shape
     for item in items[: len(items) - spare]:
@@ -126,18 +139,18 @@ def _rows(beats: NDArray[np.uint8], spare: int) -> Iterator[int]:
 
 
 def _vectors(rows: list[int]) -> Iterator[I64]:
-    """Rows of the drain -> [slots, elements] of each vector."""
-    begun: list[NDArray[np.int32]] = []
+    """Yield each vector [slots, elements] of the rows that the drain sent."""
+    pieces: list[NDArray[np.int32]] = []
     for row in rows:
-        begun.append(np.frombuffer((row & ((1 << _ROW_BITS) - 1)).to_bytes(4 * CONFIG.slots, "little"), "<i4"))
+        pieces.append(np.frombuffer((row & ((1 << _ROW_BITS) - 1)).to_bytes(4 * CONFIG.slots, "little"), "<i4"))
         if row >> _ROW_BITS:
-            yield np.stack(begun, axis=1).astype(np.int64)
-            begun = []
-    assert not begun, "the last vector has no end"
+            yield np.stack(pieces, axis=1).astype(np.int64)
+            pieces = []
+    assert not pieces, "the last vector is incomplete"
 
 
 class _Watch:
-    """What each matrix met. Beats and rows are counted; a stall belongs to the matrix whose beat or row is next."""
+    """The stalls of each matrix. A stall belongs to the matrix of the next beat or row."""
 
     def __init__(self, dut: Any, stimuli: _Stimuli) -> None:
         self._dut, self._stimuli = dut, stimuli
@@ -170,7 +183,11 @@ async def _lend(dut: Any, rng: random.Random, chance: float) -> None:
 
 
 def _start_sources(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None) -> list[Any]:
-    """idle: None: weights come when they are taken, everything else at once."""
+    """Start the sources of all streams.
+
+    Args:
+        idle: chance of an idle cycle; None: weights arrive when they are taken, and everything else at once.
+    """
 
     def source(name: str) -> Any:
         if idle is None and name == "weights":
@@ -187,21 +204,21 @@ async def _begin(dut: Any) -> None:
 async def _whole(
     dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None, stall: float, lent: float
 ) -> None:
-    """All matrices; compares, and counts."""
-    watch, found, coverage = _Watch(dut, stimuli), list[int](), Coverage()
+    """Run all matrices, compare their outputs, and count their stalls."""
+    watch, rows, coverage = _Watch(dut, stimuli), list[int](), Coverage()
     tasks = [
         cocotb.start_soon(watch.run()),
-        cocotb.start_soon(stream_sink(dut, "output", found, rng, stall)),
+        cocotb.start_soon(stream_sink(dut, "output", rows, rng, stall)),
         cocotb.start_soon(_lend(dut, rng, lent)),
         *_start_sources(dut, stimuli, rng, idle),
     ]
-    await wait_until(dut, lambda: len(found) >= stimuli.rows, limit=60_000)
+    await wait_until(dut, lambda: len(rows) >= stimuli.rows, limit=60_000)
     for _ in range(20):
         await RisingEdge(dut.clk)
-    assert len(found) == stimuli.rows
+    assert len(rows) == stimuli.rows
     assert int(dut.idle.value)
-    for got, wanted in zip(_vectors(found), stimuli.expected, strict=True):
-        assert np.array_equal(got[: len(wanted)], wanted)
+    for vector, expected in zip(_vectors(rows), stimuli.expected, strict=True):
+        assert np.array_equal(vector[: len(expected)], expected)
     for task in tasks:
         task.cancel()
     for of, stalls in zip(stimuli.matrices, watch.stalls, strict=True):
@@ -210,9 +227,9 @@ async def _whole(
     coverage.save()
 
 
-def _pass(kind: str, rng: random.Random, count: int) -> Pass:
+def _pass(kind: str, rng: random.Random, count: int) -> BenchPass:
     vocab = workload(kind).program.host.vocab
-    return Pass(ids=tuple(rng.randrange(vocab) for _ in range(count)), committed=rng.randrange(20), logits=1)
+    return BenchPass(ids=tuple(rng.randrange(vocab) for _ in range(count)), committed=rng.randrange(20), logits=1)
 
 
 @cocotb.test()
@@ -226,7 +243,7 @@ async def matrices_of_a_pass(dut: Any, kind: str, idle: float, stall: float, len
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS)
 async def matrices_without_a_stall(dut: Any, kind: str) -> None:
-    """At the path's own pace. Weights that are always there would be held back: a block's tables outlast its words."""
+    """Run at the path's own pace. The path would stall weights that are always valid, because tables take longer."""
     rng = random.Random(kind)
     await _begin(dut)
     await _whole(dut, _stimuli(workload(kind), _pass(kind, rng, CONFIG.slots)), rng, None, 0.0, 0.0)
@@ -235,7 +252,7 @@ async def matrices_without_a_stall(dut: Any, kind: str) -> None:
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS, after=[5, 40, 200, 333])
 async def reset_in_mid_stream(dut: Any, kind: str, after: int) -> None:
-    """Then all from the beginning, as if nothing had been."""
+    """After the reset, all matrices run again from the beginning."""
     rng = random.Random(f"{kind} {after}")
     stimuli = _stimuli(workload(kind), _pass(kind, rng, 2))
     await _begin(dut)
@@ -256,18 +273,18 @@ async def reset_in_mid_stream(dut: Any, kind: str, after: int) -> None:
 
 
 @cocotb.test()
-async def a_byte_that_is_no_trits_is_told(dut: Any) -> None:
-    """In one matrix, in one cycle; the vectors come all the same."""
+async def a_byte_that_is_no_trits_is_an_error(dut: Any) -> None:
+    """The error is signalled for one cycle, and all vectors are still sent."""
     stimuli = _stimuli(workload("thin"), _pass("thin", random.Random(1), 2))
     stimuli.payloads["weights"][3] |= 0xFF
-    found, errors = list[int](), list[int]()
+    rows, errors = list[int](), list[int]()
     await _begin(dut)
-    cocotb.start_soon(stream_sink(dut, "output", found, random.Random(2), 0.0))
+    cocotb.start_soon(stream_sink(dut, "output", rows, random.Random(2), 0.0))
     _start_sources(dut, stimuli, random.Random(3), 0.0)
     for _ in range(60_000):
         await RisingEdge(dut.clk)
         errors.append(int(dut.error.value))
-        if len(found) == stimuli.rows:
+        if len(rows) == stimuli.rows:
             break
     assert sum(errors) == 1
-    assert len(found) == stimuli.rows
+    assert len(rows) == stimuli.rows

@@ -1,4 +1,4 @@
-"""Watches the ports of the accelerator: which descriptor a stall concerns, and that all is read that should be."""
+"""Observe the accelerator's ports: assign stalls to descriptors, and check that everything is read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cocotb.triggers import RisingEdge
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.sim.verify.benches.cells import unit_cell
-from edgedec.sim.verify.benches.workloads import Pass, Reading, issued
+from edgedec.sim.verify.benches.workloads import BenchPass, ReadRange, issued
 from edgedec.sim.verify.coverage import Coverage, beats_class
 
 __all__ = ["Observer"]
 
 
 class Observer:
-    """Stalls of what one program reads and writes.
+    """The stalls of a program's reads and writes.
 
     Members:
-        places: name -> (address, size) of each buffer.
-        owners: of each beat that is to come the number of its reading.
-        got: beats that have come.
+        places: (address, size) of each buffer by name.
+        owners: number of the range that each expected beat belongs to.
+        got: number of received beats.
     """
 
     def __init__(self, dut: Any, *, beat_bytes: int = 8) -> None:
@@ -31,18 +31,18 @@ class Observer:
         self.places: Mapping[str, tuple[int, int]] = {}
         self.begin([])
 
-    def begin(self, expected: Sequence[Reading]) -> None:
-        """A program is about to start that reads this."""
+    def begin(self, expected: Sequence[ReadRange]) -> None:
+        """Prepare for a program that reads these ranges."""
         self._expected = list(expected)
         self.owners = [number for number, reading in enumerate(expected) for _ in range(reading.beats)]
         self.got = self._asked = 0
-        self._first: set[int] = set()  # beats that begin a burst: those take the memory's latency
+        self._first: set[int] = set()  # first beats of bursts, which take the memory's latency
         self._stalls: list[set[str]] = [set() for _ in expected]
         self._written: dict[str, set[str]] = defaultdict(set)
         self._target = ""
 
     async def watch(self) -> None:
-        """Endless."""
+        """Observe the ports forever."""
         dut = self._dut
         names = ("arvalid", "arready", "rvalid", "rready")
         reads = [getattr(dut, f"read0__{name}") for name in names]
@@ -87,26 +87,26 @@ class Observer:
             self._written[self._target] |= set() if ready else {"write"}
 
     def place_of(self, address: int) -> str:
-        """The buffer that an address lies in; empty if none."""
+        """Return the name of the buffer that contains an address; empty if there is none."""
         return next((name for name, (start, size) in self.places.items() if start <= address < start + size), "")
 
-    def end(self, coverage: Coverage, program: Program, given: Pass | None) -> None:
-        """The program has ended as it should: what it met counts. given: the pass; None for a commit."""
-        assert self.got == self._asked == len(self.owners), f"{self.got} beats came, not {len(self.owners)}"
+    def end(self, coverage: Coverage, program: Program, case: BenchPass | None) -> None:
+        """Check that the program has read everything, and count its stalls. ``case`` is the pass; None for a commit."""
+        assert self.got == self._asked == len(self.owners), f"{self.got} beats were received, not {len(self.owners)}"
         units: dict[int, set[str]] = defaultdict(set)
         for reading, stalls in zip(self._expected, self._stalls, strict=True):
             wrote = self._written["kv"] if reading.destination == Destination.COPY else set()
             self._count(coverage, self.cell(reading), stalls | wrote)
             if reading.serves is not None:
                 units[reading.serves] |= stalls
-        if given is None:
+        if case is None:
             return
-        for index, of in issued(program, given.logits):
+        for index, of in issued(program, case.logits):
             if of.opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND):
                 stalls = units[index] | self._of_writes(of)
                 if of.opcode == Opcode.VECTOR and not of["normed"]:
-                    stalls = units[_next_fresh(program, index, given.logits)]
-                self._count(coverage, unit_cell(of, program, given.committed), stalls)
+                    stalls = units[_next_fresh(program, index, case.logits)]
+                self._count(coverage, unit_cell(of, program, case.committed), stalls)
 
     def _of_writes(self, of: Instruction) -> set[str]:
         if of.opcode == Opcode.ATTEND:
@@ -118,24 +118,26 @@ class Observer:
         for stall in stalls or {"none"}:
             coverage.hit("top", *cell, stall)
 
-    def cell(self, reading: Reading) -> tuple[str, str]:
-        """Kind and size of a range."""
+    def cell(self, reading: ReadRange) -> tuple[str, str]:
+        """Return kind and size of a range."""
         start = self.places[reading.buffer][0] + reading.start * self._beat_bytes
         named = {Destination.KEYS_VALUES: "CACHE", Destination.COPY: "COPY"}
         kind = named.get(reading.destination, f"READ {reading.destination.name}")
         return kind, beats_class(start, reading.beats, self._beat_bytes)
 
-    def now(self) -> Reading | None:
-        """The range whose beats are coming; None when all have come."""
+    def now(self) -> ReadRange | None:
+        """Return the range of the next beat; None after the last beat."""
         return self._expected[self.owners[self.got]] if self.got < len(self.owners) else None
 
-    def count_event(self, coverage: Coverage, program: Program, given: Pass, reading: Reading, event: str) -> None:
-        """An error or a reset met this range, and the unit that it serves."""
+    def count_event(
+        self, coverage: Coverage, program: Program, case: BenchPass, reading: ReadRange, event: str
+    ) -> None:
+        """Count an error or a reset for this range and for the unit that it serves."""
         coverage.hit("top", *self.cell(reading), event)
         if reading.serves is not None:
-            coverage.hit("top", *unit_cell(program.instructions[reading.serves], program, given.committed), event)
+            coverage.hit("top", *unit_cell(program.instructions[reading.serves], program, case.committed), event)
 
 
 def _next_fresh(program: Program, index: int, logits: int) -> int:
-    """The matrix that a vector's codes are multiplied by."""
+    """Return the number of the matrix that a vector's codes are multiplied by."""
     return next(i for i, of in issued(program, logits) if i > index and of.opcode == Opcode.MATRIX and of["fresh"])

@@ -1,4 +1,4 @@
-"""The prefetcher over ports that lag each other: gaps x back-pressure x sizes, errors, flush in mid-stream.
+"""Test the prefetcher over ports of different speed: gaps x back-pressure x sizes, errors, and a flush while it runs.
 
 Design: Prefetcher(beat_bytes, ports, address_bits=32, count_bits=16, depth, max_burst=64, outstanding=4).
 """
@@ -33,7 +33,7 @@ _BEATS = _MEMORY // _BEAT_BYTES
 
 
 class _Bench:
-    """A striped image of random bytes; each port has its own bus model, and its own pace."""
+    """A striped image of random bytes. Each port has its own bus model and its own speed."""
 
     beats: Any
     bursts: Any
@@ -96,7 +96,7 @@ async def ranges_come_in_order(dut: Any, idle: float, bus: float, stall: float) 
 
 @cocotb.test()
 async def it_runs_ahead_of_a_reader_that_waits(dut: Any) -> None:
-    """All that fits is fetched before the first beat is taken, and is then there in every cycle."""
+    """Everything that fits is fetched before the first beat is taken; afterwards a beat is ready in every cycle."""
     bench = await _Bench.begin(dut, random.Random(1), bus=0.0, stall=1.0)
     depth = int(os.environ["DEPTH"])
     await bench.send([(3, depth // 2), (100, depth // 2)], 0.0)
@@ -117,7 +117,7 @@ async def empty_cycles_are_those_of_the_port_that_lags(dut: Any) -> None:
     bench.rams[-1].r_channel.set_pause_generator(pauses(random.Random(3), 0.8))
     for _ in range(40):
         await RisingEdge(dut.clk)
-    assert not any(_empty_cycles(dut)), "counted while nothing was asked for"
+    assert not any(_empty_cycles(dut)), "cycles without a request are counted"
     await bench.send([(0, 100)], 0.0)
     await wait_until(dut, lambda: len(bench.beats) == 100)
     lagging = _empty_cycles(dut)[-1]

@@ -1,4 +1,4 @@
-"""The read master against cocotbext-axi's memory: gaps x back-pressure x sizes, 4 KiB, errors, flush and reset.
+"""Test the read master with cocotbext-axi's memory: gaps x back-pressure x sizes, 4 KiB, errors, flush and reset.
 
 Design: ReadMaster(address_bits=32, data_bytes=16, length_bits=20, max_burst, outstanding).
 """
@@ -37,7 +37,7 @@ def _covering(memory: bytes, address: int, size: int) -> list[int]:
 
 
 class _Bench:
-    """A memory of random bytes behind the master, with everything watched."""
+    """A memory of random bytes for the master, with checks of every channel."""
 
     beats: Any
     bursts: Any
@@ -107,7 +107,7 @@ async def errors_name_the_request_and_lose_no_beat(dut: Any, stall: float) -> No
     await bench.send(requests, 0.0)
     await wait_until(dut, lambda: len(bench.beats) == 4 + 4 + 32 + 1)
     good = [beat for request in requests for beat in _covering(bench.memory, *request)]
-    assert [n for n, (found, wanted) in enumerate(zip(bench.beats, good, strict=True)) if found != wanted] == [
+    assert [n for n, (beat, expected) in enumerate(zip(bench.beats, good, strict=True)) if beat != expected] == [
         5,
         23,
         24,
@@ -119,7 +119,7 @@ async def errors_name_the_request_and_lose_no_beat(dut: Any, stall: float) -> No
 @cocotb.test()
 @cocotb.parametrize(after=[3, 20, 45, 90])
 async def flush_in_mid_stream(dut: Any, after: int) -> None:
-    """Whenever it comes: what is under way is drained, numbers begin again, and the next request is served well."""
+    """At any time, pending bursts are drained, request numbers start again, and the next request works."""
     rng = random.Random(after)
     bench = await _Bench.begin(dut, rng, bus=0.3, stall=0.3)
     sending = cocotb.start_soon(bench.send([(0x1008, 0x900), (0x4000, 0x800), (0x3000, 0x2000)], 0.0))

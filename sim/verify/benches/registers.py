@@ -1,4 +1,4 @@
-"""The register block of the accelerator under cocotbext-axi's AXI4-Lite master, with pauses on every channel.
+"""Test the accelerator's register block with cocotbext-axi's AXI4-Lite master, with pauses on every channel.
 
 Design: Registers(register_map=REGISTER_MAP).
 """
@@ -51,7 +51,7 @@ async def every_writable_word_keeps_what_is_written(dut: Any, pause: float) -> N
                 await master.write(offset, value.to_bytes(register.bytes, "little"))
                 kept[offset] = value & register.mask
             elif register.access in (Access.CONSTANT, Access.READ_ONLY):
-                await master.write(offset, value.to_bytes(register.bytes, "little"))  # must do nothing
+                await master.write(offset, value.to_bytes(register.bytes, "little"))  # must have no effect
                 kept[offset] = register.reset if register.access is Access.CONSTANT else 0
             else:
                 kept[offset] = 0

@@ -1,4 +1,4 @@
-"""An accelerator, its memories and its driver in cocotb, beside the same program in the interpreter."""
+"""An accelerator in cocotb with its memories and its driver, compared with the program in the interpreter."""
 
 from __future__ import annotations
 
@@ -28,22 +28,32 @@ from edgedec.sim.verify.benches.common import (
     watch_write,
 )
 from edgedec.sim.verify.benches.observer import Observer
-from edgedec.sim.verify.benches.workloads import Pass, Ran, Reading, Workload, commit_readings, readings, workload
+from edgedec.sim.verify.benches.workloads import (
+    BenchPass,
+    InterpretedPass,
+    ReadRange,
+    Workload,
+    commit_readings,
+    readings,
+    workload,
+)
 from edgedec.sim.verify.coverage import Coverage
 
-__all__ = ["ADDRESS", "Bench"]
+__all__ = ["ADDRESS", "AcceleratorBench"]
 
 U8 = NDArray[np.uint8]
 
 ADDRESS = 0x1F_0000_0000  # above 32 bits
-_NS = 4  # of a cycle
-_LONGEST = 60_000  # cycles that a pass may take
-_STANDSTILL = 100  # cycles: time enough to write a register
+_NS = 4  # nanoseconds of a cycle
+_LONGEST = 60_000  # most cycles of a pass
+_STANDSTILL = 100  # cycles, enough to write a register
 
 
 class _Reads(FaultyReadRam):
-    """Members:
-    left: beats until the memory stands still for a while; None: it never does.
+    """A memory for reads, which can stall once.
+
+    Members:
+        left: number of beats until the memory stalls for ``_STANDSTILL`` cycles; None: it never stalls.
     """
 
     memory: U8
@@ -68,26 +78,30 @@ class _Writes(FaultyWriteRam):
 
 
 def _inside(memory: U8, address: int, length: int) -> slice:
-    """Raises ValueError, which the bus models answer with an error."""
+    """Return the slice of the memory.
+
+    Raises:
+        ValueError: the address is outside the memory; the bus models answer with an error.
+    """
     at = address - ADDRESS
     if not 0 <= at <= memory.size - length:
-        raise ValueError(f"{address:#x} is nobody's")
+        raise ValueError(f"{address:#x} is outside the memory")
     return slice(at, at + length)
 
 
 class Reached(Exception):  # noqa: N818 - nothing went wrong
-    """A run came to where it was to be left: its caller must not go on reading registers."""
+    """A run has reached the point where it is abandoned; its caller must not read registers any more."""
 
 
 class _Machine:
-    """What a MachineDevice is made of, from a thread beside the simulation.
+    """The machine of a MachineDevice, which is called from a thread beside the simulation.
 
-    A run without ``until`` says it took all cycles that it may take: the accelerator's own counters tell how many it were.
+    A run without ``until`` always returns its largest number of cycles; the accelerator's counters have the actual number.
     """
 
     def __init__(self, dut: Any, bus: Any) -> None:
         self._dut, self._bus = dut, bus
-        self.until: Callable[[], bool] | None = None  # a run is left as soon as this is true, by Reached
+        self.until: Callable[[], bool] | None = None  # condition that ends a run with Reached
 
     def read_register(self, offset: int) -> int:
         answer = resume(self._bus.read)(offset, 4)
@@ -115,8 +129,8 @@ class _Machine:
         return max_cycles
 
 
-class Bench:
-    """A program beside the same one in the interpreter; noise where nothing was written."""
+class AcceleratorBench:
+    """A program on the accelerator and in the interpreter; the rest of the memory holds noise."""
 
     dut: Any
     kind: str
@@ -133,7 +147,9 @@ class Bench:
     machine: _Machine
 
     @classmethod
-    async def begin(cls, dut: Any, kind: str, *, reads: float = 0.0, writes: float = 0.0, seed: object = 0) -> Bench:
+    async def begin(
+        cls, dut: Any, kind: str, *, reads: float = 0.0, writes: float = 0.0, seed: object = 0
+    ) -> AcceleratorBench:
         self = cls()
         self.kind, self.dut, self.work = kind, dut, workload(kind)
         self.rng = random.Random(f"{kind} {reads} {writes} {seed}")
@@ -164,11 +180,11 @@ class Bench:
         self.observer.places = {name: (ADDRESS + self.start(name), size) for name, size in sizes.items()}
 
     def start(self, name: str) -> int:
-        """Byte of the memory at which a buffer begins, by the name that the observer has for it."""
+        """Return the first byte of a buffer in the memory, by the observer's name of the buffer."""
         return self.driver.registers.read(f"{name}_address") - ADDRESS
 
     def pace(self, reads: float, writes: float) -> None:
-        """Chances of a pause in each cycle of each channel."""
+        """Set the chance of a pause in each cycle of each channel."""
         for channel in (self.reads.ar_channel, self.reads.r_channel):
             channel.set_pause_generator(pauses(self.rng, reads))
         for channel in (self.writes.aw_channel, self.writes.w_channel, self.writes.b_channel):
@@ -176,47 +192,49 @@ class Bench:
 
     @property
     def cache(self) -> U8:
-        """As it lies in memory: with one port as in logical order."""
+        """The cache in memory; with one port this is the logical order."""
         return self.driver.regions["cache"].array[: self.work.program.cache_bytes]
 
-    def forward(self, given: Pass) -> Any:
-        """The pass, on the accelerator."""
-        self.driver.length = given.committed
-        ids, slots = np.array(given.ids, np.int32), np.arange(len(given.ids))
+    def forward(self, case: BenchPass) -> Any:
+        """Run the pass on the accelerator."""
+        self.driver.length = case.committed
+        ids, slots = np.array(case.ids, np.int32), np.arange(len(case.ids))
         return self.driver.forward(
             ids,
-            positions=np.array(given.places, np.int32),
-            visible=np.array(given.masks)[:, None] >> slots & 1 == 1,
-            logits=given.logits,
+            positions=np.array(case.places, np.int32),
+            visible=np.array(case.masks)[:, None] >> slots & 1 == 1,
+            logits=case.logits,
         )
 
-    def check(self, given: Pass) -> int:
-        """The pass on both; everything must be the same. Returns its cycles."""
+    def check(self, case: BenchPass) -> int:
+        """Run the pass on both, compare everything, and return the number of cycles."""
         program = self.work.program
-        Ran.through(self.interpreter, self.work, given)
-        self.observer.begin(readings(program, given.committed, given.logits))
+        InterpretedPass.through(self.interpreter, self.work, case)
+        self.observer.begin(readings(program, case.committed, case.logits))
         before = self.elsewhere()
-        report = self.forward(given)
-        assert report.beats == len(self.observer.owners), "not as many beats were taken as the program reads"
-        self.observer.end(self.coverage, program, given)
+        report = self.forward(case)
+        assert report.beats == len(self.observer.owners), (
+            "the number of beats differs from those that the program reads"
+        )
+        self.observer.end(self.coverage, program, case)
         assert np.array_equal(self.cache, self.interpreter.cache), "the cache"
-        assert self.elsewhere() == before, "something else was written"
-        rows = np.arange(len(given.ids), dtype=np.int32)
-        if given.logits:
+        assert self.elsewhere() == before, "memory outside the buffers was written"
+        rows = np.arange(len(case.ids), dtype=np.int32)
+        if case.logits:
             host = self.work.host
-            found, wanted = self.driver.results(rows), host.results(self.interpreter.output, rows)
+            actual, expected = self.driver.results(rows), host.results(self.interpreter.output, rows)
             for name in ("ids", "logits", "mantissa", "exponent"):
-                assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
-        if given.logits == 2:
-            whole, expected = self.driver.logits(rows), host.logits(self.interpreter.output, rows)
-            assert np.array_equal(whole.values, expected.values), "whole rows"
+                assert np.array_equal(getattr(actual, name), getattr(expected, name)), name
+        if case.logits == 2:
+            whole, reference = self.driver.logits(rows), host.logits(self.interpreter.output, rows)
+            assert np.array_equal(whole.values, reference.values), "whole rows"
         return int(report.cycles)
 
-    def commit(self, given: Pass, kept: Sequence[int]) -> None:
-        """Keeps slots of the pass that was checked last."""
+    def commit(self, case: BenchPass, kept: Sequence[int]) -> None:
+        """Commit slots of the last checked pass on both, and compare."""
         program = self.work.program
-        self.interpreter.commit(given.committed, sum(1 << slot for slot in kept))
-        self.observer.begin(commit_readings(program, given.committed, kept))
+        self.interpreter.commit(case.committed, sum(1 << slot for slot in kept))
+        self.observer.begin(commit_readings(program, case.committed, kept))
         report = self.driver.commit(np.array(kept, np.int32))
         if report is not None:
             assert report.beats == len(self.observer.owners)
@@ -224,30 +242,33 @@ class Bench:
         assert np.array_equal(self.cache, self.interpreter.cache), "the cache after a commit"
 
     def elsewhere(self) -> bytes:
-        """What no pass may write: program and image, and what lies behind all buffers."""
+        """Return the bytes that no pass may write: program, image, and the memory after all buffers."""
         program = self.work.program
         starts, end = laid_out(program.sizes, program.config.ports)
         return self.memory[: starts["cache"]].tobytes() + self.memory[end:].tobytes()
 
-    def failure(self, given: Pass) -> tuple[int, int, int]:
-        """Cause, descriptor and address of a pass that must fail."""
-        self.observer.begin(readings(self.work.program, given.committed, given.logits))
+    def failure(self, case: BenchPass) -> tuple[int, int, int]:
+        """Return cause, descriptor and address of a pass that must fail."""
+        self.observer.begin(readings(self.work.program, case.committed, case.logits))
         try:
-            self.forward(given)
+            self.forward(case)
         except DeviceError:
             return self.error()
-        raise AssertionError("the pass came to its end")
+        raise AssertionError("the pass did not fail")
 
     def leave(
-        self, begin: Callable[[], object], expected: Sequence[Reading], beats: int, *, still: bool
-    ) -> Reading | None:
-        """Begins a program, and resets it softly when so many of its beats have come.
+        self, begin: Callable[[], object], expected: Sequence[ReadRange], beats: int, *, still: bool
+    ) -> ReadRange | None:
+        """Start a program, and reset it softly after a number of its beats.
 
         Args:
-            still: the memory stands still behind them; otherwise some more come until the reset is there.
+            begin: starts the program.
+            expected: ranges that the program reads.
+            beats: number of beats before the reset.
+            still: the memory stalls after these beats; otherwise more beats arrive until the reset takes effect.
 
         Returns:
-            The range whose beats were coming.
+            The range of the next beat.
         """
         self.observer.begin(expected)
         self.machine.until = lambda: self.observer.got >= beats
@@ -257,7 +278,7 @@ class Bench:
         except Reached:
             reached = self.observer.now()
         else:
-            raise AssertionError("the program came to its end")
+            raise AssertionError("the program was not abandoned")
         finally:
             self.machine.until = None
         self.driver.reset()
@@ -270,7 +291,7 @@ class Bench:
         return cause, descriptor, registers.read("error_address")
 
     def ring(self, doorbell: str, *, cycles: int = _LONGEST, **fields: int) -> tuple[int, int, int]:
-        """A program with these pass parameters: what the error register says then."""
+        """Start a program that must fail, with these pass parameters, and return its error."""
         self.observer.begin([])
         registers = self.driver.registers
         registers.write_fields("pass_parameters", **fields)
@@ -280,17 +301,17 @@ class Bench:
         assert registers.read_field("status", "error") == 1, "it did not fail"
         return self.error()
 
-    def recover(self, given: Pass) -> None:
-        """A soft reset, and then a pass as if nothing had been."""
+    def recover(self, case: BenchPass) -> None:
+        """Reset softly, and check that a pass works."""
         self.driver.reset()
-        self.go_on(given)
+        self.go_on(case)
 
-    def go_on(self, given: Pass) -> None:
-        """A pass behind a soft reset, as if nothing had been."""
+    def go_on(self, case: BenchPass) -> None:
+        """Check after a soft reset that the error is cleared and a pass works."""
         assert self.error() == (0, 0, 0)
-        self.check(given)
+        self.check(case)
 
     async def drive(self, scenario: Callable[..., None], *arguments: Any) -> None:
-        """Runs it in a thread beside the simulation. What it covered counts if it passes."""
+        """Run a scenario in a thread beside the simulation, and save its coverage if it passes."""
         await bridge(scenario)(self, *arguments)
         self.coverage.save()

@@ -1,7 +1,7 @@
-"""The whole accelerator under cocotbext-axi: the driver over AXI4-Lite, memories with gaps, stalls and errors.
+"""Test the whole accelerator with cocotbext-axi: its driver uses AXI4-Lite, and memories have gaps, stalls and errors.
 
-Design: ``design("top")``. What it computes is compared with sim/interpreter, byte by byte: results, rows of logits, cache;
-and nothing else in memory may change.
+Design: ``design("top")``. Results, rows of logits and the cache are compared byte by byte with sim/interpreter, and no other
+memory may change.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Instruction, Opcode, 
 from edgedec.hw.isa.registers import Cause
 from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.verify.benches.cells import unit_cell
-from edgedec.sim.verify.benches.system import Bench
-from edgedec.sim.verify.benches.workloads import CONFIG, KINDS, Pass, Reading, commit_readings, issued, readings
+from edgedec.sim.verify.benches.system import AcceleratorBench
+from edgedec.sim.verify.benches.workloads import CONFIG, KINDS, BenchPass, ReadRange, commit_readings, issued, readings
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else tuple(KINDS)
 _CHANCES = (0.0, 0.7)
-# Positions before the passes that are disturbed. From 73 on keys and values lie across a page, where there are two heads.
+# Committed positions before the disturbed passes. With two heads, keys and values cross a page from 73 positions on.
 _COMMITTED = {"native": 74, "planes": 0, "int8": 7, "thin": 7, "vocabulary": 20}
 _COPIES = "thin" if _QUICK else "native"
 
 
-def _some(rng: random.Random, bench: Bench, **fields: Any) -> Pass:
+def _some(rng: random.Random, bench: AcceleratorBench, **fields: Any) -> BenchPass:
     count = fields.pop("count", CONFIG.slots)
     vocab = bench.work.program.host.vocab
-    return Pass(ids=tuple(rng.randrange(vocab) for _ in range(count)), **fields)
+    return BenchPass(ids=tuple(rng.randrange(vocab) for _ in range(count)), **fields)
 
 
-def _passes(bench: Bench) -> None:
-    """Nothing committed, one slot, siblings of which the second is kept, a full cache; with and without logits."""
+def _passes(bench: AcceleratorBench) -> None:
+    """Check passes with nothing committed, one slot, siblings with a commit of the second, and a full cache."""
     rng = bench.rng
     first = _some(rng, bench, committed=0, logits=0)
     bench.check(first)
@@ -57,158 +57,156 @@ def _passes(bench: Bench) -> None:
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS, reads=_CHANCES, writes=_CHANCES)
 async def passes(dut: Any, kind: str, reads: float, writes: float) -> None:
-    bench = await Bench.begin(dut, kind, reads=reads, writes=writes)
+    bench = await AcceleratorBench.begin(dut, kind, reads=reads, writes=writes)
     await bench.drive(_passes)
 
 
-def _firsts(bench: Bench, given: Pass) -> list[Reading]:
-    """One range of a pass of each kind and size, also of the instruction that it serves."""
-    program, seen = bench.work.program, dict[Any, Reading]()
-    for reading in readings(program, given.committed, given.logits):
+def _firsts(bench: AcceleratorBench, case: BenchPass) -> list[ReadRange]:
+    """Return one range of a pass for each kind and size of the range and of the instruction that it serves."""
+    program, seen = bench.work.program, dict[Any, ReadRange]()
+    for reading in readings(program, case.committed, case.logits):
         served = reading.serves
-        unit = None if served is None else unit_cell(program.instructions[served], program, given.committed)
+        unit = None if served is None else unit_cell(program.instructions[served], program, case.committed)
         seen.setdefault((bench.observer.cell(reading), unit), reading)
     return list(seen.values())
 
 
-def _resets(bench: Bench) -> None:
-    """A pass is given up within every kind of range, also while beats come; then the same pass from its beginning."""
-    program, given = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
-    everything = readings(program, given.committed, given.logits)
-    for reading, still in itertools.product(_firsts(bench, given), (True, False)):
+def _resets(bench: AcceleratorBench) -> None:
+    """Abandon a pass within every kind of range, with and without a stalled memory; then run it again."""
+    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
+    everything = readings(program, case.committed, case.logits)
+    for reading, still in itertools.product(_firsts(bench, case), (True, False)):
         before = bench.elsewhere()
         start = sum(other.beats for other in everything[: everything.index(reading)])
         stop = start + bench.rng.randrange(reading.beats)
-        reached = bench.leave(lambda: bench.forward(given), everything, stop, still=still)
-        bench.go_on(given)
+        reached = bench.leave(lambda: bench.forward(case), everything, stop, still=still)
+        bench.go_on(case)
         assert bench.elsewhere() == before
         if still:
             assert reached == reading
-            bench.observer.count_event(bench.coverage, program, given, reading, "reset")
+            bench.observer.count_event(bench.coverage, program, case, reading, "reset")
 
 
-def _commit(bench: Bench, committed: int) -> None:
-    """Keeps slot 1 of two. Through the registers: the driver gives a pass up whose commit it did not see the end of."""
+def _commit(bench: AcceleratorBench, committed: int) -> None:
+    """Commit slot 1 of two through the registers, because the driver discards a pass whose commit was interrupted."""
     bench.driver.registers.write("commit_slots", 2)
     bench.driver.registers.write_fields("pass_parameters", slots=2, committed=committed)
     bench.driver.ring("commit", "committed")
     bench.driver.answer()
 
 
-def _commit_resets(bench: Bench) -> None:
-    given = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
-    bench.check(given)
-    found = commit_readings(bench.work.program, given.committed, [1])
-    for reading, still in itertools.product(found[1:], (True, False)):
-        stop = sum(other.beats for other in found[: found.index(reading)]) + 1
-        reached = bench.leave(lambda: _commit(bench, given.committed), found, stop, still=still)
+def _commit_resets(bench: AcceleratorBench) -> None:
+    case = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
+    bench.check(case)
+    ranges = commit_readings(bench.work.program, case.committed, [1])
+    for reading, still in itertools.product(ranges[1:], (True, False)):
+        stop = sum(other.beats for other in ranges[: ranges.index(reading)]) + 1
+        reached = bench.leave(lambda: _commit(bench, case.committed), ranges, stop, still=still)
         if still:
             assert reached == reading
             bench.coverage.hit("top", *bench.observer.cell(reading), "reset")
-    bench.commit(given, [1])
+    bench.commit(case, [1])
     bench.check(_some(bench.rng, bench, committed=75, logits=1))
 
 
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS, busy=[0.3])
 async def soft_resets_in_mid_stream(dut: Any, kind: str, busy: float) -> None:
-    bench = await Bench.begin(dut, kind, reads=busy, writes=busy)
+    bench = await AcceleratorBench.begin(dut, kind, reads=busy, writes=busy)
     await bench.drive(_resets)
 
 
 @cocotb.test()
 async def soft_resets_of_commits(dut: Any) -> None:
-    bench = await Bench.begin(dut, _COPIES, writes=0.4)
+    bench = await AcceleratorBench.begin(dut, _COPIES, writes=0.4)
     await bench.drive(_commit_resets)
 
 
-def _bad_beat(bench: Bench, reading: Reading) -> tuple[int, int]:
-    """Address of a beat of it, and of its first one."""
+def _bad_beat(bench: AcceleratorBench, reading: ReadRange) -> tuple[int, int]:
+    """Return the address of a random beat of the range, and of its first beat."""
     start = bench.observer.places[reading.buffer][0] + reading.start * CONFIG.beat_bytes
     return start + bench.rng.randrange(reading.beats) * CONFIG.beat_bytes, start
 
 
-def _read_errors(bench: Bench) -> None:
-    """Of every kind of range: named by instruction and start; then the pass works."""
-    program, given = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
-    for reading in _firsts(bench, given):
+def _read_errors(bench: AcceleratorBench) -> None:
+    """Inject read errors into every kind of range; the error names instruction and start, and the pass works afterwards."""
+    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
+    for reading in _firsts(bench, case):
         before = bench.elsewhere()
         address, start = _bad_beat(bench, reading)
         bench.reads.bad = frozenset({address})
-        assert bench.failure(given) == (Cause.READ, reading.index or 0, start), f"{reading}"
+        assert bench.failure(case) == (Cause.READ, reading.index or 0, start), f"{reading}"
         assert bench.elsewhere() == before
         bench.reads.bad = frozenset()
-        bench.recover(given)
-        bench.observer.count_event(bench.coverage, program, given, reading, "error")
+        bench.recover(case)
+        bench.observer.count_event(bench.coverage, program, case, reading, "error")
 
 
-def _copy_errors(bench: Bench) -> None:
-    """A commit's reads and writes."""
+def _copy_errors(bench: AcceleratorBench) -> None:
+    """Inject errors into the reads and writes of a commit."""
     program, driver = bench.work.program, bench.driver
-    given = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
-    bench.check(given)
-    found = commit_readings(program, given.committed, [1])
-    cases = itertools.product((found[1], found[-1]), ((bench.reads, Cause.READ), (bench.writes, Cause.WRITE)))
+    case = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
+    bench.check(case)
+    ranges = commit_readings(program, case.committed, [1])
+    cases = itertools.product((ranges[1], ranges[-1]), ((bench.reads, Cause.READ), (bench.writes, Cause.WRITE)))
     for reading, (faulty, cause) in cases:
         address, start = _bad_beat(bench, reading)
-        target = address - CONFIG.kv_layout.chunk * (
-            cause == Cause.WRITE
-        )  # the row's place before it, in the same group
+        target = address - CONFIG.kv_layout.chunk * (cause == Cause.WRITE)  # the row before it, in the same group
         faulty.bad = frozenset({address if cause == Cause.READ else target // 16 * 16})
         driver.registers.write("commit_slots", 2)
-        answer = bench.ring("commit", slots=2, committed=given.committed)
+        answer = bench.ring("commit", slots=2, committed=case.committed)
         assert answer[0] == cause
         if cause == Cause.READ:
             assert answer[1:] == (reading.index, start)
         faulty.bad = frozenset()
         driver.reset()
         bench.coverage.hit("top", *bench.observer.cell(reading), "error" if cause == Cause.READ else "write error")
-    bench.commit(given, [1])
+    bench.commit(case, [1])
 
 
-def _write_errors(bench: Bench) -> None:
-    """Of new keys and values, and of results; named by what was issued last, which is not before their instruction."""
-    program, given = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=2)
-    plan = dict(issued(program, given.logits))
+def _write_errors(bench: AcceleratorBench) -> None:
+    """Inject errors into writes of keys, values and results; the error names the last issued instruction or a later one."""
+    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=2)
+    plan = dict(issued(program, case.logits))
     attend = next(index for index, of in plan.items() if of.opcode == Opcode.ATTEND)
     logits = max(index for index, of in plan.items() if of.opcode == Opcode.MATRIX)
     rows = CONFIG.kv_layout
-    place = given.committed // rows.positions * rows.chunks * rows.beat_bytes
+    place = case.committed // rows.positions * rows.chunks * rows.beat_bytes
     kv, output = bench.observer.places["kv"][0], bench.observer.places["output"][0]
     for address, index in ((kv + place, attend), (output, logits), (output + 4096, logits)):
         bench.writes.bad = frozenset({address // 16 * 16})
-        cause, descriptor, _ = bench.failure(given)
+        cause, descriptor, _ = bench.failure(case)
         assert (cause, descriptor >= index) == (Cause.WRITE, True), f"{address:#x}: {descriptor}, not {index}"
         bench.writes.bad = frozenset()
-        bench.recover(given)
-        bench.coverage.hit("top", *unit_cell(plan[index], program, given.committed), "write error")
+        bench.recover(case)
+        bench.coverage.hit("top", *unit_cell(plan[index], program, case.committed), "write error")
 
 
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS)
 async def errors_of_reads(dut: Any, kind: str) -> None:
-    bench = await Bench.begin(dut, kind, reads=0.2)
+    bench = await AcceleratorBench.begin(dut, kind, reads=0.2)
     await bench.drive(_read_errors)
 
 
 @cocotb.test()
 async def errors_of_commits(dut: Any) -> None:
-    bench = await Bench.begin(dut, _COPIES, writes=0.2)
+    bench = await AcceleratorBench.begin(dut, _COPIES, writes=0.2)
     await bench.drive(_copy_errors)
 
 
 @cocotb.test()
 @cocotb.parametrize(kind=_KINDS)
 async def errors_of_writes(dut: Any, kind: str) -> None:
-    bench = await Bench.begin(dut, kind, writes=0.2)
+    bench = await AcceleratorBench.begin(dut, kind, writes=0.2)
     await bench.drive(_write_errors)
 
 
-# --- what is no program -----------------------------------------------------------------------------------------------
+# --- damaged programs -------------------------------------------------------------------------------------------------
 
 
-def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
-    """Number of an instruction, and what is there instead."""
+def _damaged(bench: AcceleratorBench) -> Iterator[tuple[int, bytes]]:
+    """Yield (number of an instruction, bytes that replace it)."""
     program = bench.work.program
     plan = {of.opcode: (index, of) for index, of in issued(program, 1)}
 
@@ -234,22 +232,22 @@ def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
     yield changed(Opcode.LOAD, elements=CONFIG.hidden + 1)
 
 
-def _out_of_range(bench: Bench) -> None:
-    given = _some(bench.rng, bench, committed=3, logits=1)
+def _out_of_range(bench: AcceleratorBench) -> None:
+    case = _some(bench.rng, bench, committed=3, logits=1)
     for index, raw in list(_damaged(bench)):
         at = bench.start("program") + INSTRUCTION_BYTES * (index + 1)
         good = bench.memory[at : at + INSTRUCTION_BYTES].copy()
         bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(raw, np.uint8)
-        assert bench.failure(given) == (Cause.DESCRIPTOR, index, 0), f"instruction {index}: {raw.hex()}"
+        assert bench.failure(case) == (Cause.DESCRIPTOR, index, 0), f"instruction {index}: {raw.hex()}"
         bench.memory[at : at + INSTRUCTION_BYTES] = good
         bench.driver.reset()
-    bench.recover(given)
+    bench.recover(case)
 
 
-def _no_program(bench: Bench) -> None:
-    """Another configuration's, one that is cut, one whose header lies; and none at all."""
+def _no_program(bench: AcceleratorBench) -> None:
+    """Run programs of another configuration, cut programs, programs with a wrong header, and no program at all."""
     program, driver = bench.work.program, bench.driver
-    given, size, at = _some(bench.rng, bench, committed=3, logits=1), len(program.code), bench.start("program")
+    case, size, at = _some(bench.rng, bench, committed=3, logits=1), len(program.code), bench.start("program")
     header = program.header
     for other, cause in (
         (replace(header, configuration=header.configuration ^ 1), Cause.CONFIGURATION),
@@ -258,19 +256,19 @@ def _no_program(bench: Bench) -> None:
         (replace(header, commit=header.instructions), Cause.CUT_SHORT),
     ):
         _put_header(bench, other)
-        assert bench.failure(given) == (cause, 0, 0), f"{other}"
+        assert bench.failure(case) == (cause, 0, 0), f"{other}"
         driver.reset()
     _put_header(bench, header)
     for length in (size - INSTRUCTION_BYTES, size + INSTRUCTION_BYTES, INSTRUCTION_BYTES, 0, size - 1, 1 << 31):
         driver.registers.write("program_bytes", length)
-        assert bench.failure(given)[0] == Cause.CUT_SHORT, f"{length} bytes"
+        assert bench.failure(case)[0] == Cause.CUT_SHORT, f"{length} bytes"
         driver.reset()
     driver.registers.write("program_bytes", size)
     noise = bench.memory[at : at + INSTRUCTION_BYTES].copy()
     bench.memory[at : at + INSTRUCTION_BYTES] = 0
-    assert bench.failure(given) == (Cause.CONFIGURATION, 0, 0)
+    assert bench.failure(case) == (Cause.CONFIGURATION, 0, 0)
     bench.memory[at : at + INSTRUCTION_BYTES] = noise
-    bench.recover(given)
+    bench.recover(case)
     other_config = replace(program, config=replace(program.config, top_k=3))
     try:
         Driver(bench.device, other_config, bench.work.embedding)
@@ -280,14 +278,14 @@ def _no_program(bench: Bench) -> None:
         raise AssertionError("a driver with another configuration's program")
 
 
-def _put_header(bench: Bench, header: ProgramHeader) -> None:
+def _put_header(bench: AcceleratorBench, header: ProgramHeader) -> None:
     at = bench.start("program")
     bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(header.pack(), np.uint8)
 
 
-def _parameters_out_of_range(bench: Bench) -> None:
-    """No slots, too many, positions behind the cache; of a commit slots that the pass had not."""
-    given, context = _some(bench.rng, bench, committed=3, logits=1), CONFIG.context
+def _parameters_out_of_range(bench: AcceleratorBench) -> None:
+    """Run passes with wrong numbers of slots and positions outside the cache, and commit slots that a pass did not have."""
+    case, context = _some(bench.rng, bench, committed=3, logits=1), CONFIG.context
     for slots in (0, CONFIG.slots + 1, 15):
         assert bench.ring("start", slots=slots, committed=0, logits=1) == (Cause.SLOTS, 0, 0)
         bench.driver.reset()
@@ -296,50 +294,50 @@ def _parameters_out_of_range(bench: Bench) -> None:
         bench.driver.reset()
     bench.driver.registers.write("commit_slots", 2)
     assert bench.ring("commit", slots=1, committed=3) == (Cause.SLOTS, 0, 0)
-    bench.recover(given)
+    bench.recover(case)
 
 
-def _ignored_while_in_error(bench: Bench) -> None:
-    """A doorbell after an error does nothing; the first error stays."""
-    given = _some(bench.rng, bench, committed=3, logits=1)
+def _ignored_while_in_error(bench: AcceleratorBench) -> None:
+    """A doorbell after an error has no effect, and the first error stays."""
+    case = _some(bench.rng, bench, committed=3, logits=1)
     assert bench.ring("start", slots=0, committed=0, logits=1) == (Cause.SLOTS, 0, 0)
     assert bench.ring("start", cycles=400, slots=1, committed=CONFIG.context, logits=1) == (Cause.SLOTS, 0, 0)
-    bench.recover(given)
+    bench.recover(case)
 
 
 @cocotb.test()
 async def descriptors_out_of_range(dut: Any) -> None:
-    bench = await Bench.begin(dut, "thin")
+    bench = await AcceleratorBench.begin(dut, "thin")
     await bench.drive(_out_of_range)
 
 
 @cocotb.test()
 async def no_program_of_this_accelerator(dut: Any) -> None:
-    bench = await Bench.begin(dut, "thin")
+    bench = await AcceleratorBench.begin(dut, "thin")
     await bench.drive(_no_program)
 
 
 @cocotb.test()
 async def parameters_out_of_range(dut: Any) -> None:
-    bench = await Bench.begin(dut, "thin")
+    bench = await AcceleratorBench.begin(dut, "thin")
     await bench.drive(_parameters_out_of_range)
     await bench.drive(_ignored_while_in_error)
 
 
-# --- a memory that stands still ---------------------------------------------------------------------------------------
+# --- stalled memory ---------------------------------------------------------------------------------------------------
 
 
-def _stalled(bench: Bench, side: str) -> None:
-    """The watchdog tells; a soft reset waits for the buses, says so, and is there when they move again."""
-    given = _some(bench.rng, bench, committed=7, logits=1)
-    cycles = bench.check(given)
+def _stalled(bench: AcceleratorBench, side: str) -> None:
+    """The watchdog reports the stall. A soft reset waits for the buses, reports that, and works when they move again."""
+    case = _some(bench.rng, bench, committed=7, logits=1)
+    cycles = bench.check(case)
     bench.driver.registers.write("watchdog_limit", 2 * cycles)
     before = bench.elsewhere()
     channels = {"r": bench.reads.r_channel, "ar": bench.reads.ar_channel, "w": bench.writes.w_channel}
     channel = {**channels, "aw": bench.writes.aw_channel, "b": bench.writes.b_channel}[side]
     moves = bench.rng.randrange(cycles // 2) if side in ("r", "ar") else 0
     channel.set_pause_generator(itertools.chain(itertools.repeat(False, moves), itertools.repeat(True)))
-    cause, descriptor, _ = bench.failure(given)
+    cause, descriptor, _ = bench.failure(case)
     assert cause == Cause.WATCHDOG
     assert descriptor < len(bench.work.program.instructions)
     try:
@@ -350,12 +348,12 @@ def _stalled(bench: Bench, side: str) -> None:
         raise AssertionError("a reset while the bus stands still")
     channel.clear_pause_generator()
     channel.pause = False
-    bench.recover(given)
+    bench.recover(case)
     assert bench.elsewhere() == before
 
 
 @cocotb.test()
 @cocotb.parametrize(side=["r", "ar", "w", "aw", "b"])
 async def stalled_memory(dut: Any, side: str) -> None:
-    bench = await Bench.begin(dut, "thin")
+    bench = await AcceleratorBench.begin(dut, "thin")
     await bench.drive(_stalled, side)

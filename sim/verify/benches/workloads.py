@@ -1,4 +1,4 @@
-"""What the benches run: tiny models' programs for one small accelerator, and what a pass reads, for whom."""
+"""The workloads of the benches: programs of tiny models for a small accelerator, and the ranges that a pass reads."""
 
 from __future__ import annotations
 
@@ -25,11 +25,22 @@ from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight, Sc
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.interpreter.attention import run_order
 
-__all__ = ["CONFIG", "KINDS", "Pass", "Ran", "Reading", "Workload", "commit_readings", "issued", "readings", "workload"]
+__all__ = [
+    "CONFIG",
+    "KINDS",
+    "BenchPass",
+    "InterpretedPass",
+    "ReadRange",
+    "Workload",
+    "commit_readings",
+    "issued",
+    "readings",
+    "workload",
+]
 
 U8 = NDArray[np.uint8]
 
-# One layer, so that an address in the cache or the output tells which instruction writes there. A cache of more than 4 KiB.
+# One layer, so that an address in the cache or the output identifies the instruction that writes there; cache above 4 KiB.
 CONFIG = AcceleratorConfig(
     beat_bytes=8,
     ports=1,
@@ -69,7 +80,7 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "planes": (
         TernaryScheme(planes=2, group_size=64),
         {"attention_bias": True, "vocab_size": 42},
-    ),  # ROWS across a page
+    ),  # ROWS cross a page
     "int8": (Int8Scheme(), {"mlp_bias": True, "attention_bias": True}),
     "thin": (TernaryScheme(), _THIN),
     "vocabulary": (TernaryScheme(), {**_THIN, "vocab_size": 530}),
@@ -78,7 +89,7 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A program, and the embedding table that it was compiled with."""
+    """A program and the embedding that it was compiled with."""
 
     program: Program
     embedding: FloatWeight | Int8Weight
@@ -90,7 +101,7 @@ class Workload:
 
 @cache
 def workload(kind: str) -> Workload:
-    """Of ``KINDS``; deterministic."""
+    """Return the workload of a name of ``KINDS``; it is deterministic."""
     scheme, changes = KINDS[kind]
     plain = build_graph({**_MODEL, **changes})
     schemes = _schemes(plain, scheme)
@@ -106,12 +117,12 @@ def workload(kind: str) -> Workload:
 
 
 def _schemes(graph: Graph, scheme: Scheme) -> dict[str, Scheme]:
-    """``scheme`` for the linears; a tied embedding is int8."""
+    """Return the schemes of all weights: ``scheme`` for linears, int8 for a tied embedding, float otherwise."""
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
-    found: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
-    if "lm_head.weight" not in found:
-        found["model.embed_tokens.weight"] = Int8Scheme(rows=True)
-    return found
+    schemes: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
+    if "lm_head.weight" not in schemes:
+        schemes["model.embed_tokens.weight"] = Int8Scheme(rows=True)
+    return schemes
 
 
 def _random_weight(rng: np.random.Generator, scheme: Scheme, name: str, shape: tuple[int, ...]) -> Weight:
@@ -130,10 +141,13 @@ def _random_weight(rng: np.random.Generator, scheme: Scheme, name: str, shape: t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
-    """ids behind ``committed`` positions. mask: of each slot the slots that it sees, a bit each; None is causal.
+class BenchPass:
+    """A pass over ``ids`` after ``committed`` positions.
 
-    logits: as of the register pass_parameters.
+    Members:
+        mask: for each slot, a bit for each slot that it sees; None is causal.
+        positions: position of each slot in the text; None continues the committed ones.
+        logits: value of the field in the register pass_parameters.
     """
 
     ids: tuple[int, ...]
@@ -152,37 +166,41 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """A pass, interpreted. made: by names, the first vector [slots, n] of each. cache: before it. input: its buffer."""
+class InterpretedPass:
+    """A pass that the interpreter has run.
 
-    of: Pass
+    Members:
+        made: vectors [slots, n] by name.
+        cache: cache before the pass.
+        input: input buffer of the pass.
+    """
+
+    of: BenchPass
     made: Mapping[str, I64]
     cache: U8
     input: U8
 
     @staticmethod
-    def through(machine: Interpreter, work: Workload, given: Pass) -> Ran:
-        """``machine``'s cache has the committed rows, and the new ones afterwards."""
+    def through(machine: Interpreter, work: Workload, case: BenchPass) -> InterpretedPass:
+        """Run a pass. The cache of ``machine`` must hold the committed rows; the new ones are added."""
         made: dict[str, I64] = {}
         before = machine.cache.copy()
-        machine.input[:] = work.host.input(np.array(given.ids, np.int32), np.array(given.places, np.int32))
-        machine.run_pass(
-            len(given.ids), given.committed, given.masks, given.places, given.logits, trace=made.__setitem__
-        )
-        return Ran(of=given, made=made, cache=before, input=machine.input.copy())
+        machine.input[:] = work.host.input(np.array(case.ids, np.int32), np.array(case.places, np.int32))
+        machine.run_pass(len(case.ids), case.committed, case.masks, case.places, case.logits, trace=made.__setitem__)
+        return InterpretedPass(of=case, made=made, cache=before, input=machine.input.copy())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadRange:
     """A range of the read stream.
 
     Members:
-        index: of its instruction; None for the program itself.
-        destination: who takes it.
-        buffer: the address register that it counts from: program, image, input or kv.
-        start, beats: in beats.
-        spare: unused items at its end.
-        serves: instruction of the unit that it feeds; None for a program and a copy.
+        index: number of its instruction; None for the program itself.
+        destination: unit or queue that takes the beats.
+        buffer: buffer that contains the range: program, image, input or kv.
+        start, beats: first beat, counted from the start of the buffer, and number of beats.
+        spare: number of unused items at the end.
+        serves: number of the unit's instruction that uses the beats; None for a program and a copy.
     """
 
     index: int | None
@@ -193,9 +211,9 @@ class Reading:
     spare: int = 0
     serves: int | None = None
 
-    def bytes_of(self, ran: Ran, program: Program) -> U8:
-        """uint8 [beats, beat_bytes]."""
-        memory = {"image": program.image, "input": ran.input, "kv": ran.cache}[self.buffer]
+    def bytes_of(self, interpreted: InterpretedPass, program: Program) -> U8:
+        """Return the bytes of the range, uint8 [beats, beat_bytes]."""
+        memory = {"image": program.image, "input": interpreted.input, "kv": interpreted.cache}[self.buffer]
         return memory.reshape(-1, program.config.beat_bytes)[self.start : self.start + self.beats]
 
 
@@ -208,27 +226,27 @@ _SERVED = {
 }
 
 
-def _program(program: Program) -> Reading:
+def _program(program: Program) -> ReadRange:
     beats = -(-len(program.code) // program.config.beat_bytes)
-    return Reading(index=None, destination=Destination.PROGRAM, buffer="program", start=0, beats=beats)
+    return ReadRange(index=None, destination=Destination.PROGRAM, buffer="program", start=0, beats=beats)
 
 
 def issued(program: Program, logits: int) -> Iterator[tuple[int, Instruction]]:
-    """The instructions of a pass that are carried out, with their numbers."""
+    """Yield (number, instruction) of the instructions that a pass executes."""
     skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
     for index, instruction in enumerate(program.instructions[: program.commit]):
         if instruction["when"] != skipped:
             yield index, instruction
 
 
-def readings(program: Program, committed: int, logits: int) -> list[Reading]:
-    """All that a pass reads, in order; an instruction's reads follow it."""
-    found, last = [_program(program)], dict[Opcode, int]()
+def readings(program: Program, committed: int, logits: int) -> list[ReadRange]:
+    """Return all ranges that a pass reads, in order; the ranges of an instruction follow it."""
+    ranges, last = [_program(program)], dict[Opcode, int]()
     for index, of in issued(program, logits):
         if of.opcode == Opcode.READ:
             destination = Destination(of["destination"])
-            found.append(
-                Reading(
+            ranges.append(
+                ReadRange(
                     index=index,
                     destination=destination,
                     buffer="image" if of["base"] == Base.IMAGE else "input",
@@ -243,15 +261,15 @@ def readings(program: Program, committed: int, logits: int) -> list[Reading]:
             for head, part in run_order(of["heads"]):
                 start = of["start"] + (2 * (head // of["group"]) + part) * of["run"]
                 where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": beats, "serves": last[Opcode.ATTEND]}
-                found.append(Reading(index=index, destination=Destination.KEYS_VALUES, **where))
+                ranges.append(ReadRange(index=index, destination=Destination.KEYS_VALUES, **where))
         else:
             last[of.opcode] = index
-    return found
+    return ranges
 
 
-def commit_readings(program: Program, committed: int, accepted: Sequence[int]) -> list[Reading]:
-    """All that a commit of these slots reads, in order."""
-    layout, found = program.config.kv_layout, [_program(program)]
+def commit_readings(program: Program, committed: int, accepted: Sequence[int]) -> list[ReadRange]:
+    """Return all ranges that a commit of these slots reads, in order."""
+    layout, ranges = program.config.kv_layout, [_program(program)]
     for index, of in enumerate(program.instructions[program.commit :], program.commit):
         if of.opcode != Opcode.COPY:
             continue
@@ -259,5 +277,5 @@ def commit_readings(program: Program, committed: int, accepted: Sequence[int]) -
             for run in range(2 * of["heads"] if rank != slot else 0):
                 start = of["start"] + run * of["run"] + (committed + slot) // layout.positions * layout.chunks
                 where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": layout.chunks}
-                found.append(Reading(index=index, destination=Destination.COPY, **where))
-    return found
+                ranges.append(ReadRange(index=index, destination=Destination.COPY, **where))
+    return ranges

@@ -1,4 +1,4 @@
-"""The write master against cocotbext-axi's memory: gaps x back-pressure x sizes, strobes, 4 KiB, errors, flush, reset.
+"""Test the write master with cocotbext-axi's memory: gaps x back-pressure x sizes, strobes, 4 KiB, errors, flush, reset.
 
 Design: WriteMaster(address_bits=32, data_bytes=16, length_bits=20, max_burst, outstanding).
 """
@@ -24,7 +24,7 @@ from edgedec.sim.verify.benches.common import (
 )
 
 _BYTES, _ADDRESS_BITS, _MEMORY = 16, 32, 1 << 16
-# Each in a place of its own, so that the order does not matter to the memory's final state.
+# Disjoint (address, size), so that the final contents of the memory do not depend on the order.
 _SIZES = (
     *((0x1000, 16), (0x1FF0, 32), (0x2FFF, 2), (0x3003, 1), (0x3020, 0), (0x303F, 18), (0x3100, 256), (0x3207, 90)),
     *((0x4FF3, 4128), (0x7000, 4096), (0x8FF0, 8200)),
@@ -32,7 +32,7 @@ _SIZES = (
 
 
 def _beats(rng: random.Random, address: int, size: int) -> tuple[list[int], bytes]:
-    """Random data of a request, and the bytes of it that belong into memory."""
+    """Return random beats of a request, and their bytes that the request writes."""
     if not size:
         return [], b""
     start_lane = address % _BYTES
@@ -43,7 +43,7 @@ def _beats(rng: random.Random, address: int, size: int) -> tuple[list[int], byte
 
 
 class _Bench:
-    """A memory of random bytes behind the master, with everything watched."""
+    """A memory of random bytes for the master, with checks of every channel."""
 
     bursts: Any
     done: Any
@@ -69,7 +69,7 @@ class _Bench:
         return self
 
     def feed(self, requests: Any, *, idle: float, gaps: float) -> list[Any]:
-        """Starts to send requests and their data; ``expected`` is as memory shall be."""
+        """Start to send requests and their data, and update ``expected``, the contents of the memory afterwards."""
         data: list[int] = []
         for address, size in requests:
             beats, inside = _beats(self.rng, address, size)
@@ -90,8 +90,8 @@ class _Bench:
         assert self.memory() == bytes(self.expected)
 
     def memory(self) -> bytes:
-        found: bytes = self.ram.read(0, _MEMORY)
-        return found
+        contents: bytes = self.ram.read(0, _MEMORY)
+        return contents
 
 
 @cocotb.test()
@@ -131,7 +131,7 @@ async def errors_name_the_request(dut: Any) -> None:
 @cocotb.test()
 @cocotb.parametrize(after=[3, 14, 30, 47, 90])
 async def flush_in_mid_stream(dut: Any, after: int) -> None:
-    """Memory holds old or new bytes, never others; then numbers begin again and the next request is served well."""
+    """Memory holds only old or new bytes; afterwards request numbers start again and the next request works."""
     rng = random.Random(after)
     bench = await _Bench.begin(dut, rng, bus=0.3)
     before = bytes(bench.expected)
@@ -143,12 +143,12 @@ async def flush_in_mid_stream(dut: Any, after: int) -> None:
     dut.requests__valid.value, dut.data__valid.value, dut.flush.value = 0, 0, 1
     await RisingEdge(dut.clk)
     await wait_until(dut, lambda: int(dut.idle.value))
-    found = bench.memory()
-    pairs = zip(found, before, bench.expected, strict=True)
+    contents = bench.memory()
+    pairs = zip(contents, before, bench.expected, strict=True)
     assert all(now in (old, new) for now, old, new in pairs)
     dut.flush.value = 0
     bench.done.clear()
-    bench.expected[:] = found
+    bench.expected[:] = contents
     await bench.end(bench.feed([(0x7003, 0x42)], idle=0.0, gaps=0.0))
     assert bench.done == [0]
     assert bench.errors == []

@@ -1,1 +1,1 @@
-"""What ``edgedec simulate --bench NAME`` runs: one file each, with a ``run``; the file's name is NAME."""
+"""The suites of ``edgedec simulate --bench NAME``. Each is a file with a function ``run``; its name is NAME."""

@@ -1,4 +1,4 @@
-"""AXI masters, read stream and registers against cocotb's bus models, in Verilator."""
+"""Suite ``ports``: run AXI masters, read stream and registers against cocotb's bus models in Verilator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _BUS = {"address_bits": 32, "max_burst": 64, "outstanding": 4}
 
 
 def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-    """Raises EdgedecError with what a bench's log says if it fails."""
+    """Run the suite.
+
+    Raises:
+        EdgedecError: a bench failed; the message contains its log.
+    """
     jobs = _jobs(quick)
     for number, (name, component, parameters) in enumerate(jobs):
         progress(name, number, len(jobs))

@@ -1,4 +1,4 @@
-"""Whole tokens of a model: prefill, decoding, a tree of which a part is kept."""
+"""Suite ``tokens``: run whole tokens of a model, with prefill, decoding, and a tree of which a part is committed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ _QUICK_PROMPT, _QUICK_TOKENS, _TOKENS = 3, 2, 32
 
 
 def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-    """Raises DeviceError if an integer differs."""
+    """Run the suite.
+
+    Raises:
+        DeviceError: an integer differs from the reference.
+    """
     bundle = Bundle.open(model)
     integers = prepare(bundle, calibrate(bundle))
     runner = TokenRun(integers, small_config(integers), progress=progress)
     prompt = _PROMPT[:_QUICK_PROMPT] if quick else _PROMPT
     report = runner.run(prompt, _QUICK_TOKENS if quick else _TOKENS, progress=progress)
-    runner.tree([5, 6], [-1, -1], [1])  # two guesses for one place, the second kept: a commit has to move it
+    runner.tree([5, 6], [-1, -1], [1])  # two guesses for one position; the commit must move the second one
     total = report.total(report.decode)
     return SuiteReport(
         what="whole tokens of the model: RTL = interpreter of the program = integer reference",

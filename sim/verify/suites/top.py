@@ -1,4 +1,4 @@
-"""The whole accelerator, with tiny programs, against cocotb's bus models in Verilator."""
+"""Suite ``top``: run the whole accelerator with tiny programs against cocotb's bus models in Verilator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ __all__ = ["run"]
 
 
 def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-    """Raises EdgedecError with what the bench's log says if it fails."""
+    """Run the suite.
+
+    Raises:
+        EdgedecError: the bench failed; the message contains its log.
+    """
     coverage = measure(quick=quick, benches=("top",), progress=progress)
     return SuiteReport(
         what="passes, commits, faults and soft resets under gaps and stalls: results and cache = interpreter of the program",

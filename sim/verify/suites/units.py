@@ -1,4 +1,4 @@
-"""Matrices and attention, with the multipliers that they share, under gaps and stalls in Verilator."""
+"""Suite ``units``: run matrices and attention, with their shared multipliers, under gaps and stalls in Verilator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _BENCHES = ("engine", "attention")
 
 
 def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-    """Raises EdgedecError with what the bench's log says if it fails."""
+    """Run the suite.
+
+    Raises:
+        EdgedecError: a bench failed; the message contains its log.
+    """
     coverage = measure(quick=quick, benches=_BENCHES, progress=progress)
     return SuiteReport(
         what="matrix path and attention path against the integer profile: idle x back-pressure x sizes",

@@ -146,7 +146,7 @@ def test_a_simulation_that_fails_ends_the_command(
         (
             ["-m", "MODEL", "--terminal", "--board", "kv260"],
             2,
-            "kv260 has no serial line, so it has no terminal; name one that has, as ulx3s-85f or orangecrab-85f, or",
+            "kv260 has no serial line, so it has no terminal; name a board that has one, such as ulx3s-85f or",
         ),
         (["-m", "MODEL", "--terminal", "--board", "moon"], 2, "no board 'moon'; there are"),
         (["-m", "MODEL", "--terminal", "--configuration", "huge"], 2, "--configuration must begin with one of"),

@@ -256,7 +256,9 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_a_component_without_the_ports_is_refused(tmp_path: Path) -> None:
     port = axi4_write(address_bits=32, data_bytes=8).create()
-    with pytest.raises(UsageError, match="is no accelerator top: it has no port registers, write, interrupt, read0"):
+    with pytest.raises(
+        UsageError, match="is not an accelerator top: it has no port registers, write, interrupt, read0"
+    ):
         build(port, cache=tmp_path)
 
 

@@ -15,7 +15,7 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl import library
 from edgedec.sim.cxxrtl.activity import cycle_of
 from edgedec.sim.cxxrtl.division import divide
-from edgedec.sim.cxxrtl.steps import Step, UnexpectedTextError, grouped, read_steps
+from edgedec.sim.cxxrtl.steps import CycleStep, UnexpectedTextError, grouped, read_steps
 
 EDGES = "\tbool posedge_p_clk = this->posedge_p_clk();\n"
 
@@ -77,7 +77,7 @@ def test_steps_that_set_the_same_state_are_joined() -> None:
         ("\t// cell\n\tif (performer) performer->on_print(p_a);\n", "prints"),
         ("\t// cell\n\tconverged = false;\n", "feeds back"),
         ("\t// cell\n\tcall(p_a);\n", "sets nothing"),
-        ("\t// cell\n\tp_a.concat(p_q.next) = p_b;\n\t// cell\n\tp_q.next = p_b;\n", "and one a value too"),
+        ("\t// cell\n\tp_a.concat(p_q.next) = p_b;\n\t// cell\n\tp_q.next = p_b;\n", "and one of them also sets a value"),
     ],
 )
 def test_other_text_is_refused(text: str, reason: str) -> None:
@@ -160,7 +160,7 @@ def test_values_that_a_clock_sets_wait_for_its_edge() -> None:
 
 
 def test_large_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Step(
+    step = CycleStep(
         text="x" * 100, values=frozenset(), registers=frozenset(), memories=frozenset(), reads=frozenset(), module=""
     )
     assert [len(group) for group in grouped([step] * 50)] == [24, 24, 2]

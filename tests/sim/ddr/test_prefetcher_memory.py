@@ -9,14 +9,14 @@ import pytest
 
 from edgedec.hw.isa.striping import stripe
 from edgedec.hw.memory.prefetcher import Prefetcher
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.reader import Range, read
 from tests.hw.support.bench_streams import run
 
 _PORTS, _PORT_BYTES = 4, 16
 
 
-def serve(component: Prefetcher, memory: Memory) -> Any:
+def serve(component: Prefetcher, memory: DdrMemory) -> Any:
     """Connect the model to the component's buses, as a background process of ``run``."""
     buses = [getattr(component, f"bus{port}") for port in range(_PORTS)]
 
@@ -47,7 +47,7 @@ def test_ports_that_were_delayed_come_together_again() -> None:
     beats, first = 7000, 2500
     image = np.random.default_rng(1).integers(0, 256, beats * 64, np.uint8)
     component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=4096, style="auto")
-    memories = [Memory(contents=stripe(image, ports=_PORTS, port_bytes=_PORT_BYTES)), Memory()]
+    memories = [DdrMemory(contents=stripe(image, ports=_PORTS, port_bytes=_PORT_BYTES)), DdrMemory()]
     for memory in memories:
         memory.inject_stall(0, first_cycle=700, cycles=1100)
     ranges = [Range(start=0, beats=first), Range(start=first, beats=beats - first)]
@@ -78,9 +78,9 @@ def test_the_model_of_the_stream_is_as_fast_as_the_rtl() -> None:
         component,
         {"ranges": [{"start": entry.start, "beats": entry.beats} for entry in ranges]},
         {"beats": beats, "error": 0},
-        background=[serve(component, Memory())],
+        background=[serve(component, DdrMemory())],
         cycles=cycles,
     )
     last = np.cumsum([entry.beats for entry in ranges]) - 1
-    modelled = read(Memory(), ranges, depth=1024)
+    modelled = read(DdrMemory(), ranges, depth=1024)
     assert modelled.finished == pytest.approx([cycles["beats"][beat] for beat in last], abs=20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 
@@ -69,7 +69,7 @@ def least(ranges: list[Range]) -> int:
 def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> None:
     """Allow for the writes, of which the controller takes eight between two turns of its bus."""
     ranges = layers(3)
-    result = read(Memory(), ranges, new_rows(ranges, slots))
+    result = read(DdrMemory(), ranges, new_rows(ranges, slots))
     assert result.most_lead == 16
     assert result.cycles < limit * least(ranges)
     assert result.finished[-1] == result.cycles
@@ -80,7 +80,7 @@ def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> N
 def test_ports_that_drift_apart_lose_much() -> None:
     """Check the reason for which the prefetcher keeps them together; the loss depends on their places."""
     ranges = layers(3)
-    free = [read(Memory(), ranges, new_rows(ranges, slots), lead=None) for slots in (1, 4, 8)]
+    free = [read(DdrMemory(), ranges, new_rows(ranges, slots), lead=None) for slots in (1, 4, 8)]
     assert max(result.most_lead for result in free) > 1024
     assert max(result.cycles for result in free) > 1.08 * least(ranges)
 
@@ -89,7 +89,7 @@ def test_ports_that_drift_apart_lose_much() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ranges, memory, lost_cycles = layers(1), Memory(), 0
+    ranges, memory, lost_cycles = layers(1), DdrMemory(), 0
     for _ in range(3):
         port, first, cycles = int(rng.integers(4)), int(rng.integers(90_000)), int(rng.integers(100, 3000))
         memory.inject_stall(port, first_cycle=first, cycles=cycles)
@@ -98,7 +98,7 @@ def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
 
 
 def test_a_fast_memory_costs_beats_and_waits_only() -> None:
-    memory = Memory(KV260.flat(100_000_000_000))
+    memory = DdrMemory(KV260.flat(100_000_000_000))
     ranges = [Range(start=5, beats=0), Range(start=1000, beats=700, wait=30), Range(start=3, beats=50, wait=1000)]
     result = read(memory, ranges, lead=None)
     assert result.finished[1] + 1050 == result.finished[2] == result.cycles
@@ -107,12 +107,12 @@ def test_a_fast_memory_costs_beats_and_waits_only() -> None:
 
 
 def test_writes_go_in_batches_and_the_rest_at_the_end() -> None:
-    memory = Memory()
+    memory = DdrMemory()
     writes = [Write(due=10 * i, address=1 << 20 | 64 * i) for i in range(100)]
     read(memory, [Range(start=0, beats=3000)], writes, batch=40)
     assert memory.counts.writes == 100
     assert memory.counts.turnarounds < 40
-    assert read(Memory(), [Range(start=0, beats=3)], [Write(due=4, address=0)]).cycles < 100  # never due
+    assert read(DdrMemory(), [Range(start=0, beats=3)], [Write(due=4, address=0)]).cycles < 100  # never due
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_writes_go_in_batches_and_the_rest_at_the_end() -> None:
 )
 def test_bad_input_is_refused(ranges: list[Range], writes: list[Write], options: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read(Memory(), ranges, writes, **options)
+        read(DdrMemory(), ranges, writes, **options)
 
 
 def test_a_write_over_4_kib_and_a_port_that_hangs_are_reported() -> None:
     with pytest.raises(DeviceError, match="crosses 4 KiB"):
-        read(Memory(), [Range(start=0, beats=2000)], [Write(due=0, address=4080, beats=2)])
-    memory = Memory()
+        read(DdrMemory(), [Range(start=0, beats=2000)], [Write(due=0, address=4080, beats=2)])
+    memory = DdrMemory()
     memory.inject_stall(2)
     with pytest.raises(DeviceError, match="not finished after 5000 cycles"):
         read(memory, [Range(start=0, beats=10)], limit_cycles=5000)

@@ -76,7 +76,7 @@ def test_saved_coverage_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("text", ["{", "[[1]]", '[["top", "CACHE", "page", "x", 1]]', "7"])
 def test_an_invalid_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text, "utf-8")
-    with pytest.raises(UsageError, match=r"a\.json is no coverage: .*; delete it"):
+    with pytest.raises(UsageError, match=r"a\.json is not a coverage file: .*; delete it"):
         Coverage.load(tmp_path)
 
 

