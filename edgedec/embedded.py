@@ -1,4 +1,4 @@
-"""The names of the embedded models, and the folder of a bundle that is given by a name or by a path."""
+"""The names of the embedded models, and the folder of a bundle that a name or a path identifies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["EMBEDDED", "EMBEDDED_DRAFT", "bundle_folder"]
 
-# Listed here too, so that a path needs no import of the models; a test holds both lists together.
+# Listed here too, so that a path needs no import of the models; a test compares both lists.
 EMBEDDED = ("demo", "demo-int8", "demo-draft")
 EMBEDDED_DRAFT = "demo-draft"
 
@@ -19,15 +19,15 @@ def bundle_folder(name: str | os.PathLike[str], *, progress: Progress = silent) 
     """Return the folder of a bundle.
 
     Args:
-        name: one of ``EMBEDDED``, whose bundle is made when it is first asked for, and kept; anything else is a path.
-            A folder that has such a name is given as ``"./demo"`` or as a ``Path``.
-        progress: told how far the making of the bundle is.
+        name: one of ``EMBEDDED``, whose bundle is made at the first request and kept; anything else is a path. A folder
+            with such a name must be written as ``"./demo"`` or as a ``Path``.
+        progress: called with the progress of making the bundle.
 
     Raises:
         EdgedecError: the bundle of an embedded model cannot be written.
     """
     if not isinstance(name, str) or name not in EMBEDDED:
         return Path(name)
-    # Found by its name, as a plug-in: making a bundle takes the quantizer, which the callers of this function do without.
+    # The plug-in is loaded by its name because making a bundle needs the quantizer, which other callers do not need.
     folder: Path = plugins.load("edgedec", "demo").bundle_path(name, progress=progress)
     return folder

@@ -1,7 +1,7 @@
-"""Environment variables of edgedec's own: each by its name, with its meaning.
+"""The environment variables that edgedec reads, each with its name and meaning.
 
-Options of commands have variables too, ``EDGEDEC_<COMMAND>_<OPTION>``, which are formed from the option and are not listed
-here. Any other variable that begins with ``EDGEDEC_`` is refused by the command line.
+Options of commands have variables too, ``EDGEDEC_<COMMAND>_<OPTION>``, whose names are derived from the option; they are not
+listed here. Any other variable that begins with ``EDGEDEC_`` is refused by the command line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Variable:
     """An environment variable that edgedec reads.
 
     Members:
-        name: its whole name, which begins with ``PREFIX``.
-        values: what may stand in it, in words.
-        meaning: what it does, one sentence.
+        name: full name, which begins with ``PREFIX``.
+        values: description of the possible values.
+        meaning: effect of the variable, as one sentence.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Variable:
     meaning: str
 
     def value(self) -> str | None:
-        """Return what it is set to; None where it is not set or empty."""
+        """Return the value of the variable; None if it is not set or empty."""
         return os.environ.get(self.name) or None
 
     def is_on(self) -> bool:
-        """Return whether a switch is on.
+        """Return True if a switch is on.
 
         Raises:
-            UsageError: it is set to something other than 0 or 1.
+            UsageError: the value is neither 0 nor 1.
         """
         value = self.value()
         if value not in (None, "0", "1"):
@@ -49,17 +49,17 @@ class Variable:
 DEBUG = Variable(
     name="EDGEDEC_DEBUG",
     values="1 or 0",
-    meaning="An error that edgedec did not foresee ends a command with Python's traceback.",
+    meaning="After an unexpected error, a command prints Python's traceback.",
 )
 KERNEL = Variable(
     name="EDGEDEC_KERNEL",
     values="portable, or the name of a code path",
-    meaning="The CPU kernels take this code path; portable does without the kernels.",
+    meaning="The CPU kernels use this code path; portable runs models without the kernels.",
 )
 ORT_TELEMETRY = Variable(
     name="EDGEDEC_ORT_TELEMETRY",
     values="1 or 0",
-    meaning="ONNX Runtime decides by itself whether it records its use and sends that to its makers.",
+    meaning="ONNX Runtime decides by itself whether it records its use and sends the records to its vendor.",
 )
 SHARED_DATA = Variable(
     name="EDGEDEC_SHARED_DATA",
@@ -69,6 +69,6 @@ SHARED_DATA = Variable(
 WRITE_GOLDEN = Variable(
     name="EDGEDEC_WRITE_GOLDEN",
     values="1 or 0",
-    meaning="Tests of a checkout write their expected files anew.",
+    meaning="Tests of a checkout rewrite their expected files.",
 )
 VARIABLES = (DEBUG, KERNEL, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)

@@ -1,6 +1,6 @@
-"""The errors that edgedec raises on purpose.
+"""The errors that edgedec raises deliberately.
 
-Every message names the object, the limit and the next step. ``exit_code`` is what the command line returns.
+Every message names the object, the limit and the next step. The command line exits with ``exit_code``.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ __all__ = ["BudgetError", "BundleError", "DeviceError", "EdgedecError", "ToolErr
 
 
 class EdgedecError(Exception):
-    """Base of them all; raised itself where no narrower class fits."""
+    """Base of all errors; it is raised itself if no narrower class fits."""
 
     exit_code = 1
 
 
 class UsageError(EdgedecError):
-    """The request itself makes no sense: an empty prompt, an unknown name, a file that is not there."""
+    """The request itself is wrong: an empty prompt, an unknown name, a missing file."""
 
     exit_code = 2
 
 
 class BundleError(EdgedecError):
-    """A bundle or checkpoint is damaged, incomplete, or does not belong together."""
+    """A bundle or checkpoint is damaged or incomplete, or its parts do not belong together."""
 
 
 class UnsupportedError(EdgedecError):
-    """A well-formed model asks for something that this executor cannot do."""
+    """A well-formed model needs something that this executor does not support."""
 
 
 class BudgetError(EdgedecError):
@@ -35,7 +35,7 @@ class BudgetError(EdgedecError):
 
 
 class DeviceError(EdgedecError):
-    """A device is missing, failed, or answered nonsense."""
+    """A device is missing, has failed, or gave an invalid answer."""
 
     exit_code = 3
 

@@ -1,7 +1,7 @@
-"""Identify a file or folder by its first bytes, so that a message can say it and print the command that is right for it.
+"""Identify a file or folder by its first bytes, so that a message can name its kind and the right command for it.
 
-``identify`` reads at most ``PREFIX_BYTES`` of a file and never fails. It claims a kind only where the bytes bear it out; a
-name's ending is never enough.
+``identify`` reads at most ``PREFIX_BYTES`` of a file and never fails. It only reports a kind that the bytes confirm; the
+ending of a name is never enough.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Role = Literal["bundle", "board bundle", "checkpoint", "weights", "tokenizer", "
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """What a path holds.
+    """The kind of a file or folder.
 
     Members:
-        what: in words, with its article, such as "a GGUF file".
-        role: what edgedec can do with it. ``checkpoint`` is read by ``quantize``; ``weights`` are one file of a checkpoint
-            that is a folder.
-        advice: the next step, where it does not depend on what was wanted; of an archive, the program that unpacks it.
-        is_text: whether it is readable text.
+        what: its description with an article, such as "a GGUF file".
+        role: its use in edgedec: ``quantize`` reads a ``checkpoint``; ``weights`` are one file of a checkpoint that is a
+            folder.
+        advice: the next step if it does not depend on the command; for an archive, the program that unpacks it.
+        is_text: True if it is readable text.
     """
 
     what: str
@@ -65,11 +65,11 @@ _TEXT_MAGIC: tuple[tuple[bytes, FileKind], ...] = (
     (b"version https://git-lfs.github.com/spec/", _LFS),
     (b"version https://hawser.github.com/spec/", _LFS),
 )
-_FOLDER_MAX = 1000  # entries that are looked at
+_FOLDER_MAX = 1000  # entries that are examined
 
 
 def identify(path: Path) -> FileKind:
-    """Return the kind of what stands at ``path``. Never fails, and opens nothing but regular files."""
+    """Return the kind of the file or folder ``path``. This never fails, and opens only regular files."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -83,7 +83,7 @@ def identify(path: Path) -> FileKind:
 
 
 def _prefix(path: Path) -> bytes:
-    """The first bytes of a regular file; none of anything else, because opening a pipe would block for ever."""
+    """Return the first bytes of a regular file; empty for anything else, because opening a pipe would block forever."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:
@@ -91,10 +91,10 @@ def _prefix(path: Path) -> bytes:
 
 
 def _of_bytes(data: bytes, size: int) -> FileKind:
-    """The kind of a file of ``size`` bytes that begins with ``data``."""
+    """Return the kind of a file of ``size`` bytes that begins with ``data``."""
     if not data:
         return FileKind(what="an empty file", advice="copy or download it again")
-    text = _text(data, size)  # first: words such as "GGUF" may begin a text too
+    text = _text(data, size)  # text first, because a text may begin with a word such as "GGUF"
     if text is not None:
         return text
     for offset, magic, kind in _MAGIC:
@@ -110,7 +110,7 @@ def _of_bytes(data: bytes, size: int) -> FileKind:
 
 
 def _zip(data: bytes) -> FileKind:
-    """PyTorch and NumPy write zip archives whose first member says so."""
+    """Return the kind of a zip archive. The first member of an archive of PyTorch or NumPy identifies it."""
     name = data[30 : 30 + int.from_bytes(data[26:28], "little")] if len(data) > 30 else b""
     if name.endswith((b"/data.pkl", b"/version", b"/byteorder")):
         return _TORCH
@@ -125,7 +125,7 @@ def _safetensors(data: bytes, size: int) -> FileKind | None:
 
 
 def _llama2c(data: bytes, size: int) -> FileKind | None:
-    """Versions 1 and 2 have a magic; version 0 is known by its sizes, which give the file's own size."""
+    """Identify versions 1 and 2 by their magic, and version 0 by its sizes, which determine the file's own size."""
     kind = FileKind(what="a llama2.c checkpoint", role="checkpoint")
     if data.startswith(b"24ka"):
         return kind if size >= 256 and int.from_bytes(data[4:8], "little") in (1, 2) else None
@@ -145,7 +145,7 @@ _GRAPH = 7
 
 
 def _onnx(data: bytes, size: int) -> FileKind | None:
-    """A ModelProto: its version, then fields that it may have, up to a graph that lies inside the file."""
+    """Identify a ModelProto: its version, then known fields, up to a graph that ends inside the file."""
     if len(data) < 4 or data[0] != 0x08 or not 1 <= data[1] < 64:
         return None
     at = 2
@@ -193,9 +193,7 @@ def _text(data: bytes, size: int) -> FileKind | None:
             return kind
     begin = text.lstrip("\ufeff \t\r\n")[:200].lower()
     if begin.startswith(("<!doctype html", "<html")):
-        return FileKind(
-            what="a web page, which a download gave in place of the file", advice="download the file itself"
-        )
+        return FileKind(what="a web page, which was downloaded in place of the file", advice="download the file itself")
     if size <= len(data) and begin.startswith(("{", "[")):
         try:
             json.loads(text)
@@ -207,7 +205,7 @@ def _text(data: bytes, size: int) -> FileKind | None:
 
 
 def _folder(path: Path) -> FileKind:
-    """The kind of a folder, by the files that lie in it."""
+    """Return the kind of a folder, by the files in it."""
     with os.scandir(path) as entries:
         names = {entry.name for entry, _ in zip(entries, range(_FOLDER_MAX), strict=False)}
     if not names:
@@ -240,26 +238,26 @@ def _folder(path: Path) -> FileKind:
     return FileKind(what="a folder without a model")
 
 
-def refusal(path: Path, wanted: Literal["bundle", "checkpoint", "tokenizer", "board bundle"]) -> str:
-    """Return the message that refuses ``path`` where something else was wanted: what it is, and the next step."""
+def refusal(path: Path, expected: Literal["bundle", "checkpoint", "tokenizer", "board bundle"]) -> str:
+    """Return the message that refuses ``path``: its kind, and the next step to get the expected kind."""
     kind = identify(path)
-    return f"{path}: is {kind.what}; {_next_step(path, kind, wanted)}"
+    return f"{path}: is {kind.what}; {_next_step(path, kind, expected)}"
 
 
-def _next_step(path: Path, kind: FileKind, wanted: str) -> str:
+def _next_step(path: Path, kind: FileKind, expected: str) -> str:
     quoted = shlex.quote(str(path))
     if kind.role == "lfs":
         folder = path if path.is_dir() else path.parent
         return f"get the files themselves: git -C {shlex.quote(str(folder))} lfs pull"
     if kind.role == "archive":
         return f"unpack it first: {kind.advice} {quoted}"
-    if kind.role == "bundle" and wanted == "checkpoint":
+    if kind.role == "bundle" and expected == "checkpoint":
         return f"it is quantized already, run it: edgedec generate -m {quoted} -p 'Once upon a time'"
-    if kind.role == "bundle" and wanted == "board bundle":
+    if kind.role == "bundle" and expected == "board bundle":
         return f"make a board bundle of it: edgedec build-bitstream -m {quoted} --board NAME -o FOLDER"
-    if kind.role == "board bundle" and wanted in ("bundle", "checkpoint"):
+    if kind.role == "board bundle" and expected in ("bundle", "checkpoint"):
         return "run it on its board with --device pynq, or run the bundle that it was made from"
-    if wanted == "bundle" and kind.role == "checkpoint":
+    if expected == "bundle" and kind.role == "checkpoint":
         return f"make a bundle of it first: edgedec quantize {quoted} -o {shlex.quote(_bundle_name(path))}"
     if kind.role == "weights":
         folder = path.parent
@@ -278,7 +276,7 @@ def _next_step(path: Path, kind: FileKind, wanted: str) -> str:
         "tokenizer": "give a tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's "
         "tokenizer.bin",
         "board bundle": "make one with: edgedec build-bitstream -m BUNDLE --board NAME -o FOLDER",
-    }[wanted]
+    }[expected]
 
 
 def _bundle_name(path: Path) -> str:

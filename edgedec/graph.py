@@ -17,7 +17,7 @@ __all__ = ["Graph", "KvState", "Value", "WeightSpec"]
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """``shape`` holds sizes and symbols: "n" rows of the pass, "r" rows whose logits are wanted."""
+    """A named value. Its shape has sizes and the symbols "n", rows of the pass, and "r", rows whose logits are requested."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -28,8 +28,9 @@ class Value:
 class KvState:
     """Keys and values of one attention: two arrays [positions, kv_heads, head_dim].
 
-    ``bits``: 32 float32, 16 float16, 8 int8 codes with a float32 scale per row and head, absmax / 127.
-    ``window``: only that many last positions are visible (None: all), besides the first ``sinks``.
+    Members:
+        bits: 32 for float32, 16 for float16, 8 for int8 codes with a float32 scale per row and head, absmax / 127.
+        window: number of last positions that are visible, besides the first ``sinks``; None: all positions are visible.
     """
 
     name: str
@@ -40,23 +41,23 @@ class KvState:
     sinks: int = 0
 
     def row_bytes(self) -> int:
-        """Bytes of one position, keys and values."""
+        """Return the bytes of the keys and values of one position."""
         return 2 * self.kv_heads * self.head_dim * self.bits // 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSpec:
-    """Shape of a weight, [out, in] for a matrix."""
+    """The shape of a weight, [out, in] for a matrix."""
 
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """Checked when made: every value is defined once and before its use, every weight and state is declared.
+    """A model. Every value must be defined once and before its use, and every weight and state must be declared.
 
     Raises:
-        UnsupportedError: the graph is not well formed; names the operation and the value.
+        UnsupportedError: the graph is not well formed; the message names the operation and the value.
     """
 
     inputs: tuple[Value, ...]
@@ -89,6 +90,6 @@ class Graph:
                 raise UnsupportedError(f"graph output {name!r} is never defined")
 
     def last_uses(self) -> Mapping[str, int]:
-        """For each value the index of the last operation that reads it; outputs live to the end."""
+        """Return the index of the last operation that reads each value; for an output, the number of operations."""
         last = {name: index for index, operation in enumerate(self.operations) for name in operation.inputs}
         return last | {name: len(self.operations) for name in self.outputs}

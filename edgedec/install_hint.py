@@ -1,4 +1,4 @@
-"""The commands that install what is missing, for this interpreter and this copy of edgedec.
+"""The commands that install missing packages, for this interpreter and this copy of edgedec.
 
 The package index has an unrelated project under the name ``edgedec``, so no command asks an index for edgedec itself. In a
 checkout the command installs the checkout; elsewhere it names the requirements that the installed distribution declares.
@@ -20,12 +20,12 @@ from typing import Any
 __all__ = ["DISTRIBUTION", "install_again", "install_extra", "install_package", "pip_install", "pip_uninstall"]
 
 DISTRIBUTION = "edgedec-toolchain"  # the name in pyproject.toml
-_UNKNOWN_CHECKOUT = "CHECKOUT"  # stands for a folder when this copy is neither a checkout nor an installed distribution
+_UNKNOWN_CHECKOUT = "CHECKOUT"  # placeholder if this copy is neither a checkout nor an installed distribution
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w.-]+)["']""")
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs what an extra of pyproject.toml lists, such as ``hdl``.
+    """Return the command that installs the packages of an extra of pyproject.toml, such as ``hdl``.
 
     Raises:
         KeyError: edgedec has no such extra.
@@ -40,10 +40,10 @@ def install_extra(extra: str) -> str:
 
 
 def install_package(name: str) -> str:
-    """Return the command that installs one package, in the version that edgedec asks for if it does.
+    """Return the command that installs one package, in the version that edgedec requires if it requires one.
 
     Args:
-        name: the package's, or its module's: ``onnxruntime_ep_webgpu`` is ``onnxruntime-ep-webgpu``.
+        name: name of the package or of its module: ``onnxruntime_ep_webgpu`` is ``onnxruntime-ep-webgpu``.
     """
     requirements = [line for lines in _declared(_checkout()).values() for line in lines]
     match = (line for line in requirements if _plain(re.split(r"[^\w.-]", line)[0]) == _plain(name))
@@ -51,7 +51,7 @@ def install_package(name: str) -> str:
 
 
 def install_again() -> str:
-    """Return what to do to install this copy of edgedec again, as the second half of a sentence."""
+    """Return the instruction to install this copy of edgedec again, as the second half of a sentence."""
     root = _checkout()
     if root is None and _declared(None):
         return f"build the wheel of {DISTRIBUTION} again from its checkout, and install it"
@@ -59,9 +59,10 @@ def install_again() -> str:
 
 
 def pip_install(*arguments: str) -> str:
-    """Return a shell command that has pip install ``arguments`` for the interpreter that is running.
+    """Return a shell command that runs ``pip install`` with ``arguments`` for the running interpreter.
 
-    An environment without pip, as uv makes them, is served by uv where it is installed, else by Python's ``ensurepip``.
+    In an environment without pip, such as uv makes, the command uses uv if it is installed, and Python's ``ensurepip`` if
+    not.
     """
     python, has_pip = _interpreter(), find_spec("pip") is not None
     if not has_pip and shutil.which("uv"):
@@ -73,7 +74,7 @@ def pip_install(*arguments: str) -> str:
 
 
 def pip_uninstall(package: str) -> str:
-    """Return a shell command that removes a package from the interpreter that is running."""
+    """Return a shell command that removes a package from the running interpreter."""
     if find_spec("pip") is None and shutil.which("uv"):
         return shlex.join(["uv", "pip", "uninstall", "--python", _interpreter(), package])
     return shlex.join([_interpreter(), "-m", "pip", "uninstall", "-y", package])
@@ -84,12 +85,12 @@ def _interpreter() -> str:
 
 
 def _plain(name: str) -> str:
-    """A package's name as names are compared: case and the kind of separator do not count."""
+    """Return a package's name in the form for comparison, which ignores case and the kind of separator."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _shown(path: Path) -> str:
-    """A path from the working folder if it lies there, else the whole path; symbolic links are kept."""
+    """Return a path relative to the working folder if it is inside, or the whole path; symbolic links are kept."""
     try:
         relative = str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere, or the working folder has been removed
@@ -98,13 +99,13 @@ def _shown(path: Path) -> str:
 
 
 def _checkout() -> Path | None:
-    """The folder with edgedec's pyproject.toml, if this file lies in a checkout."""
+    """Return the folder with edgedec's pyproject.toml if this file is in a checkout, or None."""
     root = Path(__file__).resolve().parents[1]
     return root if _project(root).get("name") == DISTRIBUTION else None
 
 
 def _project(root: Path) -> dict[str, Any]:
-    """The table ``project`` of a folder's pyproject.toml; empty if there is none that can be read."""
+    """Return the table ``project`` of a folder's pyproject.toml; empty if it cannot be read."""
     try:
         project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("project", {})
     except (OSError, ValueError):
@@ -113,7 +114,7 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def _declared(root: Path | None) -> Mapping[str, Sequence[str]]:
-    """Extra -> requirements without their markers; "" for those that edgedec always has. Empty if nothing is known."""
+    """Return the requirements of each extra without their markers; "" has those of edgedec itself. Empty if unknown."""
     if root is not None:
         project = _project(root)
         extras = {"": project["dependencies"], **project["optional-dependencies"]}

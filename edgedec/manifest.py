@@ -1,7 +1,7 @@
-"""The bundle's manifest: what it may say, and whether the files beside it are what it says. See docs/bundle-format.md.
+"""Read and write a bundle's manifest, and check the files against it. See docs/bundle-format.md.
 
-What is read here may come from strangers: every complaint is a ``BundleError`` that names the file, and nothing is allocated
-on the word of the manifest alone.
+Bundles may come from untrusted sources: every error is a ``BundleError`` that names the file, and no allocation depends on
+the manifest alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ READABLE_VERSIONS = (1,)  # versions that are opened, in ascending order; docs/b
 FEATURES: frozenset[str] = frozenset()  # features of a manifest's "requires" that this edgedec knows; none exists yet
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
-MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300; parsed, hostile JSON takes 20 times its size
+MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
 MAX_DIMENSIONS = 8
 _CHUNK_BYTES = 1 << 20
 _FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # a plain name, which cannot lead out of the folder
@@ -59,7 +59,7 @@ _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """What the runtime must know of the vocabulary. ``size``: ids at and above it are padding and never sampled."""
+    """The vocabulary's size and special tokens. Ids from ``size`` on are padding and never sampled."""
 
     size: int
     bos: int | None = None
@@ -68,7 +68,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """A manifest entry: where the parts of one weight stand in ``weights.bin``."""
+    """An entry of the manifest: the offsets of the parts of one weight in ``weights.bin``."""
 
     shape: tuple[int, ...]
     scheme: Scheme
@@ -84,13 +84,13 @@ class Tensor:
 
 
 def manifest_hash(data: bytes, stated: str) -> str:
-    """SHA-256 of a manifest's bytes, where the ``stated`` hash itself counts as zeros; it stands last in the file."""
+    """Return the SHA-256 of a manifest's bytes with the ``stated`` hash, which is last in the file, replaced by zeros."""
     before, _, after = data.rpartition(stated.encode())
     return hashlib.sha256(before + b"0" * 64 + after).hexdigest()
 
 
 def _is_size(value: Any, limit: int) -> bool:
-    """An integer in 0..limit; JSON's true and 1.0 are none."""
+    """Return True for an integer in 0..limit; JSON's true and 1.0 are not integers."""
     return type(value) is int and 0 <= value <= limit
 
 
@@ -102,28 +102,28 @@ def _hash_file(path: Path) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return result
 
 
 def _number(text: str) -> float:
-    """Python reads NaN, Infinity and 1e400 too; JSON has none of them, or other readers take them for something else."""
+    """Parse a finite number. Python also accepts NaN, Infinity and 1e400, which other JSON readers reject or misread."""
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+        raise ValueError(f"{reprlib.repr(text)} is not a finite number")
     return number
 
 
 def _remedy(file: Path, manifest: Mapping[str, Any]) -> str:
-    """Return the two ways out when a newer edgedec wrote the bundle."""
+    """Return the two next steps if a newer edgedec wrote the bundle."""
     return (
         f"install a newer edgedec ({reprlib.repr(manifest.get('created_by'))} wrote the bundle), or make the bundle "
-        f"anew with: edgedec quantize CHECKPOINT -o {file.parent}"
+        f"again with: edgedec quantize CHECKPOINT -o {file.parent}"
     )
 
 
 def _check_version(file: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse a version that is not read. This comes before the hash, which another version may define otherwise."""
+    """Refuse an unknown version. This is checked before the hash, which another version may define differently."""
     version, readable = manifest.get("version"), ", ".join(map(str, READABLE_VERSIONS))
     if type(version) is not int or version < 1:
         raise BundleError(
@@ -138,7 +138,7 @@ def _check_version(file: Path, manifest: Mapping[str, Any]) -> None:
         )
     raise UnsupportedError(
         f"{file}: has version {version} of the bundle format, which edgedec {__version__} no longer reads (it reads "
-        f"{readable}); make the bundle anew with: edgedec quantize CHECKPOINT -o {file.parent}"
+        f"{readable}); make the bundle again with: edgedec quantize CHECKPOINT -o {file.parent}"
     )
 
 
@@ -157,7 +157,7 @@ def _check_features(file: Path, manifest: Mapping[str, Any]) -> None:
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is no bundle")
+        raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is not a bundle")
     data = file.read_bytes()
     try:
         manifest = json.loads(data, object_pairs_hook=_unique, parse_constant=_number, parse_float=_number)
@@ -189,7 +189,7 @@ def _check_files(path: Path, files: Mapping[str, Any]) -> None:
         if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise BundleError(
                 f"{path / MANIFEST}: lists the file {reprlib.repr(name)}; a file's name must have 1 to 64 letters, "
-                f"digits, '_', '-' or '.', begin with none of the last two, and not be {MANIFEST}"
+                f"digits, '_', '-' or '.', not begin with one of the last two, and not be {MANIFEST}"
             )
         file = path / name
         if not file.is_file():
@@ -203,14 +203,14 @@ def _check_files(path: Path, files: Mapping[str, Any]) -> None:
             _match(file, entry, _hash_file(file))
 
 
-def _match(file: Path, entry: Mapping[str, Any], found: str) -> None:
-    if found != entry["sha256"]:
+def _match(file: Path, entry: Mapping[str, Any], actual: str) -> None:
+    if actual != entry["sha256"]:
         raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
 
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Schemes know no files; their complaints get the name here."""
+    """Add the name of a file to BundleErrors of schemes, which do not know their file."""
     try:
         yield
     except BundleError as error:
@@ -247,7 +247,7 @@ def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
 
 
 def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No byte of the weights belongs to two parts."""
+    """Check that no byte of the weights belongs to two parts."""
     ranges = sorted(
         (tensor.offsets[part], tensor.offsets[part] + spec.nbytes, name)
         for name, tensor in tensors.items()
@@ -259,9 +259,9 @@ def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _fault(values: NDArray[Any]) -> str | None:
-    """What is wrong with some values of a part; its dtype tells ternary codes from int8 codes and floats."""
+    """Return the fault of some values of a part, or None. The dtype distinguishes ternary codes, int8 codes and floats."""
     if values.dtype == np.uint8:
-        # Four codes a byte; each of them has one of its two bits or both.
+        # A byte has four codes, and each code has at least one of its two bits set.
         return None if np.bitwise_and.reduce(values | values >> 1) & 0x55 == 0x55 else "are not trits"
     if values.dtype == np.int8:
         return None if values.min() >= -127 else "are not in -127..127"
@@ -269,10 +269,10 @@ def _fault(values: NDArray[Any]) -> str | None:
 
 
 def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No scale and no float value is NaN or infinity, no int8 code is -128, no ternary code is 0.
+    """Check that no scale and no float is NaN or infinity, no int8 code is -128, and no ternary code is 0.
 
-    A kernel that reads the mapped file as it lies relies on this. ``Scheme.open`` looks again, since it also takes arrays
-    that come from no bundle; that the padding of ternary rows is zero trits, it alone checks.
+    Kernels that read the mapped file rely on this. ``Scheme.open`` checks again, because it also accepts arrays that are not
+    from a bundle; it alone checks that the padding of ternary rows is zero trits.
     """
     with weights.open("rb") as file:
         for name, tensor in tensors.items():
@@ -288,23 +288,23 @@ def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_weights(file: Path, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    with ThreadPoolExecutor(1) as pool:  # hashing lets other threads run: the values are looked at meanwhile
+    with ThreadPoolExecutor(1) as pool:  # hashing releases the GIL, so the values are checked meanwhile
         hashed = pool.submit(_hash_file, file)
         try:
             _check_values(file, tensors)
-        finally:  # a damaged file is said to be damaged, whatever its values are
+        finally:  # a damaged file is reported as damaged, whatever its values are
             _match(file, entry, hashed.result())
 
 
 def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Tokens:
-    """The entry; a ``vocab_size`` that is an integer limits it, another is the model family's to refuse."""
+    """Read the entry ``tokens``. An integer ``vocab_size`` limits it; the model family refuses any other type."""
     if set(entry) != {"size", "bos", "eos"} or not isinstance(entry["eos"], list):
         raise BundleError(f"{file}: tokens must have size, bos and a list eos, not {reprlib.repr(entry)}")
     size, bos, eos = entry["size"], entry["bos"], entry["eos"]
     ids = [*eos, *([] if bos is None else [bos])]
     for value in (size, *ids):
         if not _is_size(value, 2**31 - 1):
-            raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is no token id")
+            raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is not a token id")
     limit = vocab_size if type(vocab_size) is int else 2**31 - 1
     if not 1 <= size <= limit:
         raise BundleError(
@@ -321,7 +321,7 @@ def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Token
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest that has been checked against its folder. ``tokenizer_hash`` names the tokenizer."""
+    """A manifest that was checked against its folder. ``tokenizer_hash`` identifies the tokenizer."""
 
     config: Mapping[str, Any]
     quantization: Mapping[str, Any]
@@ -336,7 +336,7 @@ def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
     """Read the manifest and check every byte of the folder against it.
 
     Args:
-        weights: the largest file too; without, the manifest is good for shapes and nothing else.
+        weights: check the weights too; if False, only the shapes of the manifest may be used.
 
     Raises:
         BundleError: the bundle is damaged or incomplete; the message names the file.
@@ -363,7 +363,7 @@ def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
 
 
 def encode_manifest(content: Mapping[str, Any]) -> bytes:
-    """The manifest file of ``content``, which holds every key but format, version and hash."""
+    """Return the bytes of a manifest file; ``content`` has every key except format, version and hash."""
     zeros = "0" * 64
     whole = {"format": FORMAT, "version": VERSION, **content, "sha256": zeros}
     data = json.dumps(whole, indent=1).encode() + b"\n"

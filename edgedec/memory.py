@@ -1,8 +1,8 @@
-"""Bytes: parsing them, measuring what this process is charged for, and planning under a budget.
+"""Parse sizes in bytes, measure the charged bytes of this process, and represent plans under a budget.
 
-*Charged* = growth of anonymous and shared memory since the meter was started, plus resident pages of mappings of the model's
-files. Transients of loading count. The baseline (what the imports took before) and library text are reported beside it,
-never in it. A run's peak is the largest value that its meter read, every few milliseconds and between phases.
+Charged bytes are the growth of anonymous and shared memory since the meter was started, plus the resident pages of mappings
+of the model's files. Transient memory of loading counts. The baseline (memory of the imports) and the code of libraries are
+reported separately. The peak of a run is the largest value that its meter read, every few milliseconds and between phases.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "600MiB", "1.5G" or "24000000". K, M, G, T and KiB ... count 1024s; KB, MB ... count 1000s.
+    """Return the bytes of "600MiB", "1.5G" or "24000000". K, M, G, T, KiB ... are powers of 1024; KB, MB ... of 1000.
 
     Raises:
-        UsageError: not a positive size.
+        UsageError: the text is not a positive size.
     """
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", text)
     units = {name.upper(): factor for name, factor in _UNITS.items()}
@@ -53,7 +53,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people: "412.3 MiB"."""
+    """Return a number of bytes as text with a unit: "412.3 MiB"."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024
@@ -62,7 +62,7 @@ def format_bytes(count: int) -> str:
 
 
 def _anonymous_bytes() -> int:
-    """Anonymous and shared memory of this process, from ``smaps_rollup``."""
+    """Return the anonymous and shared memory of this process in bytes, from ``smaps_rollup``."""
     text = Path("/proc/self/smaps_rollup").read_bytes()
     total = 0
     for key in (b"Anonymous", b"Pss_Shmem"):
@@ -72,7 +72,7 @@ def _anonymous_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Return what this process has in memory, code of libraries that it shares with others included; 0 where unknown."""
+    """Return the resident bytes of this process, including shared code of libraries; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
     except OSError:
@@ -80,10 +80,10 @@ def resident_bytes() -> int:
 
 
 def _mapped_bytes(prefixes: tuple[bytes, ...]) -> int:
-    """Resident pages of mappings whose file lies under one of ``prefixes``.
+    """Return the resident bytes of mappings whose file is under one of ``prefixes``.
 
-    ``maps`` lists the ranges, ``pagemap`` says which pages are present: far cheaper than ``smaps``, which walks every page
-    of the process.
+    ``maps`` lists the ranges, and ``pagemap`` tells which pages are present. This is much faster than ``smaps``, which
+    visits every page of the process.
     """
     total = 0
     with Path("/proc/self/maps").open("rb") as maps, Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
@@ -99,13 +99,13 @@ def _mapped_bytes(prefixes: tuple[bytes, ...]) -> int:
 
 
 class MemoryMeter:
-    """Watches the charged bytes of this process from a thread, until closed.
+    """Measure the charged bytes of this process in a thread, until the meter is closed.
 
-    ``statm`` is read every 5 ms (20 microseconds); when it has moved by more than 64 KiB, and at every ``mark``, the exact
-    figure is taken. Needs Linux; elsewhere every figure is 0 and ``available`` is False.
+    ``statm`` is read every 5 ms, which takes 20 microseconds. If it has changed by more than 64 KiB, and at every ``mark``,
+    the exact figure is computed. This needs Linux; elsewhere every figure is 0, and ``available`` is False.
 
     Parameters:
-        folders: the model's folders; mapped files below them are charged.
+        folders: the model's folders; mapped files in them are charged.
     """
 
     INTERVAL_S = 0.005
@@ -140,7 +140,7 @@ class MemoryMeter:
             self._thread.join()
 
     def charged_bytes(self) -> int:
-        """Charged bytes now."""
+        """Return the present charged bytes."""
         if not self.available:
             return 0
         return max(0, _anonymous_bytes() - self.baseline_bytes) + (
@@ -148,7 +148,7 @@ class MemoryMeter:
         )
 
     def mark(self) -> int:
-        """Take the exact figure at a phase boundary and return it."""
+        """Measure the charged bytes at the end of a phase, and return them."""
         now = self.charged_bytes()
         with self._lock:
             self.peak_bytes = max(self.peak_bytes, now)
@@ -163,43 +163,44 @@ class MemoryMeter:
                 self.mark()
 
 
-# Of a target, or of the draft's behind ``draft_``: what its first pass and its cache bring, and what goes before them.
+# Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.
 _RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"})
 _LOADING = frozenset({"load_transient", "self_test"})
 _DRAFT = "draft_"
 
 
 def phases(items: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Which of a plan's items are there at once: "load", "load_draft" (of a draft model) and "run", in this order.
+    """Return the items of a plan by phase: "load", "load_draft" (with a draft model) and "run", in this order.
 
-    A target is loaded before it has a cache; the draft model beside all that the target may take by then. What only
-    loading holds is gone when tokens are written.
+    The items of a phase exist at the same time. A target is loaded before it has a cache, and a draft model is loaded while
+    the target exists. Transient memory of loading is free when tokens are generated.
     """
     target = {name: size for name, size in items.items() if not name.startswith(_DRAFT)}
     draft = {name: size for name, size in items.items() if name.startswith(_DRAFT)}
-    found = {"load": {name: size for name, size in target.items() if name not in _RUNNING}}
+    by_phase = {"load": {name: size for name, size in target.items() if name not in _RUNNING}}
     if f"{_DRAFT}weights" in draft:
-        found["load_draft"] = {name: size for name, size in target.items() if name not in _LOADING} | {
+        by_phase["load_draft"] = {name: size for name, size in target.items() if name not in _LOADING} | {
             name: size for name, size in draft.items() if name.removeprefix(_DRAFT) not in _RUNNING
         }
-    found["run"] = {name: size for name, size in items.items() if name.removeprefix(_DRAFT) not in _LOADING}
-    return found
+    by_phase["run"] = {name: size for name, size in items.items() if name.removeprefix(_DRAFT) not in _LOADING}
+    return by_phase
 
 
 def charged_bytes(items: Mapping[str, int]) -> int:
-    """The most that is there at once: the sum of the largest phase."""
+    """Return the sum of the largest phase."""
     return max(sum(phase.values()) for phase in phases(items).values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Of one of an accelerator's memories.
+    """The use of one of an accelerator's memories.
 
     Members:
-        name: DRAM, CMA, BRAM, URAM.
-        used_bytes: by this run. has_bytes: that there are for it; None if only the board can tell.
-        source: of both figures: "data sheet", "estimated", "read from the system".
-        hint: what to do if it does not fit.
+        name: DRAM, CMA, BRAM or URAM.
+        used_bytes: bytes that the run uses.
+        has_bytes: bytes that are available; None if only the board can tell.
+        source: source of both figures: "data sheet", "estimated" or "read from the system".
+        hint: next step if the run does not fit.
     """
 
     name: str
@@ -215,21 +216,23 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run will be charged, item by item, in bytes.
+    """The planned charged bytes of a run, by item.
 
     Members:
-        items: all of them; which are there at once, ``phases`` says.
-        total_bytes: of the largest phase.
-        baseline_bytes: what Python and the libraries take beside it.
-        draft_model: whether the drafter has a model.
-        draft_tokens: guesses on a path at most; ``tree_nodes``: nodes of a tree, its root among them.
-        pass_rows: of the widest pass.
-        estimated_tokens_per_second: from bytes and a usual acceptance; not measured.
-        fixed_baseline: itemised bytes, weights left out, of a run that plans nothing (context 1024, float16 keys and
-            values, a tree of 64 nodes, whole float32 logits), load transients left out as well.
-        speculation_from_bytes: the least budget at which speculation still pays, by estimate.
-        memories: of an accelerator, which hold what ``items`` names, and what it keeps on the chip beside that.
-        hint: the nearest setting that fits, if this does not.
+        fits: True if the run fits the budget.
+        items: bytes of each item; ``phases`` tells which of them exist at the same time.
+        total_bytes: sum of the largest phase.
+        baseline_bytes: memory of Python and the libraries, which is not part of the total.
+        draft_model: True if the drafter has a model.
+        draft_tokens: largest number of guesses on a path.
+        tree_nodes: nodes of a tree, including its root.
+        pass_rows: rows of the widest pass.
+        estimated_tokens_per_second: speed, computed from bytes and a usual acceptance; not measured.
+        fixed_baseline: bytes by item, without weights and transient memory of loading, of a run that plans nothing (context
+            1024, float16 keys and values, a tree of 64 nodes, whole float32 logits).
+        speculation_from_bytes: estimate of the smallest budget at which speculation is faster.
+        memories: use of an accelerator's memories, which hold the items and the data on the chip.
+        hint: nearest setting that fits, if this one does not.
     """
 
     fits: bool
@@ -252,29 +255,33 @@ class Plan:
 
     @property
     def phases(self) -> dict[str, dict[str, int]]:
-        """The items that are there at once, by phase."""
+        """Items of each phase, which exist at the same time."""
         return phases(self.items)
 
     @property
     def largest_phase(self) -> str:
-        """The name of the one that the total is the sum of."""
-        found = self.phases
-        return max(found, key=lambda name: sum(found[name].values()))
+        """Name of the phase whose sum is the total."""
+        phases = self.phases
+        return max(phases, key=lambda name: sum(phases[name].values()))
 
     def require_memories(self) -> None:
-        """Raises:
-        BudgetError: one of the accelerator's memories is too small; names it and what to do.
+        """Check the memories of the accelerator.
+
+        Raises:
+            BudgetError: a memory is too small; the message names it and the next step.
         """
         for memory in self.memories:
             if not memory.fits:
                 raise BudgetError(
-                    f"needs {format_bytes(memory.used_bytes)} of {memory.name}, there are "
+                    f"needs {format_bytes(memory.used_bytes)} of {memory.name}, which has "
                     f"{format_bytes(memory.has_bytes or 0)} ({memory.source}); {memory.hint}"
                 )
 
     def require(self) -> None:
-        """Raises:
-        BudgetError: it does not fit; itemised, with the nearest setting that does.
+        """Check that the plan fits.
+
+        Raises:
+            BudgetError: it does not; the message has the items and the nearest setting that fits.
         """
         self.require_memories()
         if self.fits or self.budget_bytes is None:
@@ -289,7 +296,11 @@ class Plan:
 
 
 def largest_context(footprint: Callable[[int], int], *, low: int, high: int, budget_bytes: int) -> int | None:
-    """The largest context in ``low``..``high`` whose footprint (bytes, growing with the context) fits; None if none does."""
+    """Return the largest context in ``low``..``high`` whose footprint fits, or None.
+
+    Args:
+        footprint: returns the bytes for a context; they must not decrease with the context.
+    """
     if footprint(low) > budget_bytes:
         return None
     while low < high:

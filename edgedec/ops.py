@@ -1,7 +1,9 @@
-"""The operations of a model graph: frozen data, no behaviour.
+"""The operations of a model graph, as frozen data without behaviour.
 
-Each executor holds one file per operation, named after ``kind``: ``reference/float_profile/ops/`` defines what it computes,
-``onnx/ops/`` lowers it. n: rows (tokens) of a pass; r: rows whose logits are wanted.
+Each executor has one file per operation, named after ``kind``: ``reference/float_profile/ops/`` defines the result,
+``onnx/ops/`` lowers the operation. In shapes, n is the number of rows (tokens) of a pass, and r the number of rows whose
+logits are requested. ``RmsNorm`` and ``GatedActivation`` have the names of the components in ``hw/vector/`` that compute
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Activation = Literal["silu", "relu2", "gelu_tanh"]
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """``name`` says where in the model it stands, and is what error messages print."""
+    """An operation. Its name tells its place in the model, and error messages print it."""
 
     kind: ClassVar[str]
     name: str
@@ -44,7 +46,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(Operation):
-    """(ids int32 [n]) -> float32 [n, width]: rows of the weight [vocab, width], or given ones, times ``scale``."""
+    """(ids int32 [n]) -> float32 [n, width]: rows of the weight [vocab, width], or of the pass's embeds, times ``scale``."""
 
     kind: ClassVar[str] = "embed"
     weight: str
@@ -59,7 +61,7 @@ class Embed(Operation):
 class RmsNorm(Operation):
     """(x float32 [n, heads * width]) -> x / sqrt(mean(x^2) + eps) * (offset + weight [width]), the same shape.
 
-    The mean is over ``width`` columns: with several heads each is normalized for itself, all by one weight.
+    The mean is over ``width`` columns. With several heads, each is normalized separately, with the same weight.
     Source: 1910.07467.
     """
 
@@ -88,9 +90,9 @@ class QuantizeActivation(Operation):
 class Linear(Operation):
     """(x float32 [n, in]) or (codes, scale) -> one float32 [n, out] per weight [out, in]: x @ weight.T + bias.
 
-    Several weights read the same input: q|k|v and gate|up after ``passes.fuse_linears``. With a quantized scheme the inputs
-    are those of ``QuantizeActivation`` and products are summed exactly in integers (per group of columns, if the scheme has
-    groups) before any scale is applied. With ``soft_cap`` an output y is soft_cap * tanh(y / soft_cap).
+    Several weights read the same input: q|k|v and gate|up after ``passes.fuse_linears``. With a quantized scheme, the inputs
+    are the outputs of ``QuantizeActivation``, and products are summed exactly in integers (per group of columns, if the
+    scheme has groups) before any scale is applied. With ``soft_cap``, an output y becomes soft_cap * tanh(y / soft_cap).
     """
 
     kind: ClassVar[str] = "linear"
@@ -108,9 +110,9 @@ class Linear(Operation):
 class Rope(Operation):
     """(x float32 [n, heads * head_dim], positions int32 [n]) -> the same shape, pairs rotated by position * frequency.
 
-    A head's first 2 * pairs columns are rotated and multiplied by ``magnitude``; those behind them, if there are fewer pairs
-    than head_dim / 2, pass unchanged. ``half``: pair i is (i, i + pairs) of a head (Hugging Face). ``interleaved``:
-    (2i, 2i + 1) (llama2.c, GGUF). Source: 2104.09864.
+    The first 2 * pairs columns of a head are rotated and multiplied by ``magnitude``. The other columns, which exist if
+    there are fewer pairs than head_dim / 2, do not change. With the layout ``half``, pair i has the columns (i, i + pairs)
+    of a head (Hugging Face); with ``interleaved``, (2i, 2i + 1) (llama2.c, GGUF). Source: 2104.09864.
     """
 
     kind: ClassVar[str] = "rope"
@@ -125,10 +127,10 @@ class Rope(Operation):
 class Attention(Operation):
     """(q [n, heads * head_dim], k and v [n, kv_heads * head_dim]) -> float32 [n, heads * head_dim].
 
-    Appends k and v to the state, then softmax(q . keys * scale) . values over the keys that each query may see: all
-    committed rows and the rows of its pass that its tree admits, in order. Query head h reads key/value head
-    h * kv_heads // heads. With the state's ``window`` a query at position p sees positions above p - window, and the first
-    ``sinks``. With ``soft_cap`` a scaled score s is soft_cap * tanh(s / soft_cap). Source: 2408.00118 (soft-caps).
+    Append k and v to the state, and compute softmax(q . keys * scale) . values over the keys that each query sees: all
+    committed rows, and the rows of its pass that its tree admits, in order. Query head h reads key/value head
+    h * kv_heads // heads. With the state's ``window``, a query at position p sees the positions above p - window and the
+    first ``sinks``. With ``soft_cap``, a scaled score s becomes soft_cap * tanh(s / soft_cap). Source: 2408.00118.
     """
 
     kind: ClassVar[str] = "attention"
@@ -158,6 +160,6 @@ class Add(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectRows(Operation):
-    """(x float32 [n, width], rows int32 [r]) -> x[rows]: what follows is computed for the wanted rows only."""
+    """(x float32 [n, width], rows int32 [r]) -> x[rows]. The following operations compute only these rows."""
 
     kind: ClassVar[str] = "select_rows"

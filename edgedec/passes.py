@@ -1,4 +1,4 @@
-"""Rewrites of a graph. Each takes a graph and returns a new one; the reference must compute the same before and after."""
+"""Rewrites of a graph. Each returns a new graph, for which the reference must compute the same results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["assign_schemes", "fuse_linears", "quantize_activations", "store_kv"]
 
 
 def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
-    """Give every linear the scheme of its weight; weights that ``schemes`` leaves out stay float."""
+    """Give every linear the scheme of its weight; weights that are not in ``schemes`` stay float."""
     operations = [
         replace(operation, schemes=tuple(schemes.get(weight, FloatScheme()) for weight in operation.weights))
         if isinstance(operation, Linear)
@@ -26,7 +26,11 @@ def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
 
 
 def store_kv(graph: Graph, bits: int) -> Graph:
-    """Keep keys and values in ``bits``: 32 float32, 16 float16, 8 int8 with a scale per row and head."""
+    """Store keys and values in ``bits``: 32 for float32, 16 for float16, 8 for int8 with a scale per row and head.
+
+    Raises:
+        UsageError: ``bits`` is another number.
+    """
     if bits not in (32, 16, 8):
         raise UsageError(f"KV bits must be 32, 16 or 8, not {bits}")
     return replace(graph, states={name: replace(state, bits=bits) for name, state in graph.states.items()})
@@ -37,7 +41,7 @@ def _is_quantized(operation: Operation) -> bool:
 
 
 def quantize_activations(graph: Graph) -> Graph:
-    """The float profile's quantize points: one before the first quantized linear that reads a value, shared by the rest."""
+    """Insert the quantize points of the float profile: one for each value that quantized linears read."""
     operations: list[Operation] = []
     values = dict(graph.values)
     quantized: set[str] = set()
@@ -62,9 +66,9 @@ def _is_fusible(operation: Operation) -> bool:
 
 
 def fuse_linears(graph: Graph) -> Graph:
-    """Neighbouring linears of one input become one operation with several weights: q|k|v, gate|up.
+    """Fuse neighbouring linears with the same input to one operation with several weights: q|k|v, gate|up.
 
-    One with a soft-cap, as a head may have, stays alone: the cap would be that of all.
+    A linear with a soft-cap, which a head may have, is not fused, because an operation has one cap for all its weights.
     """
     operations: list[Operation] = []
     for (fusible, _), group in groupby(graph.operations, key=lambda op: (_is_fusible(op), op.inputs)):

@@ -1,4 +1,4 @@
-"""Folders outside the project."""
+"""The cache folder of edgedec."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["cache_folder", "clear_cached"]
 
 
 def cache_folder() -> Path:
-    """Where edgedec keeps what it can make again: ``$XDG_CACHE_HOME/edgedec`` or ``~/.cache/edgedec``.
+    """Return the folder for files that edgedec can make again: ``$XDG_CACHE_HOME/edgedec`` or ``~/.cache/edgedec``.
 
-    Falls back to a folder of this user's under the system's temporary one where that cannot be written.
+    If it cannot be written, return a folder of this user in the system's temporary folder.
 
     Raises:
-        EdgedecError: neither can be used.
+        EdgedecError: neither folder can be used.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     folder = base / "edgedec"
@@ -35,21 +35,21 @@ def cache_folder() -> Path:
         status = fallback.lstat()
     except OSError as error:
         raise EdgedecError(f"no cache folder: {folder} and {fallback} cannot be written; set XDG_CACHE_HOME") from error
-    # Anybody may make folders there, and a bundle in it verifies against its own manifest only.
+    # Any user may make folders there, and a bundle is only verified against its own manifest.
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise EdgedecError(f"{fallback} is not this user's alone; set XDG_CACHE_HOME to a folder that is")
     return fallback
 
 
 def clear_cached(path: Path, owned_file: str) -> None:
-    """Remove from the cache folder what stands at ``path`` and lacks ``owned_file``.
+    """Remove ``path`` from the cache folder if it exists and does not contain ``owned_file``.
 
-    A folder that lost that file is damaged as one with a wrong byte is, but ``edgedec.atomic.new_folder`` would refuse to
-    replace it, because elsewhere it could be anybody's.
+    A folder without that file is damaged, but ``edgedec.atomic.new_folder`` would refuse to replace it, because outside the
+    cache such a folder could belong to another program.
     """
     if os.path.lexists(path) and not (path / owned_file).is_file():
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            path.rename(aside / path.name)  # in one step: another process may be making the same at this moment
+            path.rename(aside / path.name)  # in one step, because another process may be making the same folder
         finally:
             shutil.rmtree(aside)

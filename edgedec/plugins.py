@@ -1,4 +1,4 @@
-"""Plug-ins are files: the module name is the command-line name, and nothing is registered anywhere."""
+"""Plug-ins are files: the name of the module is the name on the command line, and nothing is registered anywhere."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["load", "names"]
 
 
 def names(package: str) -> list[str]:
-    """The plug-ins of a package, sorted; files that begin with an underscore are private."""
-    found = pkgutil.iter_modules(import_module(package).__path__)
-    return sorted(module.name for module in found if not module.name.startswith("_"))
+    """Return the names of the plug-ins of a package, sorted. Files that begin with an underscore are private."""
+    modules = pkgutil.iter_modules(import_module(package).__path__)
+    return sorted(module.name for module in modules if not module.name.startswith("_"))
 
 
 def load(package: str, name: str, *, kind: str = "") -> ModuleType:
     """Import ``package.name``.
 
     Args:
-        kind: the plural that the message calls such plug-ins by; empty: the package's own name.
+        kind: plural noun for such plug-ins in the message; empty: the package's own name.
 
     Raises:
-        UsageError: no such file; the message lists the known ones. An error inside the plug-in passes through.
+        UsageError: there is no such file; the message lists the known names. An error inside the plug-in passes through.
     """
     kind = kind or package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:

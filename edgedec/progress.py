@@ -1,4 +1,4 @@
-"""Reports of progress from work that takes long, and the lines that show them where no bar can be drawn."""
+"""Progress reports of long work, and lines that show them if no progress bar can be drawn."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ __all__ = ["LINE_INTERVAL_S", "Progress", "ProgressLines", "silent"]
 
 LINE_INTERVAL_S = 10.0  # seconds between two lines about the same work
 
-Progress = Callable[[str, int, int], None]  # (what, done, in all); the unit is the caller's
+Progress = Callable[
+    [str, int, int], None
+]  # called with (name of the work, done, total); the unit is the caller's choice
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Ignore a report."""
 
 
 class ProgressLines:
     """Write a line about running work at every interval. Use as a context manager; ``update`` is a ``Progress``.
 
-    Work that ends within the first interval writes nothing. The lines come from a thread, so that work that reports
-    nothing for minutes, such as a compiler's run, is seen to go on.
+    Work that ends within the first interval writes nothing. A thread writes the lines, so that they also appear during work
+    that reports nothing for minutes, such as a compiler's run.
 
     Parameters:
         label: name of the work.
-        write: takes each line, without a newline. The lines end when it raises OSError or ValueError: nobody reads them.
-        once: end the lines as soon as all is done, because what follows writes by itself.
+        write: called with each line, without a newline. No more lines are written after it raises OSError or ValueError,
+            because the stream has no reader then.
+        once: stop as soon as everything is done, because the caller writes to the same stream next.
         interval_s: seconds between two lines.
-        clock: the time in seconds.
-        wait: waits for so many seconds, or until ``stop``; true after ``stop``. None: real time.
+        clock: returns the time in seconds.
+        wait: waits for a number of seconds, or until ``stop``; returns True after ``stop``. None: real time.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class ProgressLines:
         self._interval_s, self._clock = interval_s, clock
         self._stopped = threading.Event()
         self._wait = wait or self._stopped.wait
-        self._state = ("", 0, 0)  # the last report; replaced as a whole, because the thread reads it
+        self._state = ("", 0, 0)  # last report; replaced as a whole, because the thread reads it
         self._began = 0.0
         self._thread: threading.Thread | None = None
 
@@ -64,21 +67,21 @@ class ProgressLines:
         self.stop()
 
     def update(self, what: str, done: int, total: int) -> None:
-        """Take a report."""
+        """Store a report for the next line."""
         self._state = (what, done, total)
         if self._once and done >= total:
             self.stop()
 
     def stop(self) -> None:
-        """Write no more lines. After this call none is under way."""
+        """Stop writing lines. After this call, no line is being written."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def line(self) -> str:
-        """Return the line of this moment: ``quantizing: 12 %, layers.3.up_proj (30 s)``."""
+        """Return the line for the present state: ``quantizing: 12 %, layers.3.up_proj (30 s)``."""
         what, done, total = self._state
-        share = f"{100 * done // total} %" if total > 1 else ""  # of one piece, nothing is known until it is done
+        share = f"{100 * done // total} %" if total > 1 else ""  # work of one piece has no share until it is done
         detail = ", ".join(part for part in (share, what) if part)
         seconds = f"({self._clock() - self._began:.0f} s)"
         return f"{self._label}: {detail} {seconds}" if detail else f"{self._label} {seconds}"

@@ -1,4 +1,4 @@
-"""A log that tells of frequent decisions without flooding whoever reads it."""
+"""A log of frequent events that limits the number of messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ INTERVAL_S = 1.0  # seconds between two messages of one kind
 
 
 class RateLimitedLog:
-    """Log at most one message of a kind in an interval, at level INFO; all of them where the logger takes DEBUG.
+    """Log at most one message of a kind per interval, at level INFO; if the logger takes DEBUG, log all messages.
 
-    A message that follows others that were left out says how many they were.
+    A message contains the number of messages of its kind that were left out before it.
 
     Parameters:
-        logger: takes the messages.
+        logger: receives the messages.
         interval_s: seconds between two messages of one kind.
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class RateLimitedLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._logger, self._interval_s, self._clock = logger, interval_s, clock
-        self._last: dict[str, float] = {}  # kind -> when its last message was logged
-        self._left_out: dict[str, int] = {}  # kind -> messages since then
+        self._last: dict[str, float] = {}  # kind -> time of its last message
+        self._left_out: dict[str, int] = {}  # kind -> number of messages left out since then
 
     @property
     def on(self) -> bool:
-        """Whether anybody takes the messages; where not, none need be made."""
+        """True if the messages are logged; if not, callers need not prepare them."""
         return self._logger.isEnabledFor(logging.INFO)
 
     def info(self, kind: str, message: str, *arguments: object) -> None:
-        """Log ``message % arguments`` unless one of its kind was logged less than an interval ago."""
+        """Log ``message % arguments`` unless a message of its kind was logged less than an interval ago."""
         if not self.on:
             return
         now, last = self._clock(), self._last.get(kind)

@@ -1,7 +1,7 @@
-"""How weights are stored, and what they mean: float, int8, ternary planes.
+"""The storage schemes of weights and their meaning: float, int8 and ternary planes.
 
-A *scheme* is a small frozen description that goes into the bundle's manifest; a *weight* is a scheme with its arrays. The
-bytes of every part follow from scheme and shape alone, so a planner can count them without opening anything.
+A *scheme* is a small frozen description in the bundle's manifest; a *weight* is a scheme with its arrays. The bytes of every
+part follow from scheme and shape alone, so that a planner can count them without opening a file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = [
     "FloatWeight",
     "Int8Scheme",
     "Int8Weight",
-    "Part",
     "Scheme",
+    "StoredPart",
     "TernaryScheme",
     "TernaryWeight",
     "Weight",
@@ -32,7 +32,7 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_CODES_AT_ONCE = 1 << 18  # that are packed while they are in a core's cache
+_CODES_AT_ONCE = 1 << 18  # codes that are packed in one step, so that they stay in a core's cache
 
 FLOAT_DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -42,8 +42,8 @@ FLOAT_DTYPES: Mapping[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One stored array, little-endian and C-contiguous."""
+class StoredPart:
+    """The dtype and shape of one stored array, which is little-endian and C-contiguous."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ def _finite(name: str, part: str, array: Array) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FloatScheme:
-    """The values themselves, any shape."""
+    """The values themselves, in any shape."""
 
     kind: ClassVar[str] = "float"
     dtype: str = "float32"
@@ -72,8 +72,8 @@ class FloatScheme:
         if not isinstance(self.dtype, str) or self.dtype not in FLOAT_DTYPES:
             raise BundleError(f"float dtype must be one of {', '.join(FLOAT_DTYPES)}, not {reprlib.repr(self.dtype)}")
 
-    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
-        return {"values": Part(dtype=FLOAT_DTYPES[self.dtype], shape=shape)}
+    def parts(self, shape: tuple[int, ...]) -> dict[str, StoredPart]:
+        return {"values": StoredPart(dtype=FLOAT_DTYPES[self.dtype], shape=shape)}
 
     def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> FloatWeight:
         _finite(name, "values", arrays["values"])
@@ -84,8 +84,8 @@ class FloatScheme:
 class Int8Scheme:
     """One scale per output row: weight[o, i] = code[o, i] * scale[o], codes in -127..127.
 
-    With ``rows`` codes are stored [out, in]: what edgedec writes, for its operator reads a product's codes in one go and an
-    embedding's rows one by one. Without, [in, out]: linears of older bundles.
+    With ``rows``, codes are stored as [out, in]. edgedec writes this form, because its operator reads the codes of a product
+    sequentially and the rows of an embedding one by one. Without ``rows``, codes are [in, out]: linears of older bundles.
     """
 
     kind: ClassVar[str] = "int8"
@@ -95,11 +95,11 @@ class Int8Scheme:
         if not isinstance(self.rows, bool):
             raise BundleError(f"int8 rows must be true or false, not {reprlib.repr(self.rows)}")
 
-    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+    def parts(self, shape: tuple[int, ...]) -> dict[str, StoredPart]:
         outputs, inputs = shape
         return {
-            "codes": Part(dtype=np.dtype(np.int8), shape=shape if self.rows else (inputs, outputs)),
-            "scale": Part(dtype=np.dtype(np.float32), shape=(outputs,)),
+            "codes": StoredPart(dtype=np.dtype(np.int8), shape=shape if self.rows else (inputs, outputs)),
+            "scale": StoredPart(dtype=np.dtype(np.float32), shape=(outputs,)),
         }
 
     def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Int8Weight:
@@ -114,8 +114,9 @@ class Int8Scheme:
 class TernaryScheme:
     """A sum of ``planes`` ternary matrices: weight[o, i] = sum over p of scale[p, o, i // group_size] * trit[p, o, i].
 
-    ``group_size`` 0: one scale for the whole tensor (a natively ternary checkpoint). Codes are trit + 2 in two bits, four a
-    byte, lowest bits first, rows padded with zero trits to a multiple of ``block`` columns: MatMulNBits' own layout.
+    With ``group_size`` 0, the tensor has one scale (a natively ternary checkpoint). Codes are trit + 2 in two bits, four in
+    a byte, lowest bits first; rows are padded with zero trits to a multiple of ``block`` columns. This is the layout of
+    MatMulNBits.
     """
 
     kind: ClassVar[str] = "ternary"
@@ -123,14 +124,14 @@ class TernaryScheme:
     group_size: int = 0
 
     def __post_init__(self) -> None:
-        # JSON's true and 1.0 equal 1 in Python.
+        # In Python, JSON's true and 1.0 are equal to 1.
         if type(self.planes) is not int or self.planes not in (1, 2, 3):
             raise BundleError(f"ternary planes must be 1, 2 or 3, not {reprlib.repr(self.planes)}")
         if type(self.group_size) is not int or self.group_size not in (0, 32, 64, 128):
             raise BundleError(f"ternary group_size must be 0, 32, 64 or 128, not {reprlib.repr(self.group_size)}")
 
     def block(self, inputs: int) -> int:
-        """Columns that a row is padded to a multiple of."""
+        """Return the number of columns to whose multiple a row is padded."""
         if self.group_size:
             return self.group_size
         return next((size for size in (128, 64) if inputs % size == 0), 32)
@@ -138,17 +139,19 @@ class TernaryScheme:
     def groups(self, inputs: int) -> int:
         return -(-inputs // self.group_size) if self.group_size else 1
 
-    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+    def parts(self, shape: tuple[int, ...]) -> dict[str, StoredPart]:
         outputs, inputs = shape
         block = self.block(inputs)
         scales = (self.planes, outputs, self.groups(inputs)) if self.group_size else (1,)
         return {
-            "codes": Part(dtype=np.dtype(np.uint8), shape=(self.planes, outputs, -(-inputs // block), block // 4)),
-            "scale": Part(dtype=np.dtype(np.float32), shape=scales),
+            "codes": StoredPart(
+                dtype=np.dtype(np.uint8), shape=(self.planes, outputs, -(-inputs // block), block // 4)
+            ),
+            "scale": StoredPart(dtype=np.dtype(np.float32), shape=scales),
         }
 
     def pack(self, trits: NDArray[np.int8]) -> NDArray[np.uint8]:
-        """trits int8 [planes, out, in] -> codes uint8 [planes, out, blocks, block / 4]."""
+        """Pack trits int8 [planes, out, in] to codes uint8 [planes, out, blocks, block / 4]."""
         planes, outputs, inputs = trits.shape
         block = self.block(inputs)
         width = -(-inputs // block) * block
@@ -156,9 +159,9 @@ class TernaryScheme:
         rows = trits.view(np.uint8).reshape(planes * outputs, inputs)
         step = max(1, _CODES_AT_ONCE // width)
         for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            padded = np.full((len(some), width), 2, np.uint8)
-            padded[:, :inputs] += some  # wraps: 2 + 255 is 1
+            chunk = rows[start : start + step]
+            padded = np.full((len(chunk), width), 2, np.uint8)
+            padded[:, :inputs] += chunk  # wraps: 2 + 255 is 1
             four = padded.view("<u4")  # codes at bits 0, 8, 16 and 24
             four |= four >> 6  # pairs of them at bits 0 and 16
             four |= four >> 12
@@ -166,10 +169,10 @@ class TernaryScheme:
         return codes.reshape(planes, outputs, -1, block // 4)
 
     def unpack(self, name: str, codes: NDArray[np.uint8], inputs: int) -> NDArray[np.int8]:
-        """The inverse of ``pack``.
+        """Unpack the codes of ``pack`` to trits int8 [planes, out, in].
 
         Raises:
-            BundleError: a code is 0 (no trit has it), or padding is not zero trits.
+            BundleError: a code is 0, which is not a trit, or padding is not zero trits.
         """
         planes, outputs = codes.shape[:2]
         four = np.stack([(codes >> shift) & 3 for shift in (0, 2, 4, 6)], axis=-1)
@@ -190,6 +193,8 @@ Scheme = FloatScheme | Int8Scheme | TernaryScheme
 
 @dataclass(frozen=True, kw_only=True)
 class FloatWeight:
+    """A weight stored as floats."""
+
     values: Array
 
     def dense(self) -> NDArray[np.float32]:
@@ -201,6 +206,8 @@ class FloatWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Weight:
+    """A weight stored as int8 codes with one scale per output row."""
+
     codes: NDArray[np.int8]  # [out, in]
     scale: NDArray[np.float32]  # [out]
 
@@ -213,6 +220,8 @@ class Int8Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class TernaryWeight:
+    """A weight stored as a scaled sum of ternary planes."""
+
     trits: NDArray[np.int8]  # [planes, out, in]
     scale: NDArray[np.float32]  # [planes, out, groups], or [1] when group_size is 0
     group_size: int
@@ -232,10 +241,10 @@ Weight = FloatWeight | Int8Weight | TernaryWeight
 
 
 def scheme_from_json(name: str, data: Any) -> Scheme:
-    """The scheme of a manifest entry, e.g. ``{"kind": "ternary", "planes": 2, "group_size": 64}``.
+    """Return the scheme of a manifest entry, e.g. ``{"kind": "ternary", "planes": 2, "group_size": 64}``.
 
     Raises:
-        BundleError: unknown kind, unknown key, or a value out of range; names the tensor.
+        BundleError: a kind or a key is unknown, or a value is out of range; the message names the tensor.
     """
     kinds: dict[str, type[Scheme]] = {cls.kind: cls for cls in (FloatScheme, Int8Scheme, TernaryScheme)}
     if not isinstance(data, dict) or data.get("kind") not in tuple(kinds):

@@ -1,4 +1,4 @@
-"""Suggestions for names that nobody knows."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Collection, Iterable
 
 __all__ = ["did_you_mean", "must_be_one_of", "nearest"]
 
-_ALIKE = 0.7  # difflib's ratio: "cuad" is as near to "cuda" as 0.75, "gpu" to "cpu" 0.67
+_ALIKE = 0.7  # least ratio of difflib: it is 0.75 for "cuad" and "cuda", and 0.67 for "gpu" and "cpu"
 _LEAST_PREFIX = 3  # characters
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that ``name`` was probably meant to be, or None where none is near enough.
+    """Return the known name that ``name`` probably means, or None if no known name is similar enough.
 
-    Case does not count, and "-" and "_" are the same. A name that is the beginning of exactly one known name stands for it.
+    Case is ignored, and "-" and "_" are equal. A name that is the beginning of exactly one known name means this name.
     """
     folded = {_fold(one): one for one in known}
-    wanted = _fold(name)
-    longer = [one for one in folded if one.startswith(wanted)]
-    if wanted in folded:
-        return folded[wanted]
-    if len(wanted) >= _LEAST_PREFIX and len(longer) == 1:
+    plain = _fold(name)
+    longer = [one for one in folded if one.startswith(plain)]
+    if plain in folded:
+        return folded[plain]
+    if len(plain) >= _LEAST_PREFIX and len(longer) == 1:
         return folded[longer[0]]
-    matches = difflib.get_close_matches(wanted, folded, n=1, cutoff=_ALIKE)
+    matches = difflib.get_close_matches(plain, folded, n=1, cutoff=_ALIKE)
     return folded[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message that refuses ``name``: "; did you mean 'cuda'?", or nothing where none is near."""
+    """Return the end of a message that refuses ``name``: "; did you mean 'cuda'?", or an empty text."""
     match = nearest(name, known)
     return "" if match is None else f"; did you mean {match!r}?"
 

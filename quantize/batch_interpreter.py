@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from edgedec.graph import Graph, KvState
 from edgedec.ops import Attention, Linear, Operation
 from edgedec.plugins import load
-from edgedec.reference.float_profile.cache import Cache
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.cache import FloatCache
+from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.schemes import FloatWeight
 
@@ -109,9 +109,9 @@ class Interpreter:
                 shift = self.load_tensor(bias) if bias else np.float32(0)
                 values[output] = soft_capped(inputs[0] @ self.load_tensor(weight).T + shift, op.soft_cap)
         else:
-            context = PassContext(
+            context = FloatPassContext(
                 weights=lambda name: FloatWeight(values=self.load_tensor(name)),
-                cache=Cache({}),
+                cache=FloatCache({}),
                 visible=np.zeros((0, 0), np.bool_),
                 positions=np.zeros(0, np.int32),
                 embeds=None,

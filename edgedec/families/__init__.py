@@ -1,7 +1,7 @@
-"""Model families: one file each, named after the configuration's ``model_type``.
+"""Model families. Each is a file that is named after the configuration's ``model_type``.
 
-A family has one function, ``build(config) -> Graph``, and knows no executor. ``_config`` and ``_rope`` hold what several
-families read the same way.
+A family has one function, ``build(config) -> Graph``, and knows no executor. ``_config`` and ``_rope`` read the parts of a
+configuration that several families share.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from edgedec.plugins import load, names
 
 __all__ = ["build_graph", "context_size"]
 
-DEFAULT_CONTEXT = 2048  # of configurations that do not say
+DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
 
 
 def context_size(config: Mapping[str, Any]) -> int:
-    """Positions that the model was made for, as far as its rotation serves: see ``_rope.longest_context``.
+    """Return the number of positions that the model supports, which its rotation may limit (``_rope.longest_context``).
 
     Raises:
-        BundleError: not a positive integer.
+        BundleError: the configuration's number is not a positive integer.
     """
     made_for = size(config, "max_position_embeddings", DEFAULT_CONTEXT)
     return min(made_for, longest_context(config) or made_for)
 
 
 def build_graph(config: Mapping[str, Any]) -> Graph:
-    """The float graph of a Hugging Face style configuration.
+    """Return the float graph of a Hugging Face style configuration.
 
     Raises:
-        UnsupportedError: the family is unknown, or the configuration asks for something it does not have.
-        BundleError: a needed key is missing or out of range.
+        UnsupportedError: the family is unknown, or does not support a setting of the configuration.
+        BundleError: a required key is missing or out of range.
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in names(__name__):

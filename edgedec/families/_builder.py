@@ -1,4 +1,4 @@
-"""Writes a graph operation by operation: shapes are declared where a value is made."""
+"""Build a graph operation by operation; each operation declares the shape of its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["GraphBuilder"]
 
 @dataclass
 class GraphBuilder:
-    """Each method appends one operation named ``name`` and returns its output's name, which is the same."""
+    """A graph under construction. Each method appends an operation ``name``, and returns the equal name of its output."""
 
     operations: list[Operation] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""The decoder block that Llama and its relatives share: what differs between families is in ``Block``.
+"""The decoder of Llama and related families, which differ in the settings of ``DecoderBlock``.
 
-Norms with RMSNorm, rotary attention with grouped heads, a gated MLP.
+A block has RMS norms, rotary attention with grouped heads, and a gated MLP.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from edgedec.families._rope import Rotation, rotation
 from edgedec.graph import Graph, KvState
 from edgedec.ops import Activation
 
-__all__ = ["Block", "build_decoder"]
+__all__ = ["DecoderBlock", "build_decoder"]
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
-    """What a family's block has. The defaults are Llama's.
+class DecoderBlock:
+    """The settings of a family's block. The defaults are those of Llama.
 
     Members:
-        default_eps: of the norms, where the configuration does not say.
-        tied: whether the head is the embedding, where the configuration does not say.
-        qkv_bias, o_bias, mlp_bias: which linears have biases.
-        sub_norms: norms of what goes into the linears ``o`` and ``down``.
-        post_norms: norms of what comes out of them, before it is added.
-        head_norms: norms of queries and keys, each head for itself, before they are rotated.
-        norm_offset: what is added to the weights of all norms.
-        embed_scale: what the embedding's rows are multiplied by.
-        score_scale: what attention's scores are multiplied by; None: head_dim ** -0.5.
+        activation: activation of the gate.
+        default_eps: eps of the norms, if the configuration does not have it.
+        tied: True if the head is the embedding, if the configuration does not tell.
+        qkv_bias, o_bias, mlp_bias: True if these linears have biases.
+        sub_norms: True to normalize the inputs of the linears ``o`` and ``down``.
+        post_norms: True to normalize their outputs, before the residual addition.
+        head_norms: True to normalize queries and keys, each head separately, before the rotation.
+        norm_offset: number added to the weights of all norms.
+        embed_scale: factor of the embedding's rows.
+        score_scale: factor of attention's scores; None: head_dim ** -0.5.
         score_cap, logits_cap: soft-caps of attention's scores and of the logits.
-        rotations: of each layer, None for a layer without; empty: the configuration's, in every layer.
-        windows: of each layer, None for a layer that sees everything; empty: no layer has one.
+        rotations: rotation of each layer, None for a layer without; empty: the configuration's rotation in every layer.
+        windows: window of each layer, None for a layer that sees everything; empty: no layer has a window.
     """
 
     activation: Activation = "silu"
@@ -58,20 +59,22 @@ class Block:
     windows: tuple[int | None, ...] = ()
 
 
-def build_decoder(config: Mapping[str, Any], block: Block) -> Graph:
-    """Value names: ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,gated,down,out}``, ``final_norm``,
+def build_decoder(config: Mapping[str, Any], block: DecoderBlock) -> Graph:
+    """Build the graph of a configuration.
+
+    The names of values are ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,gated,down,out}``, ``final_norm``,
     ``logits``. With head norms also ``layers.I.{q,k}_norm``, with sub-norms ``layers.I.{attn,ffn}_sub_norm``, with
     post-norms ``layers.I.{attn,ffn}_post_norm``.
 
     Raises:
         BundleError: a size is missing or out of range, or sizes do not fit each other.
-        UnsupportedError: the configuration asks for what the block does not have.
+        UnsupportedError: the block does not support a setting of the configuration.
     """
     return _Decoder(config, block).graph()
 
 
 class _Decoder:
-    def __init__(self, config: Mapping[str, Any], block: Block) -> None:
+    def __init__(self, config: Mapping[str, Any], block: DecoderBlock) -> None:
         self.block, self.g = block, GraphBuilder()
         self.hidden, self.inter = size(config, "hidden_size"), size(config, "intermediate_size")
         self.heads = size(config, "num_attention_heads")
@@ -101,7 +104,7 @@ class _Decoder:
         x = g.embed("embed", weight=_EMBEDDING, vocab=self.vocab, width=self.hidden, scale=scale)
         for layer in range(self.layers):
             x = self._mlp(layer, self._attention(layer, x))
-        # The rows whose logits are wanted are picked before the norm: a prefill needs one row of the head, not all.
+        # Rows are selected before the norm and the head, because a prefill needs the logits of one row only.
         normed = self._norm("final_norm", g.select_rows("wanted", x), "model.norm")
         weight = _EMBEDDING if self.tied else _HEAD
         cap = self.block.logits_cap
@@ -128,7 +131,9 @@ class _Decoder:
         turn = self.rotations[layer]
         if turn is not None:
             magnitude = turn.magnitude
-            if 2 * len(turn.frequencies) == self.head_dim:  # queries and keys grow as a whole, which the scores can do
+            if (
+                2 * len(turn.frequencies) == self.head_dim
+            ):  # the magnitude scales all columns, so the scores can include it
                 scale, magnitude = scale * magnitude**2, 1.0
             q, k = (
                 g.rope(

@@ -1,4 +1,4 @@
-"""Layers that differ in what their attention sees: a sliding window, or everything."""
+"""Layers whose attention has a sliding window, and layers that see everything."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def sliding_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> tuple[bool, ...]:
-    """For each layer whether it slides: what ``layer_types`` says, or ``usual(layer)`` without it.
+    """Return True for each layer with a sliding window, by ``layer_types``, or by ``usual(layer)`` if it is absent.
 
     Raises:
-        BundleError: ``layer_types`` is no list, or shorter than the model.
-        UnsupportedError: it names another kind of layer.
+        BundleError: ``layer_types`` is not a list, or is shorter than the model.
+        UnsupportedError: it has another kind of layer.
     """
     count, kinds = layers(config), config.get("layer_types")
     if kinds is None:
@@ -35,10 +35,10 @@ def sliding_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> t
 
 
 def windows(config: Mapping[str, Any], sliding: tuple[bool, ...]) -> tuple[int | None, ...]:
-    """The ``sliding_window`` of each layer that slides.
+    """Return the window of each layer, which is ``sliding_window`` or None.
 
     Raises:
-        BundleError: a layer slides and there is no window.
+        BundleError: a layer slides, and ``sliding_window`` is missing.
     """
     if not any(sliding):
         return (None,) * len(sliding)

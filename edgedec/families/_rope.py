@@ -1,7 +1,7 @@
-"""Rotary frequencies with their scaling, computed once per model so that no executor knows the variants.
+"""Rotary frequencies with their scaling, computed once per model, so that executors need not know the variants.
 
 Source: 2104.09864 (RoPE); 2306.15595 (linear interpolation); the Llama 3.1 model card's ``rope_scaling`` (llama3);
-2309.00071 (YaRN); 2402.13753 (LongRoPE); ``modeling_rope_utils`` of transformers 5.23 for what each leaves open.
+2309.00071 (YaRN); 2402.13753 (LongRoPE); ``modeling_rope_utils`` of transformers 5.23 for details that papers leave open.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from edgedec.families._config import flag, head_dim, number, optional_number, si
 
 __all__ = ["KINDS", "Rotation", "longest_context", "rotation"]
 
-_LEAST = 1e-30  # of divisors: what is divided by them stays finite, in float32 too
+_LEAST = 1e-30  # least divisor; quotients stay finite, also in float32
 KINDS = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """How queries and keys of a layer are turned.
+    """The rotation of the queries and keys of a layer.
 
     Members:
         frequencies: radians per position of each rotated pair, [pairs].
-        magnitude: what the rotated columns are multiplied by, in queries and in keys.
+        magnitude: factor of the rotated columns, in queries and in keys.
     """
 
     frequencies: tuple[float, ...]
@@ -35,7 +35,7 @@ class Rotation:
 
 
 def _llama3(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]:
-    """Long wavelengths are slowed by ``factor``, short ones kept, those between blended."""
+    """Return frequencies with long wavelengths slowed by ``factor``, short ones unchanged, and those between blended."""
     factor = number(scaling, "factor", low=1)
     low, high = number(scaling, "low_freq_factor"), number(scaling, "high_freq_factor")
     original = number(scaling, "original_max_position_embeddings")
@@ -43,14 +43,14 @@ def _llama3(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
         raise BundleError(f"configuration: rope low_freq_factor {low} must be below high_freq_factor {high}")
     result = []
     for frequency in frequencies:
-        turns = original * frequency / (2 * math.pi)  # how often this pair turns within the original context
+        turns = original * frequency / (2 * math.pi)  # rotations of this pair within the original context
         keep = min(1.0, max(0.0, (turns - low) / (high - low)))
         result.append(frequency * (keep + (1 - keep) / factor))
     return result
 
 
 def _stretch(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> tuple[float, int]:
-    """By how much the context was made longer, and what it was before."""
+    """Return (factor by which the context was extended, original context)."""
     original = _trained_positions(config, scaling)
     if scaling.get("factor") is not None:
         return number(scaling, "factor", low=1), original
@@ -58,7 +58,7 @@ def _stretch(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> tuple[flo
 
 
 def _yarn(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, dim: int) -> Rotation:
-    """Pairs that turn often within the original context are kept, those that turn seldom slowed by ``factor``."""
+    """Keep pairs that turn often within the original context, and slow those that turn rarely by ``factor``."""
     factor, original = _stretch(config, scaling)
     if theta == 1:
         raise BundleError("configuration: rope_theta must be above 1 for rope scaling 'yarn'")
@@ -86,18 +86,18 @@ def _yarn_magnitude(scaling: Mapping[str, Any], factor: float) -> float:
     def of(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1
 
-    given = optional_number(scaling, "attention_factor")
-    if given is not None:
-        return given
+    factor_given = optional_number(scaling, "attention_factor")
+    if factor_given is not None:
+        return factor_given
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
         return of(number(scaling, "mscale")) / of(number(scaling, "mscale_all_dim"))
     return of(1)
 
 
 def _longrope(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, dim: int) -> Rotation:
-    """The short factors, which hold up to the original context; ``families.context_size`` ends there.
+    """Apply the short factors, which are valid up to the original context, the limit of ``families.context_size``.
 
-    Longer texts would take other factors for every position, those of keys that are cached already too.
+    Longer texts would need other factors at every position, including those of keys that are in the cache already.
     """
     factor, original = _stretch(config, scaling)
     short = scaling.get("short_factor")
@@ -126,11 +126,11 @@ def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _kind(scaling: Mapping[str, Any]) -> Any:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    return "longrope" if kind == "su" else kind  # its first name
+    return "longrope" if kind == "su" else kind  # earlier name of longrope
 
 
 def _trained_positions(config: Mapping[str, Any], scaling: Mapping[str, Any] | None = None) -> int:
-    """Positions that the unscaled rotation was trained with: ``original_max_position_embeddings`` where there are such."""
+    """Return the trained positions of the unscaled rotation: ``original_max_position_embeddings`` if it is present."""
     key = "original_max_position_embeddings"
     inside = _scaling(config) if scaling is None else scaling
     for place in (config, inside):
@@ -140,22 +140,25 @@ def _trained_positions(config: Mapping[str, Any], scaling: Mapping[str, Any] | N
 
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
-    """Positions beyond which the rotation would be another; None: there is no such bound.
+    """Return the number of positions for which the rotation is valid; None if it has no limit.
 
     Raises:
-        BundleError: the settings are no object, or a number of positions is out of range.
+        BundleError: the settings are not an object, or a number of positions is out of range.
     """
     return _trained_positions(config) if _kind(_scaling(config)) == "longrope" else None
 
 
 def rotation(config: Mapping[str, Any], *, kinds: tuple[str, ...] = KINDS, partial: bool = False) -> Rotation:
-    """Frequencies and magnitude of a configuration.
+    """Return the rotation of a configuration.
 
-    Reads ``rope_theta`` with ``rope_scaling``, or the newer ``rope_parameters`` that holds both. ``kinds``: scalings that
-    the family has. ``partial``: it can turn fewer than all columns of a head (``partial_rotary_factor``).
+    It is read from ``rope_theta`` and ``rope_scaling``, or from the newer ``rope_parameters``, which has both.
+
+    Args:
+        kinds: scalings that the family supports.
+        partial: True if the family can rotate a part of a head's columns (``partial_rotary_factor``).
 
     Raises:
-        UnsupportedError: a scaling that is not known, or a partial rotation that the family does not have.
+        UnsupportedError: the scaling is unknown, or the family does not support a partial rotation.
         BundleError: a parameter of the scaling is missing or out of range.
     """
     scaling = _scaling(config)
@@ -166,7 +169,7 @@ def rotation(config: Mapping[str, Any], *, kinds: tuple[str, ...] = KINDS, parti
         raise UnsupportedError(
             f"configuration: rope scaling {reprlib.repr(kind)} is not supported; known: {', '.join(kinds)}"
         )
-    if kind in ("default", "dynamic"):  # dynamic begins to slow down where the context ends
+    if kind in ("default", "dynamic"):  # dynamic scaling only applies beyond the context
         return Rotation(frequencies=tuple(_plain(theta, dim)))
     if kind == "linear":
         factor = number(scaling, "factor", low=1)
@@ -179,17 +182,17 @@ def rotation(config: Mapping[str, Any], *, kinds: tuple[str, ...] = KINDS, parti
 
 
 def _rotated_columns(config: Mapping[str, Any], scaling: Mapping[str, Any], partial: bool) -> int:
-    """Of each head."""
+    """Return the number of rotated columns of each head."""
     key, whole = "partial_rotary_factor", head_dim(config)
     place = scaling if scaling.get(key) is not None else config
     if place.get(key) in (None, 1):
         return whole
     if not partial:
         raise UnsupportedError(f"configuration: {key} other than 1 is not supported")
-    found = int(whole * number(place, key))
-    if not 2 <= found <= whole or found % 2:
+    columns = int(whole * number(place, key))
+    if not 2 <= columns <= whole or columns % 2:
         raise BundleError(
-            f"configuration: {key} {place[key]} leaves {found} of {whole} columns of a head to rotate; it must be an even "
-            "number, and not none"
+            f"configuration: {key} {place[key]} rotates {columns} of {whole} columns of a head; the number must be positive "
+            "and even"
         )
-    return found
+    return columns

@@ -1,4 +1,4 @@
-"""Gemma 2: Gemma with norms behind attention and MLP as well, soft-caps, and a window in every other layer.
+"""Gemma 2: Gemma with norms also after attention and MLP, with soft-caps, and with a window in every other layer.
 
 Source: 2408.00118; ``models/gemma2`` of transformers 5.23, whose defaults these are.
 """
@@ -27,9 +27,9 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     config = {**_DEFAULTS, **config}
-    found = block(
+    settings = block(
         config,
         "hidden_activation",
         post_norms=True,
@@ -38,4 +38,4 @@ def build(config: Mapping[str, Any]) -> Graph:
         logits_cap=optional_number(config, "final_logit_softcapping"),
         windows=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
     )
-    return build_decoder(config, found)
+    return build_decoder(config, settings)

@@ -1,6 +1,6 @@
-"""Gemma 3, its language model: Gemma 2 with norms of each head of queries and keys in place of the soft-caps.
+"""The language model of Gemma 3: Gemma 2 with norms of each head of queries and keys in place of the soft-caps.
 
-Five of six layers have a window, and rotate faster than the sixth.
+Five of six layers have a window and a faster rotation than the sixth.
 
 Source: 2503.19786; ``models/gemma3`` of transformers 5.23, whose defaults these are.
 """
@@ -31,12 +31,12 @@ _PATTERN, _GLOBAL_THETA, _LOCAL_THETA = 6, 1000000.0, 10000.0
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     config = {**_DEFAULTS, **config}
     period = size(config, "sliding_window_pattern", _PATTERN)
     sliding = sliding_layers(config, lambda layer: (layer + 1) % period != 0)
     near, far = _rotations(config)
-    found = block(
+    settings = block(
         config,
         "hidden_activation",
         post_norms=True,
@@ -46,11 +46,11 @@ def build(config: Mapping[str, Any]) -> Graph:
         rotations=tuple(near if one else far for one in sliding),
         windows=windows(config, sliding),
     )
-    return build_decoder(config, found)
+    return build_decoder(config, settings)
 
 
 def _rotations(config: Mapping[str, Any]) -> tuple[Rotation, Rotation]:
-    """Of the layers with a window, and of those without. A scaling in the older spelling is the latter's alone."""
+    """Return the rotations of layers with a window and without; the older ``rope_scaling`` applies to the latter only."""
     both = config.get("rope_parameters")
     if both is None:
         near: Any = {"rope_theta": config.get("rope_local_base_freq", _LOCAL_THETA)}

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.families._config import flag, only
-from edgedec.families._decoder import Block, build_decoder
+from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.graph import Graph
 
 __all__ = ["build"]
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     only(config, "hidden_act", (None, "silu"))
     bias = flag(config, "attention_bias")
-    return build_decoder(config, Block(qkv_bias=bias, o_bias=bias, mlp_bias=flag(config, "mlp_bias")))
+    return build_decoder(config, DecoderBlock(qkv_bias=bias, o_bias=bias, mlp_bias=flag(config, "mlp_bias")))

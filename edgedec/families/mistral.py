@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.families._config import layers, only, optional_size
-from edgedec.families._decoder import Block, build_decoder
+from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.graph import Graph
 
 __all__ = ["build"]
@@ -18,7 +18,7 @@ _KV_HEADS, _WINDOW = 8, 4096
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     only(config, "hidden_act", (None, "silu"))
     config = {"num_key_value_heads": _KV_HEADS, "sliding_window": _WINDOW, **config}
-    return build_decoder(config, Block(windows=(optional_size(config, "sliding_window"),) * layers(config)))
+    return build_decoder(config, DecoderBlock(windows=(optional_size(config, "sliding_window"),) * layers(config)))

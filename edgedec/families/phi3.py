@@ -1,6 +1,6 @@
-"""Phi 3, 3.5 and 4 (also mini): Llama's block, part of each head rotated in Phi 4 mini.
+"""Phi 3, 3.5 and 4 (also mini): Llama's block; Phi 4 mini rotates a part of each head.
 
-Checkpoints hold q|k|v and gate|up as one matrix each; the reader of Hugging Face folders takes them apart.
+Checkpoints have q|k|v and gate|up as one matrix each; the reader of Hugging Face folders splits them.
 
 Source: 2404.14219, 2503.01743; ``models/phi3`` of transformers 5.23, whose defaults these are.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.families._config import layers, only, optional_size
-from edgedec.families._decoder import Block, build_decoder
+from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families._rope import rotation
 from edgedec.graph import Graph
 
@@ -21,11 +21,11 @@ _POSITIONS, _POSITION_KEYS = 4096, ("max_position_embeddings", "original_max_pos
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     only(config, "hidden_act", (None, "silu"))
     config = {**dict.fromkeys(_POSITION_KEYS, _POSITIONS), **config}
     count = layers(config)
-    block = Block(
+    block = DecoderBlock(
         default_eps=1e-5,
         rotations=(rotation(config, kinds=("default", "longrope"), partial=True),) * count,
         windows=(optional_size(config, "sliding_window"),) * count,

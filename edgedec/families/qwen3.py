@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.families._config import flag, only
-from edgedec.families._decoder import Block, build_decoder
+from edgedec.families._decoder import DecoderBlock, build_decoder
 from edgedec.families.qwen2 import KV_HEADS, WINDOW, upper_windows
 from edgedec.graph import Graph
 
@@ -19,9 +19,9 @@ _HEAD_DIM = 128
 
 
 def build(config: Mapping[str, Any]) -> Graph:
-    """See ``build_decoder`` for the names of values."""
+    """Return the graph of a configuration; ``build_decoder`` documents the names of its values."""
     only(config, "hidden_act", (None, "silu"))
     config = {"num_key_value_heads": KV_HEADS, "head_dim": _HEAD_DIM, "sliding_window": WINDOW, **config}
     bias = flag(config, "attention_bias")
-    block = Block(qkv_bias=bias, o_bias=bias, head_norms=True, windows=upper_windows(config))
+    block = DecoderBlock(qkv_bias=bias, o_bias=bias, head_norms=True, windows=upper_windows(config))
     return build_decoder(config, block)

@@ -1,1 +1,1 @@
-"""The definition of every operation: slow, obvious NumPy. All executors are compared with this, never with each other."""
+"""The definition of every operation in slow, obvious NumPy. All executors are compared with it, never with each other."""

@@ -10,7 +10,7 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
-from edgedec.reference.float_profile.cache import Cache
+from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
@@ -25,7 +25,7 @@ __all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
 class _ReferenceState:
     commit_seconds: float | None = None
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: FloatCache) -> None:
         self.cache = cache
         self.length = cache.length
 
@@ -41,7 +41,7 @@ class _ReferenceState:
         return _ReferenceState(self.cache.fork())
 
     def close(self) -> None:
-        self.cache = Cache({})
+        self.cache = FloatCache({})
 
 
 class _ReferenceTarget:

@@ -248,9 +248,9 @@ RAW: dict[str, tuple[bytes, str]] = {
     "a format of another type": (b'{"format": ["edgedec-bundle"]}', "not an edgedec bundle"),
     "a key twice": (
         b'{"format": "edgedec-bundle", "format": "edgedec-bundle"}',
-        r"not valid JSON \(a key stands twice",
+        r"not valid JSON \(a key occurs twice",
     ),
-    "a key twice below": (_NESTED % b'{"a": 1, "a": 1}', r"not valid JSON \(a key stands twice"),
+    "a key twice below": (_NESTED % b'{"a": 1, "a": 1}', r"not valid JSON \(a key occurs twice"),
     "5000 digits": (_NESTED % (b"1" * 5000), "not valid JSON"),
     "100000 lists": (_NESTED % (b"[" * 100_000), "not valid JSON"),
     "100000 closed lists": (_NESTED % (b"[" * 100_000 + b"]" * 100_000), "not valid JSON"),
@@ -425,13 +425,13 @@ LIES: dict[str, tuple[Change, str]] = {
     "tokens with more": (put("tokens", "pad", value=0), "tokens must have size, bos and a list eos"),
     "eos as text": (put("tokens", "eos", value="abc"), "tokens must have size, bos and a list eos"),
     **{
-        f"{key} {str(value)[:20]}": (put("tokens", key, value=value), "is no token id")
+        f"{key} {str(value)[:20]}": (put("tokens", key, value=value), "is not a token id")
         for key in ("size", "bos")
         for value in (-1, True, 1.0, "1", [1], 1 << 31, 10**4000, 1e300)
     },
-    "no size": (put("tokens", "size", value=None), "is no token id"),
+    "no size": (put("tokens", "size", value=None), "is not a token id"),
     **{
-        f"eos [{value!r}]": (put("tokens", "eos", value=[2, value]), "is no token id")
+        f"eos [{value!r}]": (put("tokens", "eos", value=[2, value]), "is not a token id")
         for value in (-1, None, True, "2", 2.0)
     },
     "a size of 0": (put("tokens", "size", value=0), r"tokens: size 0 is not in 1\.\.41;"),
@@ -470,7 +470,7 @@ def test_numbers_outside_of_json_are_refused(model: Path, place: tuple[str, ...]
     unsigned = json.dumps(manifest).replace("123456789", value).encode()
     digest = hashlib.sha256(unsigned).hexdigest().encode()
     (model / "manifest.json").write_bytes(digest.join(unsigned.rsplit(b"0" * 64, 1)))
-    refuse(model, r"manifest\.json: not valid JSON \('.*' is no finite number\)")
+    refuse(model, r"manifest\.json: not valid JSON \('.*' is not a finite number\)")
 
 
 def test_the_smallest_numbers_are_read(model: Path) -> None:

@@ -243,7 +243,7 @@ def test_a_memory_of_block_ram_is_taken_from_the_device() -> None:
     assert (board.usable("bram36"), board.usable("lut"), board.usable("dsp")) == (8, 12_144, 28)
     with pytest.raises(UsageError, match=r"memory_bytes must be at most memory_bram36 20 \* 4096, not 81921"):
         Board(**SMALL | {"memory_bram36": 20, "memory_bytes": 20 * 4096 + 1})
-    with pytest.raises(UsageError, match="memory_bram36 must be at most what can be used of bram36, 21, not 22"):
+    with pytest.raises(UsageError, match="memory_bram36 must be at most the usable part of bram36, 21, not 22"):
         Board(**SMALL | {"memory_bram36": 22, "memory_bytes": 4096})
 
 

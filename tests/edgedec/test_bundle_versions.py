@@ -66,7 +66,7 @@ def test_a_newer_version_is_refused_with_both_ways_out(model: Path, version: int
     assert message.startswith(f"{model / 'manifest.json'}: has version ")
     assert f"of the bundle format, and edgedec {__version__} reads 1; " in message
     assert message.endswith(
-        "install a newer edgedec ('edgedec 9.0' wrote the bundle), or make the bundle anew with: "
+        "install a newer edgedec ('edgedec 9.0' wrote the bundle), or make the bundle again with: "
         f"edgedec quantize CHECKPOINT -o {model}"
     )
 
@@ -86,7 +86,7 @@ def test_an_older_version_is_refused_with_the_command_that_renews_it(
         Bundle.open(model)
     assert str(caught.value) == (
         f"{model / 'manifest.json'}: has version 1 of the bundle format, which edgedec {__version__} no longer reads "
-        f"(it reads 2, 3); make the bundle anew with: edgedec quantize CHECKPOINT -o {model}"
+        f"(it reads 2, 3); make the bundle again with: edgedec quantize CHECKPOINT -o {model}"
     )
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_feature_is_refused_by_name(model: Path, monkeypatch: pytest.
         rewrite(model, requires=names, created_by="edgedec 9.0")
     assert str(caught.value) == (
         f"{model / 'manifest.json'}: requires ['head-caches', 'int4'], which edgedec {__version__} does not know; "
-        "install a newer edgedec ('edgedec 9.0' wrote the bundle), or make the bundle anew with: "
+        "install a newer edgedec ('edgedec 9.0' wrote the bundle), or make the bundle again with: "
         f"edgedec quantize CHECKPOINT -o {model}"
     )
     monkeypatch.setattr(manifest, "FEATURES", frozenset(["int4"]))

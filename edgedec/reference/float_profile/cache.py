@@ -1,4 +1,4 @@
-"""The reference's key/value cache: committed rows, then the rows of the last pass."""
+"""The reference's key/value cache: committed rows, followed by the rows of the last pass."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from edgedec.graph import KvState
 
-__all__ = ["Cache"]
+__all__ = ["FloatCache"]
 
 
-class Cache:
-    """Per state two float32 arrays [rows, kv_heads, head_dim] that grow by concatenation: slow, obvious.
+class FloatCache:
+    """Two float32 arrays [rows, kv_heads, head_dim] for each state, which grow by concatenation.
 
-    ``length`` rows are committed. A pass appends its rows behind them; ``commit`` keeps some of these, in order, and the
-    next pass drops the rest.
+    ``length`` rows are committed. A pass appends its rows after them; ``commit`` keeps some of these, in order, and the next
+    pass drops the rest.
     """
 
     def __init__(self, states: Mapping[str, KvState]) -> None:
@@ -33,32 +33,32 @@ class Cache:
             self.values[name] = self.values[name][rows]
 
     def begin(self, n: int, positions: NDArray[np.int32]) -> None:
-        """Drop what the last pass left uncommitted and announce n new rows."""
+        """Drop the uncommitted rows of the last pass, and prepare for n new rows."""
         self._keep(np.arange(self.length))
         assert len(positions) == n
         self.positions = np.concatenate([self.positions, positions])
 
     def append(self, name: str, keys: NDArray[np.float32], values: NDArray[np.float32]) -> None:
-        """Keys and values of this pass, [n, kv_heads, head_dim]."""
+        """Append the keys and values of this pass, [n, kv_heads, head_dim]."""
         self.keys[name] = np.concatenate([self.keys[name], keys])
         self.values[name] = np.concatenate([self.values[name], values])
 
     def commit(self, nodes: NDArray[np.int32]) -> None:
         """Keep these rows of the last pass, in this order."""
-        # The least of them: a pass that failed half-way left some states without its rows.
+        # The minimum, because a pass that failed half-way has not added its rows to all states.
         pending = min(map(len, (self.positions, *self.values.values()))) - self.length
         assert all(0 <= node < pending for node in nodes), f"commit {nodes} of a pass of {pending} rows"
         self._keep(np.concatenate([np.arange(self.length), self.length + nodes.astype(np.int64)]))
         self.length += len(nodes)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first ``length`` committed rows, and what the last pass left."""
+        """Drop all rows except the first ``length`` committed ones."""
         assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
         self.length = length
         self._keep(np.arange(length))
 
-    def fork(self) -> Cache:
-        other = Cache(self.states)
+    def fork(self) -> FloatCache:
+        other = FloatCache(self.states)
         other.length, other.positions = self.length, self.positions
         other.keys, other.values = dict(self.keys), dict(self.values)  # arrays are replaced, never written to
         return other

@@ -1,4 +1,4 @@
-"""Interprets a graph, one operation after the other."""
+"""Interpret a graph, one operation after the other."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
-from edgedec.reference.float_profile.cache import Cache
+from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.schemes import Weight
 
-__all__ = ["PassContext", "ReferenceModel"]
+__all__ = ["FloatPassContext", "ReferenceModel"]
 
 Array = NDArray[Any]
 Weights = Callable[[str], Weight]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassContext:
-    """What an operation may see besides its inputs."""
+class FloatPassContext:
+    """Everything that an operation may use besides its inputs."""
 
     weights: Weights
-    cache: Cache
-    visible: NDArray[np.bool_]  # [n, n] who sees whom inside the pass
+    cache: FloatCache
+    visible: NDArray[np.bool_]  # [n, n]; row i sees row j of the pass
     positions: NDArray[np.int32]  # [n]
     embeds: NDArray[np.float32] | None  # row k - 1 stands for id -k
 
@@ -35,8 +35,8 @@ class PassContext:
 class ReferenceModel:
     """A graph with its weights.
 
-    The result of a row depends on that row and on the ordered keys it sees, never on the other rows of the pass: each
-    row-wise product is computed for its row alone, so the reference is batch-invariant.
+    The result of a row depends on this row and on the ordered keys that it sees, and not on other rows of the pass: each
+    row-wise product is computed for its row alone, so that the reference is batch-invariant.
     """
 
     def __init__(self, graph: Graph, weights: Weights) -> None:
@@ -51,13 +51,13 @@ class ReferenceModel:
         kinds = {operation.kind for operation in graph.operations}
         self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
 
-    def new_cache(self) -> Cache:
-        return Cache(self.graph.states)
+    def new_cache(self) -> FloatCache:
+        return FloatCache(self.graph.states)
 
     def forward(
         self,
         ids: NDArray[np.int32],
-        cache: Cache,
+        cache: FloatCache,
         *,
         positions: NDArray[np.int32] | None = None,
         visible: NDArray[np.bool_] | None = None,
@@ -65,14 +65,14 @@ class ReferenceModel:
         embeds: NDArray[np.float32] | None = None,
         taps: Sequence[str] = (),
     ) -> tuple[NDArray[np.float32], Mapping[str, Array]]:
-        """One pass of n rows over the cache's committed rows; its own rows wait in the cache for ``commit``.
+        """Run a pass of n rows after the cache's committed rows. Its own rows wait in the cache for ``commit``.
 
         Args:
             ids: int32 [n]; id -k is row k - 1 of ``embeds`` [m, hidden].
             positions: int32 [n]; None continues the cache.
             visible: bool [n, n], row i sees row j of this pass; None is causal.
-            rows: int32 [r], the rows whose logits are wanted; None is all.
-            taps: names of graph values to hand back.
+            rows: int32 [r], the rows whose logits are requested; None is all.
+            taps: names of graph values to return.
 
         Returns:
             logits float32 [r, vocab], and the tapped values.
@@ -87,7 +87,9 @@ class ReferenceModel:
         unknown = [name for name in taps if name not in self.graph.values]
         if unknown:
             raise UnsupportedError(f"the graph has no value {unknown[0]!r} to tap")
-        context = PassContext(weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds)
+        context = FloatPassContext(
+            weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds
+        )
         cache.begin(n, positions)
         values: dict[str, Array] = {"ids": ids, "positions": positions, "rows": rows}
         for operation in self.graph.operations:

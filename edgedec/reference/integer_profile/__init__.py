@@ -1,1 +1,1 @@
-"""The integer profile: what the accelerator computes, integer for integer. docs/integer-profile.md is its one-page form."""
+"""The integer profile, which the accelerator computes exactly. docs/integer-profile.md describes it on one page."""

@@ -1,4 +1,4 @@
-"""Keys and values as int8 codes: committed rows, then the rows of the last pass."""
+"""Keys and values as int8 codes: committed rows, followed by the rows of the last pass."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Rows = dict[str, NDArray[np.int8]]
 
 
 class IntegerCache:
-    """Per state two int8 arrays [rows, kv_heads, head_dim], replaced and never written to, so that a fork is cheap.
+    """Two int8 arrays [rows, kv_heads, head_dim] for each state, which are replaced and never changed, so forks are cheap.
 
-    ``length`` rows are committed. A pass appends its rows behind them; ``commit`` keeps some of these, in order, and the
-    next pass drops the rest.
+    ``length`` rows are committed. A pass appends its rows after them; ``commit`` keeps some of these, in order, and the next
+    pass drops the rest.
     """
 
     def __init__(self, states: Mapping[str, KvState]) -> None:
@@ -31,7 +31,7 @@ class IntegerCache:
 
     @property
     def pending(self) -> int:
-        """Rows of the last pass; the least of all states, since a pass may have failed half-way."""
+        """Number of rows of the last pass; the minimum over states, because a pass may have failed half-way."""
         return min(len(self.positions), *(len(codes) for codes in self.values.values())) - self.length
 
     def _keep(self, rows: NDArray[np.int64]) -> None:
@@ -40,13 +40,13 @@ class IntegerCache:
             part.update({name: codes[rows] for name, codes in part.items()})
 
     def begin(self, positions: NDArray[np.int32]) -> None:
-        """Drop what the last pass left uncommitted and announce new rows."""
+        """Drop the uncommitted rows of the last pass, and prepare for new rows."""
         if len(self.positions) > self.length:
             self._keep(np.arange(self.length))
         self.positions = np.concatenate([self.positions, positions])
 
     def append(self, name: str, keys: NDArray[np.int8], values: NDArray[np.int8]) -> None:
-        """Codes of this pass, [n, kv_heads, head_dim]."""
+        """Append the codes of this pass, [n, kv_heads, head_dim]."""
         self.keys[name] = np.concatenate([self.keys[name], keys])
         self.values[name] = np.concatenate([self.values[name], values])
 
@@ -54,19 +54,19 @@ class IntegerCache:
         """Keep these rows of the last pass, in this order.
 
         Raises:
-            UsageError: the last pass has no such row, or one is named twice.
+            UsageError: the last pass has no such row, or a row is named twice.
         """
-        wanted = [int(node) for node in nodes]
-        if any(not 0 <= node < self.pending for node in wanted) or len(set(wanted)) != len(wanted):
-            raise UsageError(f"commit {wanted} of a pass of {self.pending} rows; name each row once")
-        self._keep(np.concatenate([np.arange(self.length), self.length + np.array(wanted, np.int64)]))
-        self.length += len(wanted)
+        rows = [int(node) for node in nodes]
+        if any(not 0 <= node < self.pending for node in rows) or len(set(rows)) != len(rows):
+            raise UsageError(f"commit {rows} of a pass of {self.pending} rows; name each row once")
+        self._keep(np.concatenate([np.arange(self.length), self.length + np.array(rows, np.int64)]))
+        self.length += len(rows)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first ``length`` committed rows, and what the last pass left.
+        """Drop all rows except the first ``length`` committed ones.
 
         Raises:
-            UsageError: there are fewer.
+            UsageError: fewer rows are committed.
         """
         if not 0 <= length <= self.length:
             raise UsageError(f"truncate to {length} rows of {self.length}")

@@ -1,4 +1,4 @@
-"""Finds the calibration: absolute maxima of values over some text, in the float profile. Deterministic."""
+"""Calibrate a model: find absolute maxima of values over some text, in the float profile. This is deterministic."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from edgedec.schemes import Weight
 __all__ = ["calibrate", "calibrate_graph", "default_windows"]
 
 I32 = NDArray[np.int32]
-Reach = tuple[NDArray[np.float64], NDArray[np.float64]]  # smallest and largest per column
+Reach = tuple[NDArray[np.float64], NDArray[np.float64]]  # smallest and largest value of each column
 
 _ROWS_PER_PASS = 64
-_PLACES = 64  # of the context at which a rotated value is looked at
-_TEXTS, _TEXT_TOKENS = 2, 160  # sampled from the model itself
-_SHUFFLES, _SHUFFLE_TOKENS = 8, 48  # drawn evenly from the vocabulary: rare ids reach further than common ones
+_PLACES = 64  # positions of the context at which a rotated value is evaluated
+_TEXTS, _TEXT_TOKENS = 2, 160  # texts sampled from the model itself
+_SHUFFLES, _SHUFFLE_TOKENS = 8, 48  # uniform draws from the vocabulary; rare ids give larger values than common ones
 
 
 def _observed(graph: Graph) -> list[str]:
-    """Names of the values whose reach is needed: residual, linear outputs, what attention reads."""
-    found: dict[str, None] = {}
+    """Return the names of the values to measure: residual, outputs of linears, and inputs of attention."""
+    observed: dict[str, None] = {}
     for op in graph.operations:
         if isinstance(op, Embed | Add | Linear):
-            found.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
+            observed.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
         if isinstance(op, Attention):
-            found.update(dict.fromkeys(op.inputs))
-    return list(found)
+            observed.update(dict.fromkeys(op.inputs))
+    return list(observed)
 
 
 def _turned(op: Rope, x: NDArray[np.float32], places: I32) -> Reach:
-    """Per column the smallest and largest value that rows x [n, heads * head_dim] would have at any of the places."""
+    """Return the smallest and largest value of each column of x [n, heads * head_dim], rotated to any of the places."""
     heads = x.reshape(len(x), op.heads, op.head_dim).astype(np.float64)
     half = op.head_dim // 2
     first, second = (
@@ -72,8 +72,10 @@ def _joined(a: Reach, b: Reach) -> Reach:
 
 
 def _summary(graph: Graph, reaches: Mapping[str, Reach], tokens: int) -> Calibration:
-    """Keys about the middle of each column (a constant added to all keys changes no softmax), q and v per column, the rest
-    whole.
+    """Return the calibration of measured values.
+
+    Keys are relative to the middle of each column, because a constant that is added to all keys does not change a softmax.
+    Queries and values have a maximum per column, and other values have one maximum.
     """
     attentions = [op for op in graph.operations if isinstance(op, Attention)]
     keys = {op.inputs[1] for op in attentions}
@@ -97,14 +99,20 @@ def calibrate_graph(
     context: int,
     progress: Progress = silent,
 ) -> Calibration:
-    """Maxima over windows of ids, each read from position 0. ``graph`` is one that has its quantize points.
+    """Return the maxima over windows of ids, each read from position 0.
 
-    What is rotated is looked at as if each row stood at many places of the ``context``: a slow pair moves into columns that
-    short windows never show.
+    Rotated values are evaluated as if each row were at many positions of the context, because slow pairs reach values that
+    short windows do not show.
+
+    Args:
+        graph: graph with its quantize points.
+        weights: returns a weight by its name.
+        windows: int32 ids of each window.
+        context: number of positions of the context.
 
     Raises:
-        UsageError: there is no id.
-        UnsupportedError: the float profile gives NaN or infinity on them.
+        UsageError: the windows have no id.
+        UnsupportedError: a value is NaN or infinity.
     """
     total = sum(map(len, windows))
     if not total:
@@ -133,7 +141,7 @@ def calibrate_graph(
 
 
 def calibrate(bundle: Bundle, windows: Sequence[I32] | None = None, *, progress: Progress = silent) -> Calibration:
-    """Of a bundle's model. Without windows: text that the model itself writes, and shuffled ids.
+    """Calibrate a bundle's model. Without windows, use text that the model itself generates, and shuffled ids.
 
     Raises:
         BundleError, UnsupportedError: the bundle cannot be run in the float profile.
@@ -149,7 +157,7 @@ def calibrate(bundle: Bundle, windows: Sequence[I32] | None = None, *, progress:
 def default_windows(
     graph: Graph, weights: Callable[[str], Weight], tokens: Tokens, *, context: int, progress: Progress = silent
 ) -> list[I32]:
-    """Text that the float profile samples, and shuffled ids; the same ids for the same model.
+    """Return text that the float profile samples, and shuffled ids. They are the same for the same model.
 
     Source: LLM-QAT (2305.17888): a model's own text calibrates it about as well as its training data.
     """
@@ -167,7 +175,7 @@ def default_windows(
 
 
 def _sample(model: ReferenceModel, tokens: Tokens, length: int, rng: np.random.Generator) -> I32:
-    """``length`` ids, BOS (or a drawn id) first, going on past an end token."""
+    """Return ``length`` ids that begin with BOS or a random id, and continue after an end token."""
     cache, ids = model.new_cache(), np.empty(length, np.int32)
     ids[0] = rng.integers(tokens.size) if tokens.bos is None else tokens.bos
     for at in range(1, length):

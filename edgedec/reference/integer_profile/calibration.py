@@ -1,4 +1,4 @@
-"""Calibrated maxima as data: what is static in the integer profile, and nothing else, comes from here."""
+"""Calibrated maxima as data. They determine everything that is static in the integer profile."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _FORMAT = "edgedec-integer-calibration-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What the values of a graph reach on the calibration text.
+    """The largest magnitudes of the values of a graph on the calibration text.
 
     Parameters:
-        maxima: name -> absolute maxima, one of the whole value, or one per column; finite, none negative.
-        middles: name -> the middle between smallest and largest of each column, where ``maxima`` are distances from it.
-        tokens: how many tokens they were taken from; for people.
+        maxima: absolute maxima by name, one of the whole value or one per column; finite and not negative.
+        middles: middle between the smallest and the largest number of each column by name, if ``maxima`` are distances
+            from it.
+        tokens: number of calibration tokens, for information only.
 
     Raises:
         BundleError: a number is not finite, a maximum is missing or negative, or a middle has no maximum.
@@ -46,15 +47,21 @@ class Calibration:
                 )
 
     def columns(self, name: str) -> tuple[float, ...]:
-        """Raises:
-        BundleError: the calibration was made for another graph.
+        """Return the maxima of a value.
+
+        Raises:
+            BundleError: the calibration was made for another graph.
         """
         if name not in self.maxima:
             raise BundleError(f"the calibration has no {name}: it was made for another model; calibrate this one")
         return self.maxima[name]
 
     def most(self, name: str) -> float:
-        """The largest absolute number of a value; raises as ``columns``."""
+        """Return the largest absolute number of a value.
+
+        Raises:
+            BundleError: the calibration was made for another graph.
+        """
         maxima = self.columns(name)
         return max(
             most + abs(middle)
@@ -62,15 +69,15 @@ class Calibration:
         )
 
     def to_json(self) -> str:
-        found = {part: {name: list(x) for name, x in getattr(self, part).items()} for part in ("maxima", "middles")}
-        return json.dumps({"format": _FORMAT, "tokens": self.tokens, **found}, indent=1)
+        parts = {part: {name: list(x) for name, x in getattr(self, part).items()} for part in ("maxima", "middles")}
+        return json.dumps({"format": _FORMAT, "tokens": self.tokens, **parts}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """The inverse of ``to_json``.
+        """Return the calibration of a text of ``to_json``.
 
         Raises:
-            BundleError: it is something else.
+            BundleError: the text is not a calibration.
         """
         try:
             data: Any = json.loads(text)

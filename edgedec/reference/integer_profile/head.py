@@ -1,4 +1,4 @@
-"""What follows the logits on the chip: the best ids, and the sum of exponentials that sampling needs."""
+"""The steps after the logits on the chip: the best ids, and the sum of exponentials for sampling."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _DIFFERENCE_SHIFT = 6
 
 
 def real(logits: Logits) -> NDArray[np.float64]:
-    """The logits as real numbers, [r, vocab]."""
+    """Return the logits as real numbers, float64 [r, vocab]."""
     unit: NDArray[np.float64] = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
     return logits.values.astype(np.float64) * unit[:, None]
 
 
 def top(logits: Logits, k: int) -> NDArray[np.int32]:
-    """Ids of the k largest of each row, [r, k]: the larger logit first, of equals the smaller id."""
+    """Return the ids of the k largest logits of each row, [r, k]: larger logits first, and smaller ids first if equal."""
     order = np.argsort(-logits.values, axis=1, kind="stable")
     return order[:, :k].astype(np.int32)
 
 
 def sum_of_exponentials(logits: Logits) -> tuple[I64, I64]:
-    """largest s32 [r] and sum u33 [r]: ln(sum exp) of a row is largest * unit + ln(sum / 65535).
+    """Return largest s32 [r] and sum u33 [r], where ln(sum exp) of a row is largest * unit + ln(sum / 65535).
 
     d = min((largest - logit) >> 6, 2^26 - 1); u = rs(d * rs(A * 47274, 16), -(exponent + 15)), at most 4607; p as in
     attention.

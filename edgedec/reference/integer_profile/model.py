@@ -1,4 +1,4 @@
-"""A whole model in integers: prepared once from bundle and calibration, then interpreted one operation after the other."""
+"""A whole model in integers. It is prepared from a bundle and a calibration, and interpreted operation by operation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.plugins import load, names
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibration import Calibration
-from edgedec.reference.integer_profile.context import PassContext, Trace
+from edgedec.reference.integer_profile.context import IntegerPassContext, Trace
 from edgedec.reference.integer_profile.defined import check_defined
-from edgedec.reference.integer_profile.numbers import Check
+from edgedec.reference.integer_profile.numbers import WidthCheck
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Logits, Value
 from edgedec.schemes import Weight
@@ -32,11 +32,11 @@ I32 = NDArray[np.int32]
 
 
 def integer_graph(bundle: Bundle) -> Graph:
-    """The graph that both profiles interpret: schemes assigned, quantize points in, neighbours fused.
+    """Return the graph that both profiles interpret, with schemes, quantize points and fused linears.
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
-        UnsupportedError: the family is not known, or has what the integer profile does not define.
+        UnsupportedError: the family is unknown, or has a feature that the integer profile does not define.
     """
     graph = build_graph(bundle.config)
     check_defined(graph)
@@ -45,17 +45,17 @@ def integer_graph(bundle: Bundle) -> Graph:
 
 
 def prepare(bundle: Bundle, calibration: Calibration) -> IntegerModel:
-    """All constants of a bundle's model, by float64; deterministic.
+    """Compute all constants of a bundle's model in float64. This is deterministic.
 
     Raises:
-        BundleError: the calibration is another model's, or the bundle is damaged.
-        UnsupportedError: something does not map; names operation, layer and reason.
+        BundleError: the calibration belongs to another model, or the bundle is damaged.
+        UnsupportedError: an operation cannot be mapped; the message names operation, layer and reason.
     """
     return prepare_graph(integer_graph(bundle), bundle.weight, calibration)
 
 
 def prepare_graph(graph: Graph, weights: Callable[[str], Weight], calibration: Calibration) -> IntegerModel:
-    """As ``prepare``, of a graph that has its quantize points."""
+    """Compute all constants of a graph with quantize points, like ``prepare``."""
     known = names(_OPS)
     check_defined(graph)
     site, constants = Site(graph=graph, weights=weights, calibration=calibration), {}
@@ -72,8 +72,8 @@ class IntegerModel:
     """The graph with its constants.
 
     Members:
-        constants: operation name -> what its file's ``prepare`` returned; integers that the accelerator is programmed with.
-        forms: value name -> width and unit.
+        constants: result of ``prepare`` by operation name; the accelerator is programmed with these integers.
+        forms: width and unit by value name.
     """
 
     def __init__(self, graph: Graph, constants: Mapping[str, Any], forms: Mapping[str, Form]) -> None:
@@ -85,7 +85,7 @@ class IntegerModel:
         self.vocab = graph.weights[embed.weight].shape[0]
 
     def open(self) -> Sequence:
-        """A new, empty sequence."""
+        """Return a new, empty sequence."""
         return Sequence(self, IntegerCache(self.graph.states))
 
     def forward(
@@ -100,18 +100,18 @@ class IntegerModel:
         trace: Trace | None = None,
         check: bool = False,
     ) -> Logits:
-        """One pass of n rows over the cache's committed rows; its own rows wait in the cache for ``commit``.
+        """Run a pass of n rows after the cache's committed rows. Its own rows wait in the cache for ``commit``.
 
         Args:
             ids: int32 [n], n >= 1; id -k is row k - 1 of ``embeds`` float32 [m, hidden].
             positions: int32 [n]; None continues the cache.
             visible: bool [n, n], or packed uint64 [n, ceil(n / 64)]: row i sees row j of this pass; None is causal.
-            want_rows: int32 [r], the rows whose logits are wanted; None is all.
-            trace: called with the name and the integers of every value, in the order in which they are made.
-            check: prove that no value leaves its width.
+            want_rows: int32 [r], the rows whose logits are requested; None is all.
+            trace: called with the name and the integers of every value, in the order of computation.
+            check: check that every value fits its width.
 
         Raises:
-            UsageError: no ids, an id without a row, arrays that do not fit each other, or a row that does not see itself.
+            UsageError: there are no ids, an id has no row, arrays do not fit each other, or a row does not see itself.
         """
         n = len(ids)
         if positions is None:
@@ -120,8 +120,8 @@ class IntegerModel:
         if want_rows is None:
             want_rows = np.arange(n, dtype=np.int32)
         self._accept(ids, positions, seen, want_rows, embeds)
-        context = PassContext(
-            cache=cache, visible=seen, positions=positions, embeds=embeds, trace=trace, check=Check(enabled=check)
+        context = IntegerPassContext(
+            cache=cache, visible=seen, positions=positions, embeds=embeds, trace=trace, check=WidthCheck(enabled=check)
         )
         cache.begin(positions)
         inputs = {"ids": ids, "positions": positions, "rows": want_rows}
@@ -140,7 +140,7 @@ class IntegerModel:
     def _accept(
         self, ids: I32, positions: I32, seen: NDArray[np.bool_], rows: I32, embeds: NDArray[np.float32] | None
     ) -> None:
-        n, given = len(ids), 0 if embeds is None else len(embeds)
+        n, embedded = len(ids), 0 if embeds is None else len(embeds)
         if n == 0:
             raise UsageError("a pass needs at least one id")
         if len(positions) != n or (positions < 0).any():
@@ -148,13 +148,13 @@ class IntegerModel:
         if not seen.diagonal().all():
             raise UsageError(f"row {int(np.flatnonzero(~seen.diagonal())[0])} of the pass does not see itself")
         if ((rows < 0) | (rows >= n)).any():
-            raise UsageError(f"logits of rows {rows.tolist()} are wanted of a pass of {n} rows")
-        if int(ids.min()) < -given or int(ids.max()) >= self.vocab:
-            raise UsageError(f"ids {int(ids.min())}..{int(ids.max())} are not in {-given}..{self.vocab - 1}")
+            raise UsageError(f"logits of rows {rows.tolist()} are requested of a pass of {n} rows")
+        if int(ids.min()) < -embedded or int(ids.max()) >= self.vocab:
+            raise UsageError(f"ids {int(ids.min())}..{int(ids.max())} are not in {-embedded}..{self.vocab - 1}")
 
 
 def _unpacked(visible: NDArray[Any], n: int) -> NDArray[np.bool_]:
-    """bool [n, n], or bits in uint64 [n, ceil(n / 64)], the lowest first."""
+    """Return bool [n, n] from the same, or from bits in uint64 [n, ceil(n / 64)], lowest bit first."""
     words = -(-n // 64)
     if visible.dtype == np.uint64 and visible.shape == (n, words):
         data = np.ascontiguousarray(visible, "<u8").view(np.uint8)
@@ -168,14 +168,14 @@ def _unpacked(visible: NDArray[Any], n: int) -> NDArray[np.bool_]:
 
 
 class Sequence:
-    """One sequence of a model: what a device keeps. ``forward`` takes what ``IntegerModel.forward`` takes."""
+    """A sequence of a model with its cache. ``forward`` has the arguments of ``IntegerModel.forward``."""
 
     def __init__(self, model: IntegerModel, cache: IntegerCache) -> None:
         self.model, self.cache = model, cache
 
     @property
     def length(self) -> int:
-        """Committed rows."""
+        """Number of committed rows."""
         return self.cache.length
 
     def forward(self, ids: I32, **options: Any) -> Logits:

@@ -1,7 +1,7 @@
-"""The arithmetic that every operation of the integer profile is made of; docs/integer-profile.md is its one-page form.
+"""The arithmetic of the integer profile. docs/integer-profile.md describes it on one page.
 
-All arrays are int64 so that NumPy cannot wrap; the width that hardware gives a value stands with each function and is what
-``Check`` proves. s27: signed, 27 bits, two's complement; u16: unsigned, 16 bits.
+All arrays are int64, so that NumPy cannot wrap. Each function documents the width of its values in hardware, which
+``WidthCheck`` checks. s27 means signed, 27 bits, two's complement; u16 means unsigned, 16 bits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = [
     "LONGEST_SHIFT",
     "NARROW_BITS",
     "WIDE_BITS",
-    "Check",
     "Mantissas",
+    "WidthCheck",
     "bit_length",
     "clamp_shift",
     "integer_root",
@@ -36,21 +36,21 @@ __all__ = [
 
 I64 = NDArray[np.int64]
 
-WIDE_BITS = 27  # residual and all that a quantizer reads: the wide port of a DSP48E2
-NARROW_BITS = 18  # what linears give to rotary, attention and the gate: the narrow port
+WIDE_BITS = 27  # residual and inputs of quantizers; width of the wide port of a DSP48E2
+NARROW_BITS = 18  # outputs of linears for rotary, attention and the gate; width of the narrow port
 CODE_BITS = 8  # activations, keys, values
-LONGEST_SHIFT = 47  # a product has at most 45 bits: a longer shift gives the same zero
+LONGEST_SHIFT = 47  # bits; a product has at most 45 bits, so that a longer shift also gives zero
 
 
 def largest(bits: int) -> int:
-    """The bound of a symmetric signed value: 2^(bits - 1) - 1. The one pattern below it is never used."""
+    """Return the largest symmetric signed value, 2^(bits - 1) - 1. The value -2^(bits - 1) is never used."""
     return (1 << (bits - 1)) - 1
 
 
 def round_shift(x: I64, shift: I64 | int) -> I64:
     """Round half up: (x + 2^(shift - 1)) >> shift, arithmetic; shift 0 changes nothing.
 
-    In hardware the bit that is shifted out last is added to the result.
+    Hardware adds the bit that is shifted out last to the result.
 
     Args:
         x: any signed value whose sum with 2^(shift - 1) stays within int64.
@@ -67,28 +67,31 @@ def saturate(x: I64, bits: int) -> I64:
 
 
 def bit_length(x: I64) -> I64:
-    """Position of the highest one, counted from 1; 0 for 0. x: 0 .. 2^53 - 1, where float64's exponent is exact."""
+    """Return the position of the highest one, counted from 1; 0 for 0. x is in 0 .. 2^53 - 1, where float64 is exact."""
     return np.frexp(x.astype(np.float64))[1].astype(np.int64)
 
 
 def normalize16(x: I64) -> tuple[I64, I64]:
-    """x >= 1 as (mantissa u16 in [2^15, 2^16), e = bit length): x is mantissa * 2^(e - 16), low bits dropped."""
+    """Return x >= 1 as (mantissa u16 in [2^15, 2^16), bit length e): x is mantissa * 2^(e - 16), without low bits."""
     e = bit_length(x)
     return (x << np.maximum(16 - e, 0)) >> np.maximum(e - 16, 0), e
 
 
 def integer_root(x: I64) -> I64:
-    """Largest r with r * r <= x. x: u32; the root u16. float64's root is correctly rounded, so its floor is exact here."""
+    """Return the largest r u16 with r * r <= x for x u32. The correctly rounded float64 root has the exact floor."""
     return np.sqrt(x.astype(np.float64)).astype(np.int64)
 
 
 def clamp_shift(shift: I64) -> I64:
-    """Shifts that hardware has: 0..47."""
+    """Limit shifts to 0..47, the range of the hardware."""
     return np.clip(shift, 0, LONGEST_SHIFT)
 
 
 def to_fixed(x: NDArray[Any] | float, unit: float, bits: int) -> I64:
-    """Real numbers in units of ``unit``: floor(x / unit + 0.5) in float64, saturated. For preparation and embeddings."""
+    """Return real numbers in multiples of ``unit``, floor(x / unit + 0.5), saturated to ``bits``.
+
+    Only preparation and embeddings use this.
+    """
     scaled = np.floor(np.asarray(x, np.float64) / unit + 0.5)
     limit = float(largest(bits))
     return np.clip(scaled, -limit, limit).astype(np.int64)
@@ -96,16 +99,16 @@ def to_fixed(x: NDArray[Any] | float, unit: float, bits: int) -> I64:
 
 @dataclass(frozen=True, kw_only=True)
 class Mantissas:
-    """Real factors as ``values`` * 2^``exponent``: integers of stated width, one exponent for all."""
+    """Real factors as ``values`` * 2^``exponent``: integers of limited width with one exponent."""
 
     values: I64
     exponent: int
 
 
 def mantissas(x: NDArray[Any] | float, bits: int = 16, *, least_exponent: int = -(1 << 20)) -> Mantissas:
-    """Real factors as integers with |value| < 2^bits, the largest at least 2^(bits - 1), rounded half up.
+    """Return real factors as integers with |value| < 2^bits, the largest at least 2^(bits - 1), rounded half up.
 
-    ``least_exponent`` keeps the exponent from falling below it; the mantissas then have fewer bits. All zero: exponent 0.
+    The exponent is at least ``least_exponent``, and mantissas have fewer bits at this limit. It is 0 if all factors are 0.
     """
     real = np.atleast_1d(np.asarray(x, np.float64))
     most = float(np.abs(real).max(initial=0.0))
@@ -118,27 +121,31 @@ def mantissas(x: NDArray[Any] | float, bits: int = 16, *, least_exponent: int = 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """Proves, value by value, that none leaves its documented width; made for tests, costs little."""
+class WidthCheck:
+    """Check that every value fits its documented width. This is for tests and takes little time."""
 
     enabled: bool = False
 
     def signed(self, name: str, x: I64, bits: int) -> I64:
-        """x within the symmetric range of ``bits``.
+        """Check that x is in the symmetric range of ``bits``, and return it.
 
         Raises:
-            EdgedecError: it is not; names the value. A bug of the definition, never of a model.
+            EdgedecError: it is not, which is a bug of the definition and never of a model; the message names the value.
         """
         if self.enabled and x.size and max(-int(x.min()), int(x.max())) > largest(bits):
             raise EdgedecError(
-                f"{name} leaves s{bits}: {int(x.min())}..{int(x.max())}; report this as a bug of edgedec"
+                f"{name} does not fit s{bits}: {int(x.min())}..{int(x.max())}; report this as a bug of edgedec"
             )
         return x
 
     def unsigned(self, name: str, x: I64, bits: int) -> I64:
-        """x within 0 .. 2^bits - 1; raises as ``signed``."""
+        """Check that x is in 0 .. 2^bits - 1, and return it.
+
+        Raises:
+            EdgedecError: it is not; the message names the value.
+        """
         if self.enabled and x.size and (int(x.min()) < 0 or int(x.max()) >> bits):
             raise EdgedecError(
-                f"{name} leaves u{bits}: {int(x.min())}..{int(x.max())}; report this as a bug of edgedec"
+                f"{name} does not fit u{bits}: {int(x.min())}..{int(x.max())}; report this as a bug of edgedec"
             )
         return x

@@ -1,4 +1,4 @@
-"""Preparation: the graph walked once, in real numbers, so that every value gets a unit and every operation its constants."""
+"""Preparation of a graph in real numbers, which gives every value a unit and every operation its constants."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ __all__ = ["Site", "fraction_bits", "unsupported"]
 
 _RESIDUAL_HEADROOM = 8.0
 _NARROW_HEADROOM = 2.0
-# A finer unit brings nothing and would make the norm's eps, in units squared, wider than its 48 bits.
+# Limits of the fraction bits. A finer unit has no benefit, and the norm's eps, in squared units, would exceed 48 bits.
 _MOST_RESIDUAL_FRACTION = 24
 _MOST_FRACTION = 22
 _MOST_GATED_FRACTION = 16
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
-    """An error that names the operation; its name holds the layer."""
+    """Return an error that names the operation, whose name contains the layer."""
     return UnsupportedError(f"the integer profile cannot run {op.kind} {op.name}: {reason}")
 
 
 def fraction_bits(most: float, width: int, limit: int) -> int:
-    """The largest f <= limit for which ``most`` * 2^f fits ``width`` bits."""
+    """Return the largest f <= limit for which ``most`` * 2^f fits ``width`` bits."""
     if most <= 0:
         return limit
-    found = math.floor(math.log2(largest(width) / most))
-    return min(found, limit)
+    return min(math.floor(math.log2(largest(width) / most)), limit)
 
 
 @dataclass(kw_only=True)
 class Site:
-    """What an operation's ``prepare`` may ask for: forms of values, weights, calibrated maxima, who reads a value."""
+    """The information for an operation's ``prepare``: forms of values, weights, calibrated maxima and readers of values."""
 
     graph: Graph
     weights: Callable[[str], Weight]
@@ -72,10 +71,10 @@ class Site:
         return width
 
     def of_linear(self, op: Linear, name: str) -> Form:
-        """Where a linear's output goes decides its unit: residual if it is added, calibrated and narrow before the rest.
+        """Return the form of a linear's output: that of the residual if it is added, and a calibrated narrow one otherwise.
 
         Raises:
-            UnsupportedError: its readers want different units, or nothing reads it.
+            UnsupportedError: its readers need different units, or nothing reads it.
         """
         readers = self.readers(name)
         if readers and all(isinstance(reader, Add) for reader in readers):

@@ -1,4 +1,4 @@
-"""The tables of the integer profile. Hardware fills its ROMs, and the host its rotary rows, from these same functions."""
+"""The tables of the integer profile. The ROMs of the hardware and the host's rotary rows come from these functions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 EXP2_FRACTION_BITS = 8
-EXP2_LAST = 18 * 256 - 1  # whole part 17: any 16-bit entry shifted by 17 rounds to zero
-SIGMOID_FRACTION_BITS = 12  # of its argument: 4 choose the entry, 8 lie between two
+EXP2_LAST = 18 * 256 - 1  # integer part 17, for which any 16-bit entry rounds to zero
+SIGMOID_FRACTION_BITS = 12  # fraction bits of the argument: 4 select the entry, 8 interpolate
 SIGMOID_LAST = (1 << 16) - 1  # argument 15.9998
 ROTARY_FRACTION_BITS = 14
 
@@ -35,20 +35,20 @@ def _half_up(x: NDArray[np.float64]) -> I64:
 
 @cache
 def exp2_table() -> I64:
-    """u16 [256]: floor(65535 * 2^(-i / 256) + 0.5), from 65535 down to 32856."""
+    """Return u16 [256]: floor(65535 * 2^(-i / 256) + 0.5), from 65535 down to 32856."""
     table = _half_up(65535 * np.exp2(-np.arange(256) / 256))
     table.flags.writeable = False
     return table
 
 
 def exp2_negative(u: I64) -> I64:
-    """u in 0..4607, 8 fraction bits -> 65535 * 2^(-u / 256): u16. Entry of the low 8 bits, rounding shift by the high 5."""
+    """Return 65535 * 2^(-u / 256), u16, for u in 0..4607: the entry of its low 8 bits, shifted by its high 5 bits."""
     return round_shift(exp2_table()[u & 255], u >> EXP2_FRACTION_BITS)
 
 
 @cache
 def sigmoid_table() -> tuple[I64, I64]:
-    """Values u16 [256] and steps to the next u11 [256], of 1 / (1 + exp(-i / 16)) in units of 2^-16.
+    """Return values u16 [256] of 1 / (1 + exp(-i / 16)) in units of 2^-16, and the steps u11 [256] to the next value.
 
     value[i] = min(floor(65536 / (1 + exp(-i / 16)) + 0.5), 65535) for i in 0..256; step[i] = value[i + 1] - value[i].
     """
@@ -59,13 +59,13 @@ def sigmoid_table() -> tuple[I64, I64]:
 
 
 def sigmoid_positive(x: I64) -> I64:
-    """x u16 with 12 fraction bits -> u16 with 16, 32768..65535: linear between two entries, within 4 of the true value."""
+    """Return the sigmoid of x, u16 with 12 fraction bits, as u16 with 16: interpolated, with an error of at most 4."""
     value, step = sigmoid_table()
-    found: I64 = value[x >> 8] + round_shift(step[x >> 8] * (x & 255), 8)
-    return found
+    result: I64 = value[x >> 8] + round_shift(step[x >> 8] * (x & 255), 8)
+    return result
 
 
 def rotary(positions: NDArray[np.int32], inverse_frequencies: tuple[float, ...]) -> tuple[I64, I64]:
-    """cos and sin, s16 [n, head_dim / 2] with 14 fraction bits: floor(2^14 * cos(position * frequency) + 0.5) in float64."""
+    """Return cos and sin, s16 [n, head_dim / 2] with 14 fraction bits: floor(2^14 * cos(position * frequency) + 0.5)."""
     angles = np.outer(positions.astype(np.float64), np.array(inverse_frequencies))
     return _half_up(2**ROTARY_FRACTION_BITS * np.cos(angles)), _half_up(2**ROTARY_FRACTION_BITS * np.sin(angles))

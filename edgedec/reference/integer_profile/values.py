@@ -1,4 +1,4 @@
-"""What passes between operations, and what preparation knows of it."""
+"""The values between operations, and their static properties."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ __all__ = ["Form", "Logits", "Normed", "Scale", "Value"]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The static side of a value. ``unit``: the real number that its integer 1 stands for.
+    """The static properties of a value.
 
-    ``width``: bits of the integers. Of codes, ``unit`` is the constant behind mantissa * 2^exponent of their row's scale.
+    Members:
+        unit: real number of the integer 1; for codes, the constant factor of mantissa * 2^exponent of their row's scale.
+        width: bits of the integers.
+        fraction: number of fraction bits, if unit = 2^-fraction by construction.
     """
 
     unit: float
     width: int
-    fraction: int = 0  # unit = 2^-fraction, where that is so by construction
+    fraction: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normed:
-    """What a norm gives. ``y`` s27 [n, width]; the root mean square: ``root`` u16 [n], times 2^``exponent`` s8 [n]."""
+    """The output of a norm: ``y`` s27 [n, width], and the root mean square, ``root`` u16 [n] * 2^``exponent`` s8 [n]."""
 
     y: I64
     root: I64
@@ -32,7 +35,7 @@ class Normed:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One per row: ``mantissa`` u16 in [2^15, 2^16), or 0 for a row of zeros; ``exponent`` s8. [n] both."""
+    """The scale of each row: ``mantissa`` u16 [n] in [2^15, 2^16), or 0 for a row of zeros, and ``exponent`` s8 [n]."""
 
     mantissa: I64
     exponent: I64
@@ -40,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Logits:
-    """``values`` s32 [r, vocab]; a row's real logits are values * mantissa * 2^exponent. [r] both, u16 and s16."""
+    """Logits of rows: ``values`` s32 [r, vocab]; the real ones are values * mantissa u16 [r] * 2^exponent s16 [r]."""
 
     values: I64
     mantissa: I64

@@ -17,8 +17,8 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
 from edgedec.passes import fuse_linears, quantize_activations
-from edgedec.reference.float_profile.cache import Cache
-from edgedec.reference.float_profile.model import PassContext, ReferenceModel
+from edgedec.reference.float_profile.cache import FloatCache
+from edgedec.reference.float_profile.model import FloatPassContext, ReferenceModel
 from edgedec.reference.float_profile.ops import embed, gated_activation, rms_norm, rope
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.defined import check_defined
@@ -35,10 +35,10 @@ from tests.edgedec.families.test_golden_families import NAMES
 from tests.support.make_tiny import random_model
 
 
-def context(**weights: Any) -> PassContext:
-    return PassContext(
+def context(**weights: Any) -> FloatPassContext:
+    return FloatPassContext(
         weights=lambda name: FloatWeight(values=weights[name]),
-        cache=Cache({}),
+        cache=FloatCache({}),
         visible=np.zeros((0, 0), np.bool_),
         positions=np.zeros(0, np.int32),
         embeds=np.full((1, 4), 2, np.float32),
@@ -180,7 +180,7 @@ def _replaced(kind: type, **fields: Any) -> Callable[[Graph], Graph]:
     ("change", "message"),
     [
         (_replaced(Embed, scale=5.0), "embed embed: its rows are scaled by 5"),
-        (_replaced(Rope, magnitude=1.5), r"rope layers\.0\.q: it multiplies what it rotates by 1\.5"),
+        (_replaced(Rope, magnitude=1.5), r"rope layers\.0\.q: it multiplies rotated columns by 1\.5"),
         (_replaced(Rope, inverse_frequencies=(1.0,)), r"rope layers\.0\.q: it rotates 2 of a head's 10 columns"),
         (_replaced(Attention, soft_cap=50.0), r"attention layers\.0\.attn: its scores have a soft-cap of 50"),
         (_replaced(Linear, soft_cap=30.0), "its sums have a soft-cap of 30"),

@@ -18,7 +18,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.ops import Add, Operation
 from edgedec.passes import fuse_linears, quantize_activations
-from edgedec.reference.float_profile.cache import Cache
+from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.visibility import pack, tree, unpack
 from edgedec.schemes import FloatWeight
@@ -45,7 +45,7 @@ def array(values: Sequence[int]) -> I32:
 
 
 @cache
-def stepped(kind: str, ids: tuple[int, ...]) -> tuple[tuple[NDArray[np.float32], ...], Cache]:
+def stepped(kind: str, ids: tuple[int, ...]) -> tuple[tuple[NDArray[np.float32], ...], FloatCache]:
     if not ids:
         return (), model(kind).new_cache()
     rows, before = stepped(kind, ids[:-1])
@@ -55,13 +55,13 @@ def stepped(kind: str, ids: tuple[int, ...]) -> tuple[tuple[NDArray[np.float32],
     return (*rows, row), after
 
 
-def step_by_step(kind: str, ids: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
+def step_by_step(kind: str, ids: Sequence[int]) -> tuple[NDArray[np.float32], FloatCache]:
     """Run one row per pass; return the logits of every row and the cache."""
     rows, reached = stepped(kind, tuple(ids))
     return np.array(rows, np.float32).reshape(-1, VOCAB), reached.fork()
 
 
-def same(a: Cache, b: Cache) -> bool:
+def same(a: FloatCache, b: FloatCache) -> bool:
     """Check that committed rows are equal bit for bit; rows of an uncommitted pass do not count."""
     a, b = a.fork(), b.fork()
     a.truncate(a.length)

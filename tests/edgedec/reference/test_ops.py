@@ -28,8 +28,8 @@ from edgedec.ops import (
     SelectRows,
 )
 from edgedec.plugins import load, names
-from edgedec.reference.float_profile.cache import Cache
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.cache import FloatCache
+from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.support.make_tiny import random_parts
 
@@ -42,16 +42,16 @@ def run(
     op: Operation,
     *inputs: Array,
     weights: Mapping[str, Weight] | None = None,
-    cache: Cache | None = None,
+    cache: FloatCache | None = None,
     visible: NDArray[np.bool_] | None = None,
     positions: NDArray[np.int32] | None = None,
     embeds: NDArray[np.float32] | None = None,
 ) -> tuple[Array, ...]:
     n = len(inputs[0])
     positions = np.arange(n, dtype=np.int32) if positions is None else positions
-    cache = cache or Cache({})
+    cache = cache or FloatCache({})
     cache.begin(n, positions)
-    context = PassContext(
+    context = FloatPassContext(
         weights=(weights or {}).__getitem__,
         cache=cache,
         visible=np.tri(n, dtype=np.bool_) if visible is None else visible,
@@ -352,7 +352,7 @@ def test_attention_follows_its_formula(
     query_heads, kv_heads = heads
     head_dim, rng = 6, np.random.default_rng(seed)
     state = KvState(name="kv", kv_heads=kv_heads, head_dim=head_dim, window=window, sinks=sinks)
-    cache = Cache({"kv": state})
+    cache = FloatCache({"kv": state})
     op = Attention(name="attn", inputs=("q", "k", "v"), outputs=("y",), state="kv", heads=query_heads, scale=0.3)
     q = normal(seed, past + n, query_heads * head_dim, size=2)
     k, v = (normal(seed + i, past + n, kv_heads * head_dim, size=2) for i in (1, 2))
@@ -387,5 +387,5 @@ def test_attention_of_large_scores_does_not_overflow() -> None:
     state = KvState(name="kv", kv_heads=1, head_dim=2)
     op = Attention(name="attn", inputs=("q", "k", "v"), outputs=("y",), state="kv", heads=1, scale=1.0)
     q, k = np.full((2, 2), 100, np.float32), np.array([[100, 100], [99, 100]], np.float32)
-    (actual,) = run(op, q, k, np.array([[1, 2], [3, 4]], np.float32), cache=Cache({"kv": state}))
+    (actual,) = run(op, q, k, np.array([[1, 2], [3, 4]], np.float32), cache=FloatCache({"kv": state}))
     assert np.array_equal(actual, [[1, 2], [1, 2]])

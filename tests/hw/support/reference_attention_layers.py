@@ -20,8 +20,8 @@ from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.ops import Attention, Rope
 from edgedec.reference.integer_profile.cache import IntegerCache
-from edgedec.reference.integer_profile.context import PassContext
-from edgedec.reference.integer_profile.numbers import I64, Check, Mantissas
+from edgedec.reference.integer_profile.context import IntegerPassContext
+from edgedec.reference.integer_profile.numbers import I64, Mantissas, WidthCheck
 from edgedec.reference.integer_profile.ops import attention, rope
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Value
@@ -100,7 +100,7 @@ class Layer:
             output=Mantissas(values=rng.choice([1, 1 << 15, 65535, int(rng.integers(1 << 16))], shape), exponent=-21),
         )
 
-    def _rotate(self, x: Value, context: PassContext) -> Value:
+    def _rotate(self, x: Value, context: IntegerPassContext) -> Value:
         assert isinstance(x, np.ndarray)
         heads = x.shape[1] // self.head_dim
         op = Rope(
@@ -132,7 +132,9 @@ class Layer:
         positions = (committed + np.array(depths)).astype(np.int32)
         cache.begin(positions)
         visible = np.array(mask, bool)
-        context = PassContext(cache=cache, visible=visible, positions=positions, embeds=None, check=Check(enabled=True))
+        context = IntegerPassContext(
+            cache=cache, visible=visible, positions=positions, embeds=None, check=WidthCheck(enabled=True)
+        )
         inputs: list[Value] = [x[:own] for x in parts]
         for at, rotated in enumerate(self.rotated):
             inputs[at] = self._rotate(inputs[at], context) if rotated else inputs[at]

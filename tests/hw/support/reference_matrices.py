@@ -18,8 +18,8 @@ from edgedec.hw.matrix.mac_array import MacArray, WorkKind
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.ops import Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
-from edgedec.reference.integer_profile.context import PassContext
-from edgedec.reference.integer_profile.numbers import I64, Check, Mantissas, round_shift
+from edgedec.reference.integer_profile.context import IntegerPassContext
+from edgedec.reference.integer_profile.numbers import I64, WidthCheck, Mantissas, round_shift
 from edgedec.reference.integer_profile.ops import linear
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
 from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
@@ -28,12 +28,12 @@ from tests.hw.support.make_vectors import awkward
 
 __all__ = ["CHECKED", "Matrix", "Multiplying", "Norm", "floats", "items_of", "quantized", "random_matrix", "some_norm"]
 
-CHECKED = PassContext(
+CHECKED = IntegerPassContext(
     cache=cast(IntegerCache, None),  # attention is not used here
     visible=np.ones((1, 1), np.bool_),
     positions=np.zeros(1, np.int32),
     embeds=None,
-    check=Check(enabled=True),
+    check=WidthCheck(enabled=True),
 )
 _LINEAR = Linear(name="linear", inputs=("codes", "scale"), outputs=("out",), weights=("w",), biases=(None,))
 

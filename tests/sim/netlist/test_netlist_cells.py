@@ -218,7 +218,11 @@ def _slice(number: int) -> int:
     ("kind", "parameters", "message"),
     [
         ("DCCA", {}, f"such a cell is not modelled; modelled are {', '.join(KINDS)}"),
-        ("DP16KD", {"DATA_WIDTH_A": "111", "DATA_WIDTH_B": "1"}, r"must be of \(1, 2, 4, 9, 18, 36\), not \[7, 1\]"),
+        (
+            "DP16KD",
+            {"DATA_WIDTH_A": "111", "DATA_WIDTH_B": "1"},
+            r"must be one of \(1, 2, 4, 9, 18, 36\), not \[7, 1\]",
+        ),
         ("DP16KD", {"DATA_WIDTH_A": "1", "DATA_WIDTH_B": "1", "REGMODE_B": "OUTREG"}, "REGMODE_B must be NOREG"),
         ("DP16KD", {"DATA_WIDTH_A": "1", "DATA_WIDTH_B": "1", "RESETMODE": "ASYNC"}, "RESETMODE must be SYNC"),
         ("MULT18X18D", {"REG_OUTPUT_CLK": "CLK0"}, "REG_OUTPUT_CLK must be NONE"),

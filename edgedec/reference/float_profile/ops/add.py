@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Add
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run"]
 
 
-def run(op: Add, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: Add, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     a, b = inputs
     return (a + b,)

@@ -9,19 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Attention
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 
 __all__ = ["run", "stored"]
 
-_MOST_HALF = np.float32(65504)
+_MOST_HALF = np.float32(65504)  # largest finite float16
 
 
 def stored(x: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """x [n, kv_heads, head_dim] as it comes back from a cache of ``bits``.
+    """Return x [n, kv_heads, head_dim] after a round trip through a cache of ``bits``.
 
-    16: rounded to float16, what is larger becoming 65504; 8: codes times absmax / 127 of each row and head.
+    With 16 bits, values are rounded to float16 and limited to 65504; with 8 bits, they are int8 codes times absmax / 127 of
+    each row and head.
     """
     if bits == 16:
         return np.clip(x, -_MOST_HALF, _MOST_HALF).astype(np.float16).astype(np.float32)
@@ -32,7 +33,7 @@ def stored(x: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
     return x
 
 
-def run(op: Attention, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: Attention, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     state = context.cache.states[op.state]
     q, k, v = (x.reshape(len(x), -1, state.head_dim) for x in inputs)
     context.cache.append(op.state, stored(k, state.bits), stored(v, state.bits))

@@ -1,4 +1,4 @@
-"""Embedding lookup. Negative ids take rows of the pass's own embeddings, which are scaled as the table's are."""
+"""Embedding lookup. Negative ids select rows of the pass's own embeddings, which are scaled like those of the table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Embed
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import TernaryWeight
 
 __all__ = ["run"]
 
 
-def run(op: Embed, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: Embed, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     (ids,) = inputs
     weight = context.weights(op.weight)
     assert not isinstance(weight, TernaryWeight), "embeddings are never ternary"
     out = weight.rows(np.maximum(ids, 0))
-    given = np.zeros((0, out.shape[1]), np.float32) if context.embeds is None else context.embeds
-    out[ids < 0] = given[-ids[ids < 0] - 1]
+    embeds = np.zeros((0, out.shape[1]), np.float32) if context.embeds is None else context.embeds
+    out[ids < 0] = embeds[-ids[ids < 0] - 1]
     return (out if op.scale == 1 else out * np.float32(op.scale),)

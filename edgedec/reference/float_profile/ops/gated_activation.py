@@ -1,4 +1,4 @@
-"""activation(gate) * up."""
+"""Gated activation: activation(gate) * up."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import GatedActivation
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run"]
 
 _ROOT, _CUBIC = np.float32(np.sqrt(2 / np.pi)), np.float32(0.044715)
 
 
-def run(op: GatedActivation, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(
+    op: GatedActivation, inputs: Sequence[NDArray[Any]], context: FloatPassContext
+) -> tuple[NDArray[np.float32], ...]:
     gate, up = inputs
     if op.activation == "relu2":
         return (np.square(np.maximum(gate, 0)) * up,)
     if op.activation == "gelu_tanh":
-        with np.errstate(over="ignore"):  # a cube may reach infinity; its tanh is then the right 1
+        with np.errstate(over="ignore"):  # a cube may overflow to infinity; its tanh is then 1, which is correct
             inner = _ROOT * (gate + _CUBIC * gate * gate * gate)
         return (gate / 2 * (1 + np.tanh(inner)) * up,)
-    with np.errstate(over="ignore"):  # exp(-z) may reach infinity; the quotient is then the right zero
+    with np.errstate(over="ignore"):  # exp(-z) may overflow to infinity; the quotient is then 0, which is correct
         return (gate / (1 + np.exp(-gate)) * up,)

@@ -1,4 +1,4 @@
-"""Matrix products: float, and exact integer sums for the quantized schemes."""
+"""Matrix products in float, and with exact integer sums for the quantized schemes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Linear
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["run", "soft_capped"]
 
 
 def soft_capped(x: NDArray[np.float32], cap: float | None) -> NDArray[np.float32]:
-    """cap * tanh(x / cap), of the same shape; x itself without a cap."""
+    """Return cap * tanh(x / cap), or x itself without a cap."""
     return x if cap is None else np.float32(cap) * np.tanh(x / np.float32(cap))
 
 
 def _integer_product(codes: NDArray[np.int8], matrix: NDArray[np.int8]) -> NDArray[np.int32]:
-    """codes [n, in] @ matrix [out, in].T, exact: |sum| < 2^53 for any in below 2^39, so float64 loses nothing."""
+    """Return codes [n, in] @ matrix [out, in].T; float64 is exact because |sum| < 2^53 if in is below 2^39."""
     return (codes.astype(np.float64) @ matrix.T.astype(np.float64)).astype(np.int32)
 
 
 def _ternary(codes: NDArray[np.int8], scale: NDArray[np.float32], weight: TernaryWeight) -> NDArray[np.float32]:
-    """Planes in order, and within a plane groups in order: float32(sum) * weight scale, added up, then the token's scale."""
+    """Add float32(sum) * weight scale over planes in order, and over groups in order; then apply the token's scale."""
     planes, outputs, inputs = weight.trits.shape
     size = weight.group_size or inputs
     total = np.zeros((len(codes), outputs), np.float32)
@@ -52,7 +52,7 @@ def _product(inputs: Sequence[NDArray[Any]], weight: Weight) -> NDArray[np.float
     return _ternary(codes, scale, weight)
 
 
-def run(op: Linear, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: Linear, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     outputs = []
     for name, bias in zip(op.weights, op.biases, strict=True):
         out = _product(inputs, context.weights(name))

@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Rope
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run", "tables"]
 
 
 def tables(op: Rope, positions: NDArray[np.int32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """cos and sin times the magnitude, float32 [n, pairs]; in float64 so that late positions stay exact."""
+    """Return cos and sin times the magnitude, float32 [n, pairs]; float64 angles keep late positions exact."""
     angles = np.outer(positions.astype(np.float64), np.array(op.inverse_frequencies))
     cos, sin = np.cos(angles) * op.magnitude, np.sin(angles) * op.magnitude
     return cos.astype(np.float32), sin.astype(np.float32)
 
 
-def run(op: Rope, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: Rope, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     x, positions = inputs
     heads = x.reshape(len(x), op.heads, op.head_dim)
     cos, sin = (table[:, None, :] for table in tables(op, positions))
     out = heads.copy()
     half = len(op.inverse_frequencies)
-    both = 2 * half  # columns behind them pass unchanged
+    both = 2 * half  # number of rotated columns; the others do not change
     first, second = (
         (np.s_[..., :half], np.s_[..., half:both])
         if op.layout == "half"

@@ -1,4 +1,4 @@
-"""The rows whose logits are wanted."""
+"""Selection of the rows whose logits are requested."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import SelectRows
-from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run"]
 
 
-def run(op: SelectRows, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: SelectRows, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     x, rows = inputs
     return (x[rows],)

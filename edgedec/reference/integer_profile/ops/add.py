@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.ops import Add
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import WIDE_BITS, saturate
 from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.values import Value
@@ -16,8 +16,10 @@ __all__ = ["prepare", "run"]
 
 
 def prepare(op: Add, site: Site) -> None:
-    """Raises:
-    UnsupportedError: a summand is not in the residual's unit.
+    """Check and set the forms.
+
+    Raises:
+        UnsupportedError: a summand does not have the residual's unit.
     """
     for name in op.inputs:
         if site.form(name) != site.residual:
@@ -25,7 +27,7 @@ def prepare(op: Add, site: Site) -> None:
     site.set_form(op, site.residual)
 
 
-def run(op: Add, constants: None, inputs: Sequence[Value], context: PassContext) -> tuple[Value, ...]:
+def run(op: Add, constants: None, inputs: Sequence[Value], context: IntegerPassContext) -> tuple[Value, ...]:
     a, b = inputs
     assert isinstance(a, np.ndarray)
     assert isinstance(b, np.ndarray)

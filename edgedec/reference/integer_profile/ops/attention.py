@@ -1,6 +1,6 @@
-"""Softmax attention over int8 keys and values: the exact maximum first, exact sums, one division at the end.
+"""Softmax attention over int8 keys and values, with the exact maximum first, exact sums, and one division at the end.
 
-Nothing is rescaled, so neither the order of keys nor what shares the pass can change a bit.
+Nothing is rescaled, so that neither the order of keys nor other rows of the pass change a bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.graph import KvState
 from edgedec.ops import Attention
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,
     I64,
@@ -36,24 +36,28 @@ from edgedec.reference.integer_profile.values import Form, Value
 
 __all__ = ["AttentionConstants", "prepare", "run", "visible_keys"]
 
-QUERY_BITS = 12  # the lane that multiplies p (u16) has the room; 8 cost a point of top-1 agreement with heads of 8
-_WIDEST_HEAD = 8192  # a score then fits s32
+QUERY_BITS = 12  # fits the multiplier of p (u16); with 8 bits and heads of 8, top-1 agreement is a point lower
+_WIDEST_HEAD = 8192  # columns, so that a score fits s32
 _DIFFERENCE_BITS = 26
 _OUT_SHIFT = 13
-_LEAST_V_EXPONENT = -21  # of a norm behind: eps in units squared must fit 48 bits
+_LEAST_V_EXPONENT = -21  # limit so that a following norm's eps, in squared units, fits 48 bits
 _LONGEST_CODE_SHIFT = 34
-# A column whose maximum is below this part of its layer's largest is coded as if it reached it.
+# Least range of a column, relative to the largest of its layer.
 _LEAST_RANGE = 1 / 256
 _HIDDEN = -(1 << 40)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConstants:
-    """u16 mantissas with one exponent each: to codes, per column of q [heads, head_dim] and k [kv_heads, head_dim], per head
-    of v [kv_heads, 1]; of a score to the exponential's unit [heads]; of V's scale [kv_heads].
+    """Factors as u16 mantissas with one exponent each.
 
-    Keys and values have one static scale per head and column; the keys' are in the query's factors. ``k_middle`` s18
-    [kv_heads, head_dim] is subtracted from every key, which changes no softmax.
+    Keys have one static scale per head and column, which is part of the query's factors; values have one per head.
+
+    Members:
+        q, k, v: factors to codes, per column of q [heads, head_dim] and k [kv_heads, head_dim], per head of v [kv_heads, 1].
+        k_middle: s18 [kv_heads, head_dim], subtracted from every key, which does not change a softmax.
+        score: factors of scores to the exponential's unit [heads].
+        output: scale of the values [kv_heads].
     """
 
     q: Mantissas
@@ -65,22 +69,24 @@ class AttentionConstants:
 
 
 def _ranges(site: Site, name: str, heads: int, form: Form) -> NDArray[np.float64]:
-    """Calibrated maxima [heads, columns]; no smaller than 1/256 of the largest, nor than what the fixed point can show."""
+    """Return calibrated maxima [heads, columns], at least 1/256 of the largest one and at least the form's unit."""
     maxima = np.array(site.calibration.columns(name)).reshape(heads, -1)
     ranges: NDArray[np.float64] = np.maximum(maxima, max(float(maxima.max()) * _LEAST_RANGE, form.unit))
     return ranges
 
 
 def _factor(op: Attention, what: str, real: NDArray[np.float64], longest: int) -> Mantissas:
-    found = mantissas(real, least_exponent=-longest)
-    if found.exponent > 0:
+    factor = mantissas(real, least_exponent=-longest)
+    if factor.exponent > 0:
         raise unsupported(op, f"the factor of {what} is {float(real.max()):g}, above 2^16; calibrate on other text")
-    return found
+    return factor
 
 
 def prepare(op: Attention, site: Site) -> AttentionConstants:
-    """Raises:
-    UnsupportedError: a head is too wide, an input is no linear's output, or a scale is far outside of any model's.
+    """Compute the constants.
+
+    Raises:
+        UnsupportedError: a head is too wide, an input is not a linear's output, or a scale is far larger than in any model.
     """
     state = site.graph.states[op.state]
     if state.head_dim > _WIDEST_HEAD:
@@ -94,7 +100,7 @@ def prepare(op: Attention, site: Site) -> AttentionConstants:
     shared = np.arange(op.heads) * state.kv_heads // op.heads
     code = largest(CODE_BITS)
     k = _factor(op, k_name, k_form.unit * code / _ranges(site, k_name, state.kv_heads, k_form), _LONGEST_CODE_SHIFT)
-    # What a key's code really stands for: with the mantissa's own rounding, so that it cancels.
+    # Real value of a key's code, including the rounding of the mantissa, so that the rounding cancels.
     k_scale = k_form.unit / np.ldexp(k.values.astype(np.float64), k.exponent)  # [kv_heads, head_dim]
     reach = _ranges(site, q_name, op.heads, q_form) * k_scale[shared]
     q_scale = reach.max(axis=1, keepdims=True) / largest(QUERY_BITS)  # [heads, 1]
@@ -112,8 +118,12 @@ def prepare(op: Attention, site: Site) -> AttentionConstants:
     )
 
 
-def visible_keys(state: KvState, context: PassContext) -> NDArray[np.bool_]:
-    """[n, committed + n]: committed keys and what the mask admits, cut by the window except for the first sinks."""
+def visible_keys(state: KvState, context: IntegerPassContext) -> NDArray[np.bool_]:
+    """Return the keys that each row sees, bool [n, committed + n].
+
+    A row sees the committed keys and the rows of its mask. A window hides those that are further back, except the first
+    ``sinks`` positions.
+    """
     committed = np.ones((len(context.positions), context.cache.length), np.bool_)
     seen = np.concatenate([committed, context.visible], axis=1)
     if state.window is not None:
@@ -123,7 +133,7 @@ def visible_keys(state: KvState, context: PassContext) -> NDArray[np.bool_]:
 
 
 def _codes(x: I64, factor: Mantissas, bits: int) -> I64:
-    """x s19 [n, heads, head_dim] -> ``bits`` signed."""
+    """Quantize x s19 [n, heads, head_dim] to signed codes of ``bits``."""
     return saturate(round_shift(x * factor.values, -factor.exponent), bits)
 
 
@@ -133,12 +143,12 @@ def _integers(x: Value) -> I64:
 
 
 def _exact(bound: int) -> Any:
-    """Sums of integers are exact in a float type, in any order, while all partial sums stay below its 2^24 or 2^53."""
+    """Return the smaller float type that is exact for sums up to ``bound``, in any order: 2^24 or 2^53 is its limit."""
     return np.float32 if bound < 1 << 24 else np.float64
 
 
 def run(
-    op: Attention, constants: AttentionConstants, inputs: Sequence[Value], context: PassContext
+    op: Attention, constants: AttentionConstants, inputs: Sequence[Value], context: IntegerPassContext
 ) -> tuple[Value, ...]:
     state, name = context.cache.states[op.state], op.outputs[0]
     counts = (op.heads, state.kv_heads, state.kv_heads)
@@ -153,9 +163,9 @@ def run(
     queries = q.transpose(1, 0, 2).astype(kind)  # [heads, n, head_dim]
     keys = context.cache.keys[op.state][:, shared].transpose(1, 2, 0).astype(kind)  # [heads, head_dim, t]
     scores = (queries @ keys).astype(np.int64)
-    most = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
-    context.signed(f"{name}.max", most, 32)
-    d = np.minimum(np.where(seen, most - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
+    largest_score = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
+    context.signed(f"{name}.max", largest_score, 32)
+    d = np.minimum(np.where(seen, largest_score - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
     u = np.minimum(round_shift(d * constants.score.values[:, None, None], -constants.score.exponent), EXP2_LAST)
     p = np.where(seen, exp2_negative(u), 0)
     context.unsigned(f"{name}.p", p, 16)
@@ -167,8 +177,8 @@ def run(
     return (context.signed(name, out.transpose(1, 0, 2).reshape(len(seen), -1), WIDE_BITS),)
 
 
-def _divide(mixed: I64, total: I64, scale: I64, context: PassContext, name: str) -> I64:
-    """mixed / total * scale * 2^3: sums shifted to 24 bits, one reciprocal u17 per query and head."""
+def _divide(mixed: I64, total: I64, scale: I64, context: IntegerPassContext, name: str) -> I64:
+    """Return mixed / total * scale * 2^3, with sums shifted to 24 bits and one reciprocal u17 per query and head."""
     l16, e = normalize16(total)
     reciprocal = round_shift(((1 << 32) - 1) // l16 * scale, 16)
     context.unsigned(f"{name}.reciprocal", reciprocal, 17)

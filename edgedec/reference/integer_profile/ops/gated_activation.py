@@ -1,4 +1,4 @@
-"""activation(gate) * up: two multiplications of 27 x 18 bits, one table for SiLU."""
+"""Gated activation, activation(gate) * up, with two multiplications of 27 x 18 bits and one table for SiLU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.ops import Activation, GatedActivation
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, WIDE_BITS, round_shift
 from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.tables import SIGMOID_FRACTION_BITS, SIGMOID_LAST, sigmoid_positive
@@ -19,14 +19,18 @@ __all__ = ["GateConstants", "prepare", "run", "sigmoid"]
 SILU_SHIFT = 7
 RELU2_SHIFT = 8
 UP_SHIFT = 17
-_LEFT = 6  # so that a gate with 6 fraction bits already has the 12 of the table
+_LEFT = 6  # left shift by which a gate with 6 fraction bits gets the 12 of the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateConstants:
-    """``index_shift``: brings |gate| * 2^6 to 12 fraction bits, 0..10; unused by relu2."""
+    """The constants of a gate.
 
-    activation: Activation  # silu or relu2: defined.py refuses others
+    Members:
+        index_shift: shift in 0..10 of |gate| * 2^6 to 12 fraction bits; unused by relu2.
+    """
+
+    activation: Activation  # silu or relu2; defined.py refuses others
     index_shift: int
 
 
@@ -41,14 +45,14 @@ def prepare(op: GatedActivation, site: Site) -> GateConstants:
 
 
 def sigmoid(gate: I64, index_shift: int) -> I64:
-    """gate s18 -> u16 with 16 fraction bits, 1..65535: the table for |gate|, its complement to 65536 below zero."""
+    """Return the sigmoid of gate s18 as u16 with 16 fraction bits, 1..65535, from a table for |gate|."""
     argument = np.minimum(round_shift(np.abs(gate) << _LEFT, index_shift), SIGMOID_LAST)
     positive = sigmoid_positive(argument)
     return np.where(gate < 0, (1 << 16) - positive, positive)
 
 
 def run(
-    op: GatedActivation, constants: GateConstants, inputs: Sequence[Value], context: PassContext
+    op: GatedActivation, constants: GateConstants, inputs: Sequence[Value], context: IntegerPassContext
 ) -> tuple[Value, ...]:
     gate, up = inputs
     assert isinstance(gate, np.ndarray)

@@ -1,4 +1,4 @@
-"""Matrix products: exact integer sums, then one multiplication by the row's scale times the weight's."""
+"""Matrix products with exact integer sums, and one multiplication by the product of the row's and the weight's scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.ops import Linear
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,
     I64,
@@ -34,7 +34,7 @@ SUM_BITS = 32
 FACTOR_SHIFT = 15
 ROW_SHIFT_MOST = 15
 LOGIT_SHIFT = 11
-_GROUP_COLUMNS = 64  # of one beat: a group's sum leaves the engine where a beat ends
+_GROUP_COLUMNS = 64  # columns of a beat; a group must end with a beat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +42,22 @@ class MatrixConstants:
     """One matrix of a linear.
 
     Members:
-        weight: what is summed, [out, in]: trits, trits times u8 group mantissas, or int8 codes; kept in the float type in
-            which every sum of it with int8 codes is exact.
-        trits: int8 [planes, out, in], signs of negative scales taken in; None for int8.
+        weight: [out, in], the integers that are summed: trits, trits times u8 group mantissas, or int8 codes; their type is
+            the float type in which every sum of their products with int8 codes is exact.
+        trits: int8 [planes, out, in], which include the signs of negative scales; None for int8.
         groups: u8 [planes, out, groups]; None without groups.
         scale: u16 mantissas, [1] or [out].
-        row_shift: u4 [out], what a row with groups is shifted further when it drains; else 0.
-        pre_shift: makes a sum s27.
+        row_shift: u4 [out], the additional shift of a row with groups in the drain; otherwise 0.
+        pre_shift: shift that reduces a sum to s27.
         base: the drain shifts by base - the row scale's exponent + row_shift.
-        bias: in units of the output, [out]; None if there is none.
-        form: of the output; None for logits.
+        bias: [out] in units of the output; None if there is none.
+        form: form of the output; None for logits.
     """
 
     name: str
     weight: NDArray[Any]
     groups: NDArray[np.uint8] | None
-    trits: NDArray[np.int8] | None  # [planes, out, in], signs of negative scales taken in
+    trits: NDArray[np.int8] | None  # [planes, out, in]
     scale: Mantissas
     row_shift: I64 | int
     pre_shift: int
@@ -70,12 +70,14 @@ class MatrixConstants:
 
     @property
     def logit_exponent(self) -> int:
-        """A logit's real value is logit * A * 2^(ea + this)."""
+        """Exponent by which a logit's real value is logit * A * 2^(ea + exponent)."""
         return self.scale.exponent + self.pre_shift + LOGIT_SHIFT
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearConstants:
+    """The constants of all matrices of a linear."""
+
     matrices: tuple[MatrixConstants, ...]
 
 
@@ -89,7 +91,7 @@ class _IntegerWeight:
 
 
 def integer_weight(weight: Int8Weight | TernaryWeight) -> _IntegerWeight:
-    """What is summed in integers, and the real scale that is left. Signs of scales go into what is summed."""
+    """Return a weight as integers and the remaining real scale. The integers include the signs of scales."""
     if isinstance(weight, Int8Weight):
         signs = np.where(weight.scale < 0, -1, 1)[:, None]
         return _IntegerWeight(
@@ -102,7 +104,7 @@ def integer_weight(weight: Int8Weight | TernaryWeight) -> _IntegerWeight:
     sizes = np.abs(scale)
     most, top = float(sizes.max()), (1 << GROUP_BITS) - 1
     rows = sizes.max(axis=(0, 2))
-    # A row whose scales are small keeps its 8 bits and is shifted further when it drains.
+    # A row with small scales keeps its 8 bits, and is shifted further in the drain.
     shift = np.floor(np.log2(most / np.where(rows > 0, rows, max(most, 1.0)))).astype(np.int64)
     shift = np.clip(np.where(rows > 0, shift, 0), 0, ROW_SHIFT_MOST)
     factor = (top / most if most else 0.0) * np.exp2(shift)
@@ -123,11 +125,11 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
         raise unsupported(
             op, f"{name} has groups of {weight.group_size} columns; quantize with --group-size {_GROUP_COLUMNS} or 128"
         )
-    found = integer_weight(weight)
-    bound = largest(CODE_BITS) * int(np.abs(found.summed).sum(axis=1).max(initial=0))
+    integers = integer_weight(weight)
+    bound = largest(CODE_BITS) * int(np.abs(integers.summed).sum(axis=1).max(initial=0))
     if bound > largest(SUM_BITS):
         raise unsupported(
-            op, f"a sum over {found.summed.shape[1]} columns of {name} can reach {bound}; at most 2^31 - 1"
+            op, f"a sum over {integers.summed.shape[1]} columns of {name} can reach {bound}; at most 2^31 - 1"
         )
     output = op.outputs[index]
     logits = output in site.graph.outputs
@@ -137,12 +139,12 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
     unit = 1.0 if form is None else form.unit
     return MatrixConstants(
         name=output,
-        # Sums of integers are exact in a float type, in any order, while all partial sums stay below its 2^24 or 2^53.
-        weight=found.summed.astype(np.float32 if bound < 1 << 24 else np.float64),
-        groups=found.groups,
-        trits=found.trits,
-        scale=mantissas(found.scale * (code_unit / unit)),
-        row_shift=0 if found.row_shift is None else found.row_shift,
+        # Float sums of integers are exact in any order if all partial sums stay below 2^24 (float32) or 2^53 (float64).
+        weight=integers.summed.astype(np.float32 if bound < 1 << 24 else np.float64),
+        groups=integers.groups,
+        trits=integers.trits,
+        scale=mantissas(integers.scale * (code_unit / unit)),
+        row_shift=0 if integers.row_shift is None else integers.row_shift,
         pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
         bias=to_fixed(site.weights(bias).dense(), form.unit, form.width) if bias and form else None,
         form=form,
@@ -150,8 +152,10 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
 
 
 def prepare(op: Linear, site: Site) -> LinearConstants:
-    """Raises:
-    UnsupportedError: see docs/integer-profile.md, "What does not map".
+    """Compute the constants.
+
+    Raises:
+        UnsupportedError: the linear cannot be mapped; see docs/integer-profile.md, "What does not map".
     """
     if len(op.inputs) != 2:
         raise unsupported(op, f"{', '.join(op.weights)} is kept as float; quantize it as int8 or ternary")
@@ -159,8 +163,8 @@ def prepare(op: Linear, site: Site) -> LinearConstants:
     return LinearConstants(matrices=tuple(_matrix(op, i, code_unit, site) for i in range(len(op.weights))))
 
 
-def _drain(matrix: MatrixConstants, form: Form, t: I64, scale: Scale, context: PassContext) -> I64:
-    """t s27 [n, out] -> the output: factor u17 = rs(A * W, 15), one per row and matrix or per row and column."""
+def _drain(matrix: MatrixConstants, form: Form, t: I64, scale: Scale, context: IntegerPassContext) -> I64:
+    """Scale t s27 [n, out] to the output by factors u17 = rs(A * W, 15), one per row, or one per row and column."""
     factor = round_shift(scale.mantissa[:, None] * matrix.scale.values, FACTOR_SHIFT)
     context.check.unsigned(f"{matrix.name}.factor", factor, 17)
     shift = clamp_shift((matrix.base - scale.exponent)[:, None] + matrix.row_shift)
@@ -170,7 +174,9 @@ def _drain(matrix: MatrixConstants, form: Form, t: I64, scale: Scale, context: P
     return context.signed(matrix.name, saturate(out, form.width), form.width)
 
 
-def run(op: Linear, constants: LinearConstants, inputs: Sequence[Value], context: PassContext) -> tuple[Value, ...]:
+def run(
+    op: Linear, constants: LinearConstants, inputs: Sequence[Value], context: IntegerPassContext
+) -> tuple[Value, ...]:
     codes, scale = inputs
     assert isinstance(codes, np.ndarray)
     assert isinstance(scale, Scale)

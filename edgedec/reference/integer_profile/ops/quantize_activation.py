@@ -1,4 +1,4 @@
-"""Activations to int8 codes and one scale per row, by the absolute maximum."""
+"""Quantization of activations to int8 codes with one scale per row, by the absolute maximum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.ops import QuantizeActivation
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, normalize16, round_shift
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Normed, Scale, Value
@@ -19,16 +19,17 @@ _LARGEST_CODE = 127
 
 
 def prepare(op: QuantizeActivation, site: Site) -> None:
-    """The real unit of a code is mantissa * 2^exponent of its row times this constant: unit of the input / 127."""
+    """Set the forms. The real unit of a code is mantissa * 2^exponent of its row times the unit of the input / 127."""
     source = site.form(op.inputs[0])
     site.set_form(op, Form(unit=1.0, width=CODE_BITS), 0)
     site.set_form(op, Form(unit=source.unit / _LARGEST_CODE, width=16), 1)
 
 
 def codes_of(y: I64) -> tuple[I64, I64, I64]:
-    """y s27 [n, width] -> codes s8, and the row's absolute maximum as (m16, e); (0, 0) for a row of zeros.
+    """Return the codes s8 of y s27 [n, width], and each row's absolute maximum as (m16, e); (0, 0) for a row of zeros.
 
-    r = (127 * 2^25) // m16: u17; code = (y * r + 2^(e + 8)) >> (e + 9). No clamp: |y| <= m keeps |code| <= 127.
+    r = (127 * 2^25) // m16: u17; code = (y * r + 2^(e + 8)) >> (e + 9). No clamp is needed:
+    |y| <= m implies |code| <= 127.
     """
     m = np.abs(y).max(axis=1, initial=0)
     m16, e = normalize16(np.maximum(m, 1))
@@ -38,14 +39,16 @@ def codes_of(y: I64) -> tuple[I64, I64, I64]:
 
 
 def normed_scale(m16: I64, e: I64, root: I64, exponent: I64) -> Scale:
-    """absmax / root mean square: one division (m16 * 2^16) // root, in [2^15, 2^17), normalized to 16 bits."""
+    """Return absmax / root mean square by one division, (m16 * 2^16) // root in [2^15, 2^17), normalized to 16 bits."""
     a = (m16 << 16) // root
     long = a >> 16
     scale = Scale(mantissa=a >> long, exponent=e - 32 - exponent + long)
     return Scale(mantissa=scale.mantissa, exponent=np.where(m16 > 0, scale.exponent, 0))
 
 
-def run(op: QuantizeActivation, constants: None, inputs: Sequence[Value], context: PassContext) -> tuple[Value, ...]:
+def run(
+    op: QuantizeActivation, constants: None, inputs: Sequence[Value], context: IntegerPassContext
+) -> tuple[Value, ...]:
     (x,) = inputs
     y = x.y if isinstance(x, Normed) else x
     assert isinstance(y, np.ndarray)

@@ -1,4 +1,4 @@
-"""Rotary position embedding: both products exact, one rounding."""
+"""Rotary position embedding with exact products and one rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.ops import Rope
-from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.tables import ROTARY_FRACTION_BITS, rotary
@@ -23,7 +23,7 @@ def prepare(op: Rope, site: Site) -> None:
     site.set_form(op, form)
 
 
-def run(op: Rope, constants: None, inputs: Sequence[Value], context: PassContext) -> tuple[Value, ...]:
+def run(op: Rope, constants: None, inputs: Sequence[Value], context: IntegerPassContext) -> tuple[Value, ...]:
     x, _ = inputs
     assert isinstance(x, np.ndarray)
     heads = x.reshape(len(x), op.heads, op.head_dim)

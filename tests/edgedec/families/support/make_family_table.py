@@ -46,7 +46,7 @@ def _integers(reason: str) -> dict[str, str]:
     return dict.fromkeys(INTEGERS, reason)
 
 
-_HEAD_NORMS = _integers("it normalizes each of 2 heads for itself")
+_HEAD_NORMS = _integers("it normalizes each of 2 heads separately")
 _GELU = _integers("its activation is gelu_tanh; known: silu, relu2")
 _CAPPED = _integers("its scores have a soft-cap of 4")
 

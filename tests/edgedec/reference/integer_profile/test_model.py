@@ -241,7 +241,7 @@ def test_negative_and_zero_scales_are_computed() -> None:
         ([1, 2], {"positions": array([0, -1])}, "none negative"),
         ([1, 2], {"visible": np.array([[True, False], [True, False]])}, "row 1 of the pass does not see itself"),
         ([1, 2], {"visible": np.ones((2, 3), np.bool_)}, r"needs visible as bool \[2, 2\] or uint64 \[2, 1\]"),
-        ([1, 2], {"want_rows": array([2])}, r"logits of rows \[2\] are wanted of a pass of 2"),
+        ([1, 2], {"want_rows": array([2])}, r"logits of rows \[2\] are requested of a pass of 2"),
     ],
 )
 def test_invalid_passes_are_refused(ids: list[int], options: Mapping[str, Any], message: str) -> None:

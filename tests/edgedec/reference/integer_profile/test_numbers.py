@@ -88,11 +88,11 @@ def test_to_fixed_rounds_half_up_and_saturates() -> None:
 def test_a_failed_check_names_the_value() -> None:
     check = Check(enabled=True)
     assert check.signed("x", one(-127), 8)[0] == -127
-    with pytest.raises(EdgedecError, match=r"x leaves s8: -128\.\.-128"):
+    with pytest.raises(EdgedecError, match=r"x does not fit s8: -128\.\.-128"):
         check.signed("x", one(-128), 8)
-    with pytest.raises(EdgedecError, match=r"y leaves u16: 65536\.\.65536"):
+    with pytest.raises(EdgedecError, match=r"y does not fit u16: 65536\.\.65536"):
         check.unsigned("y", one(65536), 16)
-    with pytest.raises(EdgedecError, match=r"y leaves u16: -1\.\.-1"):
+    with pytest.raises(EdgedecError, match=r"y does not fit u16: -1\.\.-1"):
         check.unsigned("y", one(-1), 16)
     Check().signed("x", one(-128), 8)
 

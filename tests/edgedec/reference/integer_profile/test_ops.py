@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from edgedec.ops import Attention, GatedActivation, Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
-from edgedec.reference.integer_profile.context import PassContext
-from edgedec.reference.integer_profile.numbers import I64, Check
+from edgedec.reference.integer_profile.context import IntegerPassContext
+from edgedec.reference.integer_profile.numbers import I64, WidthCheck
 from edgedec.reference.integer_profile.ops import attention, gated_activation, linear, quantize_activation, rms_norm
 from edgedec.reference.integer_profile.tables import exp2_table, sigmoid_table
 from edgedec.reference.integer_profile.values import Logits, Scale
@@ -102,15 +102,15 @@ def test_a_norm_hands_its_scale_on(m: int, root: int, exponent: int) -> None:
 # --- linear -----------------------------------------------------------------------------------------------------------
 
 
-def context(cache: IntegerCache | None = None, n: int = 1, **changes: Any) -> PassContext:
+def context(cache: IntegerCache | None = None, n: int = 1, **changes: Any) -> IntegerPassContext:
     arguments: dict[str, Any] = {
         "cache": cache or IntegerCache({}),
         "visible": np.tri(n, dtype=np.bool_),
         "positions": np.arange(n, dtype=np.int32),
         "embeds": None,
-        "check": Check(enabled=True),
+        "check": WidthCheck(enabled=True),
     }
-    return PassContext(**(arguments | changes))
+    return IntegerPassContext(**(arguments | changes))
 
 
 @pytest.mark.parametrize("kind", KINDS)
