@@ -28,7 +28,7 @@ from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
-from edgedec.sim.verify.benches.workloads import Reading, commit_readings, issued, readings
+from edgedec.sim.verify.benches.workloads import ReadRange, commit_readings, issued, readings
 from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.runtime.devices.support.fake_board import open_on, simulated_board
@@ -223,7 +223,7 @@ def test_a_full_context_is_refused(driver: Driver) -> None:
 def test_reports_count_beats_and_instructions(driver: Driver) -> None:
     """Count those of the program, of its reads, of the keys and values: for none, then for 4 positions."""
 
-    def beats(pass_readings: list[Reading]) -> int:
+    def beats(pass_readings: list[ReadRange]) -> int:
         return sum(reading.beats for reading in pass_readings)
 
     first = driver.forward(np.array([1, 2, 3, 4], np.int32), logits=NO_LOGITS)

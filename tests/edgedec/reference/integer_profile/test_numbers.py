@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError
 from edgedec.reference.integer_profile.numbers import (
-    Check,
+    WidthCheck,
     bit_length,
     integer_root,
     mantissas,
@@ -86,7 +86,7 @@ def test_to_fixed_rounds_half_up_and_saturates() -> None:
 
 
 def test_a_failed_check_names_the_value() -> None:
-    check = Check(enabled=True)
+    check = WidthCheck(enabled=True)
     assert check.signed("x", one(-127), 8)[0] == -127
     with pytest.raises(EdgedecError, match=r"x does not fit s8: -128\.\.-128"):
         check.signed("x", one(-128), 8)
@@ -94,7 +94,7 @@ def test_a_failed_check_names_the_value() -> None:
         check.unsigned("y", one(65536), 16)
     with pytest.raises(EdgedecError, match=r"y does not fit u16: -1\.\.-1"):
         check.unsigned("y", one(-1), 16)
-    Check().signed("x", one(-128), 8)
+    WidthCheck().signed("x", one(-128), 8)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
