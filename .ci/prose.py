@@ -30,6 +30,7 @@ CLEAN = (
     ".ci",
     "benchmarks",
     "boards",
+    "edgedec",
     "examples",
     "hw",
     "quantize",

@@ -64,7 +64,7 @@ class Bundle:
             UsageError: nothing exists at ``path``.
             BundleError: ``path`` is not a bundle, or the bundle is damaged; the message names the file.
             UnsupportedError: the bundle has a version or requires a feature that this edgedec does not know; the message
-                names the command that makes the bundle anew.
+                names the command that makes the bundle again.
         """
         folder = Path(path)
         file = folder / MANIFEST

@@ -1,1 +1,1 @@
-"""The command line: thin over the Python API. docs/command-line.md is its reference."""
+"""The command line, a thin layer over the Python API. docs/command-line.md is its reference."""

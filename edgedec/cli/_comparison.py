@@ -1,4 +1,4 @@
-"""What ``edgedec eval`` found, as JSON, as a table of one bundle and as a table of several."""
+"""The results of ``edgedec eval`` as JSON, as a table for one bundle, and as a table for several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ __all__ = ["Result", "compare", "describe", "panels", "print_comparison", "print
 
 @dataclass(frozen=True, kw_only=True)
 class TextScore:
-    """``window``: tokens; ``text_bytes``: of UTF-8."""
+    """The score of a text.
+
+    Members:
+        window: tokens of a window.
+        text_bytes: bytes of the text in UTF-8.
+    """
 
     score: Score
     window: int
@@ -34,7 +39,7 @@ class TextScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was measured of one bundle; ``name`` as it was given."""
+    """The results of one bundle; ``name`` is its name on the command line."""
 
     name: str
     bundle: Bundle
@@ -44,34 +49,34 @@ class Result:
 
     @property
     def method(self) -> str:
-        """In words. The manifest's entry may hold anything."""
+        """Method as text. The manifest's entry may have any content."""
         quantization = self.bundle.quantization
         planes = quantization.get("planes")
         return str(quantization.get("method", "unknown")) + (f", planes {planes}" if planes else "")
 
     @property
     def bits_per_weight(self) -> float:
-        """As the quantizer counted: a tied head once. Of a bundle that does not say, over the stored tensors."""
-        told = self.bundle.quantization.get("bits_per_weight")
-        if isinstance(told, int | float) and not isinstance(told, bool):
-            return float(told)
+        """Bits per weight from the quantizer, which counts a tied head once, or computed over the stored tensors."""
+        stated = self.bundle.quantization.get("bits_per_weight")
+        if isinstance(stated, int | float) and not isinstance(stated, bool):
+            return float(stated)
         weights = sum(tensor.count for tensor in self.bundle.tensors.values())
         return 8 * sum(tensor.nbytes for tensor in self.bundle.tensors.values()) / weights if weights else 0.0
 
     @property
     def size_bytes(self) -> int:
-        """On disk, with tokenizer and manifest."""
+        """Size on disk in bytes, including tokenizer and manifest."""
         from edgedec.manifest import MANIFEST
 
         return sum(self.bundle.file_bytes.values()) + (self.bundle.path / MANIFEST).stat().st_size
 
 
 def describe(result: Result) -> dict[str, Any]:
-    """The measured part of the JSON."""
-    found: dict[str, Any] = {}
+    """Return the measured part of the JSON."""
+    data: dict[str, Any] = {}
     if result.text is not None:
         score = result.text.score
-        found |= {
+        data |= {
             "perplexity": score.perplexity,
             "tokens": score.tokens,
             "nats_per_token": score.nats / score.tokens,
@@ -80,12 +85,12 @@ def describe(result: Result) -> dict[str, Any]:
             "seconds": round(result.text.seconds, 3),
         }
     if result.choices is not None:
-        found["choices"] = {
+        data["choices"] = {
             **_tally(result.choices),
             "by_category": {name: _tally(tally) for name, tally in result.choices.by_category.items()},
             "seconds": round(result.choices_seconds, 3),
         }
-    return found
+    return data
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
 
 
 def _compared_by(results: Sequence[Result]) -> str | None:
-    """The measure of text that means the same for all: perplexity counts tokens, which are the tokenizer's own."""
+    """Return the comparable measure of text: perplexity counts tokens, and is only comparable with equal tokenizers."""
     if results[0].text is None:
         return None
     tokenizers = {(result.bundle.tokenizer_hash, result.bundle.tokens.bos) for result in results}
@@ -110,11 +115,11 @@ def _compared_by(results: Sequence[Result]) -> str | None:
 
 
 def compare(results: Sequence[Result]) -> dict[str, Any]:
-    """The JSON of several bundles; ``ratio`` is to the first."""
+    """Return the JSON of several bundles; ``ratio`` is relative to the first one."""
     by = _compared_by(results)
     models: list[dict[str, Any]] = []
     for result in results:
-        found = describe(result)
+        measured = describe(result)
         facts: dict[str, Any] = {
             "model": result.name,
             "method": result.method,
@@ -122,9 +127,9 @@ def compare(results: Sequence[Result]) -> dict[str, Any]:
             "bytes": result.size_bytes,
         }
         if by is not None:
-            first = models[0][by] if models else found[by]
-            facts["ratio"] = found[by] / first if first else None
-        models.append(facts | found)
+            first = models[0][by] if models else measured[by]
+            facts["ratio"] = measured[by] / first if first else None
+        models.append(facts | measured)
     return {"compared_by": by, "models": models}
 
 
@@ -145,12 +150,12 @@ def print_result(result: Result) -> None:
             ("seconds", f"{result.text.seconds:.1f}"),
         ]
     if result.choices is not None:
-        found = result.choices
+        score_of_choices = result.choices
         rows += [
-            ("questions", f"{found.items}, in {result.choices_seconds:.1f} seconds"),
-            ("accuracy", _share(found.accuracy, found.interval)),
-            ("accuracy_norm", _share(found.accuracy_norm, found.interval_norm)),
-            ("chance", f"{100 * found.chance:.1f} %"),
+            ("questions", f"{score_of_choices.items}, in {result.choices_seconds:.1f} seconds"),
+            ("accuracy", _share(score_of_choices.accuracy, score_of_choices.interval)),
+            ("accuracy_norm", _share(score_of_choices.accuracy_norm, score_of_choices.interval_norm)),
+            ("chance", f"{100 * score_of_choices.chance:.1f} %"),
         ]
     print_table(rows)
     if result.choices is not None:
@@ -160,7 +165,7 @@ def print_result(result: Result) -> None:
         print(_INTERVALS)
 
 
-_INTERVALS = "In brackets: the 95 % interval."
+_INTERVALS = "The 95 % interval is in brackets."
 
 
 def _print_categories(tallies: Mapping[str, Tally]) -> None:
@@ -173,7 +178,7 @@ def _print_categories(tallies: Mapping[str, Tally]) -> None:
 
 
 def print_comparison(results: Sequence[Result]) -> None:
-    """A row for each bundle, then what is needed to read it."""
+    """Print a row for each bundle, and notes that explain the table."""
     from edgedec.memory import format_bytes
 
     data = compare(results)
@@ -190,26 +195,26 @@ def print_comparison(results: Sequence[Result]) -> None:
         if by is not None:
             row += [f"{entry[by]:.4f}", "-" if entry["ratio"] is None else f"{entry['ratio']:.4f}"]
         if result.choices is not None:
-            found = result.choices
-            row += [_share(found.accuracy, found.interval), _share(found.accuracy_norm, found.interval_norm)]
+            choices = result.choices
+            row += [_share(choices.accuracy, choices.interval), _share(choices.accuracy_norm, choices.interval_norm)]
         rows.append(row)
     print_table(rows, right=range(2, len(head)))
     if by == "bits_per_byte":
-        print("The bundles have different tokenizers: perplexities count other tokens, so bits per byte are compared.")
+        print("The bundles have different tokenizers, so that bits per byte are compared and not perplexities.")
     if scored is not None:
         print(f"{scored.items} questions, chance {100 * scored.chance:.1f} %. {_INTERVALS}")
 
 
 def panels(results: Sequence[Result]) -> list[Panel]:
-    """What to draw: the measure of text that is compared, and accuracy."""
-    found = []
+    """Return the panels to draw: the comparable measure of text, and accuracy."""
+    drawn = []
     by = _compared_by(results)
     if by is not None:
         values = [describe(result)[by] for result in results]
-        found.append(Panel(label=f"{by.replace('_', ' ')} (lower is better)", values=values))
+        drawn.append(Panel(label=f"{by.replace('_', ' ')} (lower is better)", values=values))
     scores = [result.choices for result in results if result.choices is not None]
     if scores:
-        found.append(
+        drawn.append(
             Panel(
                 label="accuracy, % (higher is better; bars: 95 %)",
                 values=[100 * score.accuracy for score in scores],
@@ -217,4 +222,4 @@ def panels(results: Sequence[Result]) -> list[Panel]:
                 chance=100 * scores[0].chance,
             )
         )
-    return found
+    return drawn

@@ -1,21 +1,21 @@
-"""The words that a shell completes, free of any shell's syntax."""
+"""The words that a shell completes, without the syntax of any shell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Command", "Option", "Value"]
+__all__ = ["CompletedCommand", "CompletedOption", "CompletedValue"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
-    """Describe the words that may follow an option, or be an argument.
+class CompletedValue:
+    """The words that can follow an option, or that can be an argument.
 
     Members:
-        metavar: its name in the help.
+        metavar: name of the value in the help.
         words: values that are offered.
-        paths: the paths that are offered too; None: no paths.
+        paths: kind of paths that are offered too; None: no paths.
     """
 
     metavar: str
@@ -24,20 +24,20 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
-    """An option with all its spellings. ``value``: what follows it; None for a switch."""
+class CompletedOption:
+    """An option with all its spellings. ``value`` is None for a switch."""
 
     names: tuple[str, ...]
     help: str
-    value: Value | None = None
+    value: CompletedValue | None = None
     repeatable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command by its whole name, such as ``boards show``. ``argument``: what it takes beside options."""
+class CompletedCommand:
+    """A command with its full name, such as ``boards show``. ``argument`` is its argument besides the options."""
 
     name: str
     help: str
-    options: tuple[Option, ...]
-    argument: Value | None = None
+    options: tuple[CompletedOption, ...]
+    argument: CompletedValue | None = None

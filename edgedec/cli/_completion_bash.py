@@ -1,10 +1,10 @@
-"""The completion script for bash, from 3.2 on."""
+"""The completion script for bash 3.2 and later."""
 
 from __future__ import annotations
 
 from shlex import quote
 
-from edgedec.cli._completion import Command, Value
+from edgedec.cli._completion import CompletedCommand, CompletedValue
 
 __all__ = ["script"]
 
@@ -35,7 +35,7 @@ _TAIL = r"""}
 complete -F _edgedec edgedec"""
 
 
-def script(commands: list[Command]) -> str:
+def script(commands: list[CompletedCommand]) -> str:
     """Return the script."""
     first = list(dict.fromkeys(command.name.partition(" ")[0] for command in commands))
     groups = {name: [c.name.split()[1] for c in commands if c.name.startswith(f"{name} ")] for name in first}
@@ -61,7 +61,7 @@ def _offer_if(condition: str, words: list[str]) -> list[str]:
     ]
 
 
-def _body(command: Command) -> list[str]:
+def _body(command: CompletedCommand) -> list[str]:
     lines = ['case "$prev" in']
     for option in command.options:
         if option.value is not None:
@@ -74,7 +74,7 @@ def _body(command: Command) -> list[str]:
     return [*lines, "esac"]
 
 
-def _offers(value: Value) -> list[str]:
+def _offers(value: CompletedValue) -> list[str]:
     offers = [f"_edgedec_words {quote(' '.join(value.words))}"] if value.words else []
     if value.paths is not None:
         offers.append(f"_edgedec_paths {'f' if value.paths == 'files' else 'd'}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from edgedec.cli._completion import Command, Option, Value
+from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
 
 __all__ = ["script"]
 
 _FOLDERS = "(__fish_complete_directories (commandline -ct))"
 
 
-def script(commands: list[Command]) -> str:
+def script(commands: list[CompletedCommand]) -> str:
     """Return the script."""
     lines = [
         "# fish completion for edgedec",
@@ -32,11 +32,11 @@ def script(commands: list[Command]) -> str:
     return "\n".join(lines)
 
 
-def _members(commands: list[Command], group: str) -> str:
+def _members(commands: list[CompletedCommand], group: str) -> str:
     return " ".join(command.name.split()[1] for command in commands if command.name.startswith(f"{group} "))
 
 
-def _option(option: Option) -> str:
+def _option(option: CompletedOption) -> str:
     spellings = []
     for name in option.names:
         bare = name.lstrip("-")
@@ -46,8 +46,8 @@ def _option(option: Option) -> str:
     return f"{' '.join(spellings)}{value} -d {_quote(option.help)}"
 
 
-def _takes(value: Value, files: str, words: str = "") -> str:
-    """Return fish's words for a value: ``files`` where it may be a file, ``words`` where nothing but those offered."""
+def _takes(value: CompletedValue, files: str, words: str = "") -> str:
+    """Return fish's flags and words for a value: ``files`` if it may be a file, ``words`` if only offered words fit."""
     offered = list(value.words)
     if value.paths == "folders":
         offered.append(_FOLDERS)

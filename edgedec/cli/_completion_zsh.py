@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shlex import quote
 
-from edgedec.cli._completion import Command, Option, Value
+from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
 
 __all__ = ["script"]
 
 
-def script(commands: list[Command]) -> str:
+def script(commands: list[CompletedCommand]) -> str:
     """Return the script, for a file ``_edgedec`` in fpath or for eval after compinit."""
     first = {command.name.partition(" ")[0]: command.help for command in reversed(commands)}
     lines = ["#compdef edgedec", "", "_edgedec() {"]
@@ -55,7 +55,7 @@ def _describe(condition: str, words: dict[str, str]) -> list[str]:
     ]
 
 
-def _option(option: Option) -> str:
+def _option(option: CompletedOption) -> str:
     text = option.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     action = "" if option.value is None else _action(option.value)
     others = "*" if option.repeatable else f"({' '.join(option.names)})"
@@ -63,7 +63,7 @@ def _option(option: Option) -> str:
     return " ".join(specs)
 
 
-def _action(value: Value) -> str:
+def _action(value: CompletedValue) -> str:
     """Return ``:message:action``. Colons of words are escaped, because they separate these."""
     words = " ".join(value.words).replace(":", "\\:")
     files = {"files": "_files", "folders": "_files -/", None: ""}[value.paths]

@@ -1,4 +1,4 @@
-"""``edgedec build-bitstream --explore``: accelerators that a board could have, without building any."""
+"""``edgedec build-bitstream --explore``: estimate the accelerators that fit a board, without building them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["run_explore"]
 
 _FORMAT, _VERSION = "edgedec-exploration", 1
 _BY = {"resources": "edgedec's formulas, the accelerator alone", "speed": "edgedec's cycle model"}
-_WORTH = 1.01  # times as fast as the row above: what gains less is not printed
+_WORTH = 1.01  # speed relative to the row above; rows with less are not printed
 _TITLES = {"token": "one token in a pass", "pass": "a token for each slot in a pass"}
 
 
@@ -36,11 +36,11 @@ def run_explore(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Estimate, print, and write into ``output`` if there is one.
+    """Estimate accelerators, print them, and write them to the folder ``output`` if it is given.
 
     Raises:
-        UsageError: the configuration is not the board's, or ``output`` holds a build or is no folder.
-        UnsupportedError: nothing fits.
+        UsageError: the configuration is not ``board``, or ``output`` contains a build or is not a folder.
+        UnsupportedError: no accelerator fits.
         ToolError: a package that the pool needs is not installed.
     """
     from edgedec.boards import all_boards
@@ -51,38 +51,38 @@ def run_explore(
 
     size, members = parse_configuration(configuration)
     if size != "board":
-        raise UsageError(f"--explore varies what the board gets; write --configuration board, not {size}")
+        raise UsageError(f"--explore varies the board's configuration; write --configuration board, not {size}")
     if output is not None:
         _check_output(output)
     with progress("exploring") as report, open_pool(pool_name, workers=workers) as pool:
-        found = explore(integer_graph(bundle), board, members, pool=pool, others=all_boards(), progress=report)
-    data = _described(found)
+        exploration = explore(integer_graph(bundle), board, members, pool=pool, others=all_boards(), progress=report)
+    data = _described(exploration)
     if as_json:
         print_json(data)
     else:
-        _print(found)
+        _print(exploration)
     if output is not None:
-        _write(output, found, data)
+        _write(output, exploration, data)
 
 
 def _check_output(folder: Path) -> None:
     from edgedec.boards.flows.build import MANIFEST
 
     if (folder / MANIFEST).exists():
-        raise UsageError(f"-o {folder}: holds a build; choose another folder for what --explore writes")
+        raise UsageError(f"-o {folder}: contains a build; choose another folder for --explore")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"-o {folder}: is a file; name a folder")
-    target = Path(os.path.realpath(folder)) if folder.is_symlink() else folder  # it may lead to what is made later
+    target = Path(os.path.realpath(folder)) if folder.is_symlink() else folder  # its target may not exist yet
     if os.path.islink(target):
         raise UsageError(f"-o {folder}: is a link that leads back to itself; choose another name or remove it")
     there = next(place for place in (target, *target.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(f"-o {folder}: nothing can be written to {there}; choose another place")
+        raise UsageError(f"-o {folder}: {there} cannot be written; choose another folder")
 
 
-def _described(found: Exploration) -> dict[str, Any]:
-    """The content of explore.json; without times and places, so that it is the same wherever it was computed."""
-    board = found.board
+def _described(exploration: Exploration) -> dict[str, Any]:
+    """Return the content of explore.json. It has no times and paths, so that it does not depend on the machine."""
+    board = exploration.board
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -94,11 +94,11 @@ def _described(found: Exploration) -> dict[str, Any]:
         "memory_bytes": board.memory_bytes,
         "bandwidth_bytes_s": board.bandwidth_bytes_s,
         "bandwidth_kind": board.bandwidth_kind,
-        "committed": list(found.depths),
-        "chosen": found.chosen,
-        "refusal": found.refusal,
-        "fronts": {name: list(numbers) for name, numbers in found.fronts.items()},
-        "points": [_point(point) for point in found.points],
+        "committed": list(exploration.depths),
+        "chosen": exploration.chosen,
+        "refusal": exploration.refusal,
+        "fronts": {name: list(numbers) for name, numbers in exploration.fronts.items()},
+        "points": [_point(point) for point in exploration.points],
     }
 
 
@@ -114,62 +114,62 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _print(found: Exploration) -> None:
-    board, fitting = found.board, [point for point in found.points if point.fits]
+def _print(exploration: Exploration) -> None:
+    board, fitting = exploration.board, [point for point in exploration.points if point.fits]
     clocks = " to ".join(f"{clock / 1e6:g}" for clock in sorted({point.config.clock_hz for point in fitting}))
     print(
-        f"{board.title}: {len(found.points):,} accelerators estimated, {len(fitting):,} fit; at {clocks} MHz, memory with "
-        f"{board.bandwidth_bytes_s / 1e9:.2f} GB/s ({board.bandwidth_kind})"
+        f"{board.title}: {len(exploration.points):,} accelerators estimated, {len(fitting):,} fit; at {clocks} MHz, "
+        f"memory with {board.bandwidth_bytes_s / 1e9:.2f} GB/s ({board.bandwidth_kind})"
     )
-    for front in found.fronts:
+    for front in exploration.fronts:
         print(f"\nPareto front of estimated tokens/s and LUTs, {_TITLES[front]}:")
-        _print_front(found, front)
-    print(f"\n{_chosen(found)}")
+        _print_front(exploration, front)
+    print(f"\n{_chosen(exploration)}")
     print(
-        "All figures are estimated, of the accelerator alone. --json has every point; build one with --configuration TEXT."
+        "All figures are estimates for the accelerator alone. --json has every point; build one with --configuration TEXT."
     )
 
 
-def _chosen(found: Exploration) -> str:
-    """What --configuration board makes of it."""
-    if found.refusal:
-        return f"--configuration board, with the same members, takes none of them: {found.refusal}"
-    if found.chosen is None:
-        return "What --configuration board takes is none of them."
-    beyond = found.points[found.chosen].beyond
-    return "* what --configuration board takes" + (f": does not fit, {', '.join(beyond)}" if beyond else "")
+def _chosen(exploration: Exploration) -> str:
+    """Return the sentence about the choice of --configuration board."""
+    if exploration.refusal:
+        return f"--configuration board, with the same members, chooses none of them: {exploration.refusal}"
+    if exploration.chosen is None:
+        return "--configuration board chooses none of them."
+    beyond = exploration.points[exploration.chosen].beyond
+    return "* choice of --configuration board" + (f", which does not fit: {', '.join(beyond)}" if beyond else "")
 
 
-def _print_front(found: Exploration, front: str) -> None:
-    resources = [name for name, there in found.board.has.items() if there]
-    rows = [["", *resources, *(f"tokens/s @{depth:,}" for depth in found.depths), "--configuration"]]
-    shown = _worth(found, front)
-    if found.chosen is not None and found.points[found.chosen].fits:
-        shown = sorted({*shown, found.chosen}, key=lambda number: found.points[number].resources["lut"])
+def _print_front(exploration: Exploration, front: str) -> None:
+    resources = [name for name, there in exploration.board.has.items() if there]
+    rows = [["", *resources, *(f"tokens/s @{depth:,}" for depth in exploration.depths), "--configuration"]]
+    shown = _worth(exploration, front)
+    if exploration.chosen is not None and exploration.points[exploration.chosen].fits:
+        shown = sorted({*shown, exploration.chosen}, key=lambda number: exploration.points[number].resources["lut"])
     for number in shown:
-        point = found.points[number]
+        point = exploration.points[number]
         rows.append(
             [
-                "*" if number == found.chosen else "",
+                "*" if number == exploration.chosen else "",
                 *(f"{point.resources[name]:,}" for name in resources),
-                *(f"{point.rate(front, at):,.1f}" for at in range(len(found.depths))),
+                *(f"{point.rate(front, at):,.1f}" for at in range(len(exploration.depths))),
                 point.text,
             ]
         )
-    print_table(rows, right=range(1, 1 + len(resources) + len(found.depths)))
+    print_table(rows, right=range(1, 1 + len(resources) + len(exploration.depths)))
 
 
-def _worth(found: Exploration, front: str) -> list[int]:
-    """The front without those that are hardly faster than a cheaper one."""
+def _worth(exploration: Exploration, front: str) -> list[int]:
+    """Return the front without points that are hardly faster than a smaller one."""
     shown: list[int] = []
-    for number in found.fronts[front]:
-        if not shown or found.points[number].rate(front) >= _WORTH * found.points[shown[-1]].rate(front):
+    for number in exploration.fronts[front]:
+        if not shown or exploration.points[number].rate(front) >= _WORTH * exploration.points[shown[-1]].rate(front):
             shown.append(number)
     return shown
 
 
-def _write(folder: Path, found: Exploration, data: dict[str, Any]) -> None:
-    """explore.json, explore.csv, explore.svg, each whole or not at all."""
+def _write(folder: Path, exploration: Exploration, data: dict[str, Any]) -> None:
+    """Write explore.json, explore.csv and explore.svg, each completely or not at all."""
     from edgedec.atomic import new_file
     from edgedec.boards.flows.explore_plot import write_plot
 
@@ -177,31 +177,31 @@ def _write(folder: Path, found: Exploration, data: dict[str, Any]) -> None:
     with new_file(folder / "explore.json") as partial:
         partial.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with new_file(folder / "explore.csv") as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(_rows(found))
+        csv.writer(file, lineterminator="\n").writerows(_rows(exploration))
     try:
-        write_plot(folder / "explore.svg", found)
+        write_plot(folder / "explore.svg", exploration)
     except ToolError as error:
         note(f"explore.svg was not drawn: {error}")
     note(f"written to {folder}")
 
 
-def _rows(found: Exploration) -> list[Sequence[Any]]:
-    """A point each; ``token_front`` and ``pass_front`` say whether it is on them."""
+def _rows(exploration: Exploration) -> list[Sequence[Any]]:
+    """Return a row for each point; ``token_front`` and ``pass_front`` are 1 if it is on the front."""
     from edgedec.boards.flows.explore import FRONTS, SWEPT
 
-    speeds = [(front, at) for front in FRONTS for at in range(len(found.depths))]
+    speeds = [(front, at) for front in FRONTS for at in range(len(exploration.depths))]
     head = [
         "text",
         *SWEPT,
-        *found.board.has,
+        *exploration.board.has,
         "memory_bytes",
         "beyond",
-        *(f"{front}_tokens_per_second_at_{found.depths[at]}" for front, at in speeds),
+        *(f"{front}_tokens_per_second_at_{exploration.depths[at]}" for front, at in speeds),
         *(f"{front}_front" for front in FRONTS),
         "chosen",
     ]
     rows: list[Sequence[Any]] = [head]
-    for number, point in enumerate(found.points):
+    for number, point in enumerate(exploration.points):
         rows.append(
             [
                 point.text,
@@ -210,8 +210,8 @@ def _rows(found: Exploration) -> list[Sequence[Any]]:
                 point.memory_bytes,
                 "; ".join(point.beyond),
                 *(f"{point.rate(front, at):.6g}" if point.fits else "" for front, at in speeds),
-                *(int(number in found.fronts[front]) for front in FRONTS),
-                int(number == found.chosen),
+                *(int(number in exploration.fronts[front]) for front in FRONTS),
+                int(number == exploration.chosen),
             ]
         )
     return rows

@@ -1,4 +1,4 @@
-"""Find where the values of options come from, so that a message about a wrong one names what to change."""
+"""Find the origin of the values of options, so that a message about a wrong value names the place to change."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from edgedec.spelling import did_you_mean
 
 __all__ = ["FILES", "OriginCommand", "check_variables", "named_by_variable"]
 
-FILES = "edgedec.files"  # of Context.meta: (command, parameter) -> the file's place that gives the parameter its value
+FILES = "edgedec.files"  # key of Context.meta: (command, parameter) -> place in a file that sets the parameter
 
 
 class OriginCommand(TyperCommand):
-    """A command whose messages about an option say which variable or file gave the option its value."""
+    """A command whose messages about an option name the variable or file that set the option."""
 
-    def invoke(self, ctx: Any) -> Any:  # typer brings its own click, whose Context has no public name
+    def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -37,7 +37,7 @@ class OriginCommand(TyperCommand):
 
 
 def named_by_variable(error: typer.BadParameter) -> UsageError | None:
-    """Return an error that names the environment variable whose value is wrong; None where the value came another way."""
+    """Return an error that names the environment variable with the wrong value; None if the value has another origin."""
     context, option = error.ctx, error.param
     if context is None or option is None or not _is_from(context, option, "ENVIRONMENT"):
         return None
@@ -45,10 +45,10 @@ def named_by_variable(error: typer.BadParameter) -> UsageError | None:
 
 
 def check_variables(commands: Mapping[str, Any]) -> None:
-    """Refuse variables that begin with ``EDGEDEC_`` and mean nothing, because a misspelt one would have no effect.
+    """Refuse unknown variables that begin with ``EDGEDEC_``, because a misspelt one would have no effect.
 
     Raises:
-        UsageError: there is one; suggests the nearest that exists.
+        UsageError: there is an unknown variable; the message suggests the most similar known one.
     """
     known = [*(variable.name for variable in VARIABLES), *_names(commands, PREFIX)]
     for name in sorted(os.environ):

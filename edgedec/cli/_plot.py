@@ -1,4 +1,4 @@
-"""Quality against size on disk, as a picture."""
+"""Draw quality against size on disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Panel", "check_plot", "write_plot"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _MIB = 1 << 20
-_LONGEST_NAME = 60  # characters that the width of one panel holds
-_MARKERS = "os^Dv*Px"  # beside ten colours: eighty bundles before two look alike
-_LOG_FROM = 8  # times between the smallest and the largest from which sizes get a logarithmic axis
+_LONGEST_NAME = 60  # characters that fit the width of one panel
+_MARKERS = "os^Dv*Px"  # markers; with ten colours, eighty bundles differ
+_LOG_FROM = 8  # least ratio of the largest to the smallest size for a logarithmic axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class Panel:
     """One measure of the bundles.
 
     Parameters:
-        label: of the vertical axis.
-        values: per bundle.
-        intervals: per bundle (low, high) around its value, if known.
-        chance: what guessing gives, if that is known: a dashed line.
+        label: label of the vertical axis.
+        values: value of each bundle.
+        intervals: (low, high) around the value of each bundle, if known.
+        chance: result of guessing, if known; it is drawn as a dashed line.
     """
 
     label: str
@@ -37,10 +37,10 @@ class Panel:
 
 
 def check_plot(path: Path) -> None:
-    """Whether a picture can be written to ``path``, found out before the work for it is done.
+    """Check that a picture can be written to ``path``, before the measurements.
 
     Raises:
-        UsageError: not a .png, .svg or .pdf, or no file can stand there.
+        UsageError: the name does not end in .png, .svg or .pdf, or the file cannot be written.
         ToolError: matplotlib is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
@@ -49,7 +49,7 @@ def check_plot(path: Path) -> None:
         raise UsageError(f"--plot {path}: is a folder; name a file")
     there = next(folder for folder in path.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(f"--plot {path}: nothing can be written to {there}; choose another place")
+        raise UsageError(f"--plot {path}: {there} cannot be written; choose another folder")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -57,16 +57,16 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, names: Sequence[str], size_bytes: Sequence[int], panels: Sequence[Panel]) -> None:
-    """Draw one panel above its legend, or two side by side; the file appears whole or not at all.
+    """Draw one panel above its legend, or two side by side. The file is written completely or not at all.
 
     Args:
-        names: of the bundles, for the legend.
-        size_bytes: of each on disk.
+        names: names of the bundles for the legend.
+        size_bytes: size of each bundle on disk.
 
     Raises:
-        EdgedecError: it cannot be written.
+        EdgedecError: the file cannot be written.
     """
-    # The object-oriented interface: no display, no window system, no state shared with a caller that plots as well.
+    # The object-oriented interface needs no display, and shares no state with a caller that uses pyplot.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
@@ -94,7 +94,7 @@ def write_plot(path: Path, names: Sequence[str], size_bytes: Sequence[int], pane
                 color=f"C{bundle % 10}",
                 markersize=7,
                 capsize=4,
-                label=f"{bundle}",  # replaced below: matplotlib hides labels that begin with an underscore
+                label=f"{bundle}",  # replaced below, because matplotlib hides labels that begin with an underscore
             )
         if panel.chance is not None:
             axes.axhline(panel.chance, color="0.5", linestyle="--", linewidth=1)

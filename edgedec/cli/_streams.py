@@ -1,7 +1,7 @@
-"""Standard streams that may be full, closed, or read by nobody.
+"""Handling of standard streams that are closed, without a reader, or on a full disk.
 
-Python's own reaction differs by case: a closed stdout swallows what is printed, a closed stderr sends messages to stdout,
-and a full disk shows up only while Python is ending. ``guard`` replaces the three streams so that each case is one error.
+Python handles these cases differently: with a closed stdout, output is lost; with a closed stderr, messages go to stdout;
+and a full disk is only noticed when Python exits. ``guard`` replaces the three streams so that each case raises one error.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ __all__ = ["OutputError", "discard_output", "guard"]
 
 
 class OutputError(Exception):
-    """Output was lost on its way to the reader or the file.
+    """Output was lost.
 
-    It is no EdgedecError: a chat goes on after one of those, and without output nothing can go on.
+    This is not an EdgedecError, because a chat continues after an EdgedecError, but cannot continue without output.
 
     Members:
-        nobody_reads: whether a reader has closed its end of a pipe, which is no failure.
+        nobody_reads: True if the reader has closed its end of a pipe, which is not a failure.
     """
 
     def __init__(self, error: OSError) -> None:
         self.nobody_reads = error.errno == errno.EPIPE
         closed = error.errno == errno.EBADF
         reason = "it is closed" if closed else "the disk is full" if error.errno == errno.ENOSPC else error.strerror
-        super().__init__(f"standard output: {reason}; what was written there is not complete")
+        super().__init__(f"standard output: {reason}; the output is incomplete")
 
 
 class _Output(io.FileIO):
-    """Bytes of stdout."""
+    """The bytes of stdout. A failed write raises OutputError."""
 
     def write(self, data: Any) -> int:
         try:
@@ -42,7 +42,7 @@ class _Output(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Bytes of stderr: a message that cannot be shown must not change how a command ends."""
+    """The bytes of stderr. A failed write is ignored, so that it does not change the exit code of a command."""
 
     def write(self, data: Any) -> int:
         try:
@@ -54,17 +54,17 @@ class _Messages(io.FileIO):
 def guard() -> None:
     """Replace the standard streams of this process.
 
-    A write to stdout that fails raises ``OutputError``; one to stderr is forgotten. A stream that was closed is opened
-    on the null device, so that no file that is opened later takes its number and gets what is printed.
+    A failed write to stdout raises ``OutputError``; a failed write to stderr is ignored. A closed stream is opened on the
+    null device, so that no file that is opened later gets its number and receives output.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # stdout is opened for reading: writing to it fails as it does when it is closed.
+            # stdout is opened for reading, so that writing to it fails as with a closed stream.
             null = os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY)
             if null == number:
-                os.set_inheritable(null, True)  # a process that this one starts needs its three streams too
+                os.set_inheritable(null, True)  # child processes need three streams too
             else:
                 os.dup2(null, number)
                 os.close(null)
@@ -75,7 +75,7 @@ def guard() -> None:
 
 
 def _text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream with the encoding and buffering of the one before."""
+    """Return a text stream with the encoding and buffering of the previous one."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding="utf-8" if before is None else before.encoding,
@@ -86,7 +86,7 @@ def _text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
 
 
 def discard_output() -> None:
-    """Send to the null device what is still buffered, because Python would complain on its way out."""
+    """Send buffered output to the null device, because Python would report an error at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

@@ -1,4 +1,4 @@
-"""``edgedec simulate --terminal``: what ``build-bitstream`` builds for a board, simulated behind a pseudo-terminal."""
+"""``edgedec simulate --terminal``: simulate the build of a board with a pseudo-terminal as its serial line."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_LOOK_S = 0.5  # between two looks at the simulation
+_POLL_S = 0.5  # seconds between two polls of the simulation
 
 
 def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) -> None:
-    """Until Ctrl-C.
+    """Simulate the board until Ctrl-C.
 
     Args:
-        baud: of the simulated line; 0: the fastest that the gateware does.
+        baud: bits per second of the simulated line; 0: the highest rate of the gateware.
 
     Raises:
-        UsageError: a value that is none, or a board without a serial line.
-        UnsupportedError: the model does not fit the board, or there is no simulation of the board's memory.
+        UsageError: a value is wrong, or the board has no serial line.
+        UnsupportedError: the model does not fit the board, or the board's memory cannot be simulated.
         ToolError: a tool is missing or fails.
-        EdgedecError: the simulation found that a rule of the memory was broken.
+        EdgedecError: the gateware broke a rule of the memory.
     """
     from edgedec.boards import find_board
     from edgedec.sim.boards.uart_board import BoardTerminal, check_board, fastest_baud, simulated_board
@@ -63,7 +63,7 @@ def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Also where a shell has started it in the background, which ignores Ctrl-C there."""
+    """Handle SIGINT and SIGTERM, also in the background of a shell, which ignores SIGINT there."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -73,7 +73,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _config(model: str, board: str, configuration: str) -> AcceleratorConfig:
-    """As a command with ``--device uart:`` has it."""
+    """Return the configuration that a command with ``--device uart:`` uses."""
     from edgedec.bundle import Bundle
     from edgedec.cli.options import accelerator_options
     from edgedec.runtime.accelerator.model import chosen_config
@@ -98,23 +98,23 @@ def _facts(terminal: BoardTerminal, command: str, board: Board, config: Accelera
 def _say(facts: dict[str, Any], board: Board, *, json: bool) -> None:
     if json:
         print_json(facts)
-        sys.stdout.flush()  # whoever reads it waits for the port, and the command does not end
+        sys.stdout.flush()  # the reader waits for the port, and the command does not end
         return
     faster = "" if board.baud == facts["baud"] else f", not the board's {(board.baud or 0) / 1e6:g}"
     print(
         f"{facts['port']}: {facts['board']} of configuration {facts['configuration']}, simulated at "
         f"{facts['clock_hz'] / 1e6:g} MHz; the line has {facts['baud'] / 1e6:g} Mbaud{faster}\n"
-        f"in another shell:\n  {facts['command']}\nCtrl-C ends it",
+        f"run in another shell:\n  {facts['command']}\nstop with Ctrl-C",
         flush=True,
     )
 
 
 def _watch(terminal: BoardTerminal, report: Progress) -> None:
-    """Until the simulation ends by itself, which it should not."""
+    """Report progress until the simulation ends by itself, which is an error."""
     before, then = terminal.board.cycles, time.monotonic()
     while terminal.running:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         cycles, now = terminal.board.cycles, time.monotonic()
-        rate = "waits for a command" if terminal.stands else f"{(cycles - before) / (now - then):,.0f} a second"
+        rate = "waiting for a command" if terminal.stands else f"{(cycles - before) / (now - then):,.0f} per second"
         report(f"{cycles:,} cycles, {rate}", 0, 1)
         before, then = cycles, now

@@ -1,4 +1,4 @@
-"""The command ``edgedec``: its sub-commands, and what happens when one of them fails."""
+"""The command ``edgedec``: its sub-commands, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from edgedec.errors import EdgedecError, UsageError
 
 __all__ = ["app", "main"]
 
-_SIGNALLED = 128  # and the signal's number, as shells count
+_SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 INTERRUPTED = _SIGNALLED + signal.SIGINT
-NOBODY_READS = _SIGNALLED + 13  # as programs end that SIGPIPE kills; the signal has no name on Windows
+NOBODY_READS = _SIGNALLED + 13  # exit code of SIGPIPE, a signal that has no name on Windows
 
 
 class _Commands(TyperGroup):
-    """Turns errors that were raised on purpose into one message and an exit code."""
+    """Convert deliberate errors to one message and an exit code."""
 
-    def invoke(self, ctx: Any) -> Any:  # typer brings its own click, whose Context has no public name
+    def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
         if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character must not end a generation
         try:
@@ -68,19 +68,19 @@ class _Commands(TyperGroup):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """What ends a command from outside lets it end what it has started and clear away what is half written, as Ctrl-C does.
+    """Handle SIGTERM and SIGHUP like Ctrl-C: a command ends its child processes and removes incomplete files.
 
-    What is ignored stays so (``nohup``). After a signal all of them are ignored until Python has ended.
+    Signals that are ignored (``nohup``) stay ignored. After a signal, all of them are ignored until Python has ended.
     """
     numbers = [signal.SIGTERM, *([] if sys.platform == "win32" else [signal.SIGHUP])]
     heard = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
 
     def end(number: int, frame: object) -> NoReturn:
         for other in heard:
-            signal.signal(other, signal.SIG_IGN)  # a second one must not disturb what the first one has begun
+            signal.signal(other, signal.SIG_IGN)  # a second signal must not disturb the clean-up
         sys.exit(_SIGNALLED + number)
 
-    if threading.current_thread() is not threading.main_thread():  # no other one may have handlers
+    if threading.current_thread() is not threading.main_thread():  # other threads may not set handlers
         heard.clear()
     for number in heard:
         signal.signal(number, end)
@@ -92,7 +92,7 @@ def _ended_by_signals() -> Iterator[None]:
                 signal.signal(number, signal.SIG_DFL)
 
 
-# Plain help and messages: boxes would break paths in the middle.
+# Help and messages are plain, because boxes would break paths in the middle.
 app = typer.Typer(
     cls=_Commands,
     add_completion=False,
@@ -120,7 +120,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Quantize a language model and let it talk within a memory budget in bytes."""
+    """Quantize a language model, and run it within a memory budget in bytes."""
     group = ctx.command
     assert isinstance(group, TyperGroup)
     check_variables(group.commands)
@@ -148,7 +148,7 @@ app.add_typer(boards, name="boards")
 
 
 def main() -> None:
-    """Entry point of the script ``edgedec``; exit codes are listed in docs/command-line.md."""
+    """Run the command line. docs/command-line.md lists the exit codes."""
     guard()
     code = 0
     try:
@@ -161,7 +161,7 @@ def main() -> None:
                 raise
             text = " ".join(str(error).split())
             print(f"edgedec: unexpected {type(error).__name__}: {text}", file=sys.stderr)
-            print("edgedec: this is a fault of edgedec; set EDGEDEC_DEBUG=1 to see where it happened", file=sys.stderr)
+            print("edgedec: this is a bug of edgedec; set EDGEDEC_DEBUG=1 to see the traceback", file=sys.stderr)
             code = 1
         sys.stdout.flush()
     except OutputError as lost:
@@ -175,5 +175,5 @@ def main() -> None:
 def _wants_traceback() -> bool:
     try:
         return DEBUG.is_on()
-    except UsageError:  # the variable's value is wrong, and the error in hand matters more
+    except UsageError:  # the variable's value is wrong, but the present error is more important
         return False

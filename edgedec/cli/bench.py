@@ -16,7 +16,7 @@ __all__ = ["bench"]
 
 
 def _random_bundle(shape: str, method: str) -> Bundle:
-    """Random weights of a named shape, kept in the cache folder: speed depends on the shape alone."""
+    """Return a bundle with random weights of a named shape, kept in the cache folder. Speed depends on the shape alone."""
     from edgedec.bundle import Bundle
     from edgedec.manifest import MANIFEST, VERSION
     from edgedec.paths import cache_folder, clear_cached
@@ -38,11 +38,13 @@ def _random_bundle(shape: str, method: str) -> Bundle:
 
 def bench(
     shape: Annotated[
-        str | None, option("--shape", metavar="NAME", help="Random weights of this shape, e.g. bitnet-0.73b.")
+        str | None, option("--shape", metavar="NAME", help="Use random weights of this shape, e.g. bitnet-0.73b.")
     ] = None,
-    model: Annotated[str | None, option("-m", "--model", metavar="BUNDLE", help="A bundle, or 'demo'.")] = None,
+    model: Annotated[
+        str | None, option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")
+    ] = None,
     method: Annotated[
-        str | None, option("--method", metavar="NAME", help="With --shape: ternary weights, the default, or int8.")
+        str | None, option("--method", metavar="NAME", help="With --shape: ternary (default) or int8.")
     ] = None,
     device: Device = "cpu",
     threads: Threads = 0,
@@ -51,10 +53,10 @@ def bench(
 ) -> None:
     """Measure speed on this machine.
 
-    Tokens per second, and the time of passes of 1 to 32 rows.
+    The results are tokens per second, and the time of passes of 1 to 32 rows.
     """
     if (shape is None) == (model is None):
-        raise UsageError("give either --shape NAME or -m BUNDLE")
+        raise UsageError("use either --shape NAME or -m BUNDLE")
     if model is not None and method is not None:
         raise UsageError("--method is for the random weights of --shape; a bundle has its own: leave it out with -m")
     from edgedec.bundle import Bundle

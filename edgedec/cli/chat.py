@@ -1,4 +1,4 @@
-"""``edgedec chat``: talk with a model through its own chat template."""
+"""``edgedec chat``: talk with a model by its own chat template."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
-_HELP = """/reset  forget the conversation
-/stats  figures of the last answer, and how full the context is
-/help   this list
-/exit   end; so do Ctrl-D, and Ctrl-C twice at an empty prompt
-Ctrl-C while an answer is being written ends the answer; a second time it ends the chat."""
+_HELP = """/reset  start a new conversation
+/stats  show figures of the last answer, and the use of the context
+/help   show this list
+/exit   end the chat; so do Ctrl-D, and Ctrl-C twice at an empty prompt
+Ctrl-C during an answer ends the answer; a second Ctrl-C ends the chat."""
 
 
 class _Interrupts:
-    """Ctrl-C sets a flag the first time while an answer is being written, and is a KeyboardInterrupt everywhere else."""
+    """Handle Ctrl-C: the first one during an answer sets a flag, and any other raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.answering = self.flag = False
@@ -61,13 +61,13 @@ class _Interrupts:
 
 
 def _line_buffer() -> str:
-    """Return what was typed after the prompt sign; empty where Python was built without readline."""
+    """Return the text after the prompt; empty if Python was built without readline."""
     readline = sys.modules.get("readline")
     return readline.get_line_buffer() if readline else ""
 
 
 class _Chat:
-    """The conversation. A message that fails is not part of it."""
+    """The conversation. A message that fails does not become part of it."""
 
     def __init__(self, conversation: Conversation, writing: TextOptions, sampling: SamplingConfig) -> None:
         self.conversation, self.session = conversation, conversation.session
@@ -84,10 +84,10 @@ class _Chat:
         self._warned = False
 
     def turn(self, text: str) -> None:
-        """Ask and answer once.
+        """Send a message, and print the answer.
 
         Raises:
-            EdgedecError: the template refuses, or the conversation does not fit the context.
+            EdgedecError: the template raises an error, or the conversation does not fit the context.
         """
         ids, dropped = self.conversation.ask(text)
         if dropped:
@@ -106,12 +106,12 @@ class _Chat:
                     progress=report,
                 )
         except DeviceError:
-            write("\n")  # the message, and the next answer, begin a line of their own
+            write("\n")  # the error message and the next answer begin on a new line
             raise
         write("\n")
         self.last = answer
         if answer.stop_reason == "interrupted" and not answer.text:
-            note("stopped before the answer began; the conversation goes on without that message")
+            note("stopped before the answer began; the message is not part of the conversation")
             return
         self.answers += 1
         self.conversation.answered(text, answer.text, used=len(ids) + len(answer.tokens))
@@ -121,7 +121,7 @@ class _Chat:
         count, size = len(self.conversation.turns), self.conversation.size
         turns = "turn was" if dropped == 1 else f"{dropped} turns were"
         kept = f"{count} turn{'' if count == 1 else 's'}{' and the system message' if self.conversation.system else ''}"
-        note(f"the conversation outgrew the context of {size} tokens: its oldest {turns} dropped; kept: {kept}")
+        note(f"the conversation exceeded the context of {size} tokens: its oldest {turns} dropped; kept: {kept}")
 
     def _warn(self, answer: Answer) -> None:
         used, size = self.conversation.used, self.conversation.size
@@ -131,27 +131,32 @@ class _Chat:
             else "a message that does not fit is refused"
         )
         if answer.stop_reason == "context":
-            note(f"the context of {size} tokens is full, which ended the answer: {then}; /reset begins anew")
+            note(
+                f"the context of {size} tokens is full, which ended the answer: {then}; /reset starts a new conversation"
+            )
         elif self.conversation.nearly_full and not self._warned:
             share = 100 * used // size
-            note(f"the conversation takes {used} of {size} tokens of context ({share} %): {then}; /reset begins anew")
+            note(
+                f"the conversation takes {used} of {size} tokens of context ({share} %): {then}; "
+                "/reset starts a new conversation"
+            )
         self._warned = self.conversation.nearly_full
 
     def stats(self) -> str:
         if self.last is None:
-            return "nothing was said yet"
+            return "there is no answer yet"
         used, size = self.session.state.length, self.session.run.limits.positions
         dropped = f", {self.conversation.dropped} older turns dropped" if self.conversation.dropped else ""
         messages = 2 * len(self.conversation.turns) + bool(self.conversation.system)
         return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {messages} messages{dropped}"
 
     def command(self, line: str) -> bool:
-        """Obey a line that begins with a slash; False ends the chat."""
+        """Run a command, a line that begins with a slash; return False to end the chat."""
         if line == "/exit":
             return False
         if line == "/reset":
             self.reset()
-            note("the conversation begins anew")
+            note("new conversation")
         elif line == "/stats":
             print(self.stats(), flush=True)
         elif line == "/help":
@@ -161,10 +166,10 @@ class _Chat:
         return True
 
     def run(self, prompt: str) -> None:
-        """Read lines until the end.
+        """Read lines until the end of the input.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C twice at the prompt, twice during an answer, or once where there is no prompt.
+            KeyboardInterrupt: Ctrl-C was pressed twice at the prompt, twice during an answer, or once without a prompt.
         """
         leaving = False
         while True:
@@ -178,7 +183,7 @@ class _Chat:
                 if not prompt or (leaving and not self.interrupts.typed):
                     raise
                 leaving = True
-                note("Ctrl-C once more, or Ctrl-D, ends the chat")
+                note("press Ctrl-C again, or Ctrl-D, to end the chat")
                 continue
             leaving = False
             if line.startswith("/"):
@@ -190,24 +195,29 @@ class _Chat:
                         self.turn(line)
                 except EdgedecError as error:
                     self.failures.append(error)
-                    note(f"edgedec: {error}\nthe conversation goes on without that; /reset begins anew")
+                    note(f"edgedec: {error}\nthe message is not part of the conversation; /reset starts a new one")
 
 
 @command_line
 def chat(
     run: RunOptions,
     writing: TextOptions,
-    system: Annotated[str | None, option("--system", metavar="TEXT", help="System message.")] = None,
+    system: Annotated[
+        str | None, option("--system", metavar="TEXT", help="System message of the conversation.")
+    ] = None,
     no_context_shift: Annotated[
         bool,
         option(
             "--no-context-shift",
-            help="Refuse what does not fit the context; without, the conversation's oldest turns are dropped.",
+            help="Refuse messages that do not fit the context, instead of dropping the oldest turns.",
         ),
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Talk with a model. Lines that begin with a slash are commands; /help lists them."""
+    """Talk with a model.
+
+    Lines that begin with a slash are commands; /help lists them.
+    """
     sampling, spec = writing.sampling(), run.spec()
     from edgedec.runtime.conversation import Conversation
 
@@ -216,15 +226,15 @@ def chat(
         note_narrowed(session, spec)
         talk = _Chat(Conversation(session, system=system, shift=not no_context_shift), writing, sampling)
         if hasattr(sys.stdin, "reconfigure"):
-            sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer says what is wrong with such a line
+            sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer reports what is wrong with such a line
         if talk.conversation.is_plain:
             note(
-                f"{run.model}: the model has no chat template; messages and answers are the lines of one plain text, which "
-                "it continues"
+                f"{run.model}: the model has no chat template; messages and answers are lines of one plain text, which the "
+                "model continues"
             )
         interactive = sys.stdin.isatty()
         if interactive:
-            import readline  # noqa: F401  # gives input() its line editing
+            import readline  # noqa: F401  # line editing for input()
 
             note(f"context {session.run.limits.positions} tokens; /help lists the commands")
         with talk.interrupts.installed():

@@ -1,6 +1,6 @@
-"""``edgedec completion``: a script that lets a shell complete commands, options and their values.
+"""``edgedec completion``: print a script that lets a shell complete commands, options and their values.
 
-The script holds all words itself: completing starts no process of edgedec's, and takes no longer than the shell does.
+The script contains all words, so that completing starts no process of edgedec.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from edgedec.cli._completion import Command, Option, Value
+from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
 from edgedec.embedded import EMBEDDED
 from edgedec.plugins import names
 
 __all__ = ["commands", "completion"]
 
-_FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars
+_FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars of folders
 _FILES = ("FILE", "PATH", "CHECKPOINT", "TEACHER")
 _METHODS = ("int8", "ternary", "float")
 _POOLS = ("local", "ray")
@@ -35,7 +35,7 @@ _DEVICES = (
 
 
 class Shell(StrEnum):
-    """A shell that there is a script for."""
+    """A shell that a script exists for."""
 
     bash = "bash"
     zsh = "zsh"
@@ -43,7 +43,7 @@ class Shell(StrEnum):
 
 
 def words() -> dict[str, tuple[str, ...]]:
-    """Return the values that options take from a list: option, or command and option -> values."""
+    """Return the values of options with a list of values, by option, or by command and option."""
     from edgedec.boards import board_names
 
     boards = tuple(board_names())
@@ -72,11 +72,11 @@ def words() -> dict[str, tuple[str, ...]]:
     }
 
 
-def commands(group: Any) -> list[Command]:
-    """Return what there is to complete, from typer's own tree of commands.
+def commands(group: Any) -> list[CompletedCommand]:
+    """Return the commands to complete, from typer's own tree of commands.
 
     Args:
-        group: a click group: typer has no public name for it.
+        group: a click group; typer has no public name for its class.
     """
     lists = words()
     return [_command(name, command, lists) for name, command in _leaves(group)]
@@ -90,8 +90,8 @@ def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", command
 
 
-def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> Command:
-    options, argument = [Option(names=("-h", "--help"), help="Show this message and exit.")], None
+def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> CompletedCommand:
+    options, argument = [CompletedOption(names=("-h", "--help"), help="Show this message and exit.")], None
     for parameter in command.params:
         if getattr(parameter, "hidden", False):
             continue
@@ -100,7 +100,7 @@ def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> C
             continue
         takes = not (parameter.is_flag or parameter.count)
         options.append(
-            Option(
+            CompletedOption(
                 names=tuple(parameter.opts),
                 help=parameter.help or "",
                 value=_value(name, tuple(parameter.opts), parameter, lists) if takes else None,
@@ -108,25 +108,27 @@ def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> C
             )
         )
     summary = (command.help or "").strip().splitlines()
-    return Command(name=name, help=summary[0] if summary else "", options=tuple(options), argument=argument)
+    return CompletedCommand(name=name, help=summary[0] if summary else "", options=tuple(options), argument=argument)
 
 
 def _metavar(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def _value(command: str, spellings: tuple[str, ...], parameter: Any, lists: Mapping[str, tuple[str, ...]]) -> Value:
+def _value(
+    command: str, spellings: tuple[str, ...], parameter: Any, lists: Mapping[str, tuple[str, ...]]
+) -> CompletedValue:
     metavar = _metavar(parameter)
     for key in (*(f"{command} {spelling}" for spelling in spellings), *spellings):
         if key in lists:
-            return Value(metavar=metavar, words=lists[key], paths="files" if key == "--board" else None)
+            return CompletedValue(metavar=metavar, words=lists[key], paths="files" if key == "--board" else None)
     if metavar == "BUNDLE":
         writes = "--output" in spellings
-        return Value(metavar=metavar, words=() if writes else EMBEDDED, paths="folders")
+        return CompletedValue(metavar=metavar, words=() if writes else EMBEDDED, paths="folders")
     kind: Literal["files", "folders"] | None = (
         "folders" if metavar in _FOLDERS else "files" if metavar in _FILES else None
     )
-    return Value(metavar=metavar, words=(), paths=kind)
+    return CompletedValue(metavar=metavar, words=(), paths=kind)
 
 
 def completion(

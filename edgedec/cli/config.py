@@ -1,7 +1,7 @@
 """Defaults of options from files: the project's ``edgedec.toml``, then the user's ``config.toml``.
 
-A file has one table per command, whose keys are the long options of that command. A flag and an environment variable
-come before both files; click does that part.
+A file has one table per command, whose keys are the long options of that command. Flags and environment variables have
+precedence over both files, which click implements.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ PROJECT_FILE = "edgedec.toml"
 
 
 def config_files() -> tuple[Path, Path]:
-    """(user file, project file in the working folder); later ones win, and neither need be there."""
+    """Return (user file, project file in the working folder). The latter has precedence, and neither need exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(base) if base else Path("~/.config").expanduser()
     return folder / "edgedec" / "config.toml", Path(PROJECT_FILE)
 
 
 def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Command -> parameter -> value, as click's ``default_map`` wants it.
+    """Return click's ``default_map``, the value of each parameter of each command.
 
     Raises:
-        UsageError: a file is not TOML, or has an unknown table, an unknown key or a value of the wrong kind.
+        UsageError: a file is not TOML, or has an unknown table, an unknown key or a value of the wrong type.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     for file in config_files():
@@ -78,7 +78,7 @@ def _key(option: Any) -> str:
 
 
 def _checked(ctx: typer.Context, option: Any, value: Any, where: str) -> Any:
-    """Convert here, so that a wrong value is reported with the file that it stands in."""
+    """Check a value here, so that the message about a wrong value names its file."""
     if option.multiple and not isinstance(value, list):
         value = [value]
     items = value if option.multiple else [value]

@@ -1,4 +1,4 @@
-"""What the commands write: results to stdout, everything else to stderr."""
+"""Output of the commands: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["has_colours", "log_to_stderr", "note", "print_json", "print_table", 
 
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_S = 1.0  # what is done before that shows no bar
+_PATIENCE_S = 1.0  # seconds before a progress bar appears
 
 
 def log_to_stderr(verbosity: int) -> None:
-    """0: warnings; 1: what is being done; 2: everything."""
+    """Log to stderr. Verbosity 0 logs warnings, 1 logs steps, and 2 logs everything."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     logging.basicConfig(stream=sys.stderr, level=level, format="%(name)s: %(message)s", force=True)
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal."""
+    """Print a line for the user on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def has_colours() -> bool:
-    """Whether stdout shows colours: a terminal that can, or ``FORCE_COLOR``; never with ``NO_COLOR``."""
+    """Return True if stdout shows colours: on a capable terminal or with ``FORCE_COLOR``, but not with ``NO_COLOR``."""
     from rich.console import Console
 
     console = Console(file=sys.stdout)
@@ -42,12 +42,12 @@ def has_colours() -> bool:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """The one JSON object that ``--json`` promises."""
+    """Print the one JSON object of ``--json``."""
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Aligned columns; those numbered in ``right`` are right-aligned."""
+    """Print aligned columns; the columns numbered in ``right`` are right-aligned."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -59,12 +59,13 @@ def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Non
 
 @contextmanager
 def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
-    """Show on stderr how far work is: on a terminal a bar, for what takes over a second; elsewhere a line every ten seconds.
+    """Show the progress of work on stderr: a bar on a terminal after a second, or a line every ten seconds elsewhere.
 
-    ``once``: it ends as soon as all is done, for what goes on to write to the terminal.
+    Args:
+        once: stop as soon as everything is done, because the caller writes to the terminal next.
     """
     steps = RateLimitedLog(_LOG)
-    if not sys.stderr.isatty() or steps.on:  # the log's lines would break a bar
+    if not sys.stderr.isatty() or steps.on:  # log lines would break a bar
         with ProgressLines(label, note, once=once, interval_s=LINE_INTERVAL_S) as lines:
             yield _logged(label, lines.update, steps) if steps.on else lines.update
         return
@@ -96,7 +97,7 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
 
 
 def _logged(label: str, update: Progress, log: RateLimitedLog) -> Progress:
-    """Return a ``Progress`` that also logs each new step, as ``-v`` asks for."""
+    """Return a ``Progress`` that also logs each new step, for ``-v``."""
     last = ""
 
     def both(what: str, done: int, total: int) -> None:
@@ -110,10 +111,13 @@ def _logged(label: str, update: Progress, log: RateLimitedLog) -> Progress:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file, or of stdin for ``-``.
+    """Return the text of a file, or of stdin for ``-``.
+
+    Args:
+        what: name of the option, for messages.
 
     Raises:
-        UsageError: there is none, it is not UTF-8, or it is empty; ``what`` is the option that asked for it.
+        UsageError: the file cannot be read, is not UTF-8, or is empty.
     """
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
@@ -125,5 +129,5 @@ def read_text(path: Path, what: str) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(f"{what} {path}: not UTF-8 at byte {error.start}; save the text as UTF-8") from None
     if not text:
-        raise UsageError(f"{what} {path}: the file is empty; give one with text in it")
+        raise UsageError(f"{what} {path}: the file is empty; name a file with text")
     return text

@@ -1,4 +1,4 @@
-"""``edgedec deploy``: a board bundle is checked, the board is checked, and the one is copied to the other."""
+"""``edgedec deploy``: check a board bundle and a board, and copy the bundle to the board."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ _MARKS = {"ok": "ok      ", "note": "note    ", "failed": "FAILED  "}
 
 
 def deploy(
-    board_bundle: Annotated[str, typer.Argument(metavar="BOARD_BUNDLE", help="Folder of a board bundle.")],
-    host: Annotated[str, option("--host", metavar="[USER@]HOST", help="The board, as ssh takes it.")] = "",
-    port: Annotated[int | None, option("--port", metavar="N", help="Of the board's ssh.")] = None,
+    board_bundle: Annotated[str, typer.Argument(metavar="BOARD_BUNDLE", help="Folder of the board bundle.")],
+    host: Annotated[str, option("--host", metavar="[USER@]HOST", help="Address of the board for ssh.")] = "",
+    port: Annotated[int | None, option("--port", metavar="N", help="Port of the board's ssh.")] = None,
     identity: Annotated[Path | None, option("--identity", metavar="FILE", help="Private key for ssh.")] = None,
     to: Annotated[
         str | None,
-        option("--to", metavar="FOLDER", help="On the board, from the user's folder on; without: the bundle's name."),
+        option(
+            "--to",
+            metavar="FOLDER",
+            help="Folder on the board, relative to the user's folder; default: the bundle's name.",
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, option("--dry-run", help="Check the bundle, and print what would run; touch nothing.")
+        bool, option("--dry-run", help="Check the bundle and print the commands, but run none of them.")
     ] = False,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Check a board bundle and a board, and copy the one to the other by ssh.
+    """Check a board bundle and a board, and copy the bundle to the board by ssh.
 
-    A board that holds this bundle already is left as it is. Exit code 3 if the board is not ready.
+    If the board has this bundle already, nothing is copied. The exit code is 3 if the board is not ready.
     """
     from edgedec.runtime.accelerator.board_bundle import open_board_bundle
     from edgedec.runtime.deploy.board_checks import linux_board
@@ -60,16 +64,16 @@ def deploy(
         return
     with progress("checking the board") as report:
         report(host, 0, 1)
-        found = inspect_board(bundle, target, folder)
-    data |= {"state": found.state, "checks": [asdict(check) for check in found.checks], "copied": False}
+        inspection = inspect_board(bundle, target, folder)
+    data |= {"state": inspection.state, "checks": [asdict(check) for check in inspection.checks], "copied": False}
     if not json:
-        _print_checks(found)
-    if found.failed:
+        _print_checks(inspection)
+    if inspection.failed:
         if json:
             print_json(data)
-        names = ", ".join(check.name for check in found.failed)
-        raise DeviceError(f"{host} is not ready: {names}; nothing was copied, the lines above say what to do")
-    if found.state != "same":
+        names = ", ".join(check.name for check in inspection.failed)
+        raise DeviceError(f"{host} is not ready: {names}; nothing was copied, the lines above name the next steps")
+    if inspection.state != "same":
         with progress("copying") as report:
             copy(bundle, target, folder, progress=report)
         data["copied"] = True
@@ -77,7 +81,7 @@ def deploy(
         print_json(data)
         return
     print(
-        f"{host}:{folder} {'holds the bundle now' if data['copied'] else 'held the bundle already'}; on the board, as root:"
+        f"{host}:{folder} {'has the bundle now' if data['copied'] else 'has the bundle already'}; run on the board, as root:"
     )
     print(f"  edgedec chat --device pynq -m {shlex.quote(folder)}")
 
@@ -96,8 +100,8 @@ def _describe(bundle: BoardBundle, target: SshHost, folder: str, dry_run: bool) 
     }
 
 
-def _print_checks(found: Inspection) -> None:
-    for check in found.checks:
+def _print_checks(inspection: Inspection) -> None:
+    for check in inspection.checks:
         print(f"{_MARKS[check.status]}{check.name}: {check.detail}")
         if check.fix:
             print(f"          {check.fix}")
@@ -112,7 +116,7 @@ def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: SshHost, f
         print_json(data | {"commands": steps})
         return
     print(
-        f"{bundle.path}: sound; for {bundle.board}, configuration {data['configuration']}, {format_bytes(data['bytes'])}"
+        f"{bundle.path}: valid; for {bundle.board}, configuration {data['configuration']}, {format_bytes(data['bytes'])}"
     )
     print(f"would be checked: processor, name, Python, pynq, edgedec, contiguous memory and disk of {target.address}")
     print(f"would be copied to {target.address}:{folder}, hashed there and renamed; not if it is there already:")

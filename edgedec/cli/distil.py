@@ -1,4 +1,4 @@
-"""``edgedec distil``: a float checkpoint in, a trained ternary one out."""
+"""``edgedec distil``: train a ternary checkpoint from a float one."""
 
 from __future__ import annotations
 
@@ -19,69 +19,99 @@ __all__ = ["distil"]
 
 
 def _require_training() -> None:
-    for package in ("torch", "matplotlib"):  # matplotlib too: the plot must not fail after hours
+    for package in ("torch", "matplotlib"):  # matplotlib too, so that the plot does not fail after hours of training
         if find_spec(package) is None:
             raise ToolError(f"edgedec distil needs {package}; run: {install_extra('train')}")
 
 
 def distil(
     teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="Hugging Face folder, or a llama2.c .bin file.")],
-    output: Annotated[Path, option("-o", "--output", metavar="CHECKPOINT", help="Folder to write.")],
+    output: Annotated[Path, option("-o", "--output", metavar="CHECKPOINT", help="Folder of the checkpoint to write.")],
     text: Annotated[
         list[Path] | None,
-        option("--text", metavar="FILE", help="Text or JSONL to learn from, repeatable; else the teacher writes it."),
+        option(
+            "--text",
+            metavar="FILE",
+            help="Training text or JSONL; can be repeated. Default: the teacher writes the text.",
+        ),
     ] = None,
     method: Annotated[
-        str, option("--method", metavar="NAME", help="ternary, or float (for a small draft).")
+        str, option("--method", metavar="NAME", help="Method: ternary, or float (for a small draft).")
     ] = "ternary",
     init: Annotated[
-        str, option("--init", metavar="NAME", help="absmean or planes: from the teacher's weights; random.")
+        str,
+        option(
+            "--init", metavar="NAME", help="Initial weights: absmean or planes (from the teacher's weights), or random."
+        ),
     ] = "absmean",
     group_size: Annotated[
         int, option("--group-size", metavar="N", help="Weights per scale: 32, 64 or 128; 0: one scale per tensor.")
     ] = 0,
-    sub_norms: Annotated[bool, option("--sub-norms", help="Norms before o and down, as in BitNet.")] = False,
-    layers: Annotated[int, option("--layers", metavar="N", help="Of the student; 0: as the teacher.")] = 0,
-    hidden_size: Annotated[int, option("--hidden-size", metavar="N", help="Of the student, with --init random.")] = 0,
-    intermediate_size: Annotated[
-        int, option("--intermediate-size", metavar="N", help="Of the student, with --init random.")
+    sub_norms: Annotated[bool, option("--sub-norms", help="Add norms before o and down, as in BitNet.")] = False,
+    layers: Annotated[
+        int, option("--layers", metavar="N", help="Layers of the student; 0: as many as the teacher.")
     ] = 0,
-    heads: Annotated[int, option("--heads", metavar="N", help="Of the student, with --init random.")] = 0,
-    steps: Annotated[int, option("--steps", metavar="N", help="Optimizer steps.")] = 1000,
+    hidden_size: Annotated[
+        int, option("--hidden-size", metavar="N", help="Hidden size of the student, with --init random.")
+    ] = 0,
+    intermediate_size: Annotated[
+        int, option("--intermediate-size", metavar="N", help="Intermediate size of the student, with --init random.")
+    ] = 0,
+    heads: Annotated[int, option("--heads", metavar="N", help="Heads of the student, with --init random.")] = 0,
+    steps: Annotated[int, option("--steps", metavar="N", help="Number of optimizer steps.")] = 1000,
     batch_tokens: Annotated[int, option("--batch-tokens", metavar="N", help="Tokens of a step.")] = 4096,
     length: Annotated[int, option("--length", metavar="N", help="Tokens of a row.")] = 256,
-    accumulate: Annotated[int, option("--accumulate", metavar="N", help="Parts of a step, to save memory.")] = 1,
-    learning_rate: Annotated[float, option("--learning-rate", metavar="N", help="At its peak.")] = 1e-3,
-    weight_decay: Annotated[float, option("--weight-decay", metavar="N", help="In the first half; then 0.")] = 0.1,
-    warmup_steps: Annotated[int, option("--warmup-steps", metavar="N", help="To the peak rate.")] = 50,
-    text_weight: Annotated[float, option("--text-weight", metavar="N", help="Of the loss on the text.")] = 0.2,
+    accumulate: Annotated[
+        int, option("--accumulate", metavar="N", help="Parts of a step; more parts need less memory.")
+    ] = 1,
+    learning_rate: Annotated[float, option("--learning-rate", metavar="N", help="Peak learning rate.")] = 1e-3,
+    weight_decay: Annotated[
+        float, option("--weight-decay", metavar="N", help="Weight decay in the first half of the steps; 0 afterwards.")
+    ] = 0.1,
+    warmup_steps: Annotated[
+        int, option("--warmup-steps", metavar="N", help="Steps until the peak learning rate.")
+    ] = 50,
+    text_weight: Annotated[float, option("--text-weight", metavar="N", help="Weight of the loss on the text.")] = 0.2,
     logits_weight: Annotated[
-        float, option("--logits-weight", metavar="N", help="Of the teacher's distribution.")
+        float, option("--logits-weight", metavar="N", help="Weight of the loss on the teacher's distribution.")
     ] = 0.8,
-    hidden_weight: Annotated[float, option("--hidden-weight", metavar="N", help="Of its hidden states.")] = 0.2,
+    hidden_weight: Annotated[
+        float, option("--hidden-weight", metavar="N", help="Weight of the loss on its hidden states.")
+    ] = 0.2,
     text_tokens: Annotated[
-        int, option("--text-tokens", metavar="N", help="That the teacher writes; 0: as many as are trained on, <= 1e6.")
+        int,
+        option(
+            "--text-tokens",
+            metavar="N",
+            help="Tokens of text that the teacher writes; 0: those of the training, at most 1e6.",
+        ),
     ] = 0,
     temp: Annotated[
         float, option("--temp", metavar="N", help="Temperature of the text that the teacher writes.")
     ] = 1.0,
-    seed: Annotated[int, option("--seed", metavar="N", min=0, max=1 << 30, help="Of text, batches and weights.")] = 0,
+    seed: Annotated[
+        int, option("--seed", metavar="N", min=0, max=1 << 30, help="Seed of text, batches and weights.")
+    ] = 0,
     tokenizer: Annotated[
-        Path | None, option("--tokenizer", metavar="FILE", help="If it does not lie beside the weights.")
+        Path | None, option("--tokenizer", metavar="FILE", help="Tokenizer file, if it is not beside the weights.")
     ] = None,
-    device: Annotated[str, option("--device", metavar="NAME", help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
-    compile: Annotated[bool, option("--compile", help="torch.compile: slow to start, then faster.")] = False,
+    device: Annotated[str, option("--device", metavar="NAME", help="Device: auto, cpu or cuda.")] = "auto",
+    precision: Annotated[
+        str, option("--precision", metavar="NAME", help="Precision: auto, float32 or bfloat16.")
+    ] = "auto",
+    compile: Annotated[
+        bool, option("--compile", help="Use torch.compile, which starts slowly and is faster then.")
+    ] = False,
     every: Annotated[int, option("--every", metavar="N", min=1, help="Steps between checkpoints.")] = 100,
-    restart: Annotated[bool, option("--restart", help="Throw away a run that was begun in this place.")] = False,
+    restart: Annotated[bool, option("--restart", help="Discard an earlier run in this folder.")] = False,
     threads: Threads = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Train a one-plane ternary student of a float model; `edgedec quantize --method ternary` takes it losslessly.
+    """Train a one-plane ternary student of a float model.
 
-    A run that was stopped goes on when the same command is given again. Several devices: torchrun --nproc-per-node N
-    -m edgedec distil ...
+    `edgedec quantize --method ternary` converts the student without loss. If a run is stopped, the same command continues
+    it. For several devices, use torchrun --nproc-per-node N -m edgedec distil ...
     """
     _require_training()
     from edgedec.quantize.distil.devices import find_place
@@ -135,7 +165,7 @@ def distil(
             )
     except KeyboardInterrupt:
         if place.first:
-            note(f"stopped; the same command{' without --restart' * restart} goes on from the last checkpoint")
+            note(f"stopped; the same command{' without --restart' * restart} continues from the last checkpoint")
         raise
     if result is None:
         return

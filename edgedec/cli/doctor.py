@@ -1,4 +1,4 @@
-"""``edgedec doctor``: what is there, what is missing, and the command that mends it."""
+"""``edgedec doctor``: check this machine, and print the commands that install what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, ToolError
 from edgedec.install_hint import install_again, install_package, pip_install, pip_uninstall
 
-__all__ = ["Check", "checks", "doctor"]
+__all__ = ["MachineCheck", "checks", "doctor"]
 
 _PYTHON = (3, 11)
 _NEEDED = ("numpy", "onnx", "onnxruntime", "tokenizers", "safetensors", "ml_dtypes", "jinja2")
@@ -31,13 +31,18 @@ _OPTIONAL = (
     ("onnxruntime_ep_webgpu", "--device webgpu"),
     ("pynq", "driving a PYNQ board"),
 )
-_CPU_FLAGS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp", "asimd", "neon")  # as /proc/cpuinfo spells them
+_CPU_FLAGS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp", "asimd", "neon")  # spellings of /proc/cpuinfo
 _MARKS = {"ok": "ok      ", "absent": "absent  ", "missing": "MISSING "}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """``missing`` breaks the CPU path; ``absent`` only what ``detail`` names. ``fix``: the command that mends it."""
+class MachineCheck:
+    """The result of a check.
+
+    Members:
+        status: ``missing`` if the CPU path does not work; ``absent`` if only the feature in ``detail`` does not work.
+        fix: command that solves the problem.
+    """
 
     name: str
     status: Literal["ok", "absent", "missing"]
@@ -45,19 +50,19 @@ class Check:
     fix: str = ""
 
 
-def _python() -> Check:
-    found = platform.python_version()
+def _python() -> MachineCheck:
+    running = platform.python_version()
     if sys.version_info >= _PYTHON:
-        return Check(name="python", status="ok", detail=f"{found}, {sys.executable}")
+        return MachineCheck(name="python", status="ok", detail=f"{running}, {sys.executable}")
     fix = f"install Python {'.'.join(map(str, _PYTHON))} or newer"
-    return Check(name="python", status="missing", detail=f"{found} is too old", fix=fix)
+    return MachineCheck(name="python", status="missing", detail=f"{running} is too old", fix=fix)
 
 
 def _installed(module: str) -> str | None:
-    """Version of an importable module; None if it is not there."""
+    """Return the version of an importable module; None if it is not installed."""
     if find_spec(module) is None:
         return None
-    for name in (module.replace("_", "-"), f"{module}-gpu"):  # onnxruntime-gpu takes onnxruntime's place
+    for name in (module.replace("_", "-"), f"{module}-gpu"):  # onnxruntime-gpu has the module onnxruntime
         try:
             return version(name)
         except PackageNotFoundError:
@@ -65,43 +70,45 @@ def _installed(module: str) -> str | None:
     return "unknown version"
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[MachineCheck]:
     for module in _NEEDED:
-        found = _installed(module)
-        fix = "" if found else install_package(module)
-        yield Check(name=module, status="ok" if found else "missing", detail=found or "not installed", fix=fix)
-
-
-def _optional_packages() -> Iterator[Check]:
-    for module, purpose in _OPTIONAL:
-        found = _installed(module)
-        yield Check(
-            name=module,
-            status="ok" if found else "absent",
-            detail=f"{found}, for {purpose}" if found else f"not installed; needed for {purpose}",
-            fix="" if found else install_package(module),
+        present = _installed(module)
+        fix = "" if present else install_package(module)
+        yield MachineCheck(
+            name=module, status="ok" if present else "missing", detail=present or "not installed", fix=fix
         )
 
 
-def _providers() -> Check:
+def _optional_packages() -> Iterator[MachineCheck]:
+    for module, purpose in _OPTIONAL:
+        present = _installed(module)
+        yield MachineCheck(
+            name=module,
+            status="ok" if present else "absent",
+            detail=f"{present}, for {purpose}" if present else f"not installed; needed for {purpose}",
+            fix="" if present else install_package(module),
+        )
+
+
+def _providers() -> MachineCheck:
     name = "onnxruntime providers"
     try:
         from edgedec.ort import onnxruntime as ort
-    except Exception as error:  # a broken shared library raises what it likes
-        return Check(
+    except Exception as error:  # a broken shared library can raise any exception
+        return MachineCheck(
             name=name,
             status="missing",
             detail=f"onnxruntime does not load: {error}",
             fix=install_package("onnxruntime"),
         )
-    found = [provider.removesuffix("ExecutionProvider") for provider in ort.get_available_providers()]
+    providers = [provider.removesuffix("ExecutionProvider") for provider in ort.get_available_providers()]
     fix = ""
-    if "CUDA" not in found and shutil.which("nvidia-smi"):  # the two packages cannot be installed together
+    if "CUDA" not in providers and shutil.which("nvidia-smi"):  # the two packages cannot be installed together
         fix = f"for --device cuda: {pip_uninstall('onnxruntime')} && {pip_install('onnxruntime-gpu')}"
-    return Check(name=name, status="ok", detail=", ".join(found), fix=fix)
+    return MachineCheck(name=name, status="ok", detail=", ".join(providers), fix=fix)
 
 
-def _cpu() -> Check:
+def _cpu() -> MachineCheck:
     from edgedec.runtime.measure.speed import physical_cores
 
     try:
@@ -109,11 +116,11 @@ def _cpu() -> Check:
     except OSError:
         flags = set()
     fast = ", ".join(flag for flag in _CPU_FLAGS if flag in flags) or "no fast integer instructions found"
-    return Check(name="cpu", status="ok", detail=f"{platform.machine()}, {physical_cores()} cores, {fast}")
+    return MachineCheck(name="cpu", status="ok", detail=f"{platform.machine()}, {physical_cores()} cores, {fast}")
 
 
-def _kernels() -> Check:
-    """The code path that the CPU takes, by the name that EDGEDEC_KERNEL takes."""
+def _kernels() -> MachineCheck:
+    """Check the CPU kernels; the detail names the code path as in EDGEDEC_KERNEL."""
     from edgedec.runtime.kernels import CODE_PATHS, PORTABLE, load
     from edgedec.runtime.kernels.operator import usable
 
@@ -121,11 +128,11 @@ def _kernels() -> Check:
     if kernels is not None:
         others = [path for path in CODE_PATHS if path != kernels.code_path and kernels.usable(path)]
         detail = f"{kernels.code_path}; EDGEDEC_KERNEL may also be {', '.join([*others, PORTABLE])}"
-        return Check(name=name, status="ok", detail=detail)
+        return MachineCheck(name=name, status="ok", detail=detail)
     if KERNEL.value() == PORTABLE:
-        return Check(name=name, status="ok", detail=f"{PORTABLE}, because EDGEDEC_KERNEL asks for it")
+        return MachineCheck(name=name, status="ok", detail=f"{PORTABLE}, because of EDGEDEC_KERNEL")
     reason = "their library was not built" if load() is None else "they fail their self-test with this ONNX Runtime"
-    return Check(
+    return MachineCheck(
         name=name,
         status="absent",
         detail=f"{PORTABLE}, slower, because {reason}",
@@ -133,19 +140,19 @@ def _kernels() -> Check:
     )
 
 
-def _int8_products() -> Check:
+def _int8_products() -> MachineCheck:
     from edgedec.runtime.targets.onnx import signed_int8_is_exact
 
     name = "int8 products"
     try:
         exact = signed_int8_is_exact()
     except DeviceError as error:
-        return Check(name=name, status="missing", detail=str(error), fix=install_package("onnxruntime"))
+        return MachineCheck(name=name, status="missing", detail=str(error), fix=install_package("onnxruntime"))
     detail = "uint8 x int8, exact" if exact else "uint8 x uint8, because uint8 x int8 saturates on this CPU"
-    return Check(name=name, status="ok", detail=detail)
+    return MachineCheck(name=name, status="ok", detail=detail)
 
 
-def _memory() -> Check:
+def _memory() -> MachineCheck:
     from edgedec.memory import format_bytes
 
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
@@ -157,26 +164,26 @@ def _memory() -> Check:
             continue
         if limit < pages * size:
             detail += f", {format_bytes(limit)} for this control group"
-    return Check(name="memory", status="ok", detail=detail)
+    return MachineCheck(name="memory", status="ok", detail=detail)
 
 
-def _memory_meter() -> Check:
+def _memory_meter() -> MachineCheck:
     files = [Path("/proc/self/smaps_rollup"), Path("/proc/self/pagemap")]
     try:
         for file in files:
             with file.open("rb") as opened:
                 opened.read(1 if file.name == "smaps_rollup" else 0)
     except OSError as error:
-        return Check(
+        return MachineCheck(
             name="memory meter",
             status="absent",
             detail=f"{error.filename} cannot be read ({error.strerror}); peak memory will read 0",
             fix="run on Linux with /proc mounted",
         )
-    return Check(name="memory meter", status="ok", detail="/proc/self/smaps_rollup and pagemap can be read")
+    return MachineCheck(name="memory meter", status="ok", detail="/proc/self/smaps_rollup and pagemap can be read")
 
 
-def _cache() -> Check:
+def _cache() -> MachineCheck:
     from edgedec.paths import cache_folder
 
     try:
@@ -187,28 +194,30 @@ def _cache() -> Check:
     except OSError as error:
         detail = f"{error.filename} cannot be written ({error.strerror})"
         fix = "set XDG_CACHE_HOME to a folder that can be written"
-        return Check(name="cache folder", status="missing", detail=detail, fix=fix)
-    return Check(name="cache folder", status="ok", detail=str(folder))
+        return MachineCheck(name="cache folder", status="missing", detail=detail, fix=fix)
+    return MachineCheck(name="cache folder", status="ok", detail=str(folder))
 
 
-def _demo() -> Check:
+def _demo() -> MachineCheck:
     from edgedec.demo import TARGET
     from edgedec.paths import cache_folder
 
     name = "embedded model"
     if not (TARGET / "config.json").is_file():
-        return Check(name=name, status="absent", detail=f"{TARGET} holds none", fix=install_again())
+        return MachineCheck(name=name, status="absent", detail=f"{TARGET} has no model", fix=install_again())
     kept = sorted(cache_folder().glob("demo-*.edgedec"))
     if not kept:
-        return Check(name=name, status="ok", detail="its bundle is made on first use", fix="edgedec inspect demo")
-    return Check(name=name, status="ok", detail=", ".join(map(str, kept)))
+        return MachineCheck(
+            name=name, status="ok", detail="its bundle is made on first use", fix="edgedec inspect demo"
+        )
+    return MachineCheck(name=name, status="ok", detail=", ".join(map(str, kept)))
 
 
-def _compiler() -> Check:
+def _compiler() -> MachineCheck:
     for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         if name and (path := shutil.which(name)):
-            return Check(name="C++ compiler", status="ok", detail=path)
-    return Check(
+            return MachineCheck(name="C++ compiler", status="ok", detail=path)
+    return MachineCheck(
         name="C++ compiler",
         status="absent",
         detail="none found; needed for fast kernels and simulation",
@@ -216,21 +225,21 @@ def _compiler() -> Check:
     )
 
 
-def _vulkan() -> Check:
-    found = ctypes.util.find_library("vulkan")
-    return Check(
+def _vulkan() -> MachineCheck:
+    library = ctypes.util.find_library("vulkan")
+    return MachineCheck(
         name="Vulkan loader",
-        status="ok" if found else "absent",
-        detail=found or "none found; needed for --device webgpu on Linux",
-        fix="" if found else "Debian or Ubuntu: sudo apt install libvulkan1 mesa-vulkan-drivers",
+        status="ok" if library else "absent",
+        detail=library or "none library; needed for --device webgpu on Linux",
+        fix="" if library else "Debian or Ubuntu: sudo apt install libvulkan1 mesa-vulkan-drivers",
     )
 
 
-def checks() -> list[Check]:
-    """Everything, what the CPU path needs first."""
+def checks() -> list[MachineCheck]:
+    """Return all checks; those that the CPU path needs come first."""
     needed = [_python(), *_packages()]
     if any(check.status == "missing" for check in needed):
-        return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the rest imports what is missing
+        return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the other checks import missing packages
     providers = _providers()
     products = [_int8_products()] if providers.status == "ok" else []
     kernels = [_kernels()] if providers.status == "ok" else []
@@ -239,15 +248,18 @@ def checks() -> list[Check]:
 
 
 def doctor(json: Json = False, verbose: Verbose = 0) -> None:
-    """Check this machine. Exit code 3 if something that the CPU path needs is missing."""
-    found = checks()
-    missing = [check.name for check in found if check.status == "missing"]
+    """Check this machine.
+
+    The exit code is 3 if something is missing that the CPU path needs.
+    """
+    results = checks()
+    missing = [check.name for check in results if check.status == "missing"]
     if json:
-        print_json({"ok": not missing, "checks": [asdict(check) for check in found]})
+        print_json({"ok": not missing, "checks": [asdict(check) for check in results]})
     else:
-        for check in found:
+        for check in results:
             print(f"{_MARKS[check.status]}{check.name}: {check.detail}")
             if check.fix:
                 print(f"          {check.fix}")
     if missing:
-        raise ToolError(f"missing: {', '.join(missing)}; the commands above mend it")
+        raise ToolError(f"missing: {', '.join(missing)}; run the commands above")

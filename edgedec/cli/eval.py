@@ -1,4 +1,4 @@
-"""``edgedec eval``: how well a bundle predicts a text and answers questions, or how several compare."""
+"""``edgedec eval``: measure how well bundles predict a text and answer questions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["eval_command"]
 
-DEFAULT_WINDOW = 512  # tokens, if the model's context has as many
+DEFAULT_WINDOW = 512  # tokens, or the model's context if that is smaller
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """All that the scoring of one bundle takes, checked."""
+    """Everything for scoring one bundle, after all checks."""
 
     name: str
     bundle: Bundle
@@ -41,7 +41,7 @@ class _Job:
 
 @contextmanager
 def _naming(model: str, count: int) -> Iterator[None]:
-    """Among several bundles an error says whose it is."""
+    """Add the name of a bundle to its errors if there are several bundles."""
     try:
         yield
     except EdgedecError as error:
@@ -61,9 +61,9 @@ def _prepare(
     ctx_size: int,
     device: str,
 ) -> _Job:
-    """Encode everything and plan the run; no weight is loaded.
+    """Encode everything and plan the run, without loading weights.
 
-    Without ``ctx_size`` the context holds a window and the longest question, if the model can.
+    Without ``ctx_size``, the context fits a window and the longest question, if the model supports that.
     """
     from edgedec.families import context_size
     from edgedec.quantize.calibration import cut_windows
@@ -132,20 +132,20 @@ def _measure(job: _Job, *, text: str | None, device: str, threads: int, kv_bits:
 def eval_command(
     model: Annotated[
         list[str],
-        option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo'; several -m are compared."),
+        option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo'; several -m are compared."),
     ],
-    text: Annotated[Path | None, option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")] = None,
+    text: Annotated[Path | None, option("--text", metavar="FILE", help="UTF-8 text to predict, or '-' for stdin.")] = None,
     choices: Annotated[
-        Path | None, option("--choices", metavar="FILE", help="Multiple-choice questions, one JSON object a line.")
+        Path | None, option("--choices", metavar="FILE", help="Multiple-choice questions, one JSON object per line.")
     ] = None,
     plot: Annotated[
-        Path | None, option("--plot", metavar="FILE", help="Draw quality against size: a .png, .svg or .pdf.")
+        Path | None, option("--plot", metavar="FILE", help="Draw quality against size, as .png, .svg or .pdf.")
     ] = None,
     ctx_size: Annotated[
         int,
         option(
             "-c", "--ctx-size", metavar="N",
-            help="Tokens of a window, and of context; 0: 512, and what the longest question takes.",
+            help="Tokens of a window and of the context; 0: 512, and enough for the longest question.",
         ),
     ] = 0,
     kv_bits: KvBits = None,
@@ -154,14 +154,14 @@ def eval_command(
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:  # fmt: skip
-    """Measure how well a model predicts a text and answers questions, or compare several.
+    """Measure how well a model predicts a text and answers questions, or compare models.
 
-    The text is cut into windows; every token is scored once, given those before it in its window. Of a question's choices
-    the model takes the one that it thinks likeliest.
+    The text is cut into windows, and every token is scored once, given the tokens before it in its window. The model answers
+    a question with the choice that it finds likeliest.
     """
-    # Everything is read and checked before the first model is loaded: a wrong path must not cost minutes.
+    # Everything is read and checked before the first model is loaded, so that a wrong path is reported at once.
     if text is None and choices is None:
-        raise UsageError("give a text with --text FILE, questions with --choices FILE, or both")
+        raise UsageError("name a text with --text FILE, questions with --choices FILE, or both")
     content = None if text is None else read_text(text, "--text")
     if ctx_size and ctx_size < 2:
         raise UsageError("--ctx-size must be at least 2: one token to see and one to predict")
@@ -174,7 +174,7 @@ def eval_command(
     items = [] if choices is None else read_items(choices)
     models = [open_model(resolve_model(name), device, None) for name in model]
     bundles = [bundle for bundle, _ in models]
-    # One window for all: tokens with less before them are harder to predict.
+    # One window for all models, because tokens with less context are harder to predict.
     window = ctx_size or min([DEFAULT_WINDOW, *(context_size(bundle.config) for bundle in bundles)])
     jobs = []
     for name, (bundle, accelerator) in zip(model, models, strict=True):

@@ -1,4 +1,4 @@
-"""``edgedec export``: a bundle as a file that other programs read."""
+"""``edgedec export``: write a bundle in a format of other programs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ FORMATS = ("gguf", "onnx", "safetensors")
 
 
 def export(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle to write in another format, or 'demo'.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")],
     output: Annotated[Path, option("-o", "--output", metavar="PATH", help="File (gguf) or folder to write.")],
-    format: Annotated[str, option("--format", metavar="NAME", help="gguf, onnx or safetensors.")] = "gguf",
+    format: Annotated[str, option("--format", metavar="NAME", help="Format: gguf, onnx or safetensors.")] = "gguf",
     model_draft: Annotated[
         str | None,
-        option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: a draft to put beside the model."),
+        option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: draft model to add to the export."),
     ] = None,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Write a bundle for other programs. The file appears whole or not at all."""
+    """Write a bundle in a format of other programs.
+
+    The output is written completely or not at all.
+    """
     from edgedec.bundle import Bundle
 
     if format not in FORMATS:

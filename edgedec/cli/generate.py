@@ -24,15 +24,15 @@ __all__ = ["figures", "generate", "note_narrowed", "text_writer", "write"]
 
 
 def write(text: str) -> None:
-    """Text to stdout, at once."""
+    """Write text to stdout, and flush it."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def text_writer(*, show_draft: bool) -> Callable[[Piece], None]:
-    """Writes text as it comes; with ``show_draft``, and where stdout has colours, what an accepted guess brought in green.
+    """Return a function that writes text at once; with ``show_draft`` and colours, text of accepted guesses is green.
 
-    Text that several tokens brought, such as one character of several bytes, has the colour of the last of them.
+    Text of several tokens, such as a character of several bytes, has the colour of the last token.
     """
     if not (show_draft and has_colours()):
         return write
@@ -43,7 +43,7 @@ def text_writer(*, show_draft: bool) -> Callable[[Piece], None]:
 
 
 def _speculation(timings: Timings) -> str:
-    """What the drafter was worth; empty without one."""
+    """Return the figures of the drafter; empty without one."""
     rounds = timings.rounds
     if timings.drafter == "none" or not rounds.count:
         return ""
@@ -56,18 +56,18 @@ def _speculation(timings: Timings) -> str:
     )
 
 
-def note_narrowed(session: Session, asked: SpecConfig) -> None:
-    """Say that the plan left the drafter out, so that nobody wonders about the speed."""
+def note_narrowed(session: Session, requested: SpecConfig) -> None:
+    """Print a note if the plan left out the drafter, which explains the speed."""
     from edgedec.memory import format_bytes
 
-    if asked.drafter != "none" and session.run.spec.drafter == "none":
+    if requested.drafter != "none" and session.run.spec.drafter == "none":
         from_bytes = session.run.plan.speculation_from_bytes
-        more = f"it would pay from {format_bytes(from_bytes)} on" if from_bytes else "no budget would make it pay"
+        more = f"it is faster from {format_bytes(from_bytes)} on" if from_bytes else "it is not faster with any budget"
         note(f"no speculation: the budget has no room for a drafter ({more}; see `edgedec plan`)")
 
 
 def figures(answer: Answer) -> str:
-    """One line about an answer."""
+    """Return the figures of an answer as text."""
     from edgedec.memory import format_bytes
 
     timings = answer.timings
@@ -88,7 +88,7 @@ def figures(answer: Answer) -> str:
 
 @contextmanager
 def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Yields what tells whether Ctrl-C was pressed. The second one ends the command, whatever it is doing."""
+    """Yield a function that returns True after Ctrl-C. A second Ctrl-C ends the command at once."""
     pressed = False
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -105,7 +105,7 @@ def _ctrl_c() -> Iterator[Callable[[], bool]]:
 
 def _prompt_text(prompt: str | None, file: Path | None) -> str:
     if (prompt is None) == (file is None):
-        raise UsageError("give the prompt either with -p TEXT or with -f FILE")
+        raise UsageError("write the prompt either with -p TEXT or with -f FILE")
     if file is None:
         assert prompt is not None
         return prompt
@@ -116,18 +116,23 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
 def generate(
     run: RunOptions,
     writing: TextOptions,
-    prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
+    prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="Text to continue.")] = None,
     file: Annotated[
         Path | None,
-        option("-f", "--file", metavar="FILE", help="Read it from a file, or '-' for stdin; drops a last newline."),
+        option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="Read the text from a file, or '-' for stdin, without its last newline.",
+        ),
     ] = None,
-    echo: Annotated[bool, option("--echo", help="Print the prompt first.")] = False,
+    echo: Annotated[bool, option("--echo", help="Print the prompt before the answer.")] = False,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Continue a text.
 
-    It appears on stdout as it is written; figures follow on stderr.
+    The new text is printed on stdout as it is generated, and figures are printed on stderr.
     """
     text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), run.spec()
     session = run.open_session(spec)
@@ -136,7 +141,7 @@ def generate(
         ids = session.encode(text)
         if echo and not json:
             write(text)
-        # Text that appears as it is written is progress enough; with --json nothing appears before the end.
+        # The text itself shows the progress; with --json, nothing is printed before the end.
         working = progress("generating") if json else progress("reading the prompt", once=True)
         with _ctrl_c() as interrupted, working as report:
             try:
@@ -154,7 +159,7 @@ def generate(
                 )
             except DeviceError:
                 if not json:
-                    write("\n")  # the message begins a line of its own, after what was written until then
+                    write("\n")  # the error message begins on a new line
                 raise
     if json:
         print_json(

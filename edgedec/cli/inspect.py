@@ -1,4 +1,4 @@
-"""``edgedec inspect``: what a bundle or a compiled program holds. Opening it checks every file against its hash."""
+"""``edgedec inspect``: show the contents of a bundle or a compiled program, and check every file against its hash."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _SHOWN = (
 
 
 def inspect(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or 'demo'.")] = "",
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")] = "",
     render_chat: Annotated[
-        bool, option("--render-chat", help="Print an example conversation as the bundle's template writes it.")
+        bool, option("--render-chat", help="Print an example conversation in the form of the bundle's chat template.")
     ] = False,
     program: Annotated[
         str, option("--program", metavar="FOLDER", help="Show a program of the accelerator instead of a bundle.")
     ] = "",
     instructions: Annotated[
-        int, option("--instructions", min=0, metavar="N", help="Instructions of the program that are shown; 0: all.")
+        int, option("--instructions", min=0, metavar="N", help="Number of instructions of the program to show; 0: all.")
     ] = 40,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Check a bundle and show what it is; or a program of the accelerator."""
+    """Check a bundle or a program of the accelerator, and show its contents."""
     from edgedec.bundle import Bundle
 
     if bool(bundle) == bool(program) or (program and render_chat):
@@ -74,8 +74,10 @@ def inspect(
 
 
 def _open_program(path: Path) -> Program:
-    """Raises:
-    ToolError: the hardware's packages are not installed.
+    """Open a compiled program.
+
+    Raises:
+        ToolError: Amaranth is not installed.
     """
     try:
         from edgedec.hw.compiler.program_file import load_program
@@ -181,13 +183,13 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """A scheme in words: "ternary, planes 2, group_size 64"."""
+    """Return a scheme as text: "ternary, planes 2, group_size 64"."""
     details = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "tensors", "weights", "bytes")]
     return ", ".join([str(entry["kind"]), *details])
 
 
 def _method(quantization: Mapping[str, Any]) -> str:
-    """What the manifest says about it, in words: "ternary, planes 2, group size 64". Any bundle's writer may add keys."""
+    """Return the manifest's quantization as text: "ternary, planes 2, group size 64". A bundle may have any keys."""
     left_out = ("method", "parameters", "bits_per_weight")  # the two figures have rows of their own
     details = [
         f"{key.replace('_', ' ')} {value}" for key, value in quantization.items() if key not in left_out and value

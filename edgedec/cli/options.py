@@ -1,6 +1,6 @@
-"""Options that several commands share. Spellings follow llama.cpp where it has them.
+"""Options that several commands share. Their spellings are those of llama.cpp if it has the option.
 
-A parameter is named after its long option: environment variables and configuration keys are derived from that name.
+A parameter is named after its long option, because environment variables and configuration keys are derived from that name.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ __all__ = [
     "resolve_model",
 ]
 
-# The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
+# The help of a command would list an environment variable for every option; docs/command-line.md has the rule for them.
 option = partial(typer.Option, show_envvar=False)
 
-_LEAST_BYTES = 1 << 20  # a budget below that, as a bare number, is rather a number of MiB
+_LEAST_BYTES = 1 << 20  # a smaller budget without a unit is probably meant in MiB
 Model = Annotated[
-    str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
+    str, option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo' for the embedded model.")
 ]
 Device = Annotated[
     str,
@@ -80,8 +80,8 @@ Board = Annotated[
     option(
         "--board",
         metavar="NAME",
-        help="Of the accelerator: a board's name or file; without: kv260, and behind uart:PORT "
-        "ulx3s-85f. See `edgedec boards`.",
+        help="Board of the accelerator, a name or a file; default: kv260, and ulx3s-85f for uart:PORT. "
+        "See `edgedec boards`.",
     ),
 ]
 Configuration = Annotated[
@@ -89,8 +89,8 @@ Configuration = Annotated[
     option(
         "--configuration",
         metavar="TEXT",
-        help="Of the accelerator: small (quick to simulate), board (what the board gets, and what is behind uart:PORT "
-        "unless said otherwise), or either with members: small,slots=4.",
+        help="Configuration of the accelerator: small (fast to simulate) or board (the one for the board, default for "
+        "uart:PORT), optionally with members: small,slots=4.",
     ),
 ]
 MemoryModel = Annotated[
@@ -98,19 +98,21 @@ MemoryModel = Annotated[
     option(
         "--memory",
         metavar="MODEL",
-        help="Of a simulated board: ddr (calibrated, KV260), flat or ideal; without: its best.",
+        help="Memory model of a simulated board: ddr (calibrated for the KV260), flat or ideal; default: its best.",
     ),
 ]
 Record = Annotated[
     Path | None,
-    option("--record", metavar="FILE", help="Keep all traffic with the accelerator, for --device replay:FILE."),
+    option("--record", metavar="FILE", help="Record all traffic with the accelerator, for --device replay:FILE."),
 ]
-Threads = Annotated[int, option("-t", "--threads", min=0, max=256, metavar="N", help="CPU threads; 0: one per core.")]
+Threads = Annotated[
+    int, option("-t", "--threads", min=0, max=256, metavar="N", help="Number of CPU threads; 0: one per core.")
+]
 
 
 def _check_context(value: int) -> int:
     if value == 1:
-        raise typer.BadParameter("a context of 1 token has no room for a prompt and an answer; give 2 or more, or 0")
+        raise typer.BadParameter("a context of 1 token has no room for a prompt and an answer; use 2 or more, or 0")
     return value
 
 
@@ -121,21 +123,21 @@ CtxSize = Annotated[
         "--ctx-size",
         metavar="N",
         callback=_check_context,
-        help="Tokens of context; 0: the most that is planned.",
+        help="Context in tokens; 0: the largest that the plan allows.",
     ),
 ]
 KvBits = Annotated[
     int | None,
-    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8 or 32; without: the planner's choice."),
+    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8 or 32; default: the planner's choice."),
 ]
 MemoryBudget = Annotated[
-    str | None, option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")
+    str | None, option("--memory-budget", metavar="SIZE", help="Limit of the memory, e.g. 600MiB or 2GiB.")
 ]
 Pool = Annotated[
     str, option("--pool", metavar="NAME", help="Worker pool: local (processes of this machine) or ray (a Ray cluster).")
 ]
 FormerPool = Annotated[str | None, option("--executor", metavar="NAME", hidden=True, help="Older spelling of --pool.")]
-Json = Annotated[bool, option("--json", help="One JSON object on stdout, nothing else.")]
+Json = Annotated[bool, option("--json", help="Print one JSON object on stdout, and nothing else.")]
 Verbose = Annotated[
     int,
     option(
@@ -145,32 +147,45 @@ Verbose = Annotated[
         is_eager=True,
         callback=log_to_stderr,
         show_default=False,
-        help="Log more; twice: all.",
+        help="Log more; -vv logs everything.",
     ),
 ]
 
 NPredict = Annotated[
-    int, option("-n", "--n-predict", min=-1, metavar="N", help="At most so many tokens; -1: no limit.")
+    int, option("-n", "--n-predict", min=-1, metavar="N", help="Largest number of tokens to generate; -1: no limit.")
 ]
-Temp = Annotated[float, option("--temp", metavar="N", help="Temperature; 0: always the likeliest token.")]
-TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among so many tokens; 0: all.")]
-TopP = Annotated[float, option("--top-p", metavar="N", help="Choose among the likeliest, to this sum; 1: all.")]
-MinP = Annotated[float, option("--min-p", metavar="N", help="Choose among those this likely beside the best; 0: all.")]
-RepeatPenalty = Annotated[float, option("--repeat-penalty", metavar="N", help="Make recent tokens less likely; 1: no.")]
-RepeatLastN = Annotated[int, option("--repeat-last-n", metavar="N", help="How many tokens are recent; -1: all.")]
-Seed = Annotated[int, option("--seed", metavar="N", help="Seed of the draws; -1: another each time.")]
+Temp = Annotated[float, option("--temp", metavar="N", help="Temperature; 0: always choose the likeliest token.")]
+TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among the K likeliest tokens; 0: all.")]
+TopP = Annotated[
+    float,
+    option("--top-p", metavar="N", help="Choose among the likeliest tokens up to this total probability; 1: all."),
+]
+MinP = Annotated[
+    float,
+    option(
+        "--min-p", metavar="N", help="Choose among tokens with at least this share of the best probability; 0: all."
+    ),
+]
+RepeatPenalty = Annotated[
+    float, option("--repeat-penalty", metavar="N", help="Factor that makes recent tokens less likely; 1: off.")
+]
+RepeatLastN = Annotated[
+    int, option("--repeat-last-n", metavar="N", help="Number of recent tokens for --repeat-penalty; -1: all.")
+]
+Seed = Annotated[int, option("--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")]
 ReversePrompt = Annotated[
     list[str] | None,
-    option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; may be repeated."),
+    option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; can be repeated."),
 ]
-IgnoreEos = Annotated[bool, option("--ignore-eos", help="Go on past the model's end token.")]
+IgnoreEos = Annotated[bool, option("--ignore-eos", help="Continue after the model's end token.")]
 
 SpecType = Annotated[
     str,
     option(
         "--spec-type",
         metavar="NAME",
-        help="What guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (what pays), or none.",
+        help="Drafter, which guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (the fastest) or "
+        "none.",
     ),
 ]
 ModelDraft = Annotated[
@@ -179,26 +194,28 @@ ModelDraft = Annotated[
         "-md",
         "--model-draft",
         metavar="BUNDLE",
-        help="With --spec-type model or auto: a small bundle with the same tokenizer. "
-        "Without it, -m demo takes the embedded draft, 'demo-draft'.",
+        help="Draft model for --spec-type model or auto: a small bundle with the same tokenizer. "
+        "The default with -m demo is the embedded draft, 'demo-draft'.",
     ),
 ]
-DraftMax = Annotated[int, option("--draft-max", metavar="N", help="Guess at most so many tokens ahead, 1 to 63.")]
+DraftMax = Annotated[int, option("--draft-max", metavar="N", help="Largest number of tokens to guess ahead, 1 to 63.")]
 SpecTree = Annotated[
     str,
-    option("--spec-tree", metavar="NAME", help="Shape of the guesses: chain, static, dynamic, delayed or hardware."),
+    option(
+        "--spec-tree", metavar="NAME", help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware."
+    ),
 ]
 TreeNodes = Annotated[
-    int, option("--tree-nodes", metavar="N", help="Nodes of a tree of guesses, 2 to 64; 0: --draft-max and one.")
+    int, option("--tree-nodes", metavar="N", help="Nodes of the tree of guesses, 2 to 64; 0: --draft-max plus one.")
 ]
-ShowDraft = Annotated[bool, option("--show-draft", help="On a terminal: accepted guesses in green.")]
+ShowDraft = Annotated[bool, option("--show-draft", help="Show accepted guesses in green on a terminal.")]
 
 
 def budget_bytes(text: str | None) -> int | None:
     """Return ``--memory-budget`` in bytes.
 
     Raises:
-        UsageError: not a size, or a number without a unit that is too small to be meant as bytes.
+        UsageError: the text is not a size, or is a number without a unit that is too small for bytes.
     """
     from edgedec.memory import parse_bytes
 
@@ -220,10 +237,10 @@ def budget_bytes(text: str | None) -> int | None:
 def accelerator_options(
     device: str, *, board: str | None, configuration: str | None, memory: str | None, record: Path | None = None
 ) -> AcceleratorOptions | None:
-    """Which accelerator; None where the device is none and nothing is said of one.
+    """Return the options of the accelerator; None if the device is not one and no option is for one.
 
     Raises:
-        UsageError: a value that is none.
+        UsageError: a value is wrong.
     """
     from edgedec.runtime.targets import is_accelerator
 
@@ -254,8 +271,10 @@ def _generator() -> Generator | None:
 
 
 def line_command(model: str, port: str, board: str, configuration: str) -> str:
-    """What talks with a board at a serial port, for a shell; the last two as they were given to make the board's
-    accelerator.
+    """Return the shell command that talks with a board at a serial port.
+
+    Args:
+        board, configuration: the options for which the board's accelerator was made.
     """
     more = [] if configuration == "board" else ["--configuration", configuration]
     return shlex.join(["edgedec", "chat", "-m", str(model), "--device", f"uart:{port}", "--board", board, *more])
@@ -272,6 +291,6 @@ def pool_option(ctx: typer.Context, pool: str, executor: str | None) -> str:
 
 
 def resolve_model(name: str) -> Path:
-    """Return the folder of a bundle that the command line names, as ``bundle_folder`` does, with a progress bar."""
+    """Return the folder of a bundle by its name, like ``bundle_folder``, with a progress bar."""
     with progress("preparing the embedded model") as report:
         return bundle_folder(name, progress=report)

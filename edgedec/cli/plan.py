@@ -1,4 +1,4 @@
-"""``edgedec plan``: what a run will take, item by item, without loading the model."""
+"""``edgedec plan``: show the planned memory of a run by item, without loading the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _PHASES = {"load": "loading", "load_draft": "loading the draft", "run": "running
 
 @command_line
 def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None:
-    """Show the memory that a run will take. Exit code 4 if it does not fit the budget."""
+    """Show the planned memory of a run.
+
+    The exit code is 4 if it does not fit the budget.
+    """
     budget, spec, device = options.budget_bytes, options.spec(), options.device
     from edgedec.memory import format_bytes, resident_bytes
     from edgedec.runtime.targets import target_module
@@ -100,7 +103,7 @@ def _cell(size: int | None) -> str:
 
 
 def _drafting(plan: Plan, tree: str) -> str:
-    """What guesses, and how far, in words."""
+    """Return the drafter and its limits as text."""
     if plan.drafter == "none":
         return "drafter none"
     model = (", with the draft model" if plan.draft_model else ", without a draft model") * (plan.drafter == "auto")

@@ -1,4 +1,4 @@
-"""``edgedec quantize``: checkpoint in, bundle out, and a table of what it cost."""
+"""``edgedec quantize``: convert a checkpoint to a bundle, and print a table of the result."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _perplexities(
     windows: list[NDArray[np.int32]] | None,
     seed: int,
 ) -> tuple[float | None, float | None, int]:
-    """(of the float model, of the bundle, tokens scored), on the same windows.
+    """Return the perplexities of the float model and of the bundle on the same windows, and the number of scored tokens.
 
-    Without ``windows`` the float model writes it, from another seed than the calibration. (None, None, 0) if it is too large
-    for that.
+    Without ``windows``, the float model writes the text, with another seed than for the calibration. The result is (None,
+    None, 0) if the model is too large for that.
     """
     from edgedec.bundle import Bundle
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
@@ -84,34 +84,49 @@ def _perplexities(
 def quantize(
     ctx: typer.Context,
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, GGUF or llama2.c .bin file.")
+        Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, GGUF file or llama2.c .bin file.")
     ],
-    output: Annotated[Path, option("-o", "--output", metavar="BUNDLE", help="Folder to write.")],
-    method: Annotated[str, option("--method", metavar="NAME", help="int8, ternary or float.")] = "int8",
+    output: Annotated[Path, option("-o", "--output", metavar="BUNDLE", help="Folder of the bundle to write.")],
+    method: Annotated[str, option("--method", metavar="NAME", help="Method: int8, ternary or float.")] = "int8",
     planes: Annotated[
-        int, option("--planes", metavar="N", help="Ternary planes, 1 to 3; 0: the checkpoint is ternary already.")
+        int,
+        option("--planes", metavar="N", help="Number of ternary planes, 1 to 3; 0: the checkpoint is ternary already."),
     ] = 0,
-    group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale of a plane.")] = 64,
+    group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale in a plane.")] = 64,
     tokenizer: Annotated[
-        Path | None, option("--tokenizer", metavar="FILE", help="If it does not lie beside the weights.")
+        Path | None, option("--tokenizer", metavar="FILE", help="Tokenizer file, if it is not beside the weights.")
     ] = None,
     calibration: Annotated[
         str | None,
-        option("--calibration", metavar="FILE", help="Text to fit planes to, or 'none'; else the model writes one."),
+        option(
+            "--calibration",
+            metavar="FILE",
+            help="Text for fitting the planes, or 'none'; default: the model writes one.",
+        ),
     ] = None,
-    calibration_tokens: Annotated[int, option("--calibration-tokens", metavar="N", min=1, help="Tokens of it.")] = 8192,
+    calibration_tokens: Annotated[
+        int, option("--calibration-tokens", metavar="N", min=1, help="Number of calibration tokens.")
+    ] = 8192,
     eval_text: Annotated[
         Path | None,
-        option("--eval-text", metavar="FILE", help="Text to score on, or 'none'; else the model writes one."),
+        option(
+            "--eval-text", metavar="FILE", help="Text for the perplexities, or 'none'; default: the model writes one."
+        ),
     ] = None,
-    seed: Annotated[int, option("--seed", metavar="N", min=0, help="Of the text that the model writes.")] = 0,
+    seed: Annotated[int, option("--seed", metavar="N", min=0, help="Seed of the text that the model writes.")] = 0,
     pool: Pool = "local",
     executor: FormerPool = None,
-    workers: Annotated[int, option("--workers", metavar="N", min=0, help="Tensors at the same time; 0: as pays.")] = 0,
+    workers: Annotated[
+        int,
+        option("--workers", metavar="N", min=0, help="Number of tensors to quantize at the same time; 0: automatic."),
+    ] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Turn a checkpoint into a bundle. It appears whole or not at all."""
+    """Convert a checkpoint to a bundle.
+
+    The bundle is written completely or not at all.
+    """
     from edgedec.memory import MemoryMeter
     from edgedec.quantize.pipeline import QuantizeOptions
     from edgedec.quantize.readers import open_checkpoint
@@ -124,7 +139,7 @@ def quantize(
         )
     pool = pool_option(ctx, pool, executor)
     if pool != "local":
-        checkpoint = checkpoint.absolute()  # for processes that began in another folder
+        checkpoint = checkpoint.absolute()  # for processes with another working folder
     with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
         opened = open_checkpoint(checkpoint, tokenizer)
         words = Tokenizer(opened.tokenizer_json, str(opened.source))

@@ -1,6 +1,6 @@
-"""The options of commands that run a model, each written once: what to run, how to choose tokens, how to speculate.
+"""The options of commands that run a model: the model and its device, sampling, and speculation.
 
-A command takes one of these classes as a parameter, and ``command_line`` gives it a command-line option for each field.
+A command has one of these classes as a parameter, and ``command_line`` adds a command-line option for each field.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = ["PlanOptions", "RunOptions", "TextOptions", "command_line"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """Hold the options that decide the memory of a run: the model, its context, the drafter, the device."""
+    """The options that determine the memory of a run: model, context, drafter and device."""
 
     model: Model
     ctx_size: CtxSize = 0
@@ -76,14 +76,14 @@ class PlanOptions:
 
     @property
     def budget_bytes(self) -> int | None:
-        """Bytes of ``--memory-budget``; None: there is none."""
+        """Bytes of ``--memory-budget``; None without a budget."""
         return budget_bytes(self.memory_budget)
 
     def spec(self) -> SpecConfig:
-        """Return what to speculate with. The embedded targets bring a draft of their own.
+        """Return the settings of speculation. The embedded targets have their own draft.
 
         Raises:
-            UsageError: an unknown name, a value out of range, or a draft missing or for nothing.
+            UsageError: a name is unknown, a value is out of range, or a draft is missing or has no use.
         """
         from dataclasses import replace
 
@@ -95,14 +95,14 @@ class PlanOptions:
         config = SpecConfig(
             drafter=self.spec_type,
             policy=self.spec_tree,
-            draft=None if draft is None else Path(draft),  # names are checked before any bundle is looked for
+            draft=None if draft is None else Path(draft),  # names are checked before any bundle is opened
             draft_max=self.draft_max,
             tree_nodes=self.tree_nodes,
         )
         return config if draft is None else replace(config, draft=resolve_model(draft))
 
     def accelerator(self, record: Path | None = None) -> AcceleratorOptions | None:
-        """Return which accelerator to use; None where the device is none and no option speaks of one."""
+        """Return the options of the accelerator; None if the device is not one and no option is for one."""
         return accelerator_options(
             self.device, board=self.board, configuration=self.configuration, memory=self.memory, record=record
         )
@@ -110,13 +110,13 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(PlanOptions):
-    """Everything that opening a session takes."""
+    """The options for opening a session."""
 
     record: Record = None
     threads: Threads = 0
 
     def open_session(self, spec: SpecConfig) -> Session:
-        """Plan and load, with a progress bar."""
+        """Plan and load the model, with a progress bar."""
         from edgedec.runtime.session import Session
 
         bundle = resolve_model(self.model)
@@ -136,7 +136,7 @@ class RunOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Hold the options that decide how tokens are chosen and what ends an answer. Names and defaults are llama.cpp's."""
+    """The options of sampling, and of the end of an answer. Names and defaults are those of llama.cpp."""
 
     n_predict: NPredict = -1
     temp: Temp = 0.8
@@ -156,7 +156,7 @@ class TextOptions:
         return tuple(self.reverse_prompt or ())
 
     def sampling(self) -> SamplingConfig:
-        """Return how to sample.
+        """Return the settings of sampling.
 
         Raises:
             UsageError: a value is out of range; the message names its option.
@@ -173,7 +173,7 @@ class TextOptions:
                 repeat_last_n=self.repeat_last_n,
                 seed=self.seed,
             )
-        except UsageError as error:  # it names the field
+        except UsageError as error:  # the message names the field
             field, _, rest = str(error).partition(" ")
             flag = "--temp" if field == "temperature" else f"--{field.replace('_', '-')}"
             raise UsageError(f"{flag} {rest}") from None
@@ -182,7 +182,7 @@ class TextOptions:
 def command_line(command: Callable[..., None]) -> Callable[..., None]:
     """Return ``command`` with a keyword parameter for each field of the options classes among its parameters.
 
-    The framework of the command line reads the signature of what this returns, so fields become options in their order.
+    The framework of the command line reads the signature of the result, so that fields become options in their order.
     """
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []

@@ -1,4 +1,4 @@
-"""``edgedec simulate``: the accelerator in simulation, compared with the reference."""
+"""``edgedec simulate``: simulate the accelerator, and compare it with the reference."""
 
 from __future__ import annotations
 
@@ -27,46 +27,61 @@ _PROMPT = "Once upon a time"
 def simulate(
     bench: Annotated[
         str | None,
-        option("--bench", metavar="NAME", help="A suite of comparisons, or 'all'; an unknown name lists them."),
+        option("--bench", metavar="NAME", help="Suite of comparisons, or 'all'; an unknown name lists the suites."),
     ] = None,
-    model: Annotated[str | None, option("-m", "--model", metavar="BUNDLE", help="A bundle, or 'demo'.")] = None,
-    tokens: Annotated[int, option("--tokens", metavar="N", help="With -m: tokens to decode.")] = 4,
-    prompt: Annotated[str, option("-p", "--prompt", metavar="TEXT", help="With -m: what they follow.")] = _PROMPT,
-    beat_bytes: Annotated[int, option("--beat-bytes", metavar="N", help="Of the accelerator: bytes per cycle.")] = 16,
-    slots: Annotated[int, option("--slots", metavar="N", help="Of the accelerator: tokens of a pass.")] = 4,
+    model: Annotated[
+        str | None, option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")
+    ] = None,
+    tokens: Annotated[int, option("--tokens", metavar="N", help="With -m: number of tokens to decode.")] = 4,
+    prompt: Annotated[str, option("-p", "--prompt", metavar="TEXT", help="With -m: text to continue.")] = _PROMPT,
+    beat_bytes: Annotated[int, option("--beat-bytes", metavar="N", help="Bytes per cycle of the accelerator.")] = 16,
+    slots: Annotated[int, option("--slots", metavar="N", help="Tokens of a pass of the accelerator.")] = 4,
     memory: Annotated[
-        str, option("--memory", metavar="MODEL", help="ddr: the KV260's, calibrated; flat: 13.3 GB/s; ideal: no limit.")
+        str,
+        option(
+            "--memory",
+            metavar="MODEL",
+            help="Memory model: ddr (calibrated for the KV260), flat (13.3 GB/s) or ideal (no limit).",
+        ),
     ] = "ddr",
-    quick: Annotated[bool, option("--quick", help="With --bench: less of everything.")] = False,
+    quick: Annotated[bool, option("--quick", help="With --bench: run fewer cases.")] = False,
     save_program: Annotated[
-        Path | None, option("--save-program", metavar="FOLDER", help="With -m: also write the compiled program there.")
+        Path | None,
+        option("--save-program", metavar="FOLDER", help="With -m: also write the compiled program to this folder."),
     ] = None,
     terminal: Annotated[
-        bool, option("--terminal", help="With -m: serve the board's serial line until Ctrl-C, for --device uart:PORT.")
+        bool,
+        option("--terminal", help="With -m: simulate the board's serial line until Ctrl-C, for --device uart:PORT."),
     ] = False,
     board: Annotated[
-        str | None, option("--board", metavar="NAME", help="With --terminal: the board; ulx3s-85f without.")
+        str | None, option("--board", metavar="NAME", help="With --terminal: board; default: ulx3s-85f.")
     ] = None,
     configuration: Annotated[
         str | None,
-        option("--configuration", metavar="TEXT", help="With --terminal: as build-bitstream takes it; board without."),
+        option(
+            "--configuration",
+            metavar="TEXT",
+            help="With --terminal: configuration, as for build-bitstream; default: board.",
+        ),
     ] = None,
     baud: Annotated[
-        int, option("--baud", min=0, metavar="N", help="With --terminal: of the simulated line; 0: as fast as it can.")
+        int,
+        option("--baud", min=0, metavar="N", help="With --terminal: bits per second of the line; 0: the highest rate."),
     ] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run the accelerator's RTL and compare it with the integer reference, or let others talk with it.
+    """Simulate the accelerator's RTL, and compare it with the integer reference.
 
-    The first run of a configuration translates and compiles it, which takes minutes; the result is kept.
+    The first run of a configuration compiles it, which takes minutes; the result is kept. With --terminal, other commands
+    can use the simulated board.
     """
     if (bench is None) == (model is None):
-        raise UsageError("give either --bench NAME or -m BUNDLE")
+        raise UsageError("use either --bench NAME or -m BUNDLE")
     if not terminal and (board is not None or configuration is not None or baud):
-        raise UsageError("--board, --configuration and --baud go with --terminal; give that too")
+        raise UsageError("--board, --configuration and --baud need --terminal; add it")
     if terminal and model is None:
-        raise UsageError("--terminal needs the model that the accelerator is for: give -m BUNDLE")
+        raise UsageError("--terminal needs the model of the accelerator; add -m BUNDLE")
     if find_spec("amaranth") is None:
         raise ToolError(f"the simulation needs Amaranth and yosys; run: {install_extra('hdl')}")
     if bench is not None:
@@ -92,35 +107,35 @@ def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
         suite, start = find(name), time.perf_counter()
         try:
             with progress(name) as report:
-                found = suite.run(model=model, quick=quick, progress=report)
+                suite_report = suite.run(model=model, quick=quick, progress=report)
         except EdgedecError:
             note(f"suite {name}, after {time.perf_counter() - start:.0f} s:")
             raise
         seconds = round(time.perf_counter() - start, 1)
         results[name] = {
-            "what": found.what,
-            "compared": dict(found.compared),
-            "figures": dict(found.figures),
-            "coverage": None if found.coverage is None else found.coverage.as_json(),
-            "left_out": found.left_out,
+            "what": suite_report.what,
+            "compared": dict(suite_report.compared),
+            "figures": dict(suite_report.figures),
+            "coverage": None if suite_report.coverage is None else suite_report.coverage.as_json(),
+            "left_out": suite_report.left_out,
             "seconds": seconds,
         }
         if not json:
-            _print_suite(name, found, seconds)
+            _print_suite(name, suite_report, seconds)
     if json:
         print_json({"simulated": True, "equal": True, "suites": results})
 
 
-def _print_suite(name: str, found: SuiteReport, seconds: float) -> None:
-    print(f"{name}: equal ({seconds} s). {found.what}")
-    rows = [(f"  {what}", f"{count:,}") for what, count in found.compared.items()]
-    rows += [(f"  {what}, simulated", str(value)) for what, value in found.figures.items()]
+def _print_suite(name: str, suite_report: SuiteReport, seconds: float) -> None:
+    print(f"{name}: equal ({seconds} s). {suite_report.what}")
+    rows = [(f"  {what}", f"{count:,}") for what, count in suite_report.compared.items()]
+    rows += [(f"  {what}, simulated", str(value)) for what, value in suite_report.figures.items()]
     print_table(rows)
-    if found.left_out:
-        print(f"  left out by --quick: {found.left_out}")
-    if found.coverage is not None:
+    if suite_report.left_out:
+        print(f"  left out by --quick: {suite_report.left_out}")
+    if suite_report.coverage is not None:
         print("\n  How often each kind of descriptor, by its size, met each kind of stall (a dot: it cannot):\n")
-        print(indent(found.coverage.table(), "  ") + "\n")
+        print(indent(suite_report.coverage.table(), "  ") + "\n")
     sys.stdout.flush()
 
 
@@ -156,31 +171,31 @@ def _run_tokens(
         save_program_to(runner.program, save_program)
     start = time.perf_counter()
     with progress("simulating") as report:
-        found = runner.run(ids, tokens, progress=report)
-    data = _summary(found, runner, time.perf_counter() - start, memory)
-    data["text"] = tokenizer.decode([*found.prompt, *found.tokens])
+        token_report = runner.run(ids, tokens, progress=report)
+    data = _summary(token_report, runner, time.perf_counter() - start, memory)
+    data["text"] = tokenizer.decode([*token_report.prompt, *token_report.tokens])
     if json:
         print_json(data)
         return
     _print_tokens(data)
 
 
-def _summary(found: TokenReport, runner: Any, seconds: float, memory: str) -> dict[str, Any]:
+def _summary(token_report: TokenReport, runner: Any, seconds: float, memory: str) -> dict[str, Any]:
     config = runner.program.config
-    decode, prefill = found.total(found.decode), found.total(found.prefill)
-    passes = max(len(found.decode), 1)
+    decode, prefill = token_report.total(token_report.decode), token_report.total(token_report.prefill)
+    passes = max(len(token_report.decode), 1)
     data: dict[str, Any] = {
         "simulated": True,
         "equal": True,
-        "compared": found.compared,
-        "prompt": list(found.prompt),
-        "tokens": list(found.tokens),
-        "prefill": {**prefill, "passes": len(found.prefill)},
-        "decode": {**decode, "passes": len(found.decode)},
-        "cycles_per_token": decode["cycles"] // passes if found.decode else None,
+        "compared": token_report.compared,
+        "prompt": list(token_report.prompt),
+        "tokens": list(token_report.tokens),
+        "prefill": {**prefill, "passes": len(token_report.prefill)},
+        "decode": {**decode, "passes": len(token_report.decode)},
+        "cycles_per_token": decode["cycles"] // passes if token_report.decode else None,
         "assumed_clock_hz": config.clock_hz,
         "simulated_tokens_per_second": (
-            round(config.clock_hz * len(found.decode) / decode["cycles"], 1) if found.decode else None
+            round(config.clock_hz * len(token_report.decode) / decode["cycles"], 1) if token_report.decode else None
         ),
         "memory": memory,
         "configuration": {"beat_bytes": config.beat_bytes, "slots": config.slots, "hash": f"{config.hash:016x}"},

@@ -38,7 +38,7 @@ LABELS = {
     "demo-draft": "draft, int8",
 }
 
-# What a quiet machine of two cores takes, with nothing in the cache.
+# Steps, with their seconds on an idle machine of two cores and with an empty cache.
 STEPS = (
     ("quantize: the ternary target losslessly, and to int8 beside it; the draft to int8", 2),
     (f"plan a run of target and draft under {BUDGET}, and write a story", 2),

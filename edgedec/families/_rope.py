@@ -192,7 +192,7 @@ def _rotated_columns(config: Mapping[str, Any], scaling: Mapping[str, Any], part
     columns = int(whole * number(place, key))
     if not 2 <= columns <= whole or columns % 2:
         raise BundleError(
-            f"configuration: {key} {place[key]} rotates {columns} of {whole} columns of a head; the number must be positive "
-            "and even"
+            f"configuration: {key} {place[key]} rotates {columns} of {whole} columns of a head; the number must be "
+            f"even and in 2..{whole}"
         )
     return columns

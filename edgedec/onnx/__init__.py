@@ -1,1 +1,1 @@
-"""Lowers a graph to ONNX: stock operators of ONNX Runtime, weights left in the bundle as external data."""
+"""Lowering of a graph to ONNX, with operators of ONNX Runtime, and with weights as external data in the bundle."""

@@ -1,4 +1,4 @@
-"""Collects the nodes and initializers of an ONNX graph."""
+"""Collect the nodes and initializers of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgedec.ops import Rope
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 
 CONTRIB = "com.microsoft"
-KERNELS = "edgedec"  # our own operators: runtime/kernels
+KERNELS = "edgedec"  # domain of edgedec's own operators, see runtime/kernels
 _OPSETS = {"": 21, CONTRIB: 1}
 _IR_VERSION = 10
 _ONNX_DTYPES = {
@@ -31,20 +31,21 @@ _ONNX_DTYPES = {
 
 
 def packed_names(weight: str) -> tuple[str, str]:
-    """ONNX names of a matrix's codes and scales in the kernels' layout."""
+    """Return the ONNX names of a matrix's codes and scales in the kernels' layout."""
     return f"{weight}.packed_codes", f"{weight}.packed_scales"
 
 
 @dataclass(kw_only=True)
 class Emitter:
-    """``bound`` maps each graph value to the ONNX value that carries it, [1, n, width] for activations.
+    """An ONNX graph under construction.
 
-    ``sources`` maps a value of int8 codes to the float value it was quantized from: MatMulNBits quantizes by itself.
-    ``rotations`` maps a rotated value that no node makes to its operation: TreeAttention rotates by itself.
-    ``packed`` holds, of each matrix that the session will be given in the kernels' layout, the bytes of its codes and the
-    number of its scales.
-    ``kernels``: the session has our own operators: attention is theirs.
-    ``unsigned_int8``: int8 matrices are multiplied as uint8, their codes + 128 with zero point 128.
+    Members:
+        bound: ONNX value of each graph value, [1, n, width] for activations.
+        sources: float value of each value of int8 codes, because MatMulNBits quantizes by itself.
+        rotations: operation of each rotated value without a node, because TreeAttention rotates by itself.
+        packed: (bytes of codes, number of scales) of each matrix that the session receives in the kernels' layout.
+        kernels: True if the session has edgedec's own operators, which then compute attention.
+        unsigned_int8: True to multiply int8 matrices as uint8, with codes + 128 and zero point 128.
     """
 
     graph: Graph
@@ -80,19 +81,19 @@ class Emitter:
         domain: str = "",
         **attrs: Any,
     ) -> str:
-        """Append a node called ``name`` whose first output, also called so unless ``outputs`` says else, is returned."""
+        """Append a node ``name``, and return its first output, which has the same name unless ``outputs`` is given."""
         outputs = list(outputs) or [name]
         self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, domain=domain, **attrs))
         return outputs[0]
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """An initializer held in the model itself; the same name always means the same value."""
+        """Add a constant to the model itself, and return its name. Equal names must have equal values."""
         if name not in self._initializers:
             self._initializers[name] = numpy_helper.from_array(value, name)
         return name
 
     def weight(self, name: str, part: str, plane: int | None = None) -> str:
-        """A part of a stored tensor, or one plane of it, as external data: ONNX Runtime maps it from the bundle."""
+        """Add a part of a stored tensor, or one plane of it, as external data, which ONNX Runtime maps from the bundle."""
         tensor = self.tensors[name]
         spec, offset = tensor.scheme.parts(tensor.shape)[part], tensor.offsets[part]
         shape, nbytes, label = spec.shape, spec.nbytes, f"{name}.{part}"
@@ -103,10 +104,10 @@ class Emitter:
         return label
 
     def packed_weight(self, name: str) -> tuple[str, str]:
-        """A matrix's codes and scales in the kernels' layout: names and sizes only.
+        """Add a matrix's codes and scales in the kernels' layout, as names and sizes only.
 
-        The session is given the arrays (``SessionOptions.add_initializer``); the place in the bundle is never read, but
-        ONNX Runtime wants the file to be there.
+        The session receives the arrays (``SessionOptions.add_initializer``). The place in the bundle is never read, but ONNX
+        Runtime requires that the file exists.
         """
         codes, scales = packed_names(name)
         nbytes, count = self.packed[name]
@@ -124,32 +125,33 @@ class Emitter:
         self._initializers[label] = proto
 
     def unsigned_codes(self, name: str) -> str:
-        """An int8 matrix's codes + 128 as uint8, made from the mapped file once, when the session folds constants.
+        """Return an int8 matrix's codes + 128 as uint8, computed once when the session folds constants.
 
-        In two's complement + 128 turns the highest bit over: the file is declared to hold uint8, no value is converted.
+        In two's complement, adding 128 inverts the highest bit. The file is declared as uint8, and no value is converted.
         """
         label = self.weight(name, "codes")
         self._initializers[label].data_type = TensorProto.UINT8
         return self._once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
 
     def turned(self, label: str) -> str:
-        """A matrix [a, b] as [b, a], turned over once, when the session folds constants."""
+        """Return the transpose of a matrix, computed once when the session folds constants."""
         return self._once("Transpose", [label], f"{label}.turned", perm=[1, 0])
 
     def float_weight(self, name: str) -> str:
-        """A float tensor as float32; narrower ones are widened once, when the session folds constants."""
+        """Return a float tensor as float32; narrower types are converted once, when the session folds constants."""
         label = self.weight(name, "values")
         if self._initializers[label].data_type == TensorProto.FLOAT:
             return label
         return self._once("Cast", [label], f"{label}.float32", to=TensorProto.FLOAT)
 
     def _once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
-        """A node that two operations may ask for."""
+        """Add a node that several operations may share."""
         if not any(node.name == name for node in self._nodes):
             self.node(kind, inputs, name, **attrs)
         return name
 
     def model(self) -> bytes:
+        """Return the serialized ONNX model."""
         graph = helper.make_graph(
             self._nodes, "edgedec", self._inputs, self._outputs, list(self._initializers.values())
         )

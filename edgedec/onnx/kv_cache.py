@@ -1,6 +1,6 @@
-"""Where each state's keys and values lie in the one buffer that the operator TreeAttention works in.
+"""The layout of all keys and values in the one buffer of the operator TreeAttention.
 
-What a state's part holds is told in runtime/kernels/attention.hpp.
+runtime/kernels/attention.hpp describes the part of a state.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from edgedec.graph import KvState
 
 __all__ = ["CacheLayout", "cache_layout", "kv_bytes"]
 
-_KEY_BLOCK = 16  # slots; attention.hpp
+_KEY_BLOCK = 16  # slots of a block in attention.hpp
 
 
 def kv_bytes(state: KvState, positions: int) -> int:
-    """Bytes of one state, a multiple of 64: whole blocks of slots, and for int8 two float32 scales per slot and head."""
+    """Return the bytes of a state, a multiple of 64: whole blocks of slots; int8 adds two scales per slot and head."""
     slots = -(-positions // _KEY_BLOCK) * _KEY_BLOCK
     return slots * (state.row_bytes() + (8 * state.kv_heads if state.bits == 8 else 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """``offsets``: where each state begins, in bytes."""
+    """The layout of the buffer. ``offsets`` are the first bytes of the states."""
 
     states: Mapping[str, KvState]
     offsets: Mapping[str, int]
@@ -32,7 +32,7 @@ class CacheLayout:
 
 
 def cache_layout(states: Mapping[str, KvState], positions: int) -> CacheLayout:
-    """The states of a graph, one behind the other."""
+    """Return the layout with the states of a graph in order."""
     offsets, end = {}, 0
     for name, state in states.items():
         offsets[name] = end

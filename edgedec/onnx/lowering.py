@@ -1,13 +1,14 @@
-"""Graph -> ONNX model bytes for one session.
+"""Lower a graph to the bytes of an ONNX model for one session.
 
-Inputs: ``embed`` float32 [1, n, hidden] (the host looks embeddings up, so that rows of a mapped table and given embeddings
-go the same way), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bias`` float32 [1, 1, n, total],
-``seqlens_k`` and ``total_length`` int32 [1], and per state ``past.NAME.{key,value}`` float32
-[1, kv_heads, positions, head_dim].
-Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``: to be bound to
-the same memory as the past.
-With our own operators the inputs after ``rows`` are ``visible`` int64 [n, words], the pass's mask as packed bits, ``past``
-int64 [1], the committed rows, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is written in place.
+Inputs: ``embed`` float32 [1, n, hidden] (the host looks embeddings up, so that rows of a mapped table and other embeddings
+are handled alike), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bias`` float32 [1, 1, n, total],
+``seqlens_k`` and ``total_length`` int32 [1], and per state ``past.NAME.{key,value}`` float32 [1, kv_heads, positions,
+head_dim].
+Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``, which must be
+bound to the same memory as the past.
+With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the pass's mask as packed bits,
+``past`` int64 [1], the committed rows, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is written in
+place.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ def lower(
     """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
 
     Args:
-        packed: ternary matrices for our own operator, by name with the bytes of their codes and the number of their scales
-            in the kernels' layout; the session must be given these arrays. The others take stock operators.
-        kernels: the session has our own operators: attention is theirs.
-        unsigned_int8: int8 matrices as uint8 with zero point 128: exact where uint8 x int8 saturates, and slower.
+        packed: (bytes of codes, number of scales) of each ternary matrix for edgedec's own operator in the kernels' layout;
+            the session must receive these arrays. Other matrices use operators of ONNX Runtime.
+        kernels: True if the session has edgedec's own operators, which then compute attention.
+        unsigned_int8: True for int8 matrices as uint8 with zero point 128, which is exact on CPUs where uint8 x int8
+            saturates, and slower.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value.
@@ -78,8 +80,8 @@ def lower(
         load(_OPS, operation.kind).lower(operation, emitter)
     for name in (*graph.outputs, *taps):
         if name not in emitter.bound or name not in graph.values:
-            raise UnsupportedError(f"the graph has no value {name!r} to hand back")
-        # An Identity gives the output the graph's own name whatever node made it; ONNX Runtime removes it.
+            raise UnsupportedError(f"the graph has no value {name!r} to return")
+        # An Identity gives the output the name in the graph. ONNX Runtime removes it.
         rows, width = graph.values[name].shape
         emitter.output(emitter.node("Identity", [emitter.bound[name]], f"out.{name}"), (1, rows, width))
     return emitter.model()

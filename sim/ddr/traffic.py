@@ -95,7 +95,7 @@ def _check(memory: DdrMemory, streams: Sequence[TrafficStream]) -> None:
 
 
 def run(memory: DdrMemory, streams: Sequence[TrafficStream], *, limit_cycles: int = _MOST_CYCLES) -> TrafficResult:
-    """TrafficResult all streams to their end, from the memory's present state.
+    """Run all streams to their end, from the memory's present state.
 
     Raises:
         UsageError: a master cannot produce one of the streams.

@@ -86,7 +86,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "a JSON file": lambda: json.dumps({"a": 1}).encode(),
     "a text file": lambda: "Once upon a time – é".encode(),
     "a text file that begins as JSON does": lambda: json.dumps({"a": "b" * 2 * PREFIX_BYTES}).encode(),
-    "a web page, which a download gave in place of the file": lambda: b"<!DOCTYPE html><html></html>",
+    "a web page, which was downloaded in place of the file": lambda: b"<!DOCTYPE html><html></html>",
     "an empty file": lambda: b"",
     "a file of a kind that edgedec does not know": lambda: b"\xff\xfe\xfd" * 50,
 }

@@ -1,4 +1,4 @@
-"""Our own TreeAttention over one buffer; without it GroupQueryAttention, tree and window as an additive bias."""
+"""Attention by edgedec's TreeAttention, or by GroupQueryAttention with tree and window as an additive bias."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
 
 
 def _rotation(op: Attention, state: KvState, emitter: Emitter) -> Rope | None:
-    """The rotation that queries and keys still wait for, both or neither."""
+    """Return the rotation that TreeAttention applies to queries and keys, or None."""
     first, second = (emitter.rotations.get(name) for name in op.inputs[:2])
     assert (first is None) == (second is None)
     if first and first.head_dim != state.head_dim:
@@ -86,9 +86,9 @@ def _group_query_attention(op: Attention, state: KvState, emitter: Emitter) -> s
 
 
 def _bias(state: KvState, emitter: Emitter) -> str:
-    """The additive bias, what a window hides taken out; layers with equal windows share it.
+    """Return the additive bias, which also hides positions outside a window; layers with equal windows share it.
 
-    A committed row's position is its slot, as TreeAttention takes it too; the rows of the pass bring theirs.
+    The position of a committed row is its slot, as in TreeAttention; the rows of the pass have their own positions.
     """
     if state.window is None:
         return "attention_bias"
@@ -106,7 +106,7 @@ def _bias(state: KvState, emitter: Emitter) -> str:
         "Sub", [node("Cast", ["total_length"], "total", to=TensorProto.INT64), node("Size", [rows], "n")], "past"
     )
     slots = node("Range", [zero, node("Squeeze", [past], "past.scalar"), one], "slots")
-    keys = node("Concat", [slots, rows], "keys", axis=0)  # [total], a position each
+    keys = node("Concat", [slots, rows], "keys", axis=0)  # [total] positions
     window = emitter.scalar(f"i{state.window}", state.window, np.int64)
     before = node("Sub", [node("Reshape", ["positions", column], "queries"), window], "before")  # [n, 1]
     hidden = node("LessOrEqual", [keys, before], "hidden")

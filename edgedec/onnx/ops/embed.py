@@ -1,4 +1,4 @@
-"""The embedding is an input of the session: the host looks rows up, and leaves a scale to the graph."""
+"""The embedding as an input of the session: the host looks rows up, and the graph applies the scale."""
 
 from __future__ import annotations
 

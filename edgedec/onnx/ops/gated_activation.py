@@ -1,4 +1,4 @@
-"""silu(gate) * up, relu(gate)^2 * up, or gelu(gate) * up."""
+"""Gated activation: silu(gate) * up, relu(gate)^2 * up, or gelu(gate) * up."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ternary planes and int8 by our own TernaryMatMul and Int8MatMul (exact), float by MatMul.
+"""Matrix products: ternary planes and int8 by edgedec's TernaryMatMul and Int8MatMul (exact), and float by MatMul.
 
-Where a session has no kernels, int8 takes MatMulInteger (exact) and ternary planes 2-bit MatMulNBits, which quantizes
+In a session without kernels, int8 uses MatMulInteger (exact), and ternary planes use 2-bit MatMulNBits, which quantizes
 activations per block.
 """
 
@@ -17,7 +17,7 @@ from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 
 __all__ = ["lower"]
 
-# 4: int8 activations. Any other level is correct and some 300 times slower.
+# Level 4 has int8 activations. The other levels are also correct, but some 300 times slower.
 _ACCURACY_LEVEL = 4
 
 
@@ -35,7 +35,7 @@ def _int8(codes: str, weight: str, name: str, emitter: Emitter) -> str:
 
 
 def _by_rows(weight: str, emitter: Emitter) -> bool:
-    """Whether an int8 matrix is stored [out, in]. The tensor says it: an operation knows no more than the kind."""
+    """Return True if an int8 matrix is stored as [out, in]. Only the tensor, and not the operation, has this property."""
     scheme = emitter.tensors[weight].scheme
     return isinstance(scheme, Int8Scheme) and scheme.rows
 
@@ -49,7 +49,7 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
     for plane in range(scheme.planes):
         if scheme.group_size:
             scales = emitter.weight(weight, "scale", plane)
-        else:  # one shared array of ones for every matrix of this shape, and the tensor's scale behind the product
+        else:  # matrices of this shape share an array of ones, and the tensor's scale is applied after the product
             scales = emitter.constant(f"ones.{outputs}.{blocks}", np.ones((outputs, blocks), np.float32))
         product = emitter.node(
             "MatMulNBits",
@@ -69,7 +69,7 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
 
 
 def _packed(op: Linear, emitter: Emitter) -> set[str]:
-    """One node for all matrices of ``op`` that the session has in the kernels' layout; returns the outputs it made."""
+    """Add one node for all matrices of ``op`` in the kernels' layout, and return its outputs."""
     inputs, made = [emitter.bound[emitter.sources.get(op.inputs[0], op.inputs[0])]], []
     attributes: dict[str, list[int]] = {"rows": [], "planes": [], "group_sizes": [], "biases": []}
     late: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _packed(op: Linear, emitter: Emitter) -> set[str]:
 
 
 def _stored(op: Linear, emitter: Emitter) -> set[str]:
-    """One node for all int8 matrices of ``op``, read as they lie in the bundle; returns the outputs it made."""
+    """Add one node for all int8 matrices of ``op``, which it reads from the bundle, and return its outputs."""
     inputs, made = [emitter.bound[emitter.sources.get(op.inputs[0], op.inputs[0])]], []
     attributes: dict[str, list[int]] = {"rows": [], "by_rows": [], "biases": []}
     late: dict[str, str] = {}
@@ -113,7 +113,7 @@ def _stored(op: Linear, emitter: Emitter) -> set[str]:
 
 
 def _fused_bias(bias: str | None, emitter: Emitter) -> list[str]:
-    """The bias as an input of our operators, which want an initializer: one that has to be widened is none yet."""
+    """Return the bias if it can be an input of edgedec's operators, which need an initializer without a conversion."""
     return [emitter.float_weight(bias)] if bias and emitter.tensors[bias].scheme == FloatScheme() else []
 
 
@@ -127,7 +127,7 @@ def _emit_fused(
     attributes: Mapping[str, list[int]],
     emitter: Emitter,
 ) -> None:
-    """A node of our own for the outputs ``made``, and additions for the biases ``late``, by output."""
+    """Add a node of edgedec's own for the outputs ``made``, and additions for the biases ``late``, by output."""
     if not made:
         return
     columns = emitter.tensors[op.weights[0]].shape[1]

@@ -1,6 +1,6 @@
 """Per-token int8 activations, written as uint8 with zero point 128 (int8 x int8 is 30 times slower in MatMulInteger).
 
-Nothing is emitted until an int8 linear asks: ternary linears take the float value, MatMulNBits quantizes by itself.
+Nodes are only added for an int8 linear, because ternary linears use the float value, which MatMulNBits quantizes itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def lower(op: QuantizeActivation, emitter: Emitter) -> None:
 
 
 def codes_and_scale(codes: str, emitter: Emitter) -> tuple[str, str]:
-    """ONNX names of the uint8 codes [1, n, width] and the scale [1, n, 1] behind the graph value ``codes``."""
+    """Return the ONNX names of the uint8 codes [1, n, width] and the scale [1, n, 1] of the graph value ``codes``."""
     source = emitter.sources[codes]
     key = f"{source}.uint8"
     if key not in emitter.bound:
@@ -31,7 +31,7 @@ def codes_and_scale(codes: str, emitter: Emitter) -> tuple[str, str]:
         magnitude = emitter.node("Abs", [x], f"{at}.abs")
         absmax = emitter.node("ReduceMax", [magnitude, last_axis], f"{at}.absmax", keepdims=1)
         scale = emitter.node("Div", [absmax, emitter.scalar("f127", 127)], f"{at}.scale")
-        # A row of zeros: 0 / tiny = 0, where 0 / 0 would be NaN. The smallest normal number changes no other row.
+        # For a row of zeros, 0 / tiny is 0, while 0 / 0 is NaN. The smallest normal number changes no other row.
         divisor = emitter.node("Max", [scale, emitter.scalar("tiny", 2.0**-126)], f"{at}.divisor")
         whole = emitter.node("Round", [emitter.node("Div", [x, divisor], f"{at}.div")], f"{at}.round")
         shifted = emitter.node("Add", [whole, emitter.scalar("f128", ZERO_POINT)], f"{at}.shift")

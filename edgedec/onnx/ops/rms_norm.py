@@ -1,4 +1,4 @@
-"""SimplifiedLayerNormalization: bit-equal for a row whatever the number of rows. Heads become an axis of their own."""
+"""RMS norm by SimplifiedLayerNormalization. A row's bits do not depend on other rows. Heads become a separate axis."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def _normed(op: RmsNorm, x: str, gain: str, name: str, emitter: Emitter) -> str:
 
 
 def _shape(first: int, second: int | None, emitter: Emitter) -> str:
-    """Name of the shape [1, n, first] or [1, n, first, second]; 0 keeps what is there."""
+    """Return the name of the shape [1, n, first] or [1, n, first, second]; 0 keeps a dimension."""
     sizes = [0, 0, first, *([] if second is None else [second])]
     return emitter.constant(f"shape.{'.'.join(map(str, sizes[2:]))}", np.array(sizes, np.int64))

@@ -1,4 +1,4 @@
-"""RotaryEmbedding over cos and sin tables of every position of the cache; none where TreeAttention rotates by itself."""
+"""Rotary embedding by RotaryEmbedding with tables for all positions of the cache, unless TreeAttention rotates itself."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def _is_whole(op: Rope) -> bool:
 
 
 def _turns(reader: Operation, emitter: Emitter) -> bool:
-    """Whether it is an attention whose queries and keys TreeAttention can turn: whole heads, both alike, and nobody else
-    wants to see them turned.
+    """Return True if ``reader`` is an attention whose queries and keys TreeAttention can rotate.
+
+    Whole heads must be rotated, both alike, and no other operation or tap may use the rotated values.
     """
     if not isinstance(reader, Attention):
         return False
@@ -56,7 +57,7 @@ def _turns(reader: Operation, emitter: Emitter) -> bool:
 
 
 def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
-    """Names of cos and sin, float32 [positions, pairs]; layers that turn alike share them."""
+    """Return the names of cos and sin, float32 [positions, pairs]; layers with equal rotations share them."""
     key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     cos, sin = tables(op, np.arange(emitter.positions, dtype=np.int32))
     return emitter.constant(f"rope.{key}.cos", cos), emitter.constant(f"rope.{key}.sin", sin)

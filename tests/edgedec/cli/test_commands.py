@@ -346,4 +346,4 @@ def test_doctor_names_what_is_missing(edgedec: Edgedec, monkeypatch: pytest.Monk
     (check,) = (entry for entry in json.loads(outcome.stdout)["checks"] if entry["name"] == "tokenizers")
     assert check["status"] == "missing"
     assert "-m pip install 'tokenizers>=" in check["fix"]
-    assert "edgedec: missing: tokenizers; the commands above mend it" in outcome.stderr
+    assert "edgedec: missing: tokenizers; run the commands above" in outcome.stderr

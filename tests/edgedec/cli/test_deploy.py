@@ -30,14 +30,14 @@ def test_a_second_deployment_sends_nothing(edgedec: Edgedec, folder: Path, board
     assert (first.code, first.stderr) == (0, "")
     assert "ok      pynq: 3.0.1\n" in first.stdout
     assert first.stdout.endswith(
-        "xilinx@board:my story.board holds the bundle now; on the board, as root:\n"
+        "xilinx@board:my story.board has the bundle now; run on the board, as root:\n"
         "  edgedec chat --device pynq -m 'my story.board'\n"
     )
     assert (board.home / "my story.board" / "board.json").is_file()
     assert len(board.calls) == 2
     again = edgedec("deploy", folder, "--host", "xilinx@board")
     assert (again.code, len(board.calls)) == (0, 3)
-    assert "held the bundle already" in again.stdout
+    assert "has the bundle already" in again.stdout
 
 
 def test_json_is_complete(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:

@@ -164,7 +164,7 @@ def test_an_interrupted_run_is_resumed(edgedec: Edgedec, checkpoint: Path, tmp_p
     finally:
         process.kill()
     assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "stopped; the same command goes on from the last checkpoint"
+    assert stderr.splitlines()[-1] == "stopped; the same command continues from the last checkpoint"
     assert not output.exists()
     outcome = edgedec(*command)
     assert outcome.code == 0, outcome.stderr

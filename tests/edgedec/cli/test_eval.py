@@ -248,7 +248,7 @@ BUNDLE, OTHER = "BUNDLE", "OTHER"
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("eval -m BUNDLE", 2, "give a text with --text FILE, questions with --choices FILE, or both"),
+        ("eval -m BUNDLE", 2, "name a text with --text FILE, questions with --choices FILE, or both"),
         ("eval --text text", 2, "Missing option '-m' / '--model'"),
         ("eval -m BUNDLE --choices missing", 2, "missing: there is no such file"),
         ("eval -m BUNDLE --choices .", 2, ".: cannot be read: Is a directory"),
@@ -271,7 +271,7 @@ BUNDLE, OTHER = "BUNDLE", "OTHER"
         ("eval -m BUNDLE --text text --plot x.jpg", 2, "--plot x.jpg: must end in .png, .svg or .pdf"),
         ("eval -m BUNDLE --text text --plot png", 2, "--plot png: must end in .png, .svg or .pdf"),
         ("eval -m BUNDLE --text text --plot folder.png", 2, "--plot folder.png: is a folder; name a file"),
-        ("eval -m BUNDLE --text text --plot text/x.png", 2, "--plot text/x.png: nothing can be written to"),
+        ("eval -m BUNDLE --text text --plot text/x.png", 2, "cannot be written; choose another folder"),
     ],
 )
 def test_mistakes_are_found_before_a_model_is_opened(

@@ -43,10 +43,10 @@ def test_estimates_are_shown_in_two_tables(edgedec: Edgedec, source: Path) -> No
         "a token for each slot in a pass:",
     ]
     assert "tokens/s @128  tokens/s @1,016  --configuration" in lines[heads[0] + 1]
-    assert "All figures are estimated, of the accelerator alone." in lines[-1]
+    assert "All figures are estimates for the accelerator alone." in lines[-1]
     marked = [line for line in lines if line.startswith("* ")]
     assert len(marked) == 3
-    assert marked[-1] == "* what --configuration board takes"
+    assert marked[-1] == "* choice of --configuration board"
     rows = lines[heads[0] + 2 : heads[1] - 1]
     luts = [int(row.lstrip("* ").split()[0].replace(",", "")) for row in rows]
     assert luts == sorted(luts)
@@ -90,7 +90,7 @@ def test_a_printed_configuration_can_be_built(edgedec: Edgedec, source: Path, mo
     assert {name: report["resources"]["estimated"][name] for name in point["resources"]} == point["resources"]
     again = edgedec(*words(source, "-o", "b"))
     assert again.code == 2
-    assert "-o b: holds a build; choose another folder" in again.stderr
+    assert "-o b: contains a build; choose another folder" in again.stderr
 
 
 def test_files_hold_the_same_points(edgedec: Edgedec, source: Path) -> None:
@@ -137,7 +137,10 @@ def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--configuration", "small"], "--explore varies what the board gets; write --configuration board, not small"),
+        (
+            ["--configuration", "small"],
+            "--explore varies the board's configuration; write --configuration board, not small",
+        ),
         (["--configuration", "board,slots=9"], "slots must be 1 to 8, not 9"),
         (["--pool", "cloud"], "no 'cloud' among the worker pools; known: local, ray"),
         (["--workers", "-1"], "--workers"),
@@ -146,7 +149,7 @@ def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source
         (["--seed", "2"], "--explore builds nothing, and has no use for --seed: leave it out"),
         (["--seed", "1", "--synthesize"], "has no use for --seed, --synthesize: leave them out"),
         (["-o", "a file"], "-o a file: is a file; name a folder"),
-        (["-o", "a file/below"], "-o a file/below: nothing can be written to a file"),
+        (["-o", "a file/below"], "-o a file/below: a file cannot be written"),
         (["-o", "a loop"], "-o a loop: is a link that leads back to itself; choose another name or remove it"),
         (["--board", "kv261"], "no board 'kv261'"),
     ],

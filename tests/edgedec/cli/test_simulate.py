@@ -19,7 +19,7 @@ pytest.importorskip("amaranth")
 def test_either_a_bench_or_a_model_is_required(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, ["simulate", *arguments])
     assert result.exit_code == 2
-    assert "give either --bench NAME or -m BUNDLE" in result.stderr
+    assert "use either --bench NAME or -m BUNDLE" in result.stderr
 
 
 def test_an_unknown_bench_lists_the_known_ones() -> None:

@@ -49,14 +49,14 @@ def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
     process = run(command, bundle, "> /dev/full")
     assert (process.returncode, process.stdout) == (1, "")
-    assert complaints(process) == ["edgedec: standard output: the disk is full; what was written there is not complete"]
+    assert complaints(process) == ["edgedec: standard output: the disk is full; the output is incomplete"]
 
 
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
 def test_a_closed_output_is_an_error(bundle: Path, command: str) -> None:
     process = run(command, bundle, ">&-")
     assert (process.returncode, process.stdout) == (1, "")
-    assert complaints(process) == ["edgedec: standard output: it is closed; what was written there is not complete"]
+    assert complaints(process) == ["edgedec: standard output: it is closed; the output is incomplete"]
 
 
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
@@ -86,7 +86,7 @@ def test_a_closed_input_counts_as_empty(bundle: Path) -> None:
     process = run("generate -m BUNDLE -f -", bundle, "<&-")
     assert (process.returncode, complaints(process)) == (
         2,
-        ["edgedec: --file -: the file is empty; give one with text in it"],
+        ["edgedec: --file -: the file is empty; name a file with text"],
     )
     assert run("chat -m BUNDLE", bundle, "<&-").returncode == 0
 

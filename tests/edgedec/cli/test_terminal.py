@@ -103,7 +103,7 @@ def test_the_command_that_it_prints_runs(
     assert command == (
         f"  edgedec chat -m '{bundle}' --device uart:{port} --board ulx3s-85f --configuration {CONFIGURATION}"
     )
-    assert last == "Ctrl-C ends it"
+    assert last == "stop with Ctrl-C"
     assert (options["board"], options["baud"]) == ("ulx3s-85f", 15_000_000)
     assert board.closed
     assert "cycles simulated in" in served.stderr
@@ -140,9 +140,9 @@ def test_a_simulation_that_fails_ends_the_command(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--terminal"], 2, "give either --bench NAME or -m BUNDLE"),
-        (["--terminal", "--bench", "top"], 2, "--terminal needs the model that the accelerator is for"),
-        (["-m", "MODEL", "--board", "ulx3s-85f"], 2, "--board, --configuration and --baud go with --terminal"),
+        (["--terminal"], 2, "use either --bench NAME or -m BUNDLE"),
+        (["--terminal", "--bench", "top"], 2, "--terminal needs the model of the accelerator"),
+        (["-m", "MODEL", "--board", "ulx3s-85f"], 2, "--board, --configuration and --baud need --terminal"),
         (
             ["-m", "MODEL", "--terminal", "--board", "kv260"],
             2,

@@ -298,7 +298,7 @@ def test_yarn_scales_the_scores() -> None:
         ("smollm3", {"no_rope_layers": [1, 2, 1, 1]}, BundleError, "no_rope_layers must be a list"),
         ("smollm3", {"no_rope_layer_interval": 0}, BundleError, "no_rope_layer_interval must be an integer"),
         ("phi3", {"partial_rotary_factor": 0.3}, BundleError, "leaves 2 of 8|partial_rotary_factor"),
-        ("phi3", {"partial_rotary_factor": 1.5}, BundleError, "leaves 12 of 8 columns"),
+        ("phi3", {"partial_rotary_factor": 1.5}, BundleError, "rotates 12 of 8 columns"),
         ("phi3", {"partial_rotary_factor": -1}, BundleError, "partial_rotary_factor must be a number"),
         ("qwen2", {"partial_rotary_factor": 0.5}, UnsupportedError, "partial_rotary_factor other than 1"),
         (
