@@ -19,7 +19,7 @@ from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.ops import Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
-from edgedec.reference.integer_profile.numbers import I64, WidthCheck, Mantissas, round_shift
+from edgedec.reference.integer_profile.numbers import I64, Mantissas, WidthCheck, round_shift
 from edgedec.reference.integer_profile.ops import linear
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
 from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
