@@ -1,4 +1,4 @@
-"""The demo's comparison: the same texts by plain decoding and with guesses, and what the guesses were worth."""
+"""The demo's comparison of plain decoding with speculation, on the same texts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from edgedec.runtime.answer import Answer
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
-__all__ = ["PLAIN", "TASKS", "Measured", "Task", "compare", "retelling", "verdict"]
+__all__ = ["PLAIN", "TASKS", "DemoTask", "Measured", "compare", "retelling", "verdict"]
 
 PLAIN = "none"  # the drafter that never guesses
 
 _GREEDY = SamplingConfig(temperature=0)  # the text is the same with every drafter
-_TOKENS = 96  # of each run
-_RUNS = 3  # of each drafter, in turn
-_BEGUN_AGAIN = 0.25  # share of a story that a prompt begins again
+_TOKENS = 96  # tokens of each run
+_RUNS = 3  # runs of each drafter, which take turns
+_BEGUN_AGAIN = 0.25  # share of a story that a prompt repeats
 
 Open = Callable[[str], Session]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class DemoTask:
     """A text to write, and the drafter that plain decoding is compared with.
 
     Members:
-        name: for the table.
-        drafter: a name of ``--spec-type``.
-        again: the prompt is the story and its beginning once more, instead of the story's opening.
+        name: name in the table.
+        drafter: value of ``--spec-type``.
+        again: True if the prompt is the story followed by its beginning; False if it is the story's opening.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Task:
 
 
 TASKS = (
-    Task(name="retold", drafter="copy", again=True),
-    Task(name="new", drafter="model", again=False),
+    DemoTask(name="retold", drafter="copy", again=True),
+    DemoTask(name="new", drafter="model", again=False),
 )
 
 
@@ -49,13 +49,14 @@ class Measured:
     """All runs of one drafter on one task.
 
     Members:
-        drafted, accepted: guesses, and those that the target would have written itself; sums over the runs.
-        tokens: written in all runs. passes: of the target, after the prompt.
+        drafted, accepted: number of guesses, and of accepted guesses, in all runs.
+        tokens: number of tokens that all runs wrote.
+        passes: number of passes of the target after the prompts.
         tokens_per_second: median over the runs.
-        same_text: every run wrote what plain decoding wrote.
+        same_text: True if every run wrote the text of plain decoding.
     """
 
-    task: Task
+    task: DemoTask
     drafter: str
     drafted: int
     accepted: int
@@ -76,10 +77,10 @@ class Measured:
 
 
 def retelling(story: str, share: float = _BEGUN_AGAIN) -> str:
-    """Return a prompt that holds a story and the beginning of it again, so that the continuation copies.
+    """Return a prompt with a story and its beginning again, so that the continuation copies the story.
 
     Args:
-        share: of the story's words that are begun again.
+        share: share of the story's words that the prompt repeats.
     """
     words = story.split(" ")
     return f"{story}\n\n{' '.join(words[: max(1, int(share * len(words)))])}"
@@ -91,11 +92,12 @@ def compare(open_session: Open, opening: str, story: str) -> list[tuple[Measured
     Runs take turns, so that other work on the machine slows both alike.
 
     Args:
-        open_session: opens a session with the drafter of that name; all are open at once.
-        opening: what the story began with. story: what the model made of it, with the opening.
+        open_session: opens a session with the drafter of a name; all sessions are open at the same time.
+        opening: opening of the story.
+        story: story that the model wrote, including the opening.
 
     Raises:
-        EdgedecError: a session cannot be opened, or does not hold the prompt.
+        EdgedecError: a session cannot be opened, or the prompt does not fit its context.
     """
     with ExitStack() as stack:
         names = [PLAIN, *(task.drafter for task in TASKS)]
@@ -103,7 +105,7 @@ def compare(open_session: Open, opening: str, story: str) -> list[tuple[Measured
         return [_measured(sessions, task, retelling(story) if task.again else opening) for task in TASKS]
 
 
-def _measured(sessions: Mapping[str, Session], task: Task, prompt: str) -> tuple[Measured, Measured]:
+def _measured(sessions: Mapping[str, Session], task: DemoTask, prompt: str) -> tuple[Measured, Measured]:
     answers: dict[str, list[Answer]] = {PLAIN: [], task.drafter: []}
     for _ in range(_RUNS):
         for drafter, runs in answers.items():
@@ -115,7 +117,7 @@ def _measured(sessions: Mapping[str, Session], task: Task, prompt: str) -> tuple
     return plain, guessed
 
 
-def _summed(task: Task, drafter: str, runs: Sequence[Answer], text: Sequence[int]) -> Measured:
+def _summed(task: DemoTask, drafter: str, runs: Sequence[Answer], text: Sequence[int]) -> Measured:
     rounds = [answer.timings.rounds for answer in runs]
     return Measured(
         task=task,
@@ -130,7 +132,7 @@ def _summed(task: Task, drafter: str, runs: Sequence[Answer], text: Sequence[int
 
 
 def verdict(plain: Measured, guessed: Measured) -> str:
-    """Return a sentence that says what the guesses were worth, as it was measured."""
+    """Return a sentence about the measured benefit of the guesses."""
     ratio = guessed.tokens_per_second / plain.tokens_per_second
     what = f"{guessed.task.name} story, drafter {guessed.drafter}: {ratio:.2f} times the speed of plain decoding"
     return what if ratio >= 1 else f"{what}, so guessing loses time here"

@@ -145,7 +145,7 @@ def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.Ca
 
 
 def test_the_verdict_says_which_was_faster() -> None:
-    task = comparison.Task(name="retold", drafter="copy", again=True)
+    task = comparison.DemoTask(name="retold", drafter="copy", again=True)
 
     def measured(drafter: str, speed: float) -> comparison.Measured:
         return comparison.Measured(

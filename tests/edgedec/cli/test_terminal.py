@@ -122,7 +122,7 @@ def test_a_simulation_that_fails_ends_the_command(
     edgedec: Edgedec, bundle: Path, boards: list[Any], monkeypatch: Any
 ) -> None:
     """Check that its host gets the error, and that the command ends by itself."""
-    monkeypatch.setattr(_terminal, "_LOOK_S", 0.01)
+    monkeypatch.setattr(_terminal, "_POLL_S", 0.01)
     real = _terminal._say
 
     def say(facts: Any, board: Any, **options: Any) -> None:
