@@ -77,7 +77,10 @@ def test_steps_that_set_the_same_state_are_joined() -> None:
         ("\t// cell\n\tif (performer) performer->on_print(p_a);\n", "prints"),
         ("\t// cell\n\tconverged = false;\n", "feeds back"),
         ("\t// cell\n\tcall(p_a);\n", "sets nothing"),
-        ("\t// cell\n\tp_a.concat(p_q.next) = p_b;\n\t// cell\n\tp_q.next = p_b;\n", "and one of them also sets a value"),
+        (
+            "\t// cell\n\tp_a.concat(p_q.next) = p_b;\n\t// cell\n\tp_q.next = p_b;\n",
+            "and one of them also sets a value",
+        ),
     ],
 )
 def test_other_text_is_refused(text: str, reason: str) -> None:

@@ -103,7 +103,9 @@ def test_a_striped_image_is_read_at_the_rate_of_the_ports() -> None:
 @pytest.mark.parametrize("rate", [1_000_000_000, 7_000_000_001, 13_300_000_000])
 def test_the_flat_alternative_has_its_rate(rate: int) -> None:
     size = 1 << 20
-    finished = run(DdrMemory(KV260.flat(rate)), [TrafficStream(port=i, address=i << 24, size_bytes=size) for i in range(4)])
+    finished = run(
+        DdrMemory(KV260.flat(rate)), [TrafficStream(port=i, address=i << 24, size_bytes=size) for i in range(4)]
+    )
     assert 4 * size / finished.seconds == pytest.approx(rate, rel=2e-3)
 
 
@@ -198,7 +200,8 @@ def test_every_command_follows_the_rules_of_the_dram(apart: int, burst: int, wri
     memory = DdrMemory(parameters)
     memory.record_commands()
     commands_read = [
-        TrafficStream(port=i, address=i * apart, size_bytes=8192, burst_bytes=burst, start_cycle=i * start) for i in range(4)
+        TrafficStream(port=i, address=i * apart, size_bytes=8192, burst_bytes=burst, start_cycle=i * start)
+        for i in range(4)
     ]
     writes = [
         TrafficStream(port=i, write=True, address=(1 << 24) + i * apart, size_bytes=4096, burst_bytes=burst)
@@ -380,7 +383,10 @@ def test_impossible_parameters_are_refused(changes: dict[str, Any], words: str) 
         ([TrafficStream(port=0, address=0, size_bytes=0)], "size_bytes must be a multiple of 16 bytes, not 0"),
         ([TrafficStream(port=0, address=0, size_bytes=64, burst_bytes=8192)], "burst_bytes must be at most 256 beats"),
         ([TrafficStream(port=0, address=0, size_bytes=64)] * 2, "port 0 has another stream of that direction"),
-        ([TrafficStream(port=0, address=0, size_bytes=64, write=True, after=0)], "only a write can follow a read stream"),
+        (
+            [TrafficStream(port=0, address=0, size_bytes=64, write=True, after=0)],
+            "only a write can follow a read stream",
+        ),
         ([TrafficStream(port=0, address=0, size_bytes=64, outstanding=0)], "must be positive"),
     ],
 )
