@@ -241,7 +241,7 @@ def test_ctrl_c_during_sampling_ends_the_run(teacher: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(text_module, "_sample", interrupted)
     code, stderr = distil(teacher, "-o", "out", *SHORT)
-    assert (code, stderr) == (130, "stopped; the same command goes on from the last checkpoint\n")
+    assert (code, stderr) == (130, "stopped; the same command continues from the last checkpoint\n")
     assert len(list(Path("out.run").glob("text-*/*.npy"))) == 2
     assert distil(teacher, "-o", "out", *SHORT)[0] == 0
     assert len(calls) == 1 + len(list(Path("out.run").glob("text-*/*.npy")))
