@@ -21,7 +21,7 @@ from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.schemes import FloatWeight
 
-__all__ = ["BatchCache", "Interpreter"]
+__all__ = ["BatchCache", "BatchInterpreter"]
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
@@ -81,7 +81,7 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
     return out.reshape(sequences * tokens, -1)
 
 
-class Interpreter:
+class BatchInterpreter:
     """Runs one graph; each float tensor is loaded when an operation needs it and dropped afterwards."""
 
     def __init__(self, graph: Graph, load_tensor: LoadTensor) -> None:

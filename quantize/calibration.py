@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgedec.errors import UsageError
 from edgedec.families import context_size
 from edgedec.memory import format_bytes
-from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
 from edgedec.quantize.readers import Checkpoint
 
@@ -52,7 +52,7 @@ def sample_ids(checkpoint: Checkpoint, *, tokens: int, vocab_limit: int, seed: i
         )
     graph, sources = checkpoint_graph(checkpoint)
     length = min(length, context_size(checkpoint.config))
-    interpreter = Interpreter(graph, cache(tensor_loader(checkpoint, sources)))
+    interpreter = BatchInterpreter(graph, cache(tensor_loader(checkpoint, sources)))
     rng = np.random.default_rng(seed)
     total, parts = max(1, -(-tokens // length)), []
     for start in range(0, total, _SEQUENCES_AT_ONCE):
@@ -62,7 +62,12 @@ def sample_ids(checkpoint: Checkpoint, *, tokens: int, vocab_limit: int, seed: i
 
 
 def _sample(
-    interpreter: Interpreter, sequences: int, length: int, bos: int | None, vocab_limit: int, rng: np.random.Generator
+    interpreter: BatchInterpreter,
+    sequences: int,
+    length: int,
+    bos: int | None,
+    vocab_limit: int,
+    rng: np.random.Generator,
 ) -> I32:
     """Draw ids int32 [sequences, length]. Sampling continues past an end token with the next document, as in training."""
     ids = np.empty((sequences, length), np.int32)
@@ -100,7 +105,7 @@ def float_perplexity(checkpoint: Checkpoint, windows: Sequence[I32], *, vocab_li
     graph, sources = checkpoint_graph(checkpoint)
     small = can_sample(checkpoint)
     loader = tensor_loader(checkpoint, sources)
-    interpreter = Interpreter(graph, cache(loader) if small else loader)
+    interpreter = BatchInterpreter(graph, cache(loader) if small else loader)
     nats, count = 0.0, 0
     for batch in _batches(windows):
         seen, targets = batch[:, :-1], batch[:, 1:].reshape(-1)

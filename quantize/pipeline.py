@@ -29,7 +29,7 @@ from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
-from edgedec.quantize.batch_interpreter import Interpreter
+from edgedec.quantize.batch_interpreter import BatchInterpreter
 from edgedec.quantize.jobs import Job, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
@@ -259,7 +259,7 @@ class _Run:
 
         Each matrix is fitted so that its quantized inputs give the float model's outputs.
         """
-        interpreter = Interpreter(fuse_linears(self.graph), tensor_loader(self.checkpoint, self.sources))
+        interpreter = BatchInterpreter(fuse_linears(self.graph), tensor_loader(self.checkpoint, self.sources))
         exact, rough = interpreter.start(ids), interpreter.start(ids)
         for index, op in enumerate(interpreter.graph.operations):
             if op.weight_names and op.weight_names[0] == self.head:

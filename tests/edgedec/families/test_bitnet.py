@@ -13,7 +13,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.ops import GatedActivation, Linear, RmsNorm, Rope
-from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
@@ -77,7 +77,7 @@ def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
     model = reference_golden.read(name)
     reference = ReferenceModel(build_graph(model.config), lambda key: FloatWeight(values=model.weights[key]))
     expected = reference.forward(model.ids, reference.new_cache())[0]
-    interpreter = Interpreter(build_graph(model.config), model.weights.__getitem__)
+    interpreter = BatchInterpreter(build_graph(model.config), model.weights.__getitem__)
     cache = BatchCache(sequences=2, positions=18)
     ids = np.stack([model.ids, model.ids[::-1]])
     parts = [interpreter.logits(ids[:, columns], cache).reshape(2, -1, 96)[0] for columns in (slice(11), slice(11, 18))]

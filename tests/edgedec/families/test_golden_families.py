@@ -18,7 +18,7 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph, context_size
 from edgedec.graph import Graph
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
-from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 
@@ -79,7 +79,7 @@ def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
     reference = make_golden_models.reference(model)
     expected = reference.forward(model.ids, reference.new_cache())[0]
     tensors = make_golden_models.weights(model, reference.graph)
-    interpreter = Interpreter(reference.graph, tensors.__getitem__)
+    interpreter = BatchInterpreter(reference.graph, tensors.__getitem__)
     cache = BatchCache(sequences=2, positions=18)
     ids = np.stack([model.ids, model.ids[::-1]])
     parts = [interpreter.logits(ids[:, columns], cache).reshape(2, -1, 24)[0] for columns in (slice(11), slice(11, 18))]
