@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from edgedec.memory import Plan
     from edgedec.quantize.pipeline import QuantizeReport
-    from edgedec.memory import Plan
     from edgedec.quantize.readers import Checkpoint
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.speculation import SpecConfig
