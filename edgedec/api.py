@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
 
-# What a function needs is imported by the function: planning a run takes no quantizer, and `edgedec --help` takes no NumPy.
+# Functions import the modules that they need: planning a run takes no quantizer, and `edgedec --help` takes no NumPy.
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
