@@ -29,7 +29,8 @@ def read_board(path: Path) -> Board:
     if path.suffix not in FILE_KINDS:
         raise UsageError(f"board file {path}: must end in {' or '.join(FILE_KINDS)}")
     if not path.is_file():
-        raise UsageError(f"board file {path}: {'is no file' if path.exists() else 'there is no such file'}")
+        reason = "is no file" if path.exists() else "there is no such file; check the spelling of the path"
+        raise UsageError(f"board file {path}: {reason}")
     try:
         return _from_python(path) if path.suffix == ".py" else _from_toml(path)
     except OSError as error:

@@ -40,6 +40,8 @@ def find_board(name: str | Path) -> Board:
         return _own(Path(name))
     known = board_names()
     if text not in known:
+        if Path(text).is_file():
+            raise UsageError(f"no board {text!r}; it is a file, and a board's file ends in {' or '.join(FILE_KINDS)}")
         raise UsageError(
             f"no board {text[:80]!r}; there are {', '.join(known)}; or give a file: ./my_board.toml"
             f"{did_you_mean(text, known)}"

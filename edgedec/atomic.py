@@ -31,6 +31,16 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _sync_all(folder: Path) -> None:
+    """Sync a folder with everything in it. Links are not followed, because what they lead to was not written here."""
+    for place, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            file = Path(place) / name
+            if not file.is_symlink():
+                _sync(file)
+        _sync(Path(place))
+
+
 def _exchange(left: Path, right: Path) -> bool:
     """Swap two folders in one step; return False if the system or the file system does not support this."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -84,9 +94,7 @@ def is_free(path: Path) -> bool:
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is None
-    except NotADirectoryError:
-        return False
-    except OSError:
+    except OSError:  # it is no folder, cannot be read, or a folder on the way to it is missing or a file
         return not os.path.exists(path)
 
 
@@ -135,23 +143,48 @@ def _partial_beside(path: Path, shown: str) -> Iterator[Path]:
         yield partial
     except OSError as error:
         clean_up()
-        if error.errno == errno.ENOSPC:
-            raise EdgedecError(f"cannot write {shown}: the disk is full; free some space and run again") from error
-        raise EdgedecError(f"cannot write {shown}: {error.strerror or error}") from error
+        raise _failure(error, partial, shown) from error
     except BaseException:
         clean_up()
         raise
+
+
+def _failure(error: OSError, partial: Path, shown: str) -> EdgedecError:
+    """Return the error that names what failed: the output, or another file that the work needed, such as a source."""
+    if error.errno == errno.ENOSPC:
+        return EdgedecError(f"cannot write {shown}: the disk is full; free some space and run again")
+    reason = error.strerror or str(error)
+    names = [Path(os.path.abspath(os.fsdecode(name))) for name in (error.filename, error.filename2) if _is_path(name)]
+    if names and not any(name.is_relative_to(partial) or partial.is_relative_to(name) for name in names):
+        return EdgedecError(f"{error.filename}: {reason}; {shown} was not written, because its content needs that file")
+    return EdgedecError(f"cannot write {shown}: {reason}")
+
+
+def _is_path(name: object) -> bool:
+    return isinstance(name, str | bytes | os.PathLike)  # it may be None, or the number of an open file
 
 
 def check_folder(path: Path, owned_file: str) -> None:
     """Raise the UsageError that ``new_folder`` would raise, for work that takes long before it writes.
 
     Raises:
-        UsageError: ``new_folder`` would refuse ``path``.
+        UsageError: ``new_folder`` would refuse ``path``, or may not write beside it.
     """
     named = Path(os.path.abspath(path))
     target = _followed(named)
-    _check_folder(target, _shown(named, target), owned_file)
+    shown = _shown(named, target)
+    _check_folder(target, shown, owned_file)
+    parent = _check_parents(target, shown)
+    if not os.access(parent, os.W_OK):
+        raise UsageError(f"cannot write {shown}: the folder {parent} is read-only; choose another one")
+
+
+def _check_parents(path: Path, shown: str) -> Path:
+    """Return the nearest folder on the way to ``path`` that exists; raise UsageError if a file is on that way."""
+    parent = next(folder for folder in path.parents if os.path.lexists(folder))
+    if not os.path.isdir(parent):
+        raise UsageError(f"cannot write {shown}: {parent} is not a folder; choose another name, or remove it")
+    return parent
 
 
 def _check_folder(path: Path, shown: str, owned_file: str) -> None:
@@ -211,12 +244,11 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
     path = _followed(named)
     shown = _shown(named, path)
     _check_folder(path, shown, owned_file)
+    _check_parents(path, shown)
     with _partial_beside(path, shown) as partial:
         partial.mkdir()
         yield partial
-        for entry in partial.iterdir():
-            _sync(entry)
-        _sync(partial)
+        _sync_all(partial)
         _put(partial, path, shown, owned_file)
         _sync(path.parent)
         _remove(partial)  # after an exchange, this is the old folder
@@ -240,6 +272,7 @@ def new_file(path: Path, *, follow: bool = True) -> Iterator[Path]:
         raise UsageError(f"cannot write {shown}: it is a folder; give the name of a file, such as {named / 'new'}")
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError(f"cannot write {shown}: it is a device or a pipe; give the name of a file")
+    _check_parents(path, shown)
     with _partial_beside(path, shown) as partial:
         yield partial
         _sync(partial)

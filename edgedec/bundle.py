@@ -37,6 +37,7 @@ from edgedec.manifest import (
     naming,
     open_manifest,
 )
+from edgedec.missing import nothing_at
 from edgedec.ops import Embed
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
 
@@ -70,7 +71,7 @@ class Bundle:
         file = folder / MANIFEST
         try:
             if not folder.exists():
-                raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
+                raise UsageError(nothing_at(folder, "bundle"))
             if not file.is_file():
                 if (folder / "board.json").is_file():
                     raise BundleError(

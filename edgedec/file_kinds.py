@@ -61,10 +61,8 @@ _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (  # offset, bytes, kind
     (4, b"TFL3", FileKind(what="a TensorFlow Lite model", advice=_MODEL_FORMAT)),
     (0, b"tjgg", FileKind(what="a model in llama.cpp's format before GGUF", advice=_MODEL_FORMAT)),
 )
-_TEXT_MAGIC: tuple[tuple[bytes, FileKind], ...] = (
-    (b"version https://git-lfs.github.com/spec/", _LFS),
-    (b"version https://hawser.github.com/spec/", _LFS),
-)
+_LFS_MAGIC = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+_PARTS = ("manifest.json", "weights.bin", "tokenizer.json", "board.json")  # files of a bundle, or of a board bundle
 _FOLDER_MAX = 1000  # entries that are examined
 
 
@@ -188,9 +186,8 @@ def _text(data: bytes, size: int) -> FileKind | None:
         text = data[: error.start].decode("utf-8")
     if any(ord(one) < 32 and one not in "\t\n\r\f" for one in text):
         return None
-    for magic, kind in _TEXT_MAGIC:
-        if data.startswith(magic):
-            return kind
+    if data.startswith(_LFS_MAGIC):
+        return _LFS
     begin = text.lstrip("\ufeff \t\r\n")[:200].lower()
     if begin.startswith(("<!doctype html", "<html")):
         return FileKind(what="a web page, which was downloaded in place of the file", advice="download the file itself")
@@ -215,7 +212,7 @@ def _folder(path: Path) -> FileKind:
     if "manifest.json" in names and b'"edgedec-bundle"' in _prefix(path / "manifest.json"):
         return FileKind(what="a bundle", role="bundle")
     weights = sorted(name for name in names if name.endswith(".safetensors"))
-    if any(identify(path / name).role == "lfs" for name in weights[:1]):
+    if any(_prefix(path / name).startswith(_LFS_MAGIC) for name in weights[:1]):  # the name may be a folder's
         return FileKind(what="a checkpoint whose weights are pointers of Git LFS", role="lfs")
     if "config.json" in names:
         if weights or "model.safetensors.index.json" in names:
@@ -265,8 +262,9 @@ def _next_step(path: Path, kind: FileKind, expected: str) -> str:
             "its folder is the checkpoint, with config.json and the tokenizer in it: "
             f"edgedec quantize {shlex.quote(str(folder))} -o {shlex.quote(_bundle_name(folder))}"
         )
-    if path.name in ("manifest.json", "weights.bin") and identify(path.parent).role == "bundle":
-        return f"name its bundle, which is the folder {shlex.quote(str(path.parent))}"
+    whole = identify(path.parent) if path.name in _PARTS else _UNKNOWN
+    if whole.role in ("bundle", "board bundle"):
+        return f"name its {whole.role}, which is the folder {shlex.quote(str(path.parent))}"
     if kind.advice:
         return kind.advice
     return {

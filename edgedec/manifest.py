@@ -11,7 +11,8 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,9 +95,13 @@ def _is_size(value: Any, limit: int) -> bool:
     return type(value) is int and 0 <= value <= limit
 
 
-def _hash_file(path: Path) -> str:
+def _hash_file(path: Path, stopped: Callable[[], bool] = lambda: False) -> str:
+    """Return the SHA-256 of a file; of its beginning only, once ``stopped`` returns True."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while (data := file.read(_CHUNK_BYTES)) and not stopped():
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -288,12 +293,19 @@ def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_weights(file: Path, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:  # hashing releases the GIL, so the values are checked meanwhile
-        hashed = pool.submit(_hash_file, file)
+        hashed = pool.submit(_hash_file, file, stop.is_set)
         try:
-            _check_values(file, tensors)
-        finally:  # a damaged file is reported as damaged, whatever its values are
+            try:
+                _check_values(file, tensors)
+            except Exception:  # a damaged file is reported as damaged, whatever its values are
+                _match(file, entry, hashed.result())
+                raise
             _match(file, entry, hashed.result())
+        except BaseException:  # Ctrl-C must not wait for the rest of a large file
+            stop.set()
+            raise
 
 
 def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Tokens:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.text.tokenizer import check_unicode
 
 if TYPE_CHECKING:
     from edgedec.runtime.session import Session
@@ -18,6 +19,9 @@ NEARLY_FULL = 0.8  # share of the context that a prompt may take; the rest is fo
 # Share of the context to keep when turns are dropped. If only as many were dropped as necessary, every further message would
 # drop turns, and the whole prompt would have to be read again each time.
 _HALF = 0.5
+
+
+_PROBE = "Hello"  # a message like any other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +69,34 @@ class Conversation:
         """True if the model has no chat template."""
         return self.session.bundle.chat_template is None
 
+    def check_system(self) -> None:
+        """Check the system message, so that not every message fails because of it.
+
+        Raises:
+            UsageError: it is not valid Unicode.
+            EdgedecError: the template refuses a conversation with it, and takes the same one without.
+        """
+        if not self.system:
+            return
+        check_unicode(self.system)
+        try:
+            self._text([], _PROBE)
+        except EdgedecError:
+            try:
+                self.session.render_chat([{"role": "user", "content": _PROBE}])
+            except EdgedecError:
+                return  # it takes no conversation at all, which the first message tells better
+            raise
+
     def ask(self, message: str) -> tuple[I32, int]:
         """Return the prompt that ends with ``message``, int32 [n], and the number of turns that were dropped for it.
 
         Raises:
+            UsageError: the message is not valid Unicode.
             EdgedecError: the message does not fit the context, or, without ``shift``, the conversation with it does not, or
                 the template refuses it. The conversation is unchanged then.
         """
+        check_unicode(message)  # here, so that the position counts in the message and not in the rendered prompt
         ids = self._encode(self.turns, message)
         if self.shift and self.turns and not _fits(ids, int(NEARLY_FULL * self.size)):
             alone = self._encode([], message)

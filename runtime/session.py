@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -201,21 +202,24 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the answer that is being written, as interrupted, and free the model. A second call does nothing."""
+        """End the answer that is being written, as interrupted, and free the model. A second call does nothing.
+
+        If a part cannot be closed, the others are closed all the same, and the error passes on.
+        """
         self._closed = True
-        try:
+        with ExitStack() as stack:  # it calls them in the opposite order
+            stack.callback(self.meter.close)
+            stack.callback(self._close_device)
+            stack.callback(self.state.close)
             if stream := self._stream():
-                stream.close()
-            self.state.close()
-            self._close_device()
-        finally:
-            self.meter.close()
+                stack.callback(stream.close)
 
     def _close_device(self) -> None:
-        if self._power is not None:
-            self._power.stop()
-        if self._device is not None:
-            self._device.close()
+        with ExitStack() as stack:
+            if self._device is not None:
+                stack.callback(self._device.close)
+            if self._power is not None:
+                stack.callback(self._power.stop)
 
     def encode(self, prompt: str) -> I32:
         """Return the ids of a plain prompt, int32 [n].

@@ -10,17 +10,28 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from edgedec.cli._values import check_typed, plain_message
 from edgedec.environment import PREFIX, VARIABLES
 from edgedec.errors import UsageError
 from edgedec.spelling import did_you_mean
 
-__all__ = ["FILES", "OriginCommand", "check_variables", "named_by_variable"]
+__all__ = ["FILES", "OriginCommand", "check_variables", "flags_used", "named_by_variable"]
 
 FILES = "edgedec.files"  # key of Context.meta: (command, parameter) -> place in a file that sets the parameter
 
 
 class OriginCommand(TyperCommand):
-    """A command whose messages about an option name the variable or file that set the option."""
+    """A command whose messages about an option show its value, and name the variable or file that set the option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args or not self.no_args_is_help:
+            typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+            check_typed(ctx, self.params, typed)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = plain_message(error)
+            raise
 
     def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
         try:
@@ -34,6 +45,19 @@ class OriginCommand(TyperCommand):
             if not origins:
                 raise
             raise UsageError(f"{error} ({'; '.join(origins)})") from error
+
+
+def flags_used(ctx: typer.Context, *names: str) -> list[str]:
+    """Return the flags, of the options with these names, that this call has on its command line.
+
+    What edgedec.toml and the environment set may be for other calls, so it is no reason to refuse this one.
+    """
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
 
 
 def named_by_variable(error: typer.BadParameter) -> UsageError | None:

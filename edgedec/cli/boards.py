@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli._origins import OriginCommand
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.cli.options import Json, Verbose
 
@@ -29,7 +30,7 @@ _KINDS = {
 _EMBEDDED = "the embedded model"
 
 
-@boards.command("list")
+@boards.command("list", cls=OriginCommand)
 def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
     """List the boards that edgedec knows."""
     from edgedec.boards import all_boards
@@ -60,7 +61,7 @@ def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
     note("to add a board, write a file for it: --board ./my_board.toml; see docs/boards.md")
 
 
-@boards.command("show")
+@boards.command("show", cls=OriginCommand)
 def show_board(
     board: Annotated[
         str,

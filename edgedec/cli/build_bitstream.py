@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli._origins import flags_used
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import FormerPool, Json, Model, Pool, Verbose, line_command, option, pool_option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
@@ -77,10 +78,10 @@ def build_bitstream(
     The result is a bitstream, or a board bundle for `edgedec deploy`. If the vendor's tools are missing, all their input
     files are written, and the exit code is 3.
     """
-    if explore and (flags := _on_command_line(ctx, "seed", "load", "no_build", "synthesize")):
+    if explore and (flags := flags_used(ctx, "seed", "load", "no_build", "synthesize")):
         it = "it" if len(flags) == 1 else "them"
         raise UsageError(f"--explore builds nothing, and has no use for {', '.join(flags)}: leave {it} out")
-    if not explore and _on_command_line(ctx, "pool", "executor", "workers"):
+    if not explore and flags_used(ctx, "pool", "executor", "workers"):
         raise UsageError("--pool and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
         raise UsageError("-o is missing; name a folder to build in, such as -o build")
@@ -134,16 +135,6 @@ def build_bitstream(
         load_bitstream(target, result.built.bitstream)
         into_flash = f"written into the flash of {target.name}, from which it starts"
         note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until power is lost")
-
-
-def _on_command_line(ctx: typer.Context, *names: str) -> list[str]:
-    """Return the flags of options on the command line. Values of edgedec.toml and the environment may be for other calls."""
-    sources = {name: ctx.get_parameter_source(name) for name in names}
-    return [
-        f"--{name.replace('_', '-')}"
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    ]
 
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:

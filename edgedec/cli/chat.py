@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import note, progress
+from edgedec.cli.console import counted, note, progress
 from edgedec.cli.generate import figures, note_narrowed, text_writer, write
 from edgedec.cli.options import Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
-from edgedec.errors import DeviceError, EdgedecError
+from edgedec.errors import DeviceError, EdgedecError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer
     from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.session import Session
 
 __all__ = ["chat"]
 
@@ -45,7 +46,9 @@ class _Interrupts:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGINT, self.handle)
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:  # as in a shell's background job, where Ctrl-C is for another program
+            signal.signal(signal.SIGINT, self.handle)
         try:
             yield
         finally:
@@ -64,6 +67,23 @@ def _line_buffer() -> str:
     """Return the text after the prompt; empty if Python was built without readline."""
     readline = sys.modules.get("readline")
     return readline.get_line_buffer() if readline else ""
+
+
+def _read_line(prompt: str) -> str:
+    """Return a line of stdin. The prompt sign goes to a terminal only, and never into a file that keeps the answers."""
+    if sys.stdout.isatty():
+        return input(prompt)
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    return input()
+
+
+def _end_line(prompt: str) -> None:
+    """End the line on the terminal that begins with the prompt sign, if there is one."""
+    if prompt and sys.stdout.isatty():
+        write("\n")
+    elif prompt:
+        note("")
 
 
 class _Chat:
@@ -118,9 +138,10 @@ class _Chat:
         self._warn(answer)
 
     def _note_dropped(self, dropped: int) -> None:
-        count, size = len(self.conversation.turns), self.conversation.size
+        size = self.conversation.size
         turns = "turn was" if dropped == 1 else f"{dropped} turns were"
-        kept = f"{count} turn{'' if count == 1 else 's'}{' and the system message' if self.conversation.system else ''}"
+        kept = counted(len(self.conversation.turns), "turn")
+        kept += " and the system message" if self.conversation.system else ""
         note(f"the conversation exceeded the context of {size} tokens: its oldest {turns} dropped; kept: {kept}")
 
     def _warn(self, answer: Answer) -> None:
@@ -146,9 +167,10 @@ class _Chat:
         if self.last is None:
             return "there is no answer yet"
         used, size = self.session.state.length, self.session.run.limits.positions
-        dropped = f", {self.conversation.dropped} older turns dropped" if self.conversation.dropped else ""
-        messages = 2 * len(self.conversation.turns) + bool(self.conversation.system)
-        return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {messages} messages{dropped}"
+        dropped = self.conversation.dropped
+        older = f", {counted(dropped, 'older turn')} dropped" if dropped else ""
+        messages = counted(2 * len(self.conversation.turns) + bool(self.conversation.system), "message")
+        return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {messages}{older}"
 
     def command(self, line: str) -> bool:
         """Run a command, a line that begins with a slash; return False to end the chat."""
@@ -174,12 +196,12 @@ class _Chat:
         leaving = False
         while True:
             try:
-                line = input(prompt).strip()
+                line = _read_line(prompt).strip()
             except EOFError:
-                write("\n" if prompt else "")
+                _end_line(prompt)
                 return
             except KeyboardInterrupt:
-                write("\n" if prompt else "")
+                _end_line(prompt)
                 if not prompt or (leaving and not self.interrupts.typed):
                     raise
                 leaving = True
@@ -196,6 +218,22 @@ class _Chat:
                 except EdgedecError as error:
                     self.failures.append(error)
                     note(f"edgedec: {error}\nthe message is not part of the conversation; /reset starts a new one")
+
+
+def _conversation(session: Session, system: str | None, *, shift: bool) -> Conversation:
+    """Return a new conversation.
+
+    Raises:
+        UsageError: the model's template refuses the system message, which it would do with every message.
+    """
+    from edgedec.runtime.conversation import Conversation
+
+    conversation = Conversation(session, system=system, shift=shift)
+    try:
+        conversation.check_system()
+    except EdgedecError as error:
+        raise UsageError(f"--system: {error}; leave --system out, or say it in the first message") from error
+    return conversation
 
 
 @command_line
@@ -219,12 +257,10 @@ def chat(
     Lines that begin with a slash are commands; /help lists them.
     """
     sampling, spec = writing.sampling(), run.spec()
-    from edgedec.runtime.conversation import Conversation
-
     session = run.open_session(spec)
     with session:
         note_narrowed(session, spec)
-        talk = _Chat(Conversation(session, system=system, shift=not no_context_shift), writing, sampling)
+        talk = _Chat(_conversation(session, system, shift=not no_context_shift), writing, sampling)
         if hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer reports what is wrong with such a line
         if talk.conversation.is_plain:

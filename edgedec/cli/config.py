@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from edgedec.cli._origins import FILES
+from edgedec.cli._values import plain_message
 from edgedec.errors import UsageError
 from edgedec.spelling import did_you_mean
 
@@ -91,5 +92,5 @@ def _checked(ctx: typer.Context, option: Any, value: Any, where: str) -> Any:
             ctx, value if option.is_flag else [str(item) for item in items] if option.multiple else str(value)
         )
     except typer.BadParameter as error:
-        raise UsageError(f"{where}: {error.message}") from error
+        raise UsageError(f"{where}: {plain_message(error)}") from error
     return value

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.file_kinds import identify
 from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines
 from edgedec.rate_limit import RateLimitedLog
 
-__all__ = ["has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
+__all__ = ["counted", "has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
 
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +32,11 @@ def log_to_stderr(verbosity: int) -> None:
 def note(text: str) -> None:
     """Print a line for the user on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 token" or "2 tokens"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def has_colours() -> bool:
@@ -121,13 +127,20 @@ def read_text(path: Path, what: str) -> str:
     """
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        text = data.decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"{what} {path}: there is no such file; check the spelling of the path") from None
     except OSError as error:
         raise UsageError(f"{what} {path}: cannot be read: {error.strerror}") from None
+    kind = None if str(path) == "-" else identify(path)
+    try:
+        text = data.decode("utf-8")
+        known = kind is not None and kind.role != "other"  # a pointer of Git LFS, for one, is text too
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what} {path}: not UTF-8 at byte {error.start}; save the text as UTF-8") from None
+        known = kind is not None and (kind.role != "other" or bool(kind.advice))
+        if not known:
+            raise UsageError(f"{what} {path}: not UTF-8 at byte {error.start}; give a text, saved as UTF-8") from None
+    if kind is not None and known:
+        raise UsageError(f"{what} {path}: is {kind.what}; give a file with UTF-8 text in it")
     if not text:
         raise UsageError(f"{what} {path}: the file is empty; name a file with text")
     return text

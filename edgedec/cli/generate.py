@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import has_colours, note, print_json, progress, read_text
+from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text
 from edgedec.cli.options import Json, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
@@ -72,8 +72,8 @@ def figures(answer: Answer) -> str:
 
     timings = answer.timings
     text = (
-        f"prompt: {timings.prompt_n} tokens, {timings.prompt_per_second:.1f} per second; "
-        f"answer: {timings.predicted_n} tokens, {timings.predicted_per_second:.1f} per second; "
+        f"prompt: {counted(timings.prompt_n, 'token')}, {timings.prompt_per_second:.1f} per second; "
+        f"answer: {counted(timings.predicted_n, 'token')}, {timings.predicted_per_second:.1f} per second; "
         f"ended by: {answer.stop_reason}"
     )
     text += _speculation(timings)
@@ -88,7 +88,10 @@ def figures(answer: Answer) -> str:
 
 @contextmanager
 def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True after Ctrl-C. A second Ctrl-C ends the command at once."""
+    """Yield a function that returns True after Ctrl-C. A second Ctrl-C ends the command at once.
+
+    If Ctrl-C is ignored, as in a background job of a shell, it stays ignored.
+    """
     pressed = False
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -96,7 +99,9 @@ def _ctrl_c() -> Iterator[Callable[[], bool]]:
         pressed = True
         signal.signal(signal.SIGINT, before)
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handle)
     try:
         yield lambda: pressed
     finally:

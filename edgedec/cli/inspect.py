@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli._origins import flags_used
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import ToolError, UsageError
@@ -38,6 +39,7 @@ _SHOWN = (
 
 
 def inspect(
+    ctx: typer.Context,
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")] = "",
     render_chat: Annotated[
         bool, option("--render-chat", help="Print an example conversation in the form of the bundle's chat template.")
@@ -56,6 +58,8 @@ def inspect(
 
     if bool(bundle) == bool(program) or (program and render_chat):
         raise UsageError("name a BUNDLE, or a program by --program alone")
+    if bundle and flags_used(ctx, "instructions"):
+        raise UsageError("--instructions is for --program; leave it out")
     if program:
         opened_program = _open_program(Path(program))
         if json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec import api
+from edgedec.cli._origins import flags_used
 from edgedec.cli.console import print_json, print_table, progress, read_text
 from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
 from edgedec.errors import UsageError
@@ -132,6 +133,11 @@ def quantize(
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
 
+    if not planes and (useless := flags_used(ctx, "group_size", "calibration_tokens")):
+        raise UsageError(
+            f"{' and '.join(useless)}: only ternary planes have a use for this; add --method ternary --planes 1, 2 or 3, "
+            "or leave it out"
+        )
     QuantizeOptions(method=method, planes=planes, group_size=group_size)  # refuses before anything is read
     if calibration is not None and not planes:
         raise UsageError(

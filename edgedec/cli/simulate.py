@@ -10,10 +10,14 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from edgedec.cli._origins import flags_used
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.install_hint import install_extra
+from edgedec.spelling import must_be_one_of
 
 if TYPE_CHECKING:
     from edgedec.sim.verify.suite import SuiteReport
@@ -22,9 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["simulate"]
 
 _PROMPT = "Once upon a time"
+_MEMORIES = ("ddr", "flat", "ideal")
+_FOR_TOKENS = ("tokens", "prompt", "beat_bytes", "slots", "memory", "save_program")  # options of a run of tokens
 
 
 def simulate(
+    ctx: typer.Context,
     bench: Annotated[
         str | None,
         option("--bench", metavar="NAME", help="Suite of comparisons, or 'all'; an unknown name lists the suites."),
@@ -32,7 +39,7 @@ def simulate(
     model: Annotated[
         str | None, option("-m", "--model", metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")
     ] = None,
-    tokens: Annotated[int, option("--tokens", metavar="N", help="With -m: number of tokens to decode.")] = 4,
+    tokens: Annotated[int, option("--tokens", metavar="N", min=1, help="With -m: number of tokens to decode.")] = 4,
     prompt: Annotated[str, option("-p", "--prompt", metavar="TEXT", help="With -m: text to continue.")] = _PROMPT,
     beat_bytes: Annotated[int, option("--beat-bytes", metavar="N", help="Bytes per cycle of the accelerator.")] = 16,
     slots: Annotated[int, option("--slots", metavar="N", help="Tokens of a pass of the accelerator.")] = 4,
@@ -80,6 +87,12 @@ def simulate(
         raise UsageError("use either --bench NAME or -m BUNDLE")
     if not terminal and (board is not None or configuration is not None or baud):
         raise UsageError("--board, --configuration and --baud need --terminal; add it")
+    if (bench is not None or terminal) and (flags := flags_used(ctx, *_FOR_TOKENS)):
+        other = "--terminal" if terminal else "--bench"
+        it = "it" if len(flags) == 1 else "them"
+        raise UsageError(f"{other} has no use for {', '.join(flags)}; leave {it} out, or give -m BUNDLE alone")
+    if bench is None and flags_used(ctx, "quick"):
+        raise UsageError("--quick is for --bench; leave it out")
     if terminal and model is None:
         raise UsageError("--terminal needs the model of the accelerator; add -m BUNDLE")
     if find_spec("amaranth") is None:
@@ -149,22 +162,42 @@ def _run_tokens(
     save_program: Path | None,
     json: bool,
 ) -> None:
+    from edgedec.atomic import check_folder
     from edgedec.bundle import Bundle
+    from edgedec.families import context_size
     from edgedec.hw.compiler.choose import small_config
+    from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_FILE
     from edgedec.hw.compiler.program_file import save_program as save_program_to
+    from edgedec.hw.compiler.shapes import shape_model
     from edgedec.reference.integer_profile.calibrate import calibrate
-    from edgedec.reference.integer_profile.model import prepare
+    from edgedec.reference.integer_profile.model import integer_graph, prepare
     from edgedec.runtime.text.tokenizer import Tokenizer
     from edgedec.sim.verify.token_run import TokenRun
 
+    # Everything is checked before the calibration, which takes up to minutes.
+    if not prompt:
+        raise UsageError("the prompt is empty; give some text with -p")
+    if memory not in _MEMORIES:
+        raise UsageError(must_be_one_of("--memory", memory, _MEMORIES))
+    if save_program is not None:
+        check_folder(save_program, PROGRAM_FILE)
     bundle = Bundle.open(resolve_model(name))
     tokenizer = Tokenizer.load(bundle.tokenizer_file)
     ids = tokenizer.encode(prompt).tolist()
+    limit, positions = context_size(bundle.config), len(ids) + tokens
+    if positions > limit:
+        raise UsageError(
+            f"the prompt has {len(ids)} tokens, and --tokens {tokens} follow; the model's context holds {limit} in all"
+        )
+    context = 1 << max(6, (positions - 1).bit_length())
+    try:
+        config = small_config(shape_model(integer_graph(bundle)), **sizes, context=context)
+    except UsageError as error:  # it names the member, which is the option's name
+        member, _, rest = str(error).partition(" ")
+        raise UsageError(f"--{member.replace('_', '-')} {rest}" if member in sizes else str(error)) from None
     with progress("preparing integers") as report:
         report("calibrate", 0, 1)
         integers = prepare(bundle, calibrate(bundle))
-    context = 1 << max(6, (len(ids) + tokens - 1).bit_length())
-    config = small_config(integers, **sizes, context=context)
     with progress("building the simulation") as report:
         runner = TokenRun(integers, config, memory=memory, progress=report)
     if save_program is not None:

@@ -8,9 +8,11 @@ allocated for them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.file_kinds import identify, refusal
+from edgedec.missing import nothing_at
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
 from edgedec.quantize.readers.gguf.checkpoint import read_gguf
 from edgedec.quantize.readers.huggingface import read_huggingface
@@ -31,9 +33,9 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         BundleError: a file is damaged or incomplete, or does not belong to the other files.
         UnsupportedError: the file is valid but its format is not supported.
     """
-    _require(path, "the checkpoint")
+    _require(path, "checkpoint")
     if tokenizer is not None:
-        _require(tokenizer, "the tokenizer")
+        _require(tokenizer, "tokenizer")
     kind = identify(path)
     if kind.role in ("bundle", "board bundle"):
         raise UsageError(refusal(path, "checkpoint"))
@@ -53,12 +55,12 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     return read_llama2c(path, tokenizer)
 
 
-def _require(path: Path, what: str) -> None:
+def _require(path: Path, what: Literal["checkpoint", "tokenizer"]) -> None:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{what} {path} does not exist; check the spelling of the path") from None
+        raise UsageError(nothing_at(path, what)) from None
     except OSError as error:
-        raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise BundleError(f"the {what} {path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # the path contains a NUL
-        raise UsageError(f"{what} {str(path)!r} is not a path: {error}") from None
+        raise UsageError(f"the {what} {str(path)!r} is not a path: {error}") from None

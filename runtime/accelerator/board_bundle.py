@@ -23,6 +23,7 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import check_handoff, read_handoff
 from edgedec.manifest import MANIFEST as MODEL_MANIFEST
+from edgedec.missing import nothing_at
 from edgedec.runtime.accelerator.board_manifest import (
     AGAIN,
     BITSTREAMS,
@@ -187,7 +188,7 @@ def open_board_bundle(path: Path) -> BoardBundle:
     """
     manifest = path / MANIFEST
     if not path.exists():
-        raise UsageError(f"{path}: no such board bundle; check the spelling of the path")
+        raise UsageError(nothing_at(path, "board bundle"))
     if not manifest.is_file():
         if (path / MODEL_MANIFEST).is_file():
             raise BundleError(

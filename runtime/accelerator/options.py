@@ -85,6 +85,9 @@ class AcceleratorOptions:
                 )
 
 
+_LEAST_CLOCK_HZ = 1e4  # below that a number is rather meant in MHz
+
+
 def check_memory(text: str) -> MemoryModel:
     """Return ``text`` as a memory model.
 
@@ -117,6 +120,8 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
     defaults = {member.name: member.default for member in fields(AcceleratorConfig)}
     for member in members:
         name, equals, value = member.partition("=")
+        if name in defaults and not equals:
+            raise UsageError(f"--configuration: {name} has no value; write {name}=VALUE")
         if not equals or name not in defaults:
             raise UsageError(
                 f"--configuration has no member {member!r}; write NAME=VALUE, known: {', '.join(defaults)}"
@@ -125,6 +130,10 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
         if name in overrides:
             raise UsageError(f"--configuration has {name} twice; give it once")
         overrides[name] = _value(name, value, type(defaults[name]))
+        if name == "clock_hz" and 0 < overrides[name] < _LEAST_CLOCK_HZ:
+            raise UsageError(
+                f"--configuration: clock_hz={value} is {value} Hz; for {value} MHz write clock_hz={value}e6"
+            )
     return cast(Size, size), overrides
 
 
@@ -136,4 +145,11 @@ def _value(name: str, text: str, kind: Any) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise UsageError(f"--configuration: {name} must be of type {kind.__name__}, not {text!r}") from None
+        words = (
+            "a whole number"
+            if kind is int
+            else "a number in hertz, such as 250e6"
+            if name == "clock_hz"
+            else "a number"
+        )
+        raise UsageError(f"--configuration: {name} must be {words}, not {text!r}") from None

@@ -76,6 +76,11 @@ rm -rf -- "$old"
 """
 
 
+def _elsewhere(address: str) -> str:
+    """Return the end of a message about an address that holds more than ``--host`` takes."""
+    return "; a port goes to --port, and a folder to --to" if set(":/") & set(address) else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SshHost:
     """The address of a board for ssh.
@@ -95,12 +100,15 @@ class SshHost:
     identity: Path | None = None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"([^\s@:-][^\s@:]*@)?[^\s@-][^\s@]*", self.address) or not self.address.isprintable():
-            raise UsageError(f"--host must be [user@]host, not {self.address!r}")
+        if not re.fullmatch(r"([^\s@:-][^\s@:]*@)?[^\s@/-][^\s@/]*", self.address) or not self.address.isprintable():
+            raise UsageError(f"--host must be [user@]host, not {self.address!r}{_elsewhere(self.address)}")
+        if self.address.rpartition("@")[2].count(":") == 1:  # an address of IPv6 has more of them
+            raise UsageError(f"--host must be [user@]host, not {self.address!r}{_elsewhere(self.address)}")
         if self.port is not None and not 1 <= self.port <= 65535:
             raise UsageError(f"--port must be 1 to 65535, not {self.port}")
         if self.identity is not None and not self.identity.is_file():
-            raise UsageError(f"--identity {self.identity}: there is no such file; check the spelling of the path")
+            reason = "is not a file" if self.identity.exists() else "there is no such file"
+            raise UsageError(f"--identity {self.identity}: {reason}; give the file of a private key")
 
     def command(self, script: str, *arguments: str) -> list[str]:
         """Return the command that runs a script in the board's sh.

@@ -14,7 +14,15 @@ from tokenizers import Tokenizer as HfTokenizer
 from edgedec.errors import BundleError, UsageError
 from edgedec.runtime.protocols import I32
 
-__all__ = ["Tokenizer"]
+__all__ = ["Tokenizer", "check_unicode"]
+
+
+def check_unicode(text: str) -> None:
+    """Raise UsageError if ``text`` has a lone surrogate, as undecodable bytes of a command line or of stdin give."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the text is not valid Unicode at character {error.start}; give it as UTF-8") from error
 
 
 class Tokenizer:
@@ -80,10 +88,7 @@ class Tokenizer:
             UsageError: ``text`` is not valid Unicode (it has a lone surrogate, such as undecodable bytes of a command line
                 become), or the tokenizer has no token for a part of it.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError(f"the text is not valid Unicode at character {error.start}; give it as UTF-8") from error
+        check_unicode(text)
         try:
             ids = self._hf.encode(text, add_special_tokens=add_special).ids
         except Exception as error:

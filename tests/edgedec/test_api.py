@@ -80,7 +80,7 @@ def test_planes_are_fitted_to_a_text_to_its_ids_to_the_models_own_text_or_to_the
         ({"method": "ternary", "planes": 1, "calibration": ""}, "the calibration text: too short"),
         ({"method": "quaternary"}, "method must be one of int8, ternary, float, not 'quaternary'"),
         ({"pool": "cluster"}, "'cluster'"),
-        ({"tokenizer": "missing.json"}, r"the tokenizer missing\.json does not exist"),
+        ({"tokenizer": "missing.json"}, r"missing\.json: no such tokenizer"),
     ],
 )
 def test_a_wrong_request_is_refused_and_writes_nothing(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 
 from edgedec import atomic
-from edgedec.atomic import is_free, new_file, new_folder
+from edgedec.atomic import check_folder, is_free, new_file, new_folder
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.schemes import FloatScheme
@@ -307,9 +309,64 @@ def test_created_parents_are_removed_if_the_body_fails(tmp_path: Path) -> None:
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(EdgedecError, match=r"cannot write .*(Not a directory|File exists)"):
-        write(tmp_path / "file" / "model", "new")
+    message = (
+        f"cannot write {tmp_path}/file/a/model: {tmp_path}/file is not a folder; choose another name, or remove it"
+    )
+    path = tmp_path / "file" / "a" / "model"
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        write(path, "new")
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        check_folder(path, OWNED)
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"), new_file(path):
+        pytest.fail("it went on")
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_read_only_folder_is_seen_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_folder(tmp_path / "way" / "model", OWNED)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write anywhere
+    with pytest.raises(UsageError, match=r"way/model: the folder .* is read-only; choose another one"):
+        check_folder(tmp_path / "way" / "model", OWNED)
+
+
+@pytest.mark.parametrize("writer", ["folder", "file"])
+def test_a_source_that_cannot_be_read_is_named(tmp_path: Path, writer: str) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.mkdir()
+    opened = new_folder(output, OWNED) if writer == "folder" else new_file(output)
+    with pytest.raises(EdgedecError) as caught, opened:
+        shutil.copy(source / "weights", tmp_path / "never")
+    assert str(caught.value) == (
+        f"{source}/weights: No such file or directory; {output} was not written, because its content needs that file"
+    )
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_a_failure_of_the_output_names_the_output(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    message = f"^cannot write {output}: No such file or directory$"
+    with pytest.raises(EdgedecError, match=message), new_folder(output, OWNED) as folder:
+        (folder / "missing" / "file").write_bytes(b"")
+    with pytest.raises(EdgedecError, match=f"^cannot write {output}: the disk is full; "), new_folder(output, OWNED):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "source"))  # as shutil.copy says it
+
+
+def test_all_levels_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with new_folder(tmp_path / "model", OWNED) as folder:
+        (folder / "a" / "b").mkdir(parents=True)
+        (folder / "a" / "b" / "deep").write_text("x")
+        (folder / OWNED).write_text("x")
+        (folder / "link").symlink_to("nowhere")
+        expected = {str(path) for path in folder.rglob("*") if not path.is_symlink()} | {str(folder)}
+    assert expected <= synced
 
 
 @pytest.mark.parametrize("length", [250, 300])  # too long with our mark, and too long by itself

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from edgedec import manifest
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.families import build_graph
@@ -287,3 +291,45 @@ def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
 def test_a_name_that_no_system_accepts_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(EdgedecError):
         Bundle.open(tmp_path / name)
+
+
+def test_ctrl_c_while_a_damaged_bundle_is_verified_is_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither becomes the bundle's error, nor waits for the rest of the hash."""
+    path = tmp_path / "bundle"
+    write_bundle(path, "int8")
+    weights = path / "weights.bin"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    stops: list[bool] = []
+    begun = threading.Event()
+
+    def hash_file(file: Path, stopped: Callable[[], bool] = lambda: False) -> str:
+        if file != weights:
+            return real(file)
+        begun.set()
+        end = time.monotonic() + 60
+        while not stopped() and time.monotonic() < end:
+            time.sleep(0.001)
+        stops.append(stopped())
+        return real(file)
+
+    def check_values(*arguments: object) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    real = manifest._hash_file
+    monkeypatch.setattr(manifest, "_hash_file", hash_file)
+    monkeypatch.setattr(manifest, "_check_values", check_values)
+    with pytest.raises(KeyboardInterrupt):
+        Bundle.open(path)
+    assert stops == [True]
+
+
+def test_hashing_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (3 << 20))
+    assert manifest._hash_file(file) == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert manifest._hash_file(file, lambda: True) == hashlib.sha256().hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import inspect
 import io
 import json
 import lzma
@@ -11,6 +12,7 @@ import os
 import pickle
 import shlex
 import struct
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -203,3 +205,23 @@ def test_the_next_command_can_be_pasted(tmp_path: Path, kind: str, expected_kind
 def test_a_file_of_a_bundle_names_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(FOLDERS["a bundle"]["manifest.json"])
     assert refusal(tmp_path / "manifest.json", "bundle").endswith(f"name its bundle, which is the folder {tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["board.json", "tokenizer.json", "weights.bin"])
+def test_a_part_of_a_board_bundle_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "board.json").write_bytes(FOLDERS["a board bundle"]["board.json"])
+    (tmp_path / name).touch()
+    message = refusal(tmp_path / name, "board bundle")
+    assert message.endswith(f"name its board bundle, which is the folder {tmp_path}")
+
+
+def test_folders_within_folders(tmp_path: Path) -> None:
+    """A folder whose name ends as a file's is no file, so how deep such folders lie does not matter."""
+    (tmp_path / "/".join(["a.safetensors"] * 100)).mkdir(parents=True)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+    try:
+        what = identify(tmp_path).what
+    finally:
+        sys.setrecursionlimit(limit)
+    assert what == "a folder without a model"

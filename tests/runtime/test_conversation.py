@@ -10,7 +10,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.conversation import NEARLY_FULL, Conversation, Turn
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
@@ -153,3 +153,29 @@ def test_without_a_shift_a_full_conversation_is_refused_with_its_numbers(session
     assert (conversation.turns, conversation.dropped) == (turns, 0)
     ids, dropped = conversation.ask("boat " * 2)
     assert (len(ids) > NEARLY_FULL * CONTEXT, dropped) == (True, 0), "what fits is taken, to the last token"
+
+
+PICKY = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message') }}{% endif %}" + TEMPLATE
+
+
+def test_a_system_message_that_the_template_refuses_is_found_at_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Conversation(session, system="Be kind.").check_system()
+    monkeypatch.setattr(Bundle, "chat_template", PICKY)
+    Conversation(session).check_system()
+    with pytest.raises(EdgedecError, match="no system message"):
+        Conversation(session, system="Be kind.").check_system()
+    monkeypatch.setattr(Bundle, "chat_template", "{{ raise_exception('nothing at all') }}")
+    Conversation(session, system="Be kind.").check_system()  # it is not because of the system message
+    monkeypatch.setattr(Bundle, "chat_template", None)
+    Conversation(session, system="Be kind.").check_system()
+
+
+def test_the_place_of_bad_unicode_counts_in_what_was_typed(session: Session) -> None:
+    conversation = Conversation(session, system="You tell stories.")
+    say(conversation, MESSAGES[0], n_predict=4)
+    with pytest.raises(UsageError, match=r"^the text is not valid Unicode at character 3; give it as UTF-8$"):
+        conversation.ask("abc\udce9")
+    with pytest.raises(UsageError, match=r"at character 2;"):
+        Conversation(session, system="ab\udce9").check_system()

@@ -308,3 +308,28 @@ def test_a_context_that_is_not_a_number_is_refused(tmp_path: Path, value: object
         return
     with pytest.raises(BundleError, match="max_position_embeddings must be an integer in 1"):
         make_plan(Bundle.open(tmp_path / "m"))
+
+
+def test_everything_is_closed_even_if_some_of_it_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+            raise EdgedecError(self.name)
+
+        stop = close
+
+    session = Session.open(path, ctx_size=64, threads=1)
+    meter = session.meter
+    monkeypatch.setattr(session, "state", Part("state"))
+    monkeypatch.setattr(session, "_device", Part("device"))
+    monkeypatch.setattr(session, "_power", Part("power"))
+    monkeypatch.setattr(session, "meter", Part("meter"))
+    with pytest.raises(EdgedecError):
+        session.close()
+    meter.close()
+    assert closed == ["state", "power", "device", "meter"]

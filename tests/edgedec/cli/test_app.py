@@ -219,7 +219,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("bench -m BUNDLE --method ternary", 2, "--method is for the random weights of --shape"),
         ("bench --shape huge", 2, "there is no shape 'huge'; known: bitnet-0.73b"),
         ("bench --shape demo --method float", 2, "method must be ternary or int8"),
-        ("quantize missing -o out", 2, "the checkpoint missing does not exist"),
+        ("quantize missing -o out", 2, "missing: no such checkpoint; check the spelling of the path"),
         ("quantize . -o out", 1, "config.json"),
         ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
         ("quantize . -o out --planes 2", 2, "--planes 2 is for --method ternary, not int8; write --method ternary"),

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -341,3 +342,71 @@ app.main()
 def test_ctrl_d_ends_the_chat(terminal: Terminal) -> None:
     terminal.type(CTRL_D)
     assert terminal.exit_code() == 0
+
+
+def test_a_file_that_keeps_the_answers_gets_no_prompt_sign(bundle: Path, tmp_path: Path) -> None:
+    """As with ``edgedec chat ... > answers``."""
+    terminal = Terminal("-c", TO_FILE, str(tmp_path / "answers"), "chat", "-m", str(bundle), "--temp", "0")
+    try:
+        terminal.expect("> ")
+        terminal.type("how?\n")
+        terminal.expect("> ")
+        terminal.type(CTRL_D)
+        assert terminal.exit_code() == 0
+    finally:
+        terminal.close()
+    assert (tmp_path / "answers").read_text() == "Hi!\n"
+
+
+TO_FILE = """
+import os, sys
+os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT), 1)
+from edgedec.cli import app
+app.main()
+"""
+
+
+def test_an_ignored_ctrl_c_stays_ignored(bundle: Path) -> None:
+    command = [sys.executable, "-c", SIGNALLED, "chat", "-m", str(bundle), "--temp", "0"]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], input=b"how?\n", capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"Hi!\n"), done.stderr
+
+
+SIGNALLED = """
+import signal
+from edgedec.cli import app
+from edgedec.runtime.text.stream import TextStream
+
+feed = TextStream.feed
+
+def signalled(stream, token):
+    signal.raise_signal(signal.SIGINT)
+    return feed(stream, token)
+
+TextStream.feed = signalled
+app.main()
+"""
+
+
+def test_a_system_message_that_the_template_refuses_ends_the_chat_at_its_beginning(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, said = ask("how?", options=("--system", "refuse"))
+    assert (code, lines) == (2, [])
+    assert said == (
+        "edgedec: --system: the chat template refused the conversation: no such talk; leave --system out, or say it in the "
+        "first message\n"
+    )
+
+
+def test_the_place_of_bad_unicode_counts_in_the_line(edgedec: Edgedec, bundle: Path) -> None:
+    outcome = edgedec("chat", "-m", bundle, "--temp", "0", stdin="how?\nabc\udce9\n")
+    assert outcome.stdout == "Hi!\n"
+    assert "edgedec: the text is not valid Unicode at character 3; give it as UTF-8\n" in outcome.stderr
+
+
+def test_one_token_is_one_token(ask: Ask) -> None:
+    _, lines, _ = ask("how?", "/stats", options=("-n", "1"))
+    assert "; answer: 1 token, " in lines[1]

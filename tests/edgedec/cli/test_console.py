@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
+from pathlib import Path
 
 import pytest
 
-from edgedec.cli.console import progress
+from edgedec.cli.console import counted, progress, read_text
+from edgedec.errors import UsageError
 
 LABEL = "quantizing"
 
@@ -30,3 +33,41 @@ def test_quick_work_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(LABEL) as report:
         report("layers.3", 1, 4)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"GGUF\3\0\0\0", "a GGUF file"),  # these eight bytes happen to be UTF-8 too
+        (gzip.compress(b"text"), "a gzip archive"),
+        (b"\x93NUMPY\1\0", "a NumPy array"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a pointer of Git LFS, which stands for a file that was not downloaded",
+        ),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_for_what_it_is(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "a text.txt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_text(path, "--text")
+    assert str(caught.value) == f"--text {path}: is {what}; give a file with UTF-8 text in it"
+
+
+def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("caf\xe9 au lait".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"latin1\.txt: not UTF-8 at byte 3; give a text, saved as UTF-8$"):
+        read_text(path, "--text")
+
+
+@pytest.mark.parametrize("text", ["x", '{"a": 1}', "<!doctype html><p>a page", "GGUF is a format"])
+def test_a_text_is_read_whatever_it_says(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_text(text)
+    assert read_text(tmp_path / "x", "--text") == text
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 tokens"), (1, "1 token"), (2, "2 tokens")])
+def test_counted(number: int, words: str) -> None:
+    assert counted(number, "token") == words

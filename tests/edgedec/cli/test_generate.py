@@ -260,3 +260,23 @@ def test_a_drafter_that_the_budget_left_out_is_named(
     messages = capsys.readouterr().err
     assert ("no speculation" in messages and "7.0 MiB" in messages) == reported
     assert bool(messages) == reported
+
+
+def test_an_ignored_ctrl_c_stays_ignored(bundle: Path) -> None:
+    """A shell starts its background jobs so: Ctrl-C is for the job in the foreground."""
+    command = 'trap "" INT; exec "$0" -m edgedec "$@"'
+    arguments = ["generate", "-m", str(bundle), "-p", "o", "--temp", "0", "-n", "2000", "-c", "4096"]
+    with subprocess.Popen(
+        ["sh", "-c", command, sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUTF8": "1"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        begin = os.read(process.stdout.fileno(), 4096)
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+        assert (begin + process.stdout.read()).endswith(b"\n")
+        assert b"ended by: limit" in process.stderr.read()
+    assert process.returncode == 0

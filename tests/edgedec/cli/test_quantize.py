@@ -172,3 +172,23 @@ def test_the_older_spelling_is_not_shown(edgedec: Edgedec) -> None:
     assert "--pool" in shown
     assert "--executor" not in shown
     assert "executor" not in edgedec("completion", "bash").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("--group-size", "32"), "--group-size"),
+        (("--method", "ternary", "--calibration-tokens", "9"), "--calibration-tokens"),
+        (("--group-size", "32", "--calibration-tokens", "9"), "--group-size and --calibration-tokens"),
+    ],
+)
+def test_options_of_planes_without_planes_are_refused(
+    edgedec: Edgedec, checkpoint: Path, options: tuple[str, ...], names: str
+) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "out", *options)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr == (
+        f"edgedec: {names}: only ternary planes have a use for this; add --method ternary --planes 1, 2 or 3, or leave it "
+        "out\n"
+    )
+    assert not Path("out").exists()

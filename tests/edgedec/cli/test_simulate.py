@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from edgedec.bundle import Bundle
 from edgedec.cli.app import app
 from edgedec.errors import EdgedecError
+from edgedec.hw.compiler.choose import small_config
+from edgedec.hw.compiler.shapes import shape_model
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.reference.integer_profile.calibrate import calibrate
+from edgedec.reference.integer_profile.model import integer_graph, prepare
 from edgedec.sim.verify import suite
 from edgedec.sim.verify.coverage import Coverage
 from edgedec.sim.verify.suite import SuiteReport, find, known
+from tests.edgedec.cli.conftest import Edgedec
+from tests.edgedec.cli.support.make_known_model import IDS
+from tests.support.make_tiny import write_bundle
 
 pytest.importorskip("amaranth")
 
@@ -93,3 +104,55 @@ def test_a_difference_exits_with_1_after_the_equal_results() -> None:
     assert result.stdout.startswith("a: equal")
     assert "suite b" in result.stderr
     assert "bench top: the cache differs" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def int8_bundle(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    folder = tmp_path_factory.mktemp("int8") / "a bundle"
+    quantize(open_checkpoint(checkpoint), folder, QuantizeOptions(method="int8"), vocab_limit=IDS)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-m", "BUNDLE", "-p", ""), "the prompt is empty; give some text with -p"),
+        (("-m", "BUNDLE", "--memory", "dddr"), "--memory must be one of ddr, flat, ideal, not 'dddr'; did you mean 'ddr'?"),
+        (("-m", "BUNDLE", "--memory", "auto"), "--memory must be one of ddr, flat, ideal, not 'auto'"),
+        (("-m", "BUNDLE", "--beat-bytes", "7"), "--beat-bytes must be 4, 8, 16, 32 or 64, not 7"),
+        (("-m", "BUNDLE", "--slots", "9"), "--slots must be 1 to 8, not 9"),
+        (
+            ("-m", "BUNDLE", "--tokens", "5000"),
+            "the prompt has 17 tokens, and --tokens 5000 follow; the model's context holds 4096 in all",
+        ),
+        (("-m", "BUNDLE", "--save-program", "file"), "holds no program.json; choose another name or remove it"),
+        (("-m", "BUNDLE", "--save-program", "file/x"), "is not a folder; choose another name, or remove it"),
+        (("-m", "BUNDLE", "--quick"), "--quick is for --bench; leave it out"),
+        (("--bench", "units", "--tokens", "3"), "--bench has no use for --tokens; leave it out, or give -m BUNDLE alone"),
+        (
+            ("-m", "BUNDLE", "--terminal", "-p", "x", "--slots", "2"),
+            "--terminal has no use for --prompt, --slots; leave them out, or give -m BUNDLE alone",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_requests_are_refused_before_the_calibration(
+    edgedec: Edgedec, int8_bundle: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    def calibrate(*arguments: object) -> None:
+        pytest.fail("it went on")
+
+    monkeypatch.setattr("edgedec.reference.integer_profile.calibrate.calibrate", calibrate)
+    Path("file").touch()
+    outcome = edgedec("simulate", *(int8_bundle if word == "BUNDLE" else word for word in arguments))
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr.endswith(f"{message}\n")
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["int8", "native", "planes3"])
+def test_the_configuration_by_shape_is_that_by_weights(tmp_path: Path, kind: str) -> None:
+    """It is chosen before the weights are read, and must be the one that the weights lead to."""
+    write_bundle(tmp_path / "bundle", kind)
+    opened = Bundle.open(tmp_path / "bundle")
+    by_weights = prepare(opened, calibrate(opened))
+    assert small_config(shape_model(integer_graph(opened))) == small_config(by_weights)

@@ -210,9 +210,9 @@ def test_files_of_other_formats_are_refused(
 
 
 def test_paths_that_do_not_exist_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"the checkpoint .*nowhere does not exist"):
+    with pytest.raises(UsageError, match=r"nowhere: no such checkpoint"):
         open_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match=r"the tokenizer .*nowhere.json does not exist"):
+    with pytest.raises(UsageError, match=r"nowhere\.json: no such tokenizer"):
         open_checkpoint(write_hf(tmp_path), tokenizer=tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="is not a path"):
         open_checkpoint(tmp_path / "a\0b")

@@ -412,11 +412,18 @@ def test_a_failed_rename_keeps_the_old_bundle(bundle: BoardBundle, newer: BoardB
 
 
 @pytest.mark.parametrize(
-    "address", ["", "-oProxyCommand=touch x", "a b", "user@", "@host", "user@-host", "a@b@c", "x\ny", "\x1b[2J"]
+    "address",
+    ["", "-oProxyCommand=touch x", "a b", "user@", "@host", "user@-host", "a@b@c", "x\ny", "\x1b[2J", "board/models"],
 )
 def test_an_invalid_host_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match=r"--host must be \[user@\]host"):
         SshHost(address=address)
+
+
+def test_a_host_with_more_than_a_host() -> None:
+    for address in ("board:22", "me@board:models", "ssh://board"):
+        with pytest.raises(UsageError, match=r"; a port goes to --port, and a folder to --to$"):
+            SshHost(address=address)
 
 
 @pytest.mark.parametrize("address", ["192.168.2.99", "xilinx@pynq", "fe80::1%eth0", "me@fe80::1"])
@@ -428,8 +435,9 @@ def test_an_invalid_port_or_key_is_refused(tmp_path: Path) -> None:
     for port in (0, 65536, -1):
         with pytest.raises(UsageError, match="--port"):
             SshHost(address="b", port=port)
-    with pytest.raises(UsageError, match="--identity"):
-        SshHost(address="b", identity=tmp_path / "none")
+    for path, reason in ((tmp_path / "none", "there is no such file"), (tmp_path, "is not a file")):
+        with pytest.raises(UsageError, match=f"--identity {path}: {reason}; give the file of a private key"):
+            SshHost(address="b", identity=path)
 
 
 @pytest.mark.parametrize("text", ["", "/", "~", "~/", ".", "a/..", "~root/x", "a\nb"])

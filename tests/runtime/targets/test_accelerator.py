@@ -332,8 +332,10 @@ def test_configurations_are_read(text: str, expected: tuple[str, dict[str, Any]]
     [
         ("large", "must begin with one of small, board, not 'large'"),
         ("small,rows=3", "no member 'rows=3'; write NAME=VALUE, known: beat_bytes, "),
-        ("small,slots", "no member 'slots'; write NAME=VALUE"),
-        ("slots=many", "slots must be of type int, not 'many'"),
+        ("small,slots", "--configuration: slots has no value; write slots=VALUE"),
+        ("slots=many", "slots must be a whole number, not 'many'"),
+        ("clock_hz=300MHz", "clock_hz must be a number in hertz, such as 250e6, not '300MHz'"),
+        ("board,clock_hz=300", "clock_hz=300 is 300 Hz; for 300 MHz write clock_hz=300e6"),
         ("ultra=1", "ultra must be true or false, not '1'"),
     ],
 )
