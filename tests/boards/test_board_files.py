@@ -115,8 +115,8 @@ def _members() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("nowhere.toml", "nowhere.toml: there is no such file$"),
-        ("./nowhere.py", "nowhere.py: there is no such file$"),
+        ("nowhere.toml", "nowhere.toml: there is no such file; check the spelling of the path$"),
+        ("./nowhere.py", "nowhere.py: there is no such file; check the spelling of the path$"),
         ("./kv260", r"kv260: must end in \.toml or \.py$"),
         ("a/b.json", r"a/b.json: must end in \.toml or \.py$"),
         ("folder.toml", "folder.toml: is no file$"),
