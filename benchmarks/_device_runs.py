@@ -19,6 +19,7 @@ from edgedec.plugins import load
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import model
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import Drafter, Limits, Request, Target, TargetInfo, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
@@ -219,8 +220,8 @@ class ScriptWriter:
             limits=limits,
             processor=Sampler(SamplingConfig(temperature=0), self._vocab).distribution,
             policy=policy,
-            verifier=create_verifier(0),
-            rng=np.random.default_rng(0),
+            verifier=create_verifier("match", 0),
+            random=PositionRandom(seed=0),
             top_k=self._device.config.top_k,  # sufficient for greedy texts, as in a session
         )
         for token in decoder.generate(request):

@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 
 from edgedec.plugins import load, names
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TokenTree
 
 ROUNDS = 20
@@ -74,10 +75,12 @@ def measure(nodes: int, depth: int, vocab: int, repeat: int) -> dict[str, dict[s
     for node in range(nodes):
         after = np.flatnonzero(tree.parents == node)
         rows[node, tree.tokens[after[0]] if len(after) else vocab - 1] = 1
-    rng = np.random.default_rng(0)
+    random = PositionRandom(seed=0)
     for name in names("edgedec.runtime.verifiers"):
         verifier = load("edgedec.runtime.verifiers", name).create()
-        table[name] = {"verify": _microseconds(partial(verifier.accept, tree, rows.__getitem__, rng), repeat)}
+        table[name] = {
+            "verify": _microseconds(partial(verifier.accept, tree, rows.__getitem__, random, len(TEXT)), repeat)
+        }
     return table
 
 

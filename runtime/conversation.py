@@ -52,6 +52,8 @@ class Conversation:
         """Remove all turns."""
         self.turns: list[Turn] = []
         self.dropped = 0  # turns dropped since the last reset
+        self.dropped_tokens = 0  # difference between positions in the conversation and in its prompt
+        self._written = 0  # position in the conversation after the last answer
         self.used = 0  # tokens of the last prompt and its answer
 
     @property
@@ -104,14 +106,17 @@ class Conversation:
             drop = self._least_to_drop(message)
             self.turns = self.turns[drop:]
             self.dropped += drop
-            ids = self._encode(self.turns, message)
-            return self._require(ids, self.turns, message), drop
+            ids = self._require(self._encode(self.turns, message), self.turns, message)
+            # The answer goes on where the last one ended, whatever was dropped: no position serves twice.
+            self.dropped_tokens = max(self.dropped_tokens, self._written - len(ids))
+            return ids, drop
         return self._require(ids, self.turns, message), 0
 
     def answered(self, message: str, answer: str, *, used: int) -> None:
         """Append a turn. ``used`` is the number of tokens of its prompt and its answer."""
         self.turns.append(Turn(message=message, answer=answer))
         self.used = used
+        self._written = self.dropped_tokens + used
 
     def _least_to_drop(self, message: str) -> int:
         """Return the smallest number of turns to drop so that the prompt takes half of the context, or else 80 %."""

@@ -1,4 +1,7 @@
-"""Sampling: the processed distribution of a row of logits, and a draw from it."""
+"""Sampling: the processed distribution of a row of logits.
+
+Its probabilities are the same bits on every processor (``portable_math``), because the text depends on them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime import portable_math
+from edgedec.runtime.protocols import F32, I32, Sparse
 
-__all__ = ["Sampler", "SamplingConfig", "draw"]
+__all__ = ["Sampler", "SamplingConfig"]
 
 
 # Options that do not change which token is likeliest.
@@ -28,7 +32,11 @@ class SamplingConfig:
         top_p: keep the likeliest tokens until their probabilities add up to this; 1 keeps all.
         min_p: keep tokens whose probability is at least this, relative to the likeliest token's; 0 keeps all.
         repeat_penalty: divisor of positive logits, and factor of negative logits, of recent tokens; 1 changes nothing.
+        presence_penalty: number that is subtracted from the logit of each recent token.
+        frequency_penalty: number that is subtracted from the logit of a recent token for each of its occurrences.
         repeat_last_n: number of tokens that count as recent; 0: none, -1: all.
+        logit_bias: pairs of a token id and a number that is added to its logit before all other steps; -inf forbids the
+            token.
         seed: seed of the random numbers; -1 takes one from the system.
 
     Raises:
@@ -40,7 +48,10 @@ class SamplingConfig:
     top_p: float = 0.95
     min_p: float = 0.05
     repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     repeat_last_n: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = -1
 
     def __post_init__(self) -> None:
@@ -60,9 +71,19 @@ class SamplingConfig:
                 raise UsageError(f"{name} must be {limit}, not {value!r}")
         if not self.repeat_penalty > 0:
             raise UsageError(f"repeat_penalty must be > 0, not {self.repeat_penalty!r}")
-        for name in ("temperature", "repeat_penalty"):
-            if math.isinf(getattr(self, name)):
+        for name in ("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
                 raise UsageError(f"{name} must be finite, not {getattr(self, name)!r}")
+        for token, bias in self.logit_bias:
+            if token < 0 or math.isnan(bias) or bias == math.inf:
+                raise UsageError(
+                    f"logit_bias must pair a token id >= 0 with a finite number or -inf, not {token!r} with {bias!r}"
+                )
+
+    @property
+    def penalizes(self) -> bool:
+        """True if the logits of recent tokens are changed."""
+        return bool(self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
     @property
     def needs_whole_rows(self) -> bool:
@@ -75,17 +96,13 @@ class SamplingConfig:
             return True
         return any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT)
 
-    def rng(self) -> np.random.Generator:
-        """Return a new generator of random numbers, seeded with ``seed``."""
-        return np.random.default_rng(None if self.seed < 0 else self.seed)
-
 
 class Sampler:
     """A function from a row of logits to the distribution from which the next token is drawn.
 
-    The steps and their order are llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature. Each step works on the
-    tokens that the previous one kept, renormalized, and keeps at least one token. Of equal logits, the one with the lower
-    id counts as likelier.
+    The steps and their order are llama.cpp's: logit bias, penalties, top-k, top-p, min-p, temperature. Each step works on
+    the tokens that the previous one kept, renormalized, and keeps at least one token. Of equal logits, the one with the
+    lower id counts as likelier.
 
     Parameters:
         config: the sampling options.
@@ -121,18 +138,45 @@ class Sampler:
         config = self.config
         scores = logits[: self.vocab_limit]
         likeliest = self._likeliest(scores)
-        if config.repeat_penalty != 1:
-            scores = self._penalized(scores, history)
+        if (touched := self._touched(history, len(scores))) is not None:
+            scores = scores.copy()
+            scores[touched] = self._changed(scores[touched], touched, history)
             likeliest = int(scores.argmax())
+            if scores[likeliest] == -math.inf:
+                raise UsageError("logit_bias forbids every token that the model could write; allow one of them")
         if config.temperature == 0:
             return self._one(likeliest, len(logits))
         probs = np.zeros(len(logits), np.float32)
         ids = self._kept(scores)
-        left = scores[ids].astype(np.float64)
-        with np.errstate(over="ignore"):  # with a tiny temperature the other tokens' exponents overflow to -inf
-            weights = np.exp((left - left.max()) / config.temperature)
-        probs[ids] = weights / weights.sum()
+        probs[ids] = self._weighed(scores[ids])
         return probs
+
+    def sparse(self, guess: Sparse, history: I32) -> Sparse:
+        """Process a draft's own probabilities as ``distribution`` processes the target's logits.
+
+        Their logarithms take the place of logits, so a repeat penalty, which depends on the sign of a logit, is an
+        approximation. No text depends on it.
+
+        Parameters:
+            guess: [k], k >= 1, at least one probability above 0.
+            history: the text's ids so far, int32 [n].
+        """
+        possible = guess.probs > 0
+        ids, scores = guess.ids[possible], np.log(guess.probs[possible])
+        if self._touched(history, self.vocab_limit) is not None:
+            scores = self._changed(scores, ids, history)
+        if self.config.temperature == 0:
+            best = int(scores.argmax())
+            return Sparse(ids=ids[best : best + 1], probs=np.ones(1, np.float32))
+        kept = self._kept(scores)
+        return Sparse(ids=ids[kept], probs=self._weighed(scores[kept]).astype(np.float32))
+
+    def _weighed(self, scores: F32) -> NDArray[np.float64]:
+        """Return the probabilities of what is left, float64 [n]."""
+        left = scores.astype(np.float64)
+        with np.errstate(over="ignore"):  # a tiny temperature takes the others to -inf, as it should
+            weights = portable_math.exp((left - left.max()) / self.config.temperature)
+        return weights / portable_math.total(weights)
 
     def _one(self, token: int, size: int) -> F32:
         """Return the distribution in which ``token`` has probability 1."""
@@ -159,16 +203,39 @@ class Sampler:
             )
         return token
 
-    def _penalized(self, scores: F32, history: I32) -> F32:
+    def _touched(self, history: I32, size: int) -> I32 | None:
+        """Return the ids below ``size`` that a bias or a penalty changes, each once; None: no option does."""
         config = self.config
-        recent = history if config.repeat_last_n < 0 else history[max(len(history) - config.repeat_last_n, 0) :]
-        ids = np.unique(recent[(recent >= 0) & (recent < len(scores))])
-        scores = scores.copy()
-        old = scores[ids].astype(np.float64)
-        new = np.where(old <= 0, old * config.repeat_penalty, old / config.repeat_penalty)
+        if not config.logit_bias and not config.penalizes:
+            return None
+        biased = np.array([token for token, _ in config.logit_bias], np.int32)
+        ids = np.unique(np.concatenate([self._recent(history), biased]) if config.penalizes else biased)
+        return ids[(ids >= 0) & (ids < size)].astype(np.int32)
+
+    def _recent(self, history: I32) -> I32:
+        """Return the end of the text that counts for penalties."""
+        last = self.config.repeat_last_n
+        return history if last < 0 else history[max(len(history) - last, 0) :]
+
+    def _changed(self, scores: F32, ids: I32, history: I32) -> F32:
+        """Return the scores float32 [n] of tokens ``ids`` [n], each once, after bias and penalties.
+
+        An infinite score stays as it is; others stay finite.
+        """
+        config = self.config
+        changed = scores.astype(np.float64)
+        for token, bias in config.logit_bias:
+            changed[ids == token] += bias
+        if config.penalizes:
+            tokens, times = np.unique(self._recent(history), return_counts=True)
+            at = np.flatnonzero(np.isin(ids, tokens))
+            before = changed[at]
+            after = np.where(before <= 0, before * config.repeat_penalty, before / config.repeat_penalty)
+            occurrences = times[np.searchsorted(tokens, ids[at])]
+            changed[at] = after - (occurrences * config.frequency_penalty + config.presence_penalty)
         limit = float(np.finfo(np.float32).max)
-        scores[ids] = np.where(np.isinf(old), old, new.clip(-limit, limit))
-        return scores
+        finite = np.clip(changed, -limit, limit)
+        return np.where(np.isinf(scores) | (changed == -math.inf), changed, finite).astype(np.float32)
 
     def _kept(self, scores: F32) -> NDArray[np.intp]:
         """Return the ids that top-k, top-p and min-p keep.
@@ -183,12 +250,12 @@ class Sampler:
         if config.top_p == 1 and config.min_p == 0:
             return ids
         left = scores[ids].astype(np.float64)
-        weights = np.exp(left - left.max())  # the likeliest token has the weight 1
+        weights = portable_math.exp(left - left.max())  # the likeliest token has the weight 1
         likely = weights >= config.min_p
         if config.top_p == 1:
             ids = ids[likely]
             return ids
-        total = weights.sum()
+        total = portable_math.total(weights)
         ids, weights = ids[likely], weights[likely]
         order = np.argsort(-scores[ids], kind="stable")
         reached = np.cumsum(weights[order]) >= config.top_p * total
@@ -204,11 +271,3 @@ def _top_k(scores: F32, k: int) -> NDArray[np.intp]:
     ties = np.flatnonzero(scores == bound)
     keep[ties[: k - int(np.count_nonzero(keep))]] = True
     return np.flatnonzero(keep)
-
-
-def draw(probs: F32, rng: np.random.Generator) -> int:
-    """Draw an id from a distribution, float32 [V], with one number of ``rng``. Ids of probability 0 are never drawn."""
-    ids = np.flatnonzero(probs)
-    sums = np.cumsum(probs[ids], dtype=np.float64)
-    at = int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
-    return int(ids[min(at, len(ids) - 1)])

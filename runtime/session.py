@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
+import numpy as np
+
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
@@ -18,11 +20,13 @@ from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
+from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
@@ -30,7 +34,6 @@ from edgedec.runtime.targets import host_device, is_accelerator, open_target, ta
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.runtime.verifiers.match import Match
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -287,6 +290,8 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        sample: int = 0,
+        dropped: int = 0,
         on_text: Callable[[Piece], None] = lambda piece: None,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
@@ -302,6 +307,8 @@ class Session:
             sampling=sampling,
             stop=stop,
             ignore_eos=ignore_eos,
+            sample=sample,
+            dropped=dropped,
             interrupted=interrupted,
             progress=progress,
         )
@@ -318,6 +325,8 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        sample: int = 0,
+        dropped: int = 0,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> AnswerStream:
@@ -331,6 +340,9 @@ class Session:
             sampling: sampling options; None: the defaults of ``SamplingConfig``.
             stop: strings that end the answer; they are not part of its text.
             ignore_eos: continue after an end token.
+            sample: index of this text among several of one prompt and seed, which are drawn independently.
+            dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
+                in the whole conversation, so that none is used twice.
             interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
 
@@ -345,7 +357,9 @@ class Session:
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
         account = _Account(lambda: self._counters)
-        request = self._request(prompt, sampling or SamplingConfig(), interrupted, account, progress)
+        request = self._request(
+            prompt, sampling or SamplingConfig(), interrupted, account, progress, sample=sample, dropped=dropped
+        )
         ends = () if ignore_eos else self.bundle.tokens.eos
         answer, text = Answer(), TextStream(self.tokenizer, stop, context=prompt)
         stream = AnswerStream(answer, self._write(answer, request, account, text, n_predict=n_predict, ends=ends))
@@ -359,21 +373,30 @@ class Session:
         interrupted: Callable[[], bool],
         account: _Account,
         progress: Progress,
+        *,
+        dropped: int,
+        sample: int,
     ) -> Request:
         def prefilled(done: int, total: int) -> None:
             progress("prompt tokens", done, total)
             account.prompt_read()
 
-        rng, spec = config.rng(), self.run.spec
-        drawn = config.temperature > 0 and spec.drafter != "none"
+        spec, sampler = self.run.spec, Sampler(config, self.bundle.tokens.size)
+        random = PositionRandom.seeded(config.seed, sample)
+        drawn = spec.verifier == "rejection" and config.temperature > 0
+        policy = create_policy(spec.policy, np.random.default_rng([random.seed, sample]) if drawn else None)
+        if config.temperature:
+            policy = Coupled(policy=policy, sampler=sampler, random=None if drawn else random, dropped=dropped)
         return Request(
             prompt=prompt,
             limits=self.run.limits,
             tree_nodes=spec.nodes,
-            processor=Sampler(config, self.bundle.tokens.size).distribution,
-            policy=create_policy(spec.policy, rng.spawn(1)[0] if drawn else None),
-            verifier=create_verifier(config.temperature) if drawn or not config.temperature else Match(),
-            rng=rng,
+            processor=sampler.distribution,
+            policy=policy,
+            verifier=create_verifier(spec.verifier, config.temperature),
+            random=random,
+            greedy=config.temperature == 0,
+            dropped=dropped,
             top_k=0 if self._device is None or config.needs_whole_rows else self._device.top_k,
             interrupted=interrupted,
             on_prefill=prefilled,
@@ -471,13 +494,19 @@ class Session:
             predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self._peak_bytes,
-            lossless="exact" if self.target.info.batch_invariant else "up to float ties",
+            lossless=self._lossless(request),
             drafter=self.run.spec.drafter_name,
             rounds=rounds,
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
             kernel=self.target.info.kernel,
             accelerator=device,
         )
+
+    def _lossless(self, request: Request) -> str:
+        """Return in which sense the text is the one that would be written without guesses."""
+        if isinstance(request.policy, Coupled) and request.policy.random is None and self.run.spec.drafter != "none":
+            return "distribution"
+        return "exact" if self.target.info.batch_invariant else "up to float ties"
 
     @property
     def _counters(self) -> Counters:

@@ -29,6 +29,7 @@ class SpecConfig:
         draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts.
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
         tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
+        verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
 
     Raises:
         UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
@@ -40,6 +41,7 @@ class SpecConfig:
     draft: str | Path | None = None
     draft_max: int = 8
     tree_nodes: int = 0
+    verifier: str = "match"
 
     def __post_init__(self) -> None:
         drafters = names(DRAFTERS)
@@ -51,9 +53,12 @@ class SpecConfig:
                 f"the drafter {self.drafter!r} has no {' and no '.join(missing)}; a drafter is a name, one of "
                 f"{', '.join(drafters)}, or an object with all members of edgedec.runtime.protocols.Drafter"
             )
-        policies = names(POLICIES)
-        if self.policy not in policies:
-            raise UsageError(must_be_one_of("--spec-tree", self.policy, policies))
+        for package, option, name in (
+            (POLICIES, "--spec-tree", self.policy),
+            (VERIFIERS, "--verifier", self.verifier),
+        ):
+            if name not in names(package):
+                raise UsageError(must_be_one_of(option, name, names(package)))
         if not 1 <= self.draft_max <= 63:
             raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
         if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= 64):
@@ -99,7 +104,13 @@ def create_policy(name: str, rng: np.random.Generator | None = None) -> TreePoli
     return policy
 
 
-def create_verifier(temperature: float) -> Verifier:
-    """Return the lossless verifier that accepts most guesses at this temperature."""
-    verifier: Verifier = load(VERIFIERS, "greedy" if temperature == 0 else "rejection").create()
+def create_verifier(name: str, temperature: float) -> Verifier:
+    """Return the verifier ``name``; at temperature 0 ``greedy``, which has the outcome of all others there.
+
+    Raises:
+        UsageError: ``name`` is ``greedy``, and the temperature is not 0.
+    """
+    if name == "greedy" and temperature:
+        raise UsageError(f"--verifier greedy works at --temp 0 only, not {temperature}; leave it out, or give --temp 0")
+    verifier: Verifier = load(VERIFIERS, name if temperature else "greedy").create()
     return verifier

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.runtime.protocols import I32, U64
+from edgedec.errors import EdgedecError
+from edgedec.runtime.protocols import I32, U64, Masks
 
-__all__ = ["pack", "tree", "unpack"]
+__all__ = ["form", "pack", "tree", "unpack"]
 
 
 def pack(visible: NDArray[np.bool_]) -> U64:
@@ -35,3 +36,34 @@ def tree(parents: I32) -> U64:
     words = -(-len(masks) // 64)
     data = b"".join(bits.to_bytes(8 * words, "little") for bits in masks)
     return np.frombuffer(data, "<u8").reshape(len(masks), words).astype(np.uint64, copy=False)
+
+
+def form(visible: U64, n: int) -> Masks:
+    """Return the narrowest form that a mask of ``n`` rows has.
+
+    - ``chain``: each row sees itself and all rows before it;
+    - ``tree``: each row sees itself and what one row before it, its parent, sees; or itself alone;
+    - ``any``: each row sees itself.
+
+    Raises:
+        EdgedecError: the mask has another shape, a row that does not see itself, or bits after row n.
+    """
+    words = -(-n // 64)
+    if visible.shape != (n, words):
+        raise EdgedecError(f"the mask of a pass of {n} rows must be [{n}, {words}], not {list(visible.shape)}")
+    rows = [int.from_bytes(row.tobytes(), "little") for row in np.ascontiguousarray(visible, "<u8")]
+    for row, seen in enumerate(rows):
+        if not seen >> row & 1:
+            raise EdgedecError(f"row {row} of a pass does not see itself; set its own bit in its mask")
+        if seen >> n:
+            raise EdgedecError(
+                f"row {row} of a pass of {n} rows sees row {seen.bit_length() - 1}, which it does not have"
+            )
+    if all(seen == (2 << row) - 1 for row, seen in enumerate(rows)):
+        return "chain"
+    for row, seen in enumerate(rows):
+        above = seen ^ 1 << row
+        parent = above.bit_length() - 1  # -1: the row sees itself alone
+        if parent > row or (above and above != rows[parent]):
+            return "any"
+    return "tree"

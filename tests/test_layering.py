@@ -45,9 +45,9 @@ WITHOUT_AMARANTH = (
 EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
-    ("driver",),
-    ("protocols", "visibility", "target_top", "sampling"),
-    ("text", "kernels", "trees", "verifiers"),
+    ("driver", "portable_math"),
+    ("protocols", "visibility", "target_top", "position_random", "sampling"),
+    ("text", "kernels", "trees", "verifiers", "coupling"),
     ("devices", "decoders"),
     ("accelerator",),
     ("targets",),

@@ -47,7 +47,7 @@ class _Interrupts:
     @contextmanager
     def installed(self) -> Iterator[None]:
         before = signal.getsignal(signal.SIGINT)
-        if before is not signal.SIG_IGN:  # as in a shell's background job, where Ctrl-C is for another program
+        if before is not signal.SIG_IGN:  # a background job of a shell ignores Ctrl-C, which is for another program
             signal.signal(signal.SIGINT, self.handle)
         try:
             yield
@@ -121,6 +121,7 @@ class _Chat:
                     sampling=self.sampling,
                     stop=self.options.stop,
                     ignore_eos=self.options.ignore_eos,
+                    dropped=self.conversation.dropped_tokens,
                     on_text=self._write,
                     interrupted=lambda: self.interrupts.flag,
                     progress=report,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text
 from edgedec.cli.options import Json, Verbose, option
@@ -17,6 +19,8 @@ from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer, Piece, Timings
+    from edgedec.runtime.protocols import I32
+    from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
@@ -132,6 +136,9 @@ def generate(
         ),
     ] = None,
     echo: Annotated[bool, option("--echo", help="Print the prompt before the answer.")] = False,
+    samples: Annotated[
+        int, option("--samples", min=1, max=1024, metavar="N", help="Number of texts to write, drawn independently.")
+    ] = 1,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -141,42 +148,65 @@ def generate(
     """
     text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), run.spec()
     session = run.open_session(spec)
-    with session:
+    answers: list[Answer] = []
+    with session, _ctrl_c() as interrupted:
         note_narrowed(session, spec)
         ids = session.encode(text)
-        if echo and not json:
-            write(text)
-        # The text itself shows the progress; with --json, nothing is printed before the end.
-        working = progress("generating") if json else progress("reading the prompt", once=True)
-        with _ctrl_c() as interrupted, working as report:
-            try:
-                answer = session.generate(
-                    ids,
-                    n_predict=writing.n_predict,
-                    sampling=sampling,
-                    stop=writing.stop,
-                    ignore_eos=writing.ignore_eos,
-                    on_text=(lambda text: report("writing", 0, 1))
-                    if json
-                    else text_writer(show_draft=writing.show_draft),
-                    interrupted=interrupted,
-                    progress=report,
-                )
-            except DeviceError:
-                if not json:
-                    write("\n")  # the error message begins on a new line
-                raise
+        if sampling.seed < 0:  # one seed for all samples, which differ by their index
+            sampling = replace(sampling, seed=secrets.randbits(63))
+        for sample in range(samples):
+            if samples > 1 and not json:
+                write(f"--- sample {sample + 1} of {samples} ---\n")
+            if echo and not json:
+                write(text)
+            answers.append(_answer(session, ids, writing, sampling, sample, interrupted, json=json))
+            if not json:
+                write("\n")
+                note(figures(answers[-1]))
+            if answers[-1].stop_reason == "interrupted":
+                break
     if json:
-        print_json(
-            {
-                "text": answer.text,
-                "tokens": answer.tokens,
-                "stop_reason": answer.stop_reason,
-                "timings": answer.timings.as_json(),
-            }
-        )
-    else:
-        write("\n")
-        note(figures(answer))
-    if answer.stop_reason == "interrupted":
+        more = {} if samples == 1 else {"samples": [_as_json(answer) for answer in answers]}
+        print_json({**_as_json(answers[0]), **more})
+    if answers[-1].stop_reason == "interrupted":
         raise KeyboardInterrupt  # the command ends with the exit code of Ctrl-C
+
+
+def _answer(
+    session: Session,
+    ids: I32,
+    writing: TextOptions,
+    sampling: SamplingConfig,
+    sample: int,
+    interrupted: Callable[[], bool],
+    *,
+    json: bool,
+) -> Answer:
+    """Write one text, and show it or, with ``json``, how far it is."""
+    # The text itself shows the progress; with --json, nothing is printed before the end.
+    with progress("generating") if json else progress("reading the prompt", once=True) as report:
+        try:
+            return session.generate(
+                ids,
+                n_predict=writing.n_predict,
+                sampling=sampling,
+                stop=writing.stop,
+                ignore_eos=writing.ignore_eos,
+                sample=sample,
+                on_text=(lambda text: report("writing", 0, 1)) if json else text_writer(show_draft=writing.show_draft),
+                interrupted=interrupted,
+                progress=report,
+            )
+        except DeviceError:
+            if not json:
+                write("\n")  # the error message begins on a new line
+            raise
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "stop_reason": answer.stop_reason,
+        "timings": answer.timings.as_json(),
+    }

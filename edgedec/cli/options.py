@@ -5,6 +5,7 @@ A parameter is named after its long option, because environment variables and co
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import partial
 from importlib.util import find_spec
@@ -27,9 +28,11 @@ __all__ = [
     "Device",
     "DraftMax",
     "FormerPool",
+    "FrequencyPenalty",
     "IgnoreEos",
     "Json",
     "KvBits",
+    "LogitBias",
     "MemoryBudget",
     "MemoryModel",
     "MinP",
@@ -37,6 +40,7 @@ __all__ = [
     "ModelDraft",
     "NPredict",
     "Pool",
+    "PresencePenalty",
     "Record",
     "RepeatLastN",
     "RepeatPenalty",
@@ -51,6 +55,7 @@ __all__ = [
     "TopP",
     "TreeNodes",
     "Verbose",
+    "VerifierName",
     "accelerator_options",
     "budget_bytes",
     "line_command",
@@ -169,8 +174,29 @@ MinP = Annotated[
 RepeatPenalty = Annotated[
     float, option("--repeat-penalty", metavar="N", help="Factor that makes recent tokens less likely; 1: off.")
 ]
+PresencePenalty = Annotated[
+    float,
+    option("--presence-penalty", metavar="N", help="Number to subtract from the logit of each recent token; 0: off."),
+]
+FrequencyPenalty = Annotated[
+    float,
+    option(
+        "--frequency-penalty",
+        metavar="N",
+        help="Number to subtract from a recent token's logit for each of its occurrences; 0: off.",
+    ),
+]
+LogitBias = Annotated[
+    list[str] | None,
+    option(
+        "-l",
+        "--logit-bias",
+        metavar="ID(+/-)BIAS",
+        help="Number to add to a token's logit: 15043+1, or 15043-inf to forbid it; may be repeated.",
+    ),
+]
 RepeatLastN = Annotated[
-    int, option("--repeat-last-n", metavar="N", help="Number of recent tokens for --repeat-penalty; -1: all.")
+    int, option("--repeat-last-n", metavar="N", help="Number of tokens that count as recent for penalties; -1: all.")
 ]
 Seed = Annotated[int, option("--seed", metavar="N", help="Seed of the sampling; -1: a new one for each run.")]
 ReversePrompt = Annotated[
@@ -205,10 +231,33 @@ SpecTree = Annotated[
         "--spec-tree", metavar="NAME", help="Shape of the tree of guesses: chain, static, dynamic, delayed or hardware."
     ),
 ]
+VerifierName = Annotated[
+    str,
+    option(
+        "--verifier",
+        metavar="NAME",
+        help="How guesses are accepted: match keeps the text of --seed; rejection keeps its distribution.",
+    ),
+]
 TreeNodes = Annotated[
     int, option("--tree-nodes", metavar="N", help="Nodes of the tree of guesses, 2 to 64; 0: --draft-max plus one.")
 ]
 ShowDraft = Annotated[bool, option("--show-draft", help="Show accepted guesses in green on a terminal.")]
+
+
+def logit_bias(texts: list[str] | None) -> tuple[tuple[int, float], ...]:
+    """Return the pairs of token id and bias that ``--logit-bias`` gives.
+
+    Raises:
+        UsageError: one is not an id, a sign and a number.
+    """
+    pairs = []
+    for text in texts or ():
+        match = re.fullmatch(r"(\d+)([+-](?:\d+\.?\d*|\.\d+|inf))", text.strip())
+        if match is None:
+            raise UsageError(f"--logit-bias must be a token id, a sign and a number, such as 15043-1.5, not {text!r}")
+        pairs.append((int(match[1]), float(match[2])))
+    return tuple(pairs)
 
 
 def budget_bytes(text: str | None) -> int | None:

@@ -19,14 +19,17 @@ from edgedec.cli.options import (
     CtxSize,
     Device,
     DraftMax,
+    FrequencyPenalty,
     IgnoreEos,
     KvBits,
+    LogitBias,
     MemoryBudget,
     MemoryModel,
     MinP,
     Model,
     ModelDraft,
     NPredict,
+    PresencePenalty,
     Record,
     RepeatLastN,
     RepeatPenalty,
@@ -40,8 +43,10 @@ from edgedec.cli.options import (
     TopK,
     TopP,
     TreeNodes,
+    VerifierName,
     accelerator_options,
     budget_bytes,
+    logit_bias,
     resolve_model,
 )
 from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
@@ -69,6 +74,7 @@ class PlanOptions:
     draft_max: DraftMax = 8
     spec_tree: SpecTree = "chain"
     tree_nodes: TreeNodes = 0
+    verifier: VerifierName = "match"
     device: Device = "cpu"
     board: Board = None
     configuration: Configuration = None
@@ -98,6 +104,7 @@ class PlanOptions:
             draft=None if draft is None else Path(draft),  # names are checked before any bundle is opened
             draft_max=self.draft_max,
             tree_nodes=self.tree_nodes,
+            verifier=self.verifier,
         )
         return config if draft is None else replace(config, draft=resolve_model(draft))
 
@@ -144,7 +151,10 @@ class TextOptions:
     top_p: TopP = 0.95
     min_p: MinP = 0.05
     repeat_penalty: RepeatPenalty = 1.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
     repeat_last_n: RepeatLastN = 64
+    logit_bias: LogitBias = None
     seed: Seed = -1
     reverse_prompt: ReversePrompt = None
     ignore_eos: IgnoreEos = False
@@ -170,6 +180,9 @@ class TextOptions:
                 top_p=self.top_p,
                 min_p=self.min_p,
                 repeat_penalty=self.repeat_penalty,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                logit_bias=logit_bias(self.logit_bias),
                 repeat_last_n=self.repeat_last_n,
                 seed=self.seed,
             )

@@ -184,15 +184,16 @@ class AutoregressiveDecoder:
     def _verify(self, request: Request, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the outcome of a pass, including the drafter's taps."""
         distribution = _distributions(request.processor, tree, result, text)
-        outcome = request.verifier.accept(tree, distribution, request.rng)
+        outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
         if not self.drafter.taps:
             return outcome
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
         if set(TOP_TAPS) <= set(self.drafter.taps):
-            rows = [distribution(int(node)).copy() for node in outcome.path]
-            certain = all(row.max() == 1 for row in rows)
-            raw = [result.logits[node, : self.vocab_limit] for node in outcome.path]
-            taps |= top_taps(raw if certain else rows, logits=certain)
+            if request.greedy:
+                rows = [result.logits[node, : self.vocab_limit] for node in outcome.path]
+            else:
+                rows = [distribution(int(node)) for node in outcome.path]
+            taps |= top_taps(rows, logits=request.greedy)
         return replace(outcome, taps=taps)
 
     def _count(

@@ -184,7 +184,7 @@ class _ModelDraft:
         probs /= probs.sum()
         if not probs.item(-1):
             ids, probs = ids[probs > 0], probs[probs > 0]
-        return Sparse(ids=ids.astype(np.int32), probs=probs)
+        return Sparse(ids=ids.astype(np.int32), probs=probs, raw=True)
 
 
 def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:

@@ -16,6 +16,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
 from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Limits, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
@@ -82,8 +83,8 @@ class _SpeedTest:
             limits=limits,
             processor=Sampler(SamplingConfig(temperature=0), vocab_size).distribution,
             policy=create_policy("chain"),
-            verifier=create_verifier(0),
-            rng=np.random.default_rng(0),
+            verifier=create_verifier("match", 0),
+            random=PositionRandom(seed=0),
         )
 
     def _run(self, rows: int, *, every_row: bool) -> float:

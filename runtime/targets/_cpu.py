@@ -142,7 +142,7 @@ class CpuTarget:
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
             taps=taps,
-            masks="tree",
+            masks="any",
             batch_invariant=_all_quantized(self.graph),
             kernel=kernels.code_path,
         )
@@ -209,7 +209,7 @@ class CpuTarget:
 
     def _run(self, state: _CpuState, work: Pass) -> PassResult:
         began = time.perf_counter()
-        check_pass(work, state.length, self.limits, self.info.vocab)
+        check_pass(work, state.length, self.limits, self.info)
         for name in work.taps:
             if name not in self._taps:
                 raise UnsupportedError(f"the session was opened without the tap {name!r}; open it with taps=")

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.errors import EdgedecError
-from edgedec.runtime.protocols import F32, I32, Limits, Pass, PassResult
+from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.runtime import visibility
+from edgedec.runtime.protocols import F32, I32, Limits, Masks, Pass, PassResult, TargetInfo
 
 __all__ = ["FinishedTicket", "check_pass", "top_k"]
+
+_FORMS: tuple[Masks, ...] = ("chain", "tree", "any")
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,13 @@ def top_k(logits: F32, k: int, ids: int) -> tuple[I32, F32] | None:
     return best.astype(np.int32), np.take_along_axis(logits, best, 1)
 
 
-def check_pass(work: Pass, length: int, limits: Limits, vocab: int) -> None:
-    """Check a pass over ``length`` committed rows against the limits.
+def check_pass(work: Pass, length: int, limits: Limits, info: TargetInfo) -> None:
+    """Check a pass over ``length`` committed rows against the limits and against the masks that the target supports.
 
     Raises:
-        EdgedecError: the pass has no or too many rows, rows or positions exceed the context, or an id is outside the
-            vocabulary and ``embeds``.
+        EdgedecError: the pass has no or too many rows, rows or positions exceed the context, an id is outside the
+            vocabulary and ``embeds``, or ``visible`` is not a mask of the pass.
+        UnsupportedError: the mask has a wider form than ``info.masks``.
     """
     n = len(work.ids)
     if not 1 <= n <= limits.nodes:
@@ -54,5 +58,12 @@ def check_pass(work: Pass, length: int, limits: Limits, vocab: int) -> None:
         raise EdgedecError(f"positions must be in 0..{limits.positions - 1}, not up to {int(work.positions.max())}")
     embeds = 0 if work.embeds is None else len(work.embeds)
     low, high = int(work.ids.min()), int(work.ids.max())
-    if high >= vocab or low < -embeds:
-        raise EdgedecError(f"token ids must be in {-embeds}..{vocab - 1}, not {low}..{high}")
+    if high >= info.vocab or low < -embeds:
+        raise EdgedecError(f"token ids must be in {-embeds}..{info.vocab - 1}, not {low}..{high}")
+    if work.visible is not None:
+        form = visibility.form(work.visible, n)
+        if _FORMS.index(form) > _FORMS.index(info.masks):
+            raise UnsupportedError(
+                f"this target computes masks of the form {info.masks!r}, and the pass has one of the form {form!r}; "
+                "split the pass, or use --device cpu with the CPU kernels (edgedec doctor) or --device float_reference"
+            )

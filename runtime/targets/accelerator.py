@@ -166,7 +166,7 @@ class ProgramTarget:
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
             taps=(),
-            masks="tree",
+            masks="any",
             batch_invariant=True,
         )
 
@@ -202,7 +202,7 @@ class ProgramTarget:
 
     def _submit_pass(self, state: State, work: Pass) -> _ProgramTicket:
         assert isinstance(state, _ProgramState)
-        check_pass(work, state.length, self.limits, self.info.vocab)
+        check_pass(work, state.length, self.limits, self.info)
         if work.taps:
             raise _no_taps(work.taps)
         if self._running is not None:

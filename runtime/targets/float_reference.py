@@ -72,7 +72,7 @@ class _ReferenceTarget:
 
     def _run(self, state: State, work: Pass) -> PassResult:
         assert isinstance(state, _ReferenceState)
-        check_pass(work, state.length, self.limits, self.info.vocab)
+        check_pass(work, state.length, self.limits, self.info)
         began, n = time.perf_counter(), len(work.ids)
         logits, taps = self.model.forward(
             work.ids,

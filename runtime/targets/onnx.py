@@ -183,7 +183,7 @@ class OnnxTarget:
         return out[None]
 
     def _run(self, state: _OnnxState, work: Pass) -> PassResult:
-        check_pass(work, state.length, self.limits, self.info.vocab)
+        check_pass(work, state.length, self.limits, self.info)
         missing = [name for name in work.taps if name not in self._taps]
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")

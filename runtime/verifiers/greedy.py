@@ -13,20 +13,21 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedec.errors import UsageError
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
 
 __all__ = ["create"]
 
 
 class _Greedy:
-    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
         """Return the accepted path and the next token.
 
         Parameters:
             tree: n nodes; of siblings with equal tokens, the first is accepted.
             target: returns the processed distribution after a node, float32 [V], in which one token has probability 1. It
                 is called for nodes of the path only.
-            rng: not used.
+            random, position: not used.
 
         Raises:
             UsageError: no token has probability 1, because the temperature is not 0.

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.position_random import Draws, PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
-from edgedec.runtime.sampling import draw
 
 __all__ = ["create", "normalized", "residual"]
 
@@ -61,14 +61,14 @@ def residual(target: F64, ids: NDArray[np.int32], proposal: F64) -> F64:
 
 
 class _Rejection:
-    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
         """Return the accepted path and the next token.
 
         Parameters:
             tree: n nodes; siblings are in the order in which they were drawn.
             target: returns the processed distribution after a node, float32 [V]. It is called for nodes of the path only.
-            rng: generator whose numbers are independent of the children's draws: the same generator or a spawned one, but
-                not a second one with the same seed.
+            random: the random numbers of the text, which are independent of those that the children were drawn with.
+            position: position of the token after node 0.
 
         Raises:
             EdgedecError: a child has probability 0 in the distribution from which it should have been drawn.
@@ -81,18 +81,17 @@ class _Rejection:
             node = path[-1]
             siblings, guess = children.get(node, []), tree.draft.get(node)
             if guess is None or not siblings or guess.probs.min() >= 1:
-                token = draw(target(node), rng)
+                token = random.token(target(node), position + len(path) - 1)
                 child = next((at for at in siblings if tree.tokens[at] == token), None)
             else:
-                child, token = _try(tree, siblings, guess, target(node), rng)
+                draws = random.draws(position + len(path) - 1)
+                child, token = _try(tree, siblings, guess, target(node), draws)
             if child is None:
                 return Outcome(path=np.array(path, np.int32), next_token=token)
             path.append(child)
 
 
-def _try(
-    tree: TokenTree, siblings: list[int], guess: Sparse, target: F32, rng: np.random.Generator
-) -> tuple[int | None, int]:
+def _try(tree: TokenTree, siblings: list[int], guess: Sparse, target: F32, draws: Draws) -> tuple[int | None, int]:
     """Return the accepted sibling, or None, and the next token."""
     remaining = normalized(target.astype(np.float64))
     proposal = normalized(guess.probs.astype(np.float64))
@@ -106,14 +105,22 @@ def _try(
                 f"{'has no token left' if proposal is None else 'gives it probability 0'}: the tree policy or the "
                 "drafter is faulty; try --spec-type none"
             )
-        if rng.random() * proposal[at[0]] < remaining[token]:
+        if draws.random() * proposal[at[0]] < remaining[token]:
             return child, token
         remaining = residual(remaining, guess.ids, proposal)
         if not tree.with_replacement:
             left = proposal.copy()
             left[at[0]] = 0
             proposal = normalized(left)
-    return None, draw(remaining.astype(np.float32), rng)
+    return None, _draw(remaining, draws)
+
+
+def _draw(probs: F64, draws: Draws) -> int:
+    """Return an id, drawn from a distribution float64 [V]; ids of probability 0 are never drawn."""
+    ids = np.flatnonzero(probs)
+    sums = np.cumsum(probs[ids])
+    at = int(np.searchsorted(sums, draws.random() * sums[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)])
 
 
 def create() -> Verifier:

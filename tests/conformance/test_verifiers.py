@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
-from edgedec.runtime.sampling import draw
+from tests.runtime.support.reference_draws import draw
 
 VERIFIERS = names("edgedec.runtime.verifiers")
 GREEDY_ONLY = {"greedy"}  # verifiers that must refuse to sample
@@ -60,12 +61,13 @@ def sampled_tree(last: int, rng: np.random.Generator) -> TokenTree:
     return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32), draft=draft)
 
 
-def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator) -> int:
+def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator, random: PositionRandom) -> int:
     """Run one trial: ``LENGTH`` tokens after a 0, as one number in base ``VOCAB``."""
     text = [0]
     while len(text) <= LENGTH:
         tree = grow(text[-1], rng)
-        outcome = verifier.accept(tree, lambda node, tokens=tree.tokens: TARGET[tokens[node]], rng)  # type: ignore[misc]
+        says = [TARGET[token] for token in tree.tokens]
+        outcome = verifier.accept(tree, says.__getitem__, random, len(text))
         text += [int(tree.tokens[node]) for node in outcome.path[1:]] + [outcome.next_token]
     a, b, c = text[1 : LENGTH + 1]
     return (a * VOCAB + b) * VOCAB + c
@@ -77,7 +79,8 @@ def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
     Source: Wilson and Hilferty, PNAS 17 (1931) 684.
     """
     rng = np.random.default_rng(20260714)
-    counts = np.bincount([speculate(verifier, grow, rng) for _ in range(trials)], minlength=VOCAB**LENGTH)
+    texts = [speculate(verifier, grow, rng, PositionRandom(seed=trial)) for trial in range(trials)]
+    counts = np.bincount(texts, minlength=VOCAB**LENGTH)
     expected = trials * np.einsum("a,ab,bc->abc", TARGET[0], TARGET, TARGET).reshape(-1).astype(np.float64)
     if counts[expected == 0].any():
         return math.inf
@@ -98,23 +101,23 @@ def test_the_text_has_the_targets_distribution(name: str, grow: Grow) -> None:
 def test_a_greedy_verifier_refuses_to_sample(name: str) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     with pytest.raises(UsageError, match=r"temperature 0 only.*--temp 0"):
-        speculate(verifier, guessed_chain, np.random.default_rng(0))
+        speculate(verifier, guessed_chain, np.random.default_rng(0), PositionRandom(seed=0))
 
 
 class _FirstChildAlways:
     """Plant a bug: accept the draft's first token without a check."""
 
-    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
-        return Outcome(path=np.array([0, 1], np.int32), next_token=draw(target(1), rng))
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
+        return Outcome(path=np.array([0, 1], np.int32), next_token=random.token(target(1), position + 1))
 
 
 class _RejectedMayComeBack:
     """Plant a subtler bug: accept a guess with its probability, but draw from all tokens after a rejection."""
 
-    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
-        if rng.random() < target(0)[tree.tokens[1]]:
-            return Outcome(path=np.array([0, 1], np.int32), next_token=draw(target(1), rng))
-        return Outcome(path=np.array([0], np.int32), next_token=draw(target(0), rng))
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
+        if random.draws(position).random() < target(0)[tree.tokens[1]]:
+            return Outcome(path=np.array([0, 1], np.int32), next_token=random.token(target(1), position + 1))
+        return Outcome(path=np.array([0], np.int32), next_token=random.token(target(0), position))
 
 
 @pytest.mark.thorough(sample=2)
@@ -145,13 +148,13 @@ def trees(draw_value: st.DrawFn) -> TokenTree:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, tree: TokenTree, seed: int) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
-    outcome = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
+    outcome = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], PositionRandom(seed=seed), 9)
     assert outcome.path.dtype == np.int32
     assert outcome.path[0] == 0
     assert tree.parents[outcome.path[1:]].tolist() == outcome.path[:-1].tolist()
     tokens_written = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
     assert all(TARGET[before, after] > 0 for before, after in pairwise(tokens_written))
-    again = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
+    again = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], PositionRandom(seed=seed), 9)
     assert (again.path.tolist(), again.next_token) == (outcome.path.tolist(), outcome.next_token)
 
 
@@ -160,20 +163,20 @@ def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, tree
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_at_temperature_zero_the_path_is_greedy_text(name: str, tree: TokenTree, seed: int) -> None:
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
-    outcome = verifier.accept(tree, lambda node: GREEDY[tree.tokens[node]], np.random.default_rng(seed))
+    outcome = verifier.accept(tree, lambda node: GREEDY[tree.tokens[node]], PositionRandom(seed=seed), 9)
     tokens_written = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
     assert all(after == int(GREEDY[before].argmax()) for before, after in pairwise(tokens_written))
     last = outcome.path[-1]
     assert outcome.next_token not in tree.tokens[tree.parents == last].tolist()
     match: Verifier = load("edgedec.runtime.verifiers", "match").create()
-    plain = match.accept(tree, lambda node: GREEDY[tree.tokens[node]], np.random.default_rng(0))
+    plain = match.accept(tree, lambda node: GREEDY[tree.tokens[node]], PositionRandom(seed=0), 9)
     assert outcome.next_token == plain.next_token
     assert tree.tokens[outcome.path].tolist() == tree.tokens[plain.path].tolist()
 
 
 def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:
     root = TokenTree(tokens=np.array([1], np.int32), parents=np.array([-1], np.int32), draft={})
-    outcome = verifier.accept(root, lambda node: GREEDY[1], np.random.default_rng(0))
+    outcome = verifier.accept(root, lambda node: GREEDY[1], PositionRandom(seed=0), 9)
     assert (outcome.path.tolist(), outcome.next_token) == ([0], 3)
 
 

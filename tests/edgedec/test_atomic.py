@@ -348,7 +348,7 @@ def test_a_failure_of_the_output_names_the_output(tmp_path: Path) -> None:
     with pytest.raises(EdgedecError, match=message), new_folder(output, OWNED) as folder:
         (folder / "missing" / "file").write_bytes(b"")
     with pytest.raises(EdgedecError, match=f"^cannot write {output}: the disk is full; "), new_folder(output, OWNED):
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "source"))  # shutil.copy puts the source in this error
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "source"))
 
 
 def test_all_levels_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
@@ -165,8 +166,8 @@ class Counting:
     accepted: int = 0
     moved: int = 0
 
-    def accept(self, tree: TokenTree, target: Any, rng: np.random.Generator) -> Outcome:
-        outcome = self.inner.accept(tree, target, rng)
+    def accept(self, tree: TokenTree, target: Any, random: PositionRandom, position: int) -> Outcome:
+        outcome = self.inner.accept(tree, target, random, position)
         self.drafted += len(tree.tokens) - 1
         self.accepted += len(outcome.path) - 1
         self.moved += int(outcome.path[-1]) != len(outcome.path) - 1
@@ -206,7 +207,7 @@ class Runs:
         """Return what one thread writes without speculation."""
         key = (kv_bits, method, *prompt.tolist())
         if key not in self.plain:
-            plain = self.decoder("none", "chain", kv_bits, method, 1, create_verifier(0))
+            plain = self.decoder("none", "chain", kv_bits, method, 1, create_verifier("match", 0))
             self.plain[key] = write(plain, prompt)
             plain.state.close()
         return self.plain[key]
@@ -229,7 +230,7 @@ class Runs:
 
 
 def write(decoder: Writer, prompt: I32) -> list[int]:
-    tokens = decoder.write(prompt, LIMITS, np.random.default_rng(0), tree_nodes=TREE_NODES)
+    tokens = decoder.write(prompt, LIMITS, tree_nodes=TREE_NODES)
     return list(islice(tokens, TOKENS))
 
 
@@ -247,7 +248,7 @@ def runs() -> Iterator[Runs]:
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_one_text_of_each_drafter_equals_the_plain_greedy_text(runs: Runs, drafter: str) -> None:
     """Check one prompt in the first row of the array that has the drafter."""
-    verifier = Counting(create_verifier(0))
+    verifier = Counting(create_verifier("match", 0))
     number, row = next((number, row) for number, row in enumerate(ROWS) if row[0] == drafter)
     runs.check(row, [number], verifier)
     assert (verifier.drafted > 0) == (drafter != "none")
@@ -258,7 +259,7 @@ def test_one_text_of_each_drafter_equals_the_plain_greedy_text(runs: Runs, draft
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_speculative_text_equals_plain_greedy_text(runs: Runs, drafter: str) -> None:
     """Write every prompt in one row of the array."""
-    verifier = Counting(create_verifier(0))
+    verifier = Counting(create_verifier("match", 0))
     for number, row in enumerate(ROWS):
         if row[0] == drafter:
             runs.check(row, range(len(runs.prompts))[number :: len(ROWS)], verifier)
@@ -269,7 +270,7 @@ def test_speculative_text_equals_plain_greedy_text(runs: Runs, drafter: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_speculative_text_equals_plain_greedy_text_in_all_combinations(runs: Runs, drafter: str) -> None:
-    verifier = Counting(create_verifier(0))
+    verifier = Counting(create_verifier("match", 0))
     for number, row in enumerate(CELLS):
         if row[0] == drafter:
             runs.check(row, [(number * PER_CELL + at) % len(runs.prompts) for at in range(PER_CELL)], verifier)
@@ -294,9 +295,9 @@ class Careless:
     def __init__(self) -> None:
         self.rounds = 0
 
-    def accept(self, tree: TokenTree, target: Any, rng: np.random.Generator) -> Outcome:
+    def accept(self, tree: TokenTree, target: Any, random: PositionRandom, position: int) -> Outcome:
         self.rounds += 1
-        outcome = create_verifier(0).accept(tree, target, rng)
+        outcome = create_verifier("match", 0).accept(tree, target, random, position)
         if self.rounds % 16 == 0 and len(tree.tokens) > 1 and len(outcome.path) == 1:
             row: F32 = target(1)
             return Outcome(path=np.array([0, 1], np.int32), next_token=int(row.argmax()))

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.runtime.protocols import F32, I32
-from edgedec.runtime.sampling import Sampler, SamplingConfig, draw
+from edgedec.runtime import portable_math
+from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.protocols import F32, I32, Sparse
+from edgedec.runtime.sampling import Sampler, SamplingConfig
 
 KEEP_ALL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -26,9 +28,14 @@ def slow(logits: F32, history: I32, limit: int, config: SamplingConfig) -> dict[
     """Compute llama.cpp's chain step by step on a sorted list, or return None if rounding may decide about a token."""
     remaining = {i: float(x) for i, x in enumerate(logits[:limit])}
     recent = history if config.repeat_last_n < 0 else history[::-1][: config.repeat_last_n]
+    for token, bias in config.logit_bias:
+        if token in remaining:
+            remaining[token] += bias
     for i in {int(token) for token in recent if 0 <= token < len(remaining)}:
-        penalized = remaining[i] * config.repeat_penalty if remaining[i] <= 0 else remaining[i] / config.repeat_penalty
-        remaining[i] = float(np.float32(penalized))
+        factor = config.repeat_penalty if remaining[i] <= 0 else 1 / config.repeat_penalty
+        remaining[i] = remaining[i] * factor - config.presence_penalty
+        remaining[i] -= sum(int(token) == i for token in recent) * config.frequency_penalty
+    remaining = {i: float(np.float32(x)) for i, x in remaining.items()}
     ranked = sorted(remaining.items(), key=lambda pair: (-pair[1], pair[0]))
     if config.temperature == 0:
         return {ranked[0][0]: 1.0}
@@ -48,6 +55,8 @@ def slow(logits: F32, history: I32, limit: int, config: SamplingConfig) -> dict[
         if any(abs(ratio - config.min_p) < 1e-6 for ratio in ratios[1:]):
             return None
         ranked = [pair for pair, ratio in zip(ranked, ratios, strict=True) if ratio >= config.min_p]
+    best = ranked[0][1]
+    ranked = [(i, x) for i, x in ranked if (x - best) / config.temperature >= portable_math.LEAST_EXPONENT]
     return dict(zip([i for i, _ in ranked], softmax([x / config.temperature for _, x in ranked]), strict=True))
 
 
@@ -69,7 +78,10 @@ configs = st.builds(
     top_p=st.sampled_from([0.0, 0.3, 0.9, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
     repeat_penalty=st.sampled_from([0.5, 1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.5, -1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.25, -0.5]),
     repeat_last_n=st.integers(-1, 4),
+    logit_bias=st.lists(st.tuples(st.integers(0, 31), st.sampled_from([-2.0, 1.5, 30.0])), max_size=3).map(tuple),
 )
 
 
@@ -151,8 +163,7 @@ def test_ids_past_the_tokenizer_are_never_drawn(temperature: float) -> None:
     logits[10:] = 50
     logits[20] = np.nan  # the value is never read
     probs = distribution(logits, limit=10, temperature=temperature)
-    rng = np.random.default_rng(0)
-    assert {draw(probs, rng) for _ in range(300)} <= set(range(10))
+    assert {PositionRandom(seed=0).token(probs, at) for at in range(300)} <= set(range(10))
     assert not probs[10:].any()
 
 
@@ -179,36 +190,63 @@ def test_logits_that_are_not_finite_are_reported_with_their_place(temperature: f
         distribution([-np.inf, -np.inf, 1], limit=2, temperature=temperature)
 
 
-def test_draws_follow_the_distribution() -> None:
-    probs = np.array([0, 0.5, 0.125, 0, 0.375], np.float32)
-    rng = np.random.default_rng(1)
-    counts = np.bincount([draw(probs, rng) for _ in range(20_000)], minlength=5)
-    assert counts[[0, 3]].tolist() == [0, 0]
-    assert counts / 20_000 == pytest.approx(probs, abs=0.015)
+def test_a_forbidden_token_never_comes() -> None:
+    probs = distribution([3, 2, 1], logit_bias=((0, -np.inf),), **KEEP_ALL)
+    assert probs[0] == 0
+    assert probs[1:] == pytest.approx(softmax([2, 1]))
+    assert distribution([3, 2, 1], temperature=0, logit_bias=((0, -np.inf),)).argmax() == 1
 
 
-class _Fixed:
-    """Generate extreme values."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def random(self) -> float:
-        return self.value
+def test_a_bias_beyond_the_vocabulary_changes_nothing() -> None:
+    plain, biased = distribution([3, 2, 1], **KEEP_ALL), distribution([3, 2, 1], logit_bias=((7, 5.0),), **KEEP_ALL)
+    assert biased.tolist() == plain.tolist()
 
 
-@pytest.mark.parametrize("value", [0.0, np.nextafter(1, 0)])
-def test_a_draw_at_either_end_has_a_probability(value: float) -> None:
-    probs = np.array([0, 0, 0.3, 0.7, 0, 0], np.float32)
-    assert draw(probs, _Fixed(value)) == (2 if value == 0 else 3)  # type: ignore[arg-type]
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_forbidding_every_token_is_refused(temperature: float) -> None:
+    bias = tuple((token, -np.inf) for token in range(3))
+    with pytest.raises(UsageError, match="logit_bias forbids every token"):
+        distribution([3, 2, 1], temperature=temperature, logit_bias=bias)
 
 
-def test_one_seed_gives_one_text() -> None:
-    probs = np.full(100, 0.01, np.float32)
-    first, again = (SamplingConfig(seed=7).rng() for _ in range(2))
-    assert [draw(probs, first) for _ in range(20)] == [draw(probs, again) for _ in range(20)]
-    unseeded, second = (SamplingConfig().rng() for _ in range(2))
-    assert [draw(probs, unseeded) for _ in range(20)] != [draw(probs, second) for _ in range(20)]
+def test_penalties_by_presence_and_by_count() -> None:
+    args = {**KEEP_ALL, "presence_penalty": 0.5, "frequency_penalty": 0.25, "repeat_last_n": -1}
+    plain = distribution([1 - 0.5 - 3 * 0.25, 2, 0 - 0.5 - 0.25], **KEEP_ALL)
+    assert distribution([1, 2, 0], [0, 0, 2, 0], **args) == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"logit_bias": ((-1, 1.0),)},
+        {"logit_bias": ((1, math.inf),)},
+        {"logit_bias": ((1, math.nan),)},
+    ],
+)
+def test_penalties_and_biases_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        SamplingConfig(**settings)
+
+
+@given(
+    st.lists(st.floats(0.0078125, 1, width=32), min_size=1, max_size=12),
+    st.lists(st.integers(0, 12), max_size=6),
+    configs.filter(lambda config: config.repeat_penalty == 1),
+)
+def test_a_sparse_guess_is_processed_as_a_row_of_logits_is(
+    weights: list[float], history: list[int], config: SamplingConfig
+) -> None:
+    """The logarithms of a draft's probabilities, as a row of logits, and as a guess that lists its tokens."""
+    probs = np.array(weights, np.float32)
+    sampler, text = Sampler(config, len(probs)), np.array(history, np.int32)
+    whole = sampler.distribution(np.log(probs), text).copy()
+    guess = sampler.sparse(Sparse(ids=np.arange(len(probs), dtype=np.int32), probs=probs, raw=True), text)
+    spread = np.zeros(len(probs), np.float32)
+    spread[guess.ids] = guess.probs
+    assert not guess.raw
+    assert spread == pytest.approx(whole, abs=1e-6)
 
 
 def test_defaults_are_those_of_llama_cpp() -> None:

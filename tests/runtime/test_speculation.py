@@ -22,6 +22,7 @@ from edgedec.runtime import session as session_module
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
@@ -172,8 +173,8 @@ def test_a_generator_may_be_closed_within_a_run(known: KnownAnswer, prompt: I32,
         limits=known.session.run.limits,
         processor=Sampler(GREEDY, known.session.bundle.tokens.size).distribution,
         policy=create_policy("chain"),
-        verifier=create_verifier(0),
-        rng=np.random.default_rng(0),
+        verifier=create_verifier("match", 0),
+        random=PositionRandom(seed=0),
     )
     generator: Any = decoder.generate(request)
     tokens_read = [next(generator).id for _ in range(tokens)]

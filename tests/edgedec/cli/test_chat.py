@@ -345,7 +345,7 @@ def test_ctrl_d_ends_the_chat(terminal: Terminal) -> None:
 
 
 def test_a_file_that_keeps_the_answers_gets_no_prompt_sign(bundle: Path, tmp_path: Path) -> None:
-    """As with ``edgedec chat ... > answers``."""
+    """Redirect the answers as ``edgedec chat ... > answers`` does."""
     terminal = Terminal("-c", TO_FILE, str(tmp_path / "answers"), "chat", "-m", str(bundle), "--temp", "0")
     try:
         terminal.expect("> ")

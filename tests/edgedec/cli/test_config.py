@@ -86,7 +86,7 @@ def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Pat
     names = (
         "board, configuration, ctx-size, device, draft-max, json, kv-bits, memory, memory-budget, model, model-draft"
     )
-    assert f"known: {names}, spec-tree, spec-type, tree-nodes\n" in edgedec("doctor").stderr
+    assert f"known: {names}, spec-tree, spec-type, tree-nodes, verifier\n" in edgedec("doctor").stderr
 
 
 def test_files_are_read_from_the_users_and_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:

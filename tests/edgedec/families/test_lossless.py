@@ -76,15 +76,15 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
             vocab_limit=bundle.tokens.size,
             cost=FreeNodes(),
         )
-        tokens = decoder.write(prompt, LIMITS, np.random.default_rng(0), tree_nodes=9)
+        tokens = decoder.write(prompt, LIMITS, tree_nodes=9)
         lists.append(list(islice(tokens, TOKENS)))
     return lists
 
 
 @pytest.mark.parametrize("kv_bits", [32, 16, 8])
 def test_greedy_text_is_the_same_with_speculation(bundle: Bundle, kv_bits: int, tmp_path: Path) -> None:
-    plain = texts(bundle, kv_bits, "none", "chain", create_verifier(0))
-    verifier = Counting(create_verifier(0))
+    plain = texts(bundle, kv_bits, "none", "chain", create_verifier("match", 0))
+    verifier = Counting(create_verifier("match", 0))
     for drafter, policy in (("model", "dynamic"), ("trigram", "dynamic"), ("copy", "chain")):
         assert texts(bundle, kv_bits, drafter, policy, verifier) == plain, drafter
     assert verifier.drafted > verifier.accepted > 0

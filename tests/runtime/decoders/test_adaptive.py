@@ -249,7 +249,7 @@ class World:
 
     def play(self) -> Iterator[tuple[int, float, bool, int]]:
         """Return (position of the token, clock, speculating, guesses so far) for each token."""
-        tokens = self.decoder.write(self.prompt, self.limits, np.random.default_rng(0))
+        tokens = self.decoder.write(self.prompt, self.limits)
         for at, token in enumerate(tokens, start=len(self.prompt)):
             assert token == self.decoder.target.text[at]  # type: ignore[attr-defined]
             yield at, self.clock.now, self.decoder.speculating, self.decoder.rounds.drafted
@@ -308,7 +308,7 @@ def test_rounds_and_speculating_report_each_answer(monkeypatch: pytest.MonkeyPat
     decoder, rounds = played.decoder, []
     text = list(decoder.target.text)  # type: ignore[attr-defined]
     for start, end in ((8, BAD), (BAD, GOOD), (GOOD, END)):  # one answer for each regime, on one state
-        tokens = decoder.write(np.array(text[:start], np.int32), played.limits, np.random.default_rng(0))
+        tokens = decoder.write(np.array(text[:start], np.int32), played.limits)
         assert list(islice(tokens, end - start)) == text[start:end]
         rounds.append((decoder.speculating, decoder.rounds.count, decoder.rounds.drafted, sum(decoder.rounds.accepted)))
     assert [speculating for speculating, *_ in rounds] == [True, False, True]

@@ -72,7 +72,7 @@ def take(tokens: Iterator[int], n: int) -> list[int]:
 
 
 def plain(target: Target, n: int, sampling: SamplingConfig | None = None) -> list[int]:
-    return take(decoder(target, sampling=sampling).write(PROMPT, LIMITS, np.random.default_rng(5)), n)
+    return take(decoder(target, sampling=sampling).write(PROMPT, LIMITS), n)
 
 
 def by_hand(target: Target, n: int) -> list[int]:
@@ -112,7 +112,7 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
 
     drafter = ScriptedDraft(guess)
     limits = replace(LIMITS, depth=depth)
-    tokens = take(decoder(target, drafter).write(PROMPT, limits, np.random.default_rng(5)), 40)
+    tokens = take(decoder(target, drafter).write(PROMPT, limits), 40)
     assert tokens == expected
     if kind == "right":
         assert all(len(outcome.path) == depth + 1 for outcome in drafter.outcomes[:-1])
@@ -127,23 +127,23 @@ def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundl
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
     drafter = ScriptedDraft(lambda position: text[position] if position % 4 else 1)
     limits = replace(LIMITS, depth=5)
-    tokens = take(decoder(target, drafter, sampling).write(PROMPT, limits, np.random.default_rng(5)), 30)
+    tokens = take(decoder(target, drafter, sampling).write(PROMPT, limits), 30)
     assert tokens == expected
     assert expected != plain(target, 30)  # it did sample
 
 
 def test_generation_ends_when_the_context_is_full(target: Target) -> None:
-    whole = list(decoder(target).write(PROMPT, LIMITS, np.random.default_rng(0)))
+    whole = list(decoder(target).write(PROMPT, LIMITS))
     # Rows 0..63 hold prompt and answer except for the very last token, which needs none.
     assert len(PROMPT) + len(whole) == LIMITS.positions + 1
     right = ScriptedDraft(lambda position: [*PROMPT.tolist(), *whole, *[0] * 20][position])
     limits = replace(LIMITS, depth=7)
-    assert list(decoder(target, right).write(PROMPT, limits, np.random.default_rng(0))) == whole
+    assert list(decoder(target, right).write(PROMPT, limits)) == whole
 
 
 def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
     writer = decoder(target)
-    first = take(writer.write(PROMPT, LIMITS, np.random.default_rng(0)), 10)
+    first = take(writer.write(PROMPT, LIMITS), 10)
     longer = np.array([*PROMPT, *first, 4, 4, 4], np.int32)
     submitted: list[int] = []
     submit = target.submit
@@ -156,12 +156,12 @@ def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
             return submit(work)
 
     writer.target = Counting()  # type: ignore[assignment]
-    second = take(writer.write(longer, LIMITS, np.random.default_rng(0)), 5)
+    second = take(writer.write(longer, LIMITS), 5)
     assert sum(submitted) <= 3 + 5 + 1  # the new prompt tokens, and the answer
-    fresh = take(decoder(target).write(longer, LIMITS, np.random.default_rng(0)), 5)
+    fresh = take(decoder(target).write(longer, LIMITS), 5)
     assert second == fresh
-    continued = take(writer.write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
-    assert continued == take(decoder(target).write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    continued = take(writer.write(PROMPT[:5], LIMITS), 5)
+    assert continued == take(decoder(target).write(PROMPT[:5], LIMITS), 5)
 
 
 def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) -> None:
@@ -169,15 +169,15 @@ def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) ->
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
     writer = decoder(target, ScriptedDraft(lambda position: text[position]))
     limits = replace(LIMITS, depth=7)
-    assert take(writer.write(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
-    assert take(writer.write(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
+    assert take(writer.write(PROMPT, limits), 3) == expected[:3]
+    assert take(writer.write(PROMPT, limits), 20) == expected[:20]
 
 
 @pytest.mark.parametrize("length", [0, 64, 80])
 def test_impossible_prompts_are_refused(target: Target, length: int) -> None:
     message = rf"the prompt has {length} tokens, the context holds 64" if length else "the prompt has no tokens"
     with pytest.raises(EdgedecError, match=message):
-        next(decoder(target).write(np.ones(length, np.int32), LIMITS, np.random.default_rng(0)))
+        next(decoder(target).write(np.ones(length, np.int32), LIMITS))
 
 
 def test_nan_logits_are_an_error(target: Target) -> None:
@@ -185,14 +185,14 @@ def test_nan_logits_are_an_error(target: Target) -> None:
     inner = writer.processor
     writer.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
     with pytest.raises(EdgedecError, match="nan"):
-        next(writer.write(PROMPT, LIMITS, np.random.default_rng(0)))
+        next(writer.write(PROMPT, LIMITS))
 
 
 def test_an_interrupted_prefill_ends_and_the_next_answer_is_clean(target: Target) -> None:
     writer = decoder(target)
     interrupts = iter([False, True])
     writer.interrupted = lambda: next(interrupts)
-    assert list(writer.write(PROMPT, LIMITS, np.random.default_rng(0))) == []
+    assert list(writer.write(PROMPT, LIMITS)) == []
     assert writer.state.length == LIMITS.nodes  # the first chunk stayed
     writer.interrupted = lambda: False
-    assert take(writer.write(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)
+    assert take(writer.write(PROMPT, LIMITS), 10) == plain(target, 10)

@@ -101,7 +101,7 @@ def play(
     decoder = open_writer(device, device.open(limits), greedy(), drafter=draft, overlaps=overlaps)
     decoder.open_draft(limits)
     device.submitted.clear()
-    tokens = decoder.write(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), limits)
     began = clock.now
     text = list(tokens)
     return Played(decoder, device, clock.now - began - decoder.rounds.read_seconds, text)
@@ -196,7 +196,7 @@ def test_the_waiting_tree_is_dropped_when_speculation_ends(monkeypatch: pytest.M
     device = Device(clock, lambda rows: 1.0)
     draft = ScriptedDraft(lambda at: TEXT[min(at, END)])
     decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
-    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS)
     assert list(islice(tokens, 40)) == TEXT[1:41]
     assert (decoder.rounds.ahead, decoder.rounds.ahead_used) == (5, 4)
     assert decoder.rounds.drafted == 5 * LIMITS.depth
@@ -231,7 +231,7 @@ def test_a_real_device_works_while_the_host_drafts(monkeypatch: pytest.MonkeyPat
     clock = SimpleNamespace(go=lambda seconds: drafting.set())
     draft, device = ScriptedDraft(lambda at: TEXT[min(at, END)], clock=clock), Busy(drafting)  # type: ignore[arg-type]
     decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
-    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS)
     assert list(islice(tokens, 80)) == TEXT[1:81]
     assert device.ended == [True] * 20
     assert decoder.rounds.ahead_used == 19
@@ -267,10 +267,10 @@ def test_a_failed_draft_leaves_no_pass_running(
     decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
     prompt = np.array(TEXT[:1], np.int32)
     with pytest.raises(type(error)):
-        next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
+        next(decoder.write(prompt, LIMITS))
     assert [ticket.asked for ticket in device.tickets[-1:]] == [1]
     assert decoder.state.length == len(decoder.cached) == 0
-    assert list(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # the next answer is clean
+    assert list(decoder.write(prompt, LIMITS)) == TEXT[1:]  # the next answer is clean
 
 
 def test_an_error_of_the_device_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,17 +286,17 @@ def test_an_error_of_the_device_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
     decoder.open_draft(LIMITS)
     monkeypatch.setattr(Later, "result", fail)
     with pytest.raises(DeviceError, match="gave up") as caught:
-        next(decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0)))
+        next(decoder.write(np.array(TEXT[:1], np.int32), LIMITS))
     assert isinstance(caught.value.__context__, ValueError)
 
 
 def test_an_abandoned_answer_leaves_no_pass_running(monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(monkeypatch, overlaps=True)
-    tokens = played.decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    tokens = played.decoder.write(np.array(TEXT[:1], np.int32), LIMITS)
     assert list(islice(tokens, 6)) == TEXT[1:7]
     tokens.close()  # type: ignore[attr-defined]
     assert all(ticket.asked == 1 for ticket in played.device.tickets)
-    again = played.decoder.write(np.array(TEXT[:3], np.int32), LIMITS, np.random.default_rng(0))
+    again = played.decoder.write(np.array(TEXT[:3], np.int32), LIMITS)
     assert list(again) == TEXT[3:]
 
 
@@ -330,14 +330,14 @@ def test_a_prefill_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None
     reports: list[tuple[int, int]] = []
     decoder.on_prefill = lambda done, total: reports.append((done, total))
     prompt = np.array(TEXT[:21], np.int32)
-    assert next(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[21]
+    assert next(decoder.write(prompt, LIMITS)) == TEXT[21]
     assert reports == [(0, 20), (8, 20), (16, 20), (20, 20)]
     assert decoder.rounds.prefill_seconds == pytest.approx(10.0)
     reports.clear()
-    assert next(decoder.write(np.array(TEXT[:31], np.int32), LIMITS, np.random.default_rng(0))) == TEXT[31]
+    assert next(decoder.write(np.array(TEXT[:31], np.int32), LIMITS)) == TEXT[31]
     assert reports == [(21, 30), (29, 30), (30, 30)]  # kept rows count as done
     reports.clear()
-    next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
+    next(decoder.write(prompt, LIMITS))
     assert reports == [(20, 20)]  # a progress bar must end here too
     assert decoder.rounds.prefill_seconds == 0
 
@@ -362,7 +362,7 @@ def test_a_target_with_known_costs_is_not_measured() -> None:
     assert device.tickets == []
     assert [decoder.cost.seconds(nodes, 100) for nodes in (1, 2, 8)] == [1.5, 1.75, 3.25]
     limits = replace(LIMITS, depth=20)  # no pass could hold it, so that its cost is never requested
-    assert list(decoder.write(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))) == TEXT[1:]
+    assert list(decoder.write(np.array(TEXT[:1], np.int32), limits)) == TEXT[1:]
     assert decoder.cost.seconds(2, 0) == pytest.approx(0.75)
     assert decoder.rounds.drafted > 100
 
@@ -393,6 +393,6 @@ def test_commits_of_a_device_are_charged_in_its_own_time(monkeypatch: pytest.Mon
             state.commit_seconds = reported
         decoder = open_writer(device, state, greedy())
         state.length = 0
-        tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+        tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS)
         assert list(islice(tokens, 10)) == TEXT[1:11]
         assert decoder.rounds.commit_seconds == pytest.approx(expected)

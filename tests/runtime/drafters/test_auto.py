@@ -62,7 +62,7 @@ class Candidates:
         decoder = self.decoder()
         prompt = np.array(TEXT[:8], np.int32)
         before, length = (0, 0), 8
-        for length, _ in enumerate(decoder.write(prompt, LIMITS, np.random.default_rng(0)), start=9):
+        for length, _ in enumerate(decoder.write(prompt, LIMITS), start=9):
             if not decoder.guessed:  # a round's last token
                 now = decoder.rounds.drafted, sum(decoder.rounds.accepted)
                 self.rounds.append((length, now[0] - before[0], now[1] - before[1]))
@@ -172,7 +172,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: py
     for names in permutations(played.drafts):
         drafter = auto._AutoDrafter({name: played.drafts[name] for name in names})
         decoder = played.decoder(drafter)
-        tokens = decoder.write(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0))
+        tokens = decoder.write(np.array(TEXT[:8], np.int32), LIMITS)
         assert list(islice(tokens, 200)) == TEXT[8:208]
         assert sum(decoder.rounds.accepted) > 40
 
@@ -182,7 +182,7 @@ def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch
     played = Candidates(monkeypatch, overlaps=True, copy=(CHEAP, always), ngram=(CHEAP, lambda at: at % 2 > 0))
     played.play()
     decoder = played.decoder()
-    list(islice(decoder.write(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0)), 200))
+    list(islice(decoder.write(np.array(TEXT[:8], np.int32), LIMITS), 200))
     assert decoder.rounds.ahead_used > 30
     draft: Any = decoder.open_draft(LIMITS)
     by_name = {candidate.name: candidate for candidate in draft._candidates}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Drafter, Limits, Processor, Request, State, Target, TreePolicy, Verifier
 
 __all__ = ["Writer", "open_writer"]
@@ -31,8 +30,10 @@ class Writer(AutoregressiveDecoder):
     on_prefill: Callable[[int, int], None] = field(default=lambda done, total: None)
     guessed: bool = False
 
-    def write(self, prompt: I32, limits: Limits, rng: np.random.Generator, *, tree_nodes: int = 0) -> Iterator[int]:
-        """Yield the ids after ``prompt``."""
+    def write(
+        self, prompt: I32, limits: Limits, random: PositionRandom | None = None, *, tree_nodes: int = 0
+    ) -> Iterator[int]:
+        """Yield the ids after ``prompt``; without ``random``, with the numbers of the seed 0."""
         request = Request(
             prompt=prompt,
             limits=limits,
@@ -40,7 +41,7 @@ class Writer(AutoregressiveDecoder):
             processor=self.processor,
             policy=self.policy,
             verifier=self.verifier,
-            rng=rng,
+            random=random or PositionRandom(seed=0),
             top_k=self.top_k,
             interrupted=self.interrupted,
             on_prefill=self.on_prefill,

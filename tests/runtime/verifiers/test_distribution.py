@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load, names
+from edgedec.runtime.position_random import Draws, PositionRandom
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -31,9 +32,9 @@ from edgedec.runtime.protocols import (
     TreePolicy,
     Verifier,
 )
-from edgedec.runtime.sampling import draw
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.verifiers import rejection
+from tests.runtime.support.reference_draws import draw
 
 POLICIES = names("edgedec.runtime.trees")
 VOCAB, STARTS, TRIALS = 6, 4, 10_000
@@ -84,16 +85,17 @@ class _Cost:
         return 1 + 0.02 * nodes * math.sqrt(nodes)
 
 
-def surprise(verifier: Verifier, policy: TreePolicy, rng: np.random.Generator, trials: int = TRIALS) -> float:
+def surprise(verifier: Verifier, policy: TreePolicy, trials: int = TRIALS) -> float:
     """Return by how many standard deviations the text differs from the target's."""
     counts = np.zeros((STARTS, VOCAB, VOCAB))
     draft, cost = _Draft(), _Cost()
     for trial in range(trials):
-        text = [trial % STARTS]
+        text, random = [trial % STARTS], PositionRandom(seed=trial)
         while len(text) < 3:
             tree = policy.grow(draft, np.array(text, np.int32), LIMITS, cost, ACCEPT)
             tokens = tree.tokens.tolist()
-            outcome = verifier.accept(tree, lambda node, tokens=tokens: TARGET[tokens[node]], rng)  # type: ignore[misc]
+            says = [TARGET[token] for token in tokens]
+            outcome = verifier.accept(tree, says.__getitem__, random, len(text))
             text += [*(tokens[node] for node in outcome.path.tolist()[1:]), outcome.next_token]
         counts[text[0], text[1], text[2]] += 1
     target = TARGET.astype(np.float64)
@@ -131,7 +133,7 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
 def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool, trials: int) -> None:
     rng = np.random.default_rng(1)
-    assert surprise(verifier(name), made(policy, rng.spawn(1)[0] if drawn else None), rng, trials) < SOUND
+    assert surprise(verifier(name), made(policy, rng if drawn else None), trials) < SOUND
 
 
 class _WithReplacement:
@@ -160,30 +162,26 @@ class _WithReplacement:
 @pytest.mark.thorough
 def test_children_drawn_with_replacement_keep_the_distribution() -> None:
     rng = np.random.default_rng(2)
-    assert surprise(verifier("rejection"), _WithReplacement(rng.spawn(1)[0]), rng) < SOUND
+    assert surprise(verifier("rejection"), _WithReplacement(rng)) < SOUND
 
 
 @pytest.mark.thorough
-def test_one_generator_may_serve_both_the_tree_and_the_verifier() -> None:
-    rng = np.random.default_rng(3)
-    assert surprise(verifier("rejection"), made("static", rng), rng, TRIALS // 2) < SOUND
-
-
 @pytest.mark.thorough
 def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
     """Check that ``match``, and ``rejection`` for chosen children, use one number per token, with a tree or without."""
 
     def written(name: str, policy: str) -> list[int]:
-        rng, text = np.random.default_rng(7), [0]
+        random, text = PositionRandom(seed=7), [0]
         while len(text) < 500:
             tree = made(policy, None).grow(_Draft(), np.array(text, np.int32), LIMITS, _Cost(), ACCEPT)
-            outcome = verifier(name).accept(tree, lambda node, tree=tree: TARGET[tree.tokens[node]], rng)  # type: ignore[misc]
+            says = [TARGET[token] for token in tree.tokens]
+            outcome = verifier(name).accept(tree, says.__getitem__, random, len(text))
             text += [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
         return text[:500]
 
-    plain, rng = [0], np.random.default_rng(7)
+    plain, random = [0], PositionRandom(seed=7)
     while len(plain) < 500:
-        plain.append(draw(TARGET[plain[-1]], rng))
+        plain.append(random.token(TARGET[plain[-1]], len(plain)))
     for name in ("match", "rejection"):
         for policy in POLICIES:
             assert written(name, policy) == plain, (name, policy)
@@ -212,10 +210,7 @@ def _declared_as_drawn(tree: TokenTree) -> TokenTree:
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else SLOW) for name in POLICIES])
 def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
-    rng = np.random.default_rng(4)
-    assert (
-        surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), rng, TRIALS // 4) > CAUGHT
-    )
+    assert surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), TRIALS // 4) > CAUGHT
 
 
 @pytest.mark.thorough
@@ -228,7 +223,7 @@ def test_an_unnormalized_residual_is_detected(policy: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(rejection, "residual", unnormalized)
     rng = np.random.default_rng(5)
-    assert surprise(verifier("rejection"), made(policy, rng.spawn(1)[0]), rng) > CAUGHT
+    assert surprise(verifier("rejection"), made(policy, rng), 3 * TRIALS // 2) > CAUGHT
 
 
 @pytest.mark.thorough
@@ -241,7 +236,7 @@ def test_draws_seeded_by_the_text_are_detected() -> None:
         def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
             return made("chain", np.random.default_rng([9, *text.tolist()])).grow(draft, text, limits, cost, accept)
 
-    assert surprise(verifier("rejection"), _Hashed(), np.random.default_rng(10), TRIALS // 4) > CAUGHT
+    assert surprise(verifier("rejection"), _Hashed(), TRIALS // 4) > CAUGHT
 
 
 @pytest.mark.thorough
@@ -263,7 +258,7 @@ def test_the_best_of_many_draws_is_detected() -> None:
             tokens = tree.tokens[[0, keep]] if first is not None else tree.tokens
             return TokenTree(tokens=tokens, parents=tree.parents[: len(tokens)], draft=tree.draft)
 
-    assert surprise(verifier("rejection"), _Best(), np.random.default_rng(12), TRIALS // 4) > CAUGHT
+    assert surprise(verifier("rejection"), _Best(), TRIALS // 4) > CAUGHT
 
 
 # Residual, without statistics.
@@ -297,21 +292,23 @@ def _tree(tokens: Sequence[int], probs: dict[int, float], **more: bool) -> Token
     return TokenTree(tokens=np.array(tokens, np.int32), parents=parents, draft={0: guess}, **more)
 
 
-class _Never(np.random.Generator):
-    """Draw numbers that reject whatever can be rejected."""
-
-    def __init__(self) -> None:
-        super().__init__(np.random.PCG64(0))
-
-    def random(self, *args: object, **named: object) -> float:  # type: ignore[override]
+class _AlmostOne(Draws):
+    def random(self) -> float:
         return 1 - 2**-53
+
+
+class _Never(PositionRandom):
+    """Return draws that reject whatever can be rejected."""
+
+    def draws(self, position: int) -> Draws:
+        return _AlmostOne(0)
 
 
 def test_a_rejection_by_rounding_leaves_a_possible_token() -> None:
     """Use the target as the draft: in exact arithmetic nothing is rejected, and the residual sums to nothing."""
     target = np.array([0.1, 0.2, 0.7, 0], np.float32)
     proposal = {0: 0.1, 1: 0.2, 2: 0.7 + 1e-6}
-    outcome = verifier("rejection").accept(_tree([0, 2, 1, 0], proposal), lambda node: target, _Never())
+    outcome = verifier("rejection").accept(_tree([0, 2, 1, 0], proposal), lambda node: target, _Never(seed=0), 3)
     probability = [0, 2, 1, 0][outcome.path[1]] if len(outcome.path) > 1 else outcome.next_token
     assert target[probability] > 0
 
@@ -331,11 +328,11 @@ def test_children_that_cannot_have_been_drawn_are_refused(
 ) -> None:
     target = np.array([0.5, 0, 0, 0, 0.5], np.float32)
     with pytest.raises(EdgedecError, match=message):
-        verifier("rejection").accept(_tree(tokens, probs), lambda node: target, np.random.default_rng(0))
+        verifier("rejection").accept(_tree(tokens, probs), lambda node: target, PositionRandom(seed=0), 3)
 
 
 def test_a_node_without_a_draft_is_verified_by_matching() -> None:
     target = np.array([0, 0, 1, 0], np.float32)
     tree = TokenTree(tokens=np.array([0, 1, 2], np.int32), parents=np.array([-1, 0, 0], np.int32), draft={})
-    outcome = verifier("rejection").accept(tree, lambda node: target, np.random.default_rng(0))
+    outcome = verifier("rejection").accept(tree, lambda node: target, PositionRandom(seed=0), 3)
     assert (outcome.path.tolist(), outcome.next_token) == ([0, 2], 2)
