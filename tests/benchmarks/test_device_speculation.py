@@ -64,6 +64,7 @@ def test_a_curve_equals_its_points_and_is_straight_between_them(benchmark: Any) 
     assert doubled.seconds(4, 511) == pytest.approx(2 * curve.seconds(4, 511))
 
 
+@pytest.mark.rtl  # compiles the model of the memory
 def test_a_commit_costs_the_moved_rows(benchmark: Any) -> None:
     """Charge at least its short writes: one chunk of a row's keys and values takes two cycles of the writer."""
     config = AcceleratorConfig()

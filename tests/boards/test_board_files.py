@@ -232,4 +232,4 @@ def test_any_value_is_accepted_or_refused_by_its_name(member: str, value: Any) -
         board = Board(**{**_members(), member: value})
     except UsageError as error:
         refusal = str(error)
-    assert board == Board(**board.members()) if board else re.search(rf"\b{member}\b|go together|link", refusal)
+    assert board == Board(**board.members()) if board else re.search(rf"\b{member}\b|belong together|link", refusal)
