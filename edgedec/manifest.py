@@ -53,7 +53,8 @@ MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokeni
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
 MAX_DIMENSIONS = 8
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20  # bytes of a weight that are checked at once
+_HASHED_BYTES = 1 << 18  # bytes that are hashed at once
 _FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # a plain name, which cannot lead out of the folder
 _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
 
@@ -98,9 +99,10 @@ def _is_size(value: Any, limit: int) -> bool:
 def _hash_file(path: Path, stopped: Callable[[], bool] = lambda: False) -> str:
     """Return the SHA-256 of a file; of its beginning only, once ``stopped`` returns True."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while (data := file.read(_CHUNK_BYTES)) and not stopped():
-            digest.update(data)
+    buffer = memoryview(bytearray(_HASHED_BYTES))  # one for all reads: peak memory is part of what a run is charged
+    with path.open("rb", buffering=0) as file:
+        while (size := file.readinto(buffer)) and not stopped():
+            digest.update(buffer[:size])
     return digest.hexdigest()
 
 
