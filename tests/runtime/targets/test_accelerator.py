@@ -305,7 +305,7 @@ def test_contiguous_memory_is_read_from_the_system(
     (cma,) = (memory for memory in board_memories(config, sizes, OPTIONS, "pynq") if memory.name == "CMA")
     assert (cma.has_bytes, cma.fits) == (64 << 10, False)
     assert "cma=192M" in cma.hint
-    with pytest.raises(BudgetError, match=r"of CMA, there are 64.0 KiB \(read from the system\); .*cma=192M"):
+    with pytest.raises(BudgetError, match=r"of CMA, which has 64.0 KiB \(read from the system\); .*cma=192M"):
         replace(make_plan(bundle, device="sim", accelerator=OPTIONS).plan, memories=(cma,)).require()
 
 

@@ -17,6 +17,8 @@ from edgedec.sim.ddr.memory import DECERR, OKAY, SLVERR, DdrCommand, DdrMemory, 
 from edgedec.sim.ddr.parameters import KV260, KV260_FLAT, DdrParameters
 from edgedec.sim.ddr.traffic import TrafficStream, run
 
+pytestmark = pytest.mark.rtl  # the model of the memory is compiled
+
 BASE = 1 << 20
 WIDTH = KV260.port_bytes
 MODELS = pytest.mark.parametrize("parameters", [KV260, KV260_FLAT], ids=["banks", "flat"])

@@ -10,6 +10,8 @@ from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 
+pytestmark = pytest.mark.rtl  # the model of the memory is compiled
+
 # beats: of the cache, of a layer of it, and of a head's keys or values
 _CACHE, _LAYER_CACHE, _RUN = 1 << 22, 49_152, 1536
 

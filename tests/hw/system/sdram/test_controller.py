@@ -16,6 +16,8 @@ from edgedec.sim.sdram.model import SdramModel
 from tests.hw.support.fake_axi_managers import Reader, Writer
 from tests.hw.system.sdram.support.bench_controller import CHIP, CLOCK_HZ, run
 
+pytestmark = pytest.mark.rtl  # the model of the chip is compiled
+
 
 def controller(data_bytes: int = 4, **parameters: Any) -> SdramController:
     defaults: dict[str, Any] = {"chip": CHIP, "clock_hz": CLOCK_HZ, "data_bytes": data_bytes}
@@ -47,7 +49,6 @@ def as_beats(data: Any, data_bytes: int) -> list[int]:
     return [int.from_bytes(data[i : i + data_bytes].tobytes(), "little") for i in range(0, data.size, data_bytes)]
 
 
-@pytest.mark.rtl
 @pytest.mark.parametrize("data_bytes", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 16))])
 def test_long_reads_get_nine_tenths_of_the_pins(data_bytes: int) -> None:
     dut, memory = controller(data_bytes, reads=1), model()
@@ -80,7 +81,6 @@ def test_registers_at_the_pins() -> None:
 
 
 # Complete, this takes a minute in Amaranth's simulator; the first seeds and widths are in every run.
-@pytest.mark.rtl
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 @pytest.mark.parametrize("data_bytes", [4, 8])
 def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:
@@ -199,7 +199,6 @@ def test_every_limit_is_in_the_table() -> None:
     assert set(LIMITS) == {field.name for field in fields(SdramTimes)} - {"cas", "refresh_interval"}
 
 
-@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_model_detects_each_time_that_is_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configure the controller for another chip."""
@@ -211,7 +210,6 @@ def test_the_model_detects_each_time_that_is_too_short(name: str, monkeypatch: p
         run(*busy(), model=SdramModel(CHIP, real))
 
 
-@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("name", [None, *(name for name, (change, _) in LIMITS.items() if change)])
 def test_the_model_accepts_correct_times(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the chip's own times, and each one in the table."""
