@@ -261,7 +261,9 @@ class _Talkative:
 
 
 @pytest.mark.parametrize("name", names(POLICIES))
-@given(width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), is_drawn=st.booleans(), data=st.data())
+@given(
+    width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), is_drawn=st.booleans(), data=st.data()
+)
 def test_a_policy_grows_trees_within_the_limits(
     name: str, width: int, nodes: int, depth: int, is_drawn: bool, data: Any
 ) -> None:
