@@ -225,3 +225,41 @@ def test_folders_within_folders(tmp_path: Path) -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert what == "a folder without a model"
+
+
+UNKNOWN = "a file of a kind that edgedec does not know"
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (struct.pack("<Q", 8) + b'{"": {}}', "a safetensors file"),
+        (struct.pack("<Q", 9) + b'{"": {}}', UNKNOWN),  # the header would end after the file
+        (b"24ka" + struct.pack("<I", 1) + b"\xff" * 248, "a llama2.c checkpoint"),
+        (b"24ka" + struct.pack("<I", 1) + b"\xff" * 247, UNKNOWN),  # the header has 256 bytes
+        (llama2c(), "a llama2.c checkpoint"),
+        (llama2c() + b"\xff", UNKNOWN),  # the sizes in the header give the size of the file
+        (b"\x80\x04\x95" + struct.pack("<Q", 2) + b"\xff.", "pickled Python objects"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"\xff.", UNKNOWN),  # the frame would end after the file
+        (b"\x08\x01" + onnx_model()[2:], "an ONNX model"),
+        (b"\x08\x00" + onnx_model()[2:], UNKNOWN),  # no version 0
+    ],
+)
+def test_a_kind_is_claimed_only_if_the_sizes_fit(tmp_path: Path, data: bytes, what: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    assert identify(tmp_path / "x").what == what
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_a_character_of_four_bytes_may_be_cut_anywhere(tmp_path: Path, before: int) -> None:
+    (tmp_path / "x").write_text("a" * (PREFIX_BYTES - before) + "\N{GRINNING FACE}" * 9, "utf-8")
+    assert identify(tmp_path / "x").what == "a text file"
+
+
+def test_the_working_folder_gives_the_bundle_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    for name, data in FOLDERS["a Hugging Face checkpoint"].items():
+        (folder / name).write_bytes(data)
+    monkeypatch.chdir(folder)
+    assert refusal(Path("."), "bundle").endswith("edgedec quantize . -o 'my model.edgedec'")

@@ -55,6 +55,14 @@ def test_fake_int8_rounds_like_the_reference(x: np.ndarray) -> None:
     assert np.array_equal(fake_int8(torch.from_numpy(x)).numpy(), codes * scale)
 
 
+@pytest.mark.parametrize("largest", [1.0, 1e-30, 9e-31, 1e-35, 1e-38, 1e-40, 1e-43, 1e-45, 0.0])
+def test_fake_int8_of_tiny_values_rounds_like_the_reference(largest: float) -> None:
+    """Scales go down to denormal numbers, and to zero for a row of zeros."""
+    x = np.array([[largest, -largest / 3, largest / 7, 0, -largest]], np.float32)
+    codes, scale = quantize_rows(x)
+    assert np.array_equal(fake_int8(torch.from_numpy(x)).numpy(), codes * scale)
+
+
 def test_fake_int8_of_bfloat16_rounds_once() -> None:
     """Check this because in bfloat16 arithmetic 127 * (x / absmax) would be rounded to halves, and up to 128."""
     x = torch.linspace(-3.1, 2.9, 512).bfloat16()[None]

@@ -24,6 +24,11 @@ from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
 from tests.edgedec.families.support import reference_golden
 from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, weights
 
+# Two float32 evaluations sum in different orders, which depend on the processor. Against an evaluation in float64 the torch
+# graph was measured to be up to 8.4 units in the last place of the largest logit away, and the reference up to 4.8, so the
+# two may be 13.2 apart. The largest logits are 12: a unit is 1e-6. A product in bfloat16 would be some 1e4 units away.
+ROUNDING_ULPS = 16
+
 BITNET = {"model_type": "bitnet", "hidden_act": "relu2", "num_key_value_heads": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
     "grouped heads": {},
@@ -108,7 +113,8 @@ def test_cached_steps_equal_the_full_pass(family: str, window: int | None, first
     assert cache.length == 12
     weights_by_name = {name: FloatWeight(values=values) for name, values in weights(config).items()}
     for row, row_ids in enumerate(ids):
-        assert np.abs(whole[row].numpy() - reference(graph, weights_by_name, row_ids)[0]).max() < 1e-5
+        want, _ = reference(graph, weights_by_name, row_ids)
+        assert np.abs(whole[row].numpy() - want).max() < ROUNDING_ULPS * np.spacing(np.abs(want).max())
 
 
 def test_a_pass_frees_dead_values(monkeypatch: pytest.MonkeyPatch) -> None:
