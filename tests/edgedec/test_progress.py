@@ -110,12 +110,17 @@ def test_once_ends_when_all_is_done(fake: FakeTime) -> None:
     assert written == ["quantizing: 96 %, prompt tokens (10 s)"]
 
 
-def test_a_closed_stderr_ends_the_lines_but_not_the_work(fake: FakeTime) -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError, ValueError])  # a closed pipe, a closed stream of this process
+def test_a_closed_stderr_ends_the_lines_but_not_the_work(
+    fake: FakeTime, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    uncaught: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
     attempts = []
 
     def write(line: str) -> None:
         attempts.append(line)
-        raise BrokenPipeError
+        raise error
 
     with ProgressLines("quantizing", write, clock=fake.clock, wait=fake.wait) as lines:
         fake.waits.get(timeout=PATIENCE_S)
@@ -123,7 +128,7 @@ def test_a_closed_stderr_ends_the_lines_but_not_the_work(fake: FakeTime) -> None
         fake._answers.put(False)
         lines._thread.join(PATIENCE_S)  # type: ignore[union-attr]
         lines.update("layers.3", 1, 2)
-    assert len(attempts) == 1
+    assert (len(attempts), uncaught) == (1, [])
 
 
 def test_an_error_passes_through_and_ends_the_thread() -> None:

@@ -36,6 +36,8 @@ def test_one_message_of_a_kind_is_logged_per_interval(clock: Clock, caplog: pyte
         log.info("depth", "%d guesses", 4)
         clock.now += 2
         log.info("depth", "%d guesses", 5)
+        clock.now += 1  # the interval counts from the last message, not from the first
+        log.info("depth", "%d guesses", 6)
     assert caplog.messages[2:] == ["4 guesses (2 more since the last such line)", "5 guesses"]
 
 

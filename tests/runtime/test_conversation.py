@@ -179,3 +179,36 @@ def test_the_place_of_bad_unicode_counts_in_what_was_typed(session: Session) -> 
         conversation.ask("abc\udce9")
     with pytest.raises(UsageError, match=r"at character 2;"):
         Conversation(session, system="ab\udce9").check_system()
+
+
+def test_dropped_turns_are_counted_until_the_reset(session: Session) -> None:
+    conversation, dropped = Conversation(session), []
+    for _ in range(2):
+        conversation.turns = [Turn(message="boat " * 30, answer="boat " * 20)] * 3
+        dropped.append(conversation.ask("Why?")[1])
+    assert min(dropped) > 0
+    assert conversation.dropped == sum(dropped)
+    conversation.reset()
+    assert (conversation.turns, conversation.dropped, conversation.used) == ([], 0, 0)
+
+
+def test_a_prompt_leaves_one_token_for_the_answer(session: Session) -> None:
+    conversation, longest = Conversation(session, shift=False), ""
+    for count in range(CONTEXT):
+        message = "boat" + " boat" * count
+        tokens = len(session.encode_chat(conversation._messages([], message)))
+        if tokens == CONTEXT - 1:
+            longest = message
+            assert len(conversation.ask(message)[0]) == CONTEXT - 1
+        if tokens == CONTEXT:
+            with pytest.raises(EdgedecError, match=f"the message takes {CONTEXT} tokens"):
+                conversation.ask(message)
+            break
+    assert longest
+
+
+def test_a_conversation_is_nearly_full_from_the_limit_on(session: Session) -> None:
+    conversation = Conversation(session)
+    for used, nearly_full in ((127, False), (128, True), (129, True)):  # the context has 160 tokens
+        conversation.used = used
+        assert conversation.nearly_full == nearly_full

@@ -308,6 +308,20 @@ def test_ctrl_c_twice_at_the_prompt_ends_the_chat(terminal: Terminal) -> None:
     leave(terminal)
 
 
+def test_ctrl_c_on_a_half_typed_line_does_not_leave(terminal: Terminal) -> None:
+    terminal.settle()
+    terminal.type(CTRL_C)
+    terminal.expect("press Ctrl-C again, or Ctrl-D, to end the chat")
+    terminal.expect("> ")
+    terminal.type("half a line")
+    terminal.expect("half a line")
+    terminal.settle()
+    terminal.type(CTRL_C)
+    terminal.expect("> ")
+    terminal.type("how?\n")
+    terminal.expect("Hi!")
+
+
 def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
     """Block in the target, so that the first Ctrl-C is not handled before the second one."""
     terminal = Terminal("-c", SLOW, "chat", "-m", str(bundle), "--temp", "0")
@@ -410,3 +424,9 @@ def test_the_place_of_bad_unicode_counts_in_the_line(edgedec: Edgedec, bundle: P
 def test_one_token_is_one_token(ask: Ask) -> None:
     _, lines, _ = ask("how?", "/stats", options=("-n", "1"))
     assert "; answer: 1 token, " in lines[1]
+
+
+def test_the_warning_of_a_nearly_full_context_comes_once(ask: Ask) -> None:
+    code, lines, messages = ask("x" * 150 + "?", "?", options=("-c", "200", "--no-context-shift"))
+    assert (code, lines) == (0, ["Hi!", "Hi!"])
+    assert messages.count("tokens of context (") == 1

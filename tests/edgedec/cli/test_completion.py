@@ -191,6 +191,24 @@ def test_bundles_are_offered_by_name_and_as_folders() -> None:
         assert (model.words, model.paths) == (EMBEDDED, "folders"), name
 
 
+def test_what_an_option_takes_is_offered_and_a_switch_takes_nothing() -> None:
+    values = {
+        (command.name, name): option.value
+        for command in commands(group())
+        for option in command.options
+        for name in option.names
+    }
+    for name in ("plan", "generate", "chat", "build-bitstream"):
+        board = values[name, "--board"]
+        assert board is not None, name
+        assert (bool(board.words), board.paths) == (True, "files"), "a board is a name or a file"
+    output = values["quantize", "--output"]
+    assert output is not None
+    assert (output.words, output.paths) == ((), "folders"), "a new bundle takes no name of an embedded one"
+    for switch in ("--json", "-v", "--verbose", "--echo", "--help"):
+        assert values["generate", switch] is None, switch
+
+
 def test_an_unknown_shell_is_refused(edgedec: Edgedec) -> None:
     outcome = edgedec("completion", "tcsh")
     assert (outcome.code, outcome.stdout) == (2, "")
