@@ -208,6 +208,7 @@ _COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+@pytest.mark.thorough(sample=1)
 @needs_filter
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_a_command_leaves_only_its_files_and_opens_no_socket(

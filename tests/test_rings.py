@@ -70,6 +70,7 @@ def names(output: str) -> set[str]:
     return set(re.findall(r"::(test_\w+)", output))
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize(
     ("options", "expected", "count"),
     [
@@ -119,6 +120,7 @@ def test_start(tmp_path):
 """
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize(
     ("marker", "command", "refused"),
     [

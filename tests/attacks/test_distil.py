@@ -51,6 +51,7 @@ def files() -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough(sample=7)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -178,7 +179,7 @@ def test_a_run_folder_of_another_program_is_refused(teacher: Path) -> None:
         assert Path("out.run/checkpoint.pt").read_text() == "mine"
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("file", ["run.json", "checkpoint.pt"])
 def test_a_damaged_run_names_the_way_out(teacher: Path, file: str) -> None:
     assert distil(teacher, "-o", "out", *SHORT)[0] == 0

@@ -263,6 +263,7 @@ def given_up(driver: Driver, message: str) -> None:
         driver.forward(np.array([1, 2], np.int32))
 
 
+@pytest.mark.thorough(sample=15)
 @pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
 @pytest.mark.parametrize("change", [64, 4096, 1 << 40])
 def test_an_impossible_address_is_refused(started: Driver, name: str, change: int) -> None:

@@ -120,7 +120,7 @@ class _RejectedMayComeBack:
         return Outcome(path=np.array([0], np.int32), next_token=random.token(target(0), position))
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
 @pytest.mark.parametrize("bug", [_FirstChildAlways, _RejectedMayComeBack])
 def test_the_statistic_catches_a_planted_bug(bug: Callable[[], Verifier], grow: Grow) -> None:

@@ -557,6 +557,7 @@ def killed_after(seconds: float, path: Path, *, generations: int = 0) -> Iterato
     yield
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
 def test_a_writer_killed_before_any_of_its_steps_leaves_old_or_new_content(tmp_path: Path, exists: bool) -> None:
     """Send SIGKILL before every single step on the disk, until a run ends by itself."""

@@ -124,6 +124,7 @@ def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Adaptive, "depth", lambda self, past: len(self.accept))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_cache", "always_guesses")
 def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.CaptureFixture[str]) -> None:
     output = StringIO()

@@ -232,6 +232,7 @@ def test_no_file_reaches_the_foreign_project(project_root: Path) -> None:
     assert {str(path): words for path in paths if (words := reaching(path.read_text("utf-8", "replace")))} == {}
 
 
+@pytest.mark.thorough
 def test_commands_are_written_in_one_place(project_root: Path) -> None:
     assert {file: lines for file, lines in written_commands(project_root).items() if file not in _ELSEWHERE} == {}
 

@@ -257,6 +257,7 @@ quantize(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), QuantizeOptions(
 """
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("tensors_before", [0, 3, 12])
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_kill_leaves_no_bundle_and_keeps_an_existing_one(tmp_path: Path, existing: bool, tensors_before: int) -> None:

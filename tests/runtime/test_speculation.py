@@ -89,6 +89,7 @@ def prompt(known: KnownAnswer) -> I32:
 # Ends of an answer
 
 
+@pytest.mark.thorough(sample=6)
 @pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
 def test_the_limit_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected = known.expect(prompt)
@@ -155,6 +156,7 @@ def test_an_interruption_may_end_an_answer_within_a_run(known: KnownAnswer, prom
     known.check_next(prompt, answer)
 
 
+@pytest.mark.thorough
 def test_the_context_may_end_an_answer_within_a_run(known: KnownAnswer) -> None:
     """Fill the last rows with guesses that are accepted; the very last token needs no row."""
     for length in (CONTEXT - 12, CONTEXT - 9, CONTEXT - 8, CONTEXT - 5, CONTEXT - 1):
@@ -247,6 +249,7 @@ def write_bundle(path: Path, **change: int) -> Path:
     return path
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     "change",
     [

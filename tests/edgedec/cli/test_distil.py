@@ -113,6 +113,7 @@ def test_a_second_run_prints_the_same_table(edgedec: Edgedec, checkpoint: Path) 
     assert second.stderr == "", "no step was made again"
 
 
+@pytest.mark.thorough
 @needs_torch
 @pytest.mark.usefixtures("little_text")
 def test_a_draft_is_distilled(edgedec: Edgedec, checkpoint: Path) -> None:
@@ -141,6 +142,7 @@ def test_defaults_come_from_the_project(edgedec: Edgedec, checkpoint: Path) -> N
     assert "edgedec.toml: [distil] steps must be a string or a number" in outcome.stderr
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_an_interrupted_run_is_resumed(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"

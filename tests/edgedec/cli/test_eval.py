@@ -192,6 +192,7 @@ def test_bundles_of_the_configuration_file_are_compared(edgedec: Edgedec, bundle
 # The picture
 
 
+@pytest.mark.thorough
 def test_a_plot_is_written(edgedec: Edgedec, bundle: Path, other_bundle: Path, questions: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot`")
     Path("text").write_text("?Hi!")

@@ -74,6 +74,7 @@ def test_the_result_is_printed_as_a_table(edgedec: Edgedec, checkpoint: Path) ->
     assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("calibration", [None, "none", "text"])
 def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Path, calibration: str | None) -> None:
     Path("text").write_text(f"o{ENDLESS}" * 60)
@@ -87,6 +88,7 @@ def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Pat
     assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "2", "--calibration-tokens", "128", "--seed")
     for name, seed in (("one", "3"), ("two", "3"), ("other", "4")):

@@ -44,6 +44,7 @@ def test_every_suite_has_a_run_method() -> None:
     assert all(callable(find(name).run) for name in known())
 
 
+@pytest.mark.rtl
 @pytest.mark.rtl  # compiles the model of the memory
 def test_memory_is_compared_with_published_figures() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "memory", "--quick"])

@@ -44,6 +44,7 @@ def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in process.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
 
 
+@pytest.mark.thorough(sample=3)
 @full
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
@@ -52,6 +53,7 @@ def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
     assert complaints(process) == ["edgedec: standard output: the disk is full; the output is incomplete"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
 def test_a_closed_output_is_an_error(bundle: Path, command: str) -> None:
     process = run(command, bundle, ">&-")
@@ -59,6 +61,7 @@ def test_a_closed_output_is_an_error(bundle: Path, command: str) -> None:
     assert complaints(process) == ["edgedec: standard output: it is closed; the output is incomplete"]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
 def test_a_reader_that_closes_ends_the_command_silently(bundle: Path, command: str) -> None:
     """Expect what other programs do: no message, and an exit code of 128 plus the number of SIGPIPE."""
@@ -72,6 +75,7 @@ def test_a_full_output_keeps_the_exit_code_of_a_refusal(bundle: Path) -> None:
     assert process.returncode == 4
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("ending", ["2>&-", pytest.param("2>/dev/full", marks=full)])
 def test_messages_that_cannot_be_written_are_dropped(bundle: Path, ending: str) -> None:
     """Check this because Python itself would print them to stdout, or fail."""

@@ -69,6 +69,7 @@ def test_the_accelerator_is_the_one_of_a_build(bundle: Path) -> None:
         assert configuration(bundle, text) == expected
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("options", [(), ("--spec-type", "ngram")])
 def test_the_tokens_are_those_of_the_reference(
     edgedec: Edgedec, bundle: Path, port: Path, options: tuple[str, ...]
@@ -89,6 +90,7 @@ def _accelerator(data: Any) -> Any:
     return data["timings"]["accelerator"]
 
 
+@pytest.mark.thorough
 def test_a_second_conversation_opens_the_port_again(edgedec: Edgedec, bundle: Path, port: Path) -> None:
     outcome = edgedec(
         "chat", "-m", bundle, "--device", f"uart:{port}", "--temp", "0", "-n", "8", stdin="w3 w4\n/stats\n"

@@ -129,6 +129,7 @@ def test_angles_serve_until_the_next_ones() -> None:
     check(layer, passes, beat_bytes=8, slots=2)
 
 
+@pytest.mark.rtl
 def test_window_and_sinks_limit_the_keys() -> None:
     layer = Layer(np.random.default_rng(3), heads=2, group=1, head_dim=8, window=4, sinks=1)
     passes = [layer.attend(slots=4, **chain(4), commit=range(4)) for _ in range(3)]

@@ -105,6 +105,7 @@ def unused(make: Any) -> list[str]:
     return [str(warning.message) for warning in caught if warning.category is UnusedElaboratable]
 
 
+@pytest.mark.rtl
 def test_only_a_component_with_ports_must_be_elaborated() -> None:
     assert unused(lambda: Inverter().resources) == []
     assert unused(lambda: Accelerator(AcceleratorConfig(slots=1)).resources) == []

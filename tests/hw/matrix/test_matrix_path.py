@@ -174,6 +174,7 @@ def test_sequences_of_all_shapes_equal_the_profile(data: st.DataObject) -> None:
     check(matrices, vectors, 8, slots, tile_words=tile_words, depth=4, per_row=per_row, **how)
 
 
+@pytest.mark.rtl
 def test_a_beat_takes_a_cycle_within_planes_tiles_and_groups() -> None:
     """Use tiles of 20 words, during which tables of the next block are built; mantissas do not stop the stream either."""
     rng = np.random.default_rng(1)
@@ -229,7 +230,7 @@ def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) ->
     check(matrices, vectors, 4, 1, tile_words=2, depth=1, int8=False, scaling=False, idle=idle, stall=stall)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("int8", [False, True])
 def test_scales_may_come_long_after_the_codes(int8: bool) -> None:
     """Check that more sums than all queues hold are under way then; multipliers of an int8 matrix never stop."""

@@ -96,6 +96,7 @@ def truthful(turns: Sequence[Turn], ask: str) -> str:
     raise AssertionError(ask)
 
 
+@pytest.mark.thorough
 def test_a_truthful_model_is_right() -> None:
     result = checks.questions(truthful, 24)
     assert (result["asked"], result["right"]) == (24, 1.0), result["wrong"]

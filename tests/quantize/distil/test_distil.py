@@ -95,6 +95,7 @@ def same(first: Path, second: Path) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("kind", TERNARY)
 def test_the_bundle_computes_what_the_student_computed(tmp_path: Path, kind: str, student: list[TorchGraph]) -> None:
     """Compare the reference with torch up to the last hidden state, because the bundle's head is int8 and the
@@ -190,7 +191,7 @@ def test_the_student_keeps_tokens_and_template(tmp_path: Path) -> None:
 # --- killed and resumed -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", bench_killed_run.MOMENTS)
 def test_a_killed_run_ends_like_a_whole_one(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "_SEQUENCES", 64)  # the same as in the other process
@@ -217,6 +218,7 @@ def test_a_killed_run_ends_like_a_whole_one(tmp_path: Path, moment: str, monkeyp
     assert all(torch.equal(a, b) for a, b in zip(*(state["model"].values() for state in states), strict=True))
 
 
+@pytest.mark.thorough
 def test_two_runs_are_equal(tmp_path: Path) -> None:
     teacher = open_teacher(tmp_path / "teacher")
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):

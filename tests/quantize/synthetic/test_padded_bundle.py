@@ -84,6 +84,7 @@ def needs_kernels(device: str, kind: str) -> None:
         pytest.skip("no kernels: the portable graph quantizes activations in blocks that depend on the width")
 
 
+@pytest.mark.thorough(sample=6)
 @pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @pytest.mark.parametrize("kind", ["native", "planes2", "planes3", "int8", "int8_columns"])
 @pytest.mark.parametrize("family", SMALL)
@@ -293,6 +294,7 @@ def demo_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         return Bundle.open(demo.bundle_path())
 
 
+@pytest.mark.thorough
 def test_the_embedded_model_writes_the_same_text_in_a_wider_one(tmp_path: Path, demo_bundle: Bundle) -> None:
     needs_kernels("cpu", "native")
     sizes: dict[str, Any] = dict(zip(SIZES, (1536, 1100, 6, 7, 2500), strict=True))

@@ -392,6 +392,7 @@ def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
 QKV = (matrix(1, 700, 515, bias=True), matrix(2, 130, 515, by_rows=True), matrix(3, 77, 515, by_rows=True, bias=True))
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.parametrize("threads", [1, 2])
 def test_fused_matrices_are_exact_for_every_number_of_tokens(threads: int) -> None:

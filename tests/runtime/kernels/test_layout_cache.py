@@ -198,6 +198,7 @@ print(sorted(path.name for path in bundle.path.iterdir()))
 """
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(("kernel", "expected"), [("portable", False), ("scalar", True)])
 def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected: bool) -> None:
     process = subprocess.run(
@@ -212,6 +213,7 @@ def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected
     assert MANIFEST in process.stdout
 
 
+@pytest.mark.thorough(sample=1)
 def test_a_kernel_that_cannot_run_is_an_error(bundle: Bundle) -> None:
     environment = {**os.environ, "EDGEDEC_KERNEL": "avx9"}
     command = [sys.executable, "-c", COMPARE, str(bundle.path)]

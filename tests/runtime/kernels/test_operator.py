@@ -121,6 +121,7 @@ def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
 QKV = (matrix(1, 400, 515, bias=True), matrix(2, 130, 515, 2, 64), matrix(3, 77, 515, 3, 32, bias=True))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_fused_matrices_are_exact_for_every_number_of_tokens(kernels: Kernels, threads: int) -> None:
     run = session(kernels, QKV, threads=threads)

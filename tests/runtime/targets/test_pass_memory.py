@@ -50,6 +50,7 @@ print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bou
 """
 
 
+@pytest.mark.thorough
 def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     """Check this because each new width once pinned blocks of the last one on the C heap, 40 MiB and more after a few
     hundred.

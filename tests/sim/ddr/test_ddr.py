@@ -90,18 +90,15 @@ def contents(size: int = 1 << 16) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("figure", calibration.FIGURES, ids=lambda figure: figure.name)
 def test_one_set_of_parameters_reproduces_the_measured_board(figure: calibration.Figure) -> None:
     assert figure.model(KV260) == pytest.approx(figure.measured_bytes_per_s, rel=calibration.TOLERANCE)
 
 
-@pytest.mark.thorough
 def test_a_striped_image_is_read_at_the_rate_of_the_ports() -> None:
     assert 15.9e9 < calibration.striped_read(KV260) < 16e9
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("rate", [1_000_000_000, 7_000_000_001, 13_300_000_000])
 def test_the_flat_alternative_has_its_rate(rate: int) -> None:
     size = 1 << 20
@@ -189,7 +186,6 @@ def broken_rules(p: DdrParameters, commands: NDArray[np.int64]) -> list[str]:
     return violations
 
 
-@pytest.mark.thorough
 @settings(max_examples=8)
 @given(
     apart=st.sampled_from([1024, 4096, 1 << 14, 1 << 16, (1 << 20) + 64]),

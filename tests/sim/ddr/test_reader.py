@@ -66,7 +66,6 @@ def least(ranges: list[Range]) -> int:
     return sum(range_.beats + range_.wait for range_ in ranges)
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("slots", "limit"), [(1, 1.004), (4, 1.015), (8, 1.03)])
 def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> None:
     """Allow for the writes, of which the controller takes eight between two turns of its bus."""
@@ -78,7 +77,6 @@ def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> N
     assert list(result.finished) == sorted(result.finished)
 
 
-@pytest.mark.thorough
 def test_ports_that_drift_apart_lose_much() -> None:
     """Check the reason for which the prefetcher keeps them together; the loss depends on their places."""
     ranges = layers(3)
@@ -87,7 +85,6 @@ def test_ports_that_drift_apart_lose_much() -> None:
     assert max(result.cycles for result in free) > 1.08 * least(ranges)
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
     rng = np.random.default_rng(seed)

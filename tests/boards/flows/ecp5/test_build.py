@@ -144,6 +144,7 @@ def test_a_build_makes_a_bitstream_once(program: Program, output: Path, log: Pat
     assert (again.report, calls(log)) == (result.report, [])
 
 
+@pytest.mark.thorough
 def test_another_seed_is_placed_again(program: Program, output: Path, log: Path) -> None:
     first = build(BOARD, program, output)
     before = (output / "ulx3s-85f.bit").read_bytes()
@@ -407,6 +408,7 @@ def test_a_build_killed_while_it_renames_results_is_completed(
     check_descriptions(output)
 
 
+@pytest.mark.thorough
 def test_bitstreams_of_the_user_are_kept(program: Program, output: Path) -> None:
     build(BOARD, program, output)
     for name in ("other.bit", "ulx3s-85f.mine.bit", "old/ulx3s-85f.bit"):

@@ -13,6 +13,7 @@ from tests.hw.support.fake_accelerator import Copier
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz=BOARD.clock_hz)
 
 
+@pytest.mark.rtl
 def test_every_part_is_in_the_rtlil() -> None:
     platform = pytest.importorskip("amaranth_boards.ulx3s").ULX3S_85F_Platform()
     top = Ulx3sTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0)

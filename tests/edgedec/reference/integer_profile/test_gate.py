@@ -65,7 +65,7 @@ def held_out(bundle: Bundle, count: int, length: int, *, skip: int = 0) -> list[
     return [np.concatenate([ids[:1], body[i * length : (i + 1) * length]]) for i in range(count)]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model_passes_the_gate(name: str) -> None:
     bundle = Bundle.open(demo.bundle_path(name))
@@ -97,6 +97,7 @@ def stories260k(shared_data: Path, folder: Path, planes: int, tokens: int) -> tu
     return Bundle.open(folder / "bundle"), windows
 
 
+@pytest.mark.thorough
 def test_stories260k_is_near_the_gate(shared_data: Path, tmp_path: Path) -> None:
     """Measure a thousand tokens, with two standard errors of tolerance; the slow test has the gate itself."""
     bundle, windows = stories260k(shared_data, tmp_path, 0, 1024)

@@ -186,6 +186,7 @@ def test_the_trace_names_every_output_in_order() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("scheme", "changes", "message"),
     [
