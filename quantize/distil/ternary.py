@@ -51,7 +51,7 @@ def fake_int8(x: Tensor) -> Tensor:
     x = x.float()
     fixed = x.detach()
     scale = fixed.abs().amax(-1, keepdim=True) / 127
-    # The reference does the same: a row of zeros has the scale 0, and below 2^-142 the scale has few bits, so that a code could
-    # exceed 127. NaN is not equal to 0 and passes on.
+    # The reference does the same: a row of zeros has the scale 0, and below 2^-142 the scale has few bits, so that a code
+    # could exceed 127. NaN is not equal to 0 and passes on.
     codes = (fixed / scale).masked_fill(scale == 0, 0.0).round().clamp(-127, 127)
     return _straight_through(x, codes * scale)
