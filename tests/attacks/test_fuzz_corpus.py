@@ -109,6 +109,19 @@ def test_minimised_inputs_reach_as_much(tmp_path: Path) -> None:
     assert b"y" not in corpus.minimised(target, inputs, tmp_path), "it reaches what x reaches"
 
 
+def test_the_tracer_of_coverage_or_a_debugger_goes_on(tmp_path: Path) -> None:
+    def tracer(_frame: types.FrameType, _event: str, _argument: object) -> None:
+        """Trace nothing."""
+
+    previous = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        corpus.minimised(BY_NAME["vocab-listing"], {"bad": b"x"}, tmp_path)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(previous)
+
+
 @each_reader
 def test_campaigns_had_enough_inputs(reader: str) -> None:
     campaigns = [entry for entry in results.read() if entry["reader"] == reader]

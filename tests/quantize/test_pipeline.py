@@ -227,6 +227,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> No
         quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=17)
 
 
+@pytest.mark.thorough
 def test_peak_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}

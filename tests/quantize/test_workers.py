@@ -139,6 +139,7 @@ def test_a_bad_tensor_is_named_like_without_workers(tmp_path: Path, pool: Worker
     assert texts[0] == texts[1]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("end", "message"),
     [(partial(os._exit, 9), "ended with code 9"), (partial(signal.raise_signal, signal.SIGKILL), "killed by SIGKILL")],

@@ -246,6 +246,7 @@ def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, B
 # --- fixed baseline, and the bytes from which speculation pays --------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that it is the plan of a context of 1024, float16 and 64 nodes, for the same drafter, or n-grams without

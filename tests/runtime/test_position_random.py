@@ -77,6 +77,7 @@ def test_seeds_and_samples_give_other_texts(changed: dict[str, int]) -> None:
     assert equal < 60  # 20 are expected by chance, with a standard deviation of 4.4
 
 
+@pytest.mark.thorough
 def test_tokens_come_as_often_as_they_are_likely() -> None:
     """A chi-square over 100,000 positions with 5 degrees of freedom: chance alone exceeds 30 once in 80,000 seeds."""
     probs = np.array([0.5, 0.0, 0.25, 0.125, 0.0625, 0.0625 - 1e-4, 1e-4], np.float32)
@@ -88,6 +89,7 @@ def test_tokens_come_as_often_as_they_are_likely() -> None:
     assert float(((tokens[kept] - expected) ** 2 / expected).sum()) < 30
 
 
+@pytest.mark.thorough
 def test_neighbouring_positions_are_independent() -> None:
     """The pairs of tokens at t and t + 1 against the product of their probabilities: 8 degrees of freedom."""
     probs, random, count = np.array([0.6, 0.3, 0.1], np.float32), PositionRandom(seed=12), 60_000

@@ -230,6 +230,7 @@ def test_penalties_and_biases_out_of_range_are_refused(settings: dict[str, Any])
         SamplingConfig(**settings)
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.floats(0.0078125, 1, width=32), min_size=1, max_size=12),
     st.lists(st.integers(0, 12), max_size=6),

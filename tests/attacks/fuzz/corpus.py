@@ -75,11 +75,12 @@ class _Lines:
 def _reached(target: Target, data: bytes, folder: Path) -> set[object]:
     """Return steps from line to line, and the refusal without the input's own details."""
     lines = _Lines()
+    previous = sys.gettrace()  # coverage or a debugger would see nothing more without it
     sys.settrace(lines.call)
     try:
         refusal = check(target, data, folder, traced=False)
     finally:
-        sys.settrace(None)
+        sys.settrace(previous)
     return {*lines.found, _VARIABLE.sub("", (refusal or "read").replace(str(folder), "FOLDER"))}
 
 

@@ -309,6 +309,7 @@ class Whole(Component):
         return m
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("size", [(16, 2, 3, 8), (64, 4, 8, 96)])
 def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
     config, committed = cache_config(*size), 11

@@ -251,6 +251,7 @@ def test_a_measured_precision_is_kept(tmp_path: Path) -> None:
         distil(opened, tmp_path / "out", place=replace(CPU, autocast=True))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [

@@ -156,6 +156,7 @@ def test_sampled_text_depends_on_the_seed_and_has_whole_parts(tmp_path: Path) ->
     assert not np.array_equal(first[: 8 * 13], first[8 * 13 :]), "a seed for each part"
 
 
+@pytest.mark.thorough
 def test_sampling_continues_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample(tmp_path / "whole", tokens=400)
 
@@ -173,6 +174,7 @@ def test_sampling_continues_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     assert [part.stat().st_mtime_ns for part in parts] == times, "what was there was not sampled again"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("damage", [b"", b"not numpy", None])
 def test_a_damaged_part_is_sampled_again(tmp_path: Path, damage: bytes | None) -> None:
     whole = sample(tmp_path)
@@ -183,6 +185,7 @@ def test_a_damaged_part_is_sampled_again(tmp_path: Path, damage: bytes | None) -
     assert np.array_equal(sample(tmp_path), whole)
 
 
+@pytest.mark.thorough
 def test_processes_share_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample(tmp_path / "alone", tokens=400)
     folder = tmp_path / "shared"
@@ -217,6 +220,7 @@ def test_without_a_begin_token_sequences_begin_with_any_token(tmp_path: Path) ->
     assert len(set(rows[:, 0].tolist())) > 4
 
 
+@pytest.mark.thorough
 def test_the_teacher_s_loss_on_its_own_text_is_its_entropy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check this over 4,000 draws, which come within 5 standard errors."""
     monkeypatch.setattr(text_module, "_SEQUENCES", 64)

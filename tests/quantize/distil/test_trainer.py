@@ -59,6 +59,7 @@ def parameters(training: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in training.objective.parameters()])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [2, 8])
 def test_accumulated_parts_equal_one_batch(tmp_path: Path, parts: int) -> None:
     """Compare gradients, which are summed in another order, because Adam makes a full step of one near zero."""
@@ -77,6 +78,7 @@ def test_accumulated_parts_equal_one_batch(tmp_path: Path, parts: int) -> None:
         assert (ours.loss, ours.valid) == pytest.approx((theirs.loss, theirs.valid), rel=1e-3)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("ternary", [None, Ternary(), Ternary(group_size=32)])
 def test_training_learns_the_text(tmp_path: Path, ternary: Ternary | None) -> None:
     """Train on the text alone, against a teacher of noise; the caller of the trainer chooses the weights of the

@@ -267,6 +267,7 @@ def test_a_source_without_a_tensor_is_refused(tmp_path: Path) -> None:
         pad(replace(small, manifest=replace(small.manifest, tensors=tensors)), tmp_path / "l", **LARGE["llama"])
 
 
+@pytest.mark.thorough
 def test_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
     small = small_bundle(tmp_path / "s", intermediate_size=128)
     sizes: dict[str, Any] = dict(zip(SIZES, (512, 2048, 40, 16, 3000), strict=True))

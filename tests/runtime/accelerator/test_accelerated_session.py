@@ -81,6 +81,7 @@ def test_a_draft_model_runs_on_the_host(path: Path, plain: Answer) -> None:
     assert answered.timings.rounds.drafted > 0
 
 
+@pytest.mark.thorough
 def test_sampling_reads_whole_rows_and_depends_on_the_seed(path: Path) -> None:
     sampling_options = SamplingConfig(temperature=1.0, top_k=0, seed=7)
     first, second = answer(path, sampling=sampling_options), answer(path, sampling=sampling_options)

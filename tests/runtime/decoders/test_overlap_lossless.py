@@ -225,6 +225,7 @@ def test_sampled_text_after_a_waiting_tree_has_the_targets_distribution(
     assert surprise(monkeypatch, policy, lambda tree: True) < distribution.SOUND
 
 
+@pytest.mark.thorough
 def test_a_choice_among_waiting_trees_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a waiting tree is used only if it holds the draft's likeliest token."""
 

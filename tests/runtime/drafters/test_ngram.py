@@ -24,6 +24,7 @@ def looked_up(tokens: list[int]) -> dict[int, float]:
     return {}
 
 
+@pytest.mark.thorough
 @settings(max_examples=120)
 @given(data=st.data(), vocab=st.integers(1, 5))
 def test_guesses_equal_the_obvious_search_after_any_calls(data: Any, vocab: int) -> None:

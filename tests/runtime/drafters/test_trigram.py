@@ -42,6 +42,7 @@ class Weights:
         return {token: weight / sum(successors.values()) for token, weight in successors.items()}
 
 
+@pytest.mark.thorough
 @settings(max_examples=80)
 @given(data=st.data())
 def test_weights_equal_the_dictionary_after_any_calls(data: Any) -> None:
