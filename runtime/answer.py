@@ -26,7 +26,7 @@ class Timings:
     predicted_ms: float = 0.0  # milliseconds from the first token to the last one
     planned_bytes: int = 0  # memory that the plan charges
     peak_bytes: int = 0  # measured peak of this memory
-    lossless: str = ""  # "exact", or "up to float ties" if the logits depend on the size of a pass
+    lossless: str = ""  # "exact", "distribution", "lossy" or "up to float ties": docs/speculation.md
     drafter: str = "none"
     rounds: Rounds = field(default_factory=Rounds)
     speculating: bool = False  # True if speculation was still on at the end

@@ -30,7 +30,7 @@ class Coupled:
     Parameters:
         policy: policy that grows the trees.
         sampler: the sampling options of the text.
-        random: the numbers that the verifier uses; None: the children are drawn, and must not depend on them.
+        random: the numbers that the verifier uses; None: the children do not depend on them.
         dropped: tokens of the sequence before its prompt, as in ``Request``.
     """
 

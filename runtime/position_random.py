@@ -87,8 +87,8 @@ class PositionRandom:
         """Return the further draws at a position, from their first on."""
         return Draws(self.key(position, DRAWS))
 
-    def token(self, probs: F32, position: int) -> int:
-        """Return the token at a position: a draw from ``probs``, float32 [V], at least one of them above 0.
+    def token(self, probs: F32 | F64, position: int) -> int:
+        """Return the token at a position: a draw from ``probs`` [V], at least one of them above 0.
 
         Each token has a waiting time, exponentially distributed with its probability as rate, and the token with the
         shortest comes; of equal ones the lowest id. This is the largest of log p plus a Gumbel number. Whoever knows

@@ -29,7 +29,7 @@ from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
+from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream
@@ -383,10 +383,12 @@ class Session:
 
         spec, sampler = self.run.spec, Sampler(config, self.bundle.tokens.size)
         random = PositionRandom.seeded(config.seed, sample)
-        drawn = spec.verifier == "rejection" and config.temperature > 0
-        policy = create_policy(spec.policy, np.random.default_rng([random.seed, sample]) if drawn else None)
+        children = verifier_traits(spec.verifier, config.temperature).children
+        rng = np.random.default_rng([random.seed, sample]) if children in ("drawn", "independent") else None
+        policy = create_policy(spec.policy, rng, independent=children == "independent")
         if config.temperature:
-            policy = Coupled(policy=policy, sampler=sampler, random=None if drawn else random, dropped=dropped)
+            shared = random if children == "coupled" else None
+            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
         return Request(
             prompt=prompt,
             limits=self.run.limits,
@@ -504,8 +506,10 @@ class Session:
 
     def _lossless(self, request: Request) -> str:
         """Return in which sense the text is the one that would be written without guesses."""
-        if isinstance(request.policy, Coupled) and request.policy.random is None and self.run.spec.drafter != "none":
-            return "distribution"
+        spec = self.run.spec
+        kept = verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless
+        if spec.drafter != "none" and kept != "exact":
+            return kept
         return "exact" if self.target.info.batch_invariant else "up to float ties"
 
     @property

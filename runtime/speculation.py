@@ -12,11 +12,24 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
+from edgedec.runtime.trees._growth import Independent
+from edgedec.runtime.verifiers._traits import Traits
 from edgedec.spelling import must_be_one_of
 
-__all__ = ["DRAFTERS", "POLICIES", "SpecConfig", "create_drafter", "create_policy", "create_verifier"]
+__all__ = [
+    "DRAFTERS",
+    "POLICIES",
+    "VERIFIERS",
+    "SpecConfig",
+    "create_drafter",
+    "create_policy",
+    "create_verifier",
+    "verifier_traits",
+]
 
 DRAFTERS, POLICIES, VERIFIERS = "edgedec.runtime.drafters", "edgedec.runtime.trees", "edgedec.runtime.verifiers"
+
+MOST_NODES = 64  # nodes of the largest tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +46,7 @@ class SpecConfig:
 
     Raises:
         UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
-            number is out of range, or ``draft`` does not fit the drafter.
+            number is out of range, ``draft`` does not fit the drafter, or the policy's trees do not fit the verifier.
     """
 
     drafter: str | Drafter = "none"
@@ -59,10 +72,19 @@ class SpecConfig:
         ):
             if name not in names(package):
                 raise UsageError(must_be_one_of(option, name, names(package)))
+        verifies = verifier_traits(self.verifier)
+        if self.drafter != "none" and verifies.policies and self.policy not in verifies.policies:
+            raise UsageError(
+                f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
+                f"{verifies.reason}"
+            )
         if not 1 <= self.draft_max <= 63:
             raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
-        if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= 64):
-            raise UsageError(f"--tree-nodes must be 2 to 64, or 0, not {self.tree_nodes}")
+        if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= MOST_NODES):
+            raise UsageError(
+                f"--tree-nodes must be 2 to {MOST_NODES}, or 0, not {self.tree_nodes}: a tree is one pass, "
+                f"and a pass has at most {MOST_NODES} rows"
+            )
         if self.draft is not None and self.drafter not in ("model", "auto"):
             raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
         if self.drafter == "model" and self.draft is None:
@@ -98,8 +120,13 @@ def create_drafter(name: str | Drafter, draft: Bundle | None, *, device: str = "
     return text_drafter
 
 
-def create_policy(name: str, rng: np.random.Generator | None = None) -> TreePolicy:
-    """Return the tree policy of this name. With ``rng``, children are drawn; without it, the likeliest ones are chosen."""
+def create_policy(name: str, rng: np.random.Generator | None = None, *, independent: bool = False) -> TreePolicy:
+    """Return the tree policy of this name. With ``rng``, children are drawn; without it, the likeliest ones are chosen.
+
+    With ``independent``, siblings are drawn independently of each other. Otherwise each excludes those before it.
+    """
+    if rng is not None and independent:
+        rng = Independent(rng.bit_generator)
     policy: TreePolicy = load(POLICIES, name).create(rng)
     return policy
 
@@ -114,3 +141,9 @@ def create_verifier(name: str, temperature: float) -> Verifier:
         raise UsageError(f"--verifier greedy works at --temp 0 only, not {temperature}; leave it out, or give --temp 0")
     verifier: Verifier = load(VERIFIERS, name if temperature else "greedy").create()
     return verifier
+
+
+def verifier_traits(name: str, temperature: float = 1.0) -> Traits:
+    """Return the properties of the verifier that ``create_verifier`` returns for the same arguments."""
+    traits: Traits = load(VERIFIERS, name if temperature else "greedy").TRAITS
+    return traits

@@ -57,6 +57,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--kv-bits": ("16", "8", "32"),
         "--spec-type": tuple(names("edgedec.runtime.drafters")),
         "--spec-tree": tuple(names("edgedec.runtime.trees")),
+        "--verifier": tuple(names("edgedec.runtime.verifiers")),
         "quantize --method": _METHODS,
         "distil --method": ("ternary", "float"),
         "bench --method": ("ternary", "int8"),

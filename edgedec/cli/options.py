@@ -236,7 +236,8 @@ VerifierName = Annotated[
     option(
         "--verifier",
         metavar="NAME",
-        help="How guesses are accepted: match keeps the text of --seed; rejection keeps its distribution.",
+        help="How guesses are accepted: match keeps the text of --seed; rejection, block, traversal and transport keep its "
+        "distribution; typical keeps neither; greedy is for --temp 0.",
     ),
 ]
 TreeNodes = Annotated[

@@ -15,10 +15,14 @@ import numpy as np
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import I32, Draft, Sparse, TokenTree
 
-__all__ = ["ChosenChildren", "DrawnChildren", "Growth"]
+__all__ = ["ChosenChildren", "DrawnChildren", "Growth", "Independent"]
 
 _ONES = np.ones(256, np.float32)
 _ONES.setflags(write=False)
+
+
+class Independent(np.random.Generator):
+    """A generator that stands for drawing siblings independently of each other, so that a token may occur twice."""
 
 
 class ChosenChildren:
@@ -68,6 +72,8 @@ class ChosenChildren:
 class DrawnChildren:
     """Candidates drawn without replacement: each from the distribution without the ones before it, renormalized.
 
+    A generator of the class ``Independent`` draws them with replacement, and there is always another one.
+
     They are drawn one at a time, so that the decision whether a node gets another child cannot depend on that child's
     token; otherwise the children would not be a sample of ``guess``. Drawing all of them at once by Gumbel top-k
     (1903.06059) has the same distribution.
@@ -83,9 +89,10 @@ class DrawnChildren:
         EdgedecError: a probability is negative or not a number.
     """
 
-    __slots__ = ("_count", "_ids", "_left", "_rng", "reach")
+    __slots__ = ("_count", "_ids", "_independent", "_left", "_rng", "reach")
 
     def __init__(self, guess: Sparse, rng: np.random.Generator) -> None:
+        self._independent = isinstance(rng, Independent)
         self._ids, self._rng = guess.ids, rng
         self._left = guess.probs.astype(np.float64)
         total = float(self._left.sum())
@@ -116,6 +123,8 @@ class DrawnChildren:
         while left[at] == 0:  # the product above was rounded up to the sum, and the last entries are 0
             at -= 1
         prob = float(left[at])
+        if self._independent:
+            return self._ids.item(at), prob
         left[at] = 0
         self._count -= 1
         self.reach = max(0.0, self.reach - prob) if self._count else 0.0
@@ -129,7 +138,8 @@ class Growth:
         draft: returns the distributions.
         text: ids so far, int32 [n], n >= 1; the last one is node 0.
         nodes: maximum number of nodes.
-        rng: generator that draws the children; None chooses the likeliest tokens.
+        rng: generator that draws the children, without replacement unless it is ``Independent``; None chooses the
+            likeliest tokens.
         children: maximum number of children of a node; None: no limit.
 
     Members:
@@ -206,4 +216,9 @@ class Growth:
                 ones = _ONES[: len(below)] if len(below) <= len(_ONES) else np.ones(len(below), np.float32)
                 source = Sparse(ids=ids, probs=ones)
             draft[node] = source
-        return TokenTree(tokens=tokens[:count], parents=self._parents[:count], draft=draft)
+        return TokenTree(
+            tokens=tokens[:count],
+            parents=self._parents[:count],
+            draft=draft,
+            with_replacement=isinstance(self._rng, Independent),
+        )

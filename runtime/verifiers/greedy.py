@@ -15,8 +15,11 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
+from edgedec.runtime.verifiers._traits import Traits
 
-__all__ = ["create"]
+__all__ = ["TRAITS", "create"]
+
+TRAITS = Traits(lossless="exact", children="chosen")
 
 
 class _Greedy:

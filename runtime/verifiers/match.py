@@ -16,8 +16,11 @@ import numpy as np
 
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, TokenTree, Verifier
+from edgedec.runtime.verifiers._traits import Traits
 
-__all__ = ["Match", "create"]
+__all__ = ["TRAITS", "Match", "create"]
+
+TRAITS = Traits(lossless="exact", children="coupled")
 
 
 class Match:

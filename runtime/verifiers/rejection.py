@@ -23,106 +23,27 @@ rejection sampling 2402.14160 (without replacement); the treatment of chosen chi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from edgedec.runtime.position_random import Draws
+from edgedec.runtime.protocols import F32, Sparse, TokenTree, Verifier
+from edgedec.runtime.verifiers._drawn import F64, as_probs, residual, trials
+from edgedec.runtime.verifiers._top_down import TopDown
+from edgedec.runtime.verifiers._traits import Traits
 
-import numpy as np
-from numpy.typing import NDArray
+__all__ = ["TRAITS", "create"]
 
-from edgedec.errors import EdgedecError
-from edgedec.runtime.position_random import Draws, PositionRandom
-from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
-
-__all__ = ["create", "normalized", "residual"]
-
-F64 = NDArray[np.float64]
+TRAITS = Traits(lossless="distribution", children="drawn")
 
 
-def normalized(weights: F64) -> F64 | None:
-    """Return weights divided by their sum; None if the sum is 0."""
-    total = weights.sum()
-    return weights / total if total > 0 else None
-
-
-def residual(target: F64, ids: NDArray[np.int32], proposal: F64) -> F64:
-    """Return the distribution that remains of the target after a rejection: max(target - draft, 0), normalized.
-
-    Parameters:
-        target: float64 [V], summing to 1.
-        ids, proposal: the draft's distribution, [n] and float64 [n], summing to 1.
-
-    Returns:
-        float64 [V], summing to 1. If the difference is 0 everywhere it is the target itself: then target and draft are
-        equal, and a child can be rejected because of rounding only.
-    """
-    left = target.copy()
-    left[ids] = np.maximum(left[ids] - proposal, 0)
-    rest = normalized(left)
-    return target if rest is None else rest
-
-
-class _Rejection:
-    def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
-        """Return the accepted path and the next token.
-
-        Parameters:
-            tree: n nodes; siblings are in the order in which they were drawn.
-            target: returns the processed distribution after a node, float32 [V]. It is called for nodes of the path only.
-            random: the random numbers of the text, which are independent of those that the children were drawn with.
-            position: position of the token after node 0.
-
-        Raises:
-            EdgedecError: a child has probability 0 in the distribution from which it should have been drawn.
-        """
-        children: dict[int, list[int]] = {}
-        for node, parent in enumerate(tree.parents.tolist()):
-            children.setdefault(parent, []).append(node)
-        path = [0]
-        while True:
-            node = path[-1]
-            siblings, guess = children.get(node, []), tree.draft.get(node)
-            if guess is None or not siblings or guess.probs.min() >= 1:
-                token = random.token(target(node), position + len(path) - 1)
-                child = next((at for at in siblings if tree.tokens[at] == token), None)
-            else:
-                draws = random.draws(position + len(path) - 1)
-                child, token = _try(tree, siblings, guess, target(node), draws)
-            if child is None:
-                return Outcome(path=np.array(path, np.int32), next_token=token)
-            path.append(child)
-
-
-def _try(tree: TokenTree, siblings: list[int], guess: Sparse, target: F32, draws: Draws) -> tuple[int | None, int]:
-    """Return the accepted sibling, or None, and the next token."""
-    remaining = normalized(target.astype(np.float64))
-    proposal = normalized(guess.probs.astype(np.float64))
-    assert remaining is not None  # ``target`` sums to 1
-    for child in siblings:
-        token = int(tree.tokens[child])
-        at = np.flatnonzero(guess.ids == token)
-        if proposal is None or not len(at) or not proposal[at[0]] > 0:
-            raise EdgedecError(
-                f"node {child} (token {token}) cannot have been drawn from its parent's draft, which "
-                f"{'has no token left' if proposal is None else 'gives it probability 0'}: the tree policy or the "
-                "drafter is faulty; try --spec-type none"
-            )
-        if draws.random() * proposal[at[0]] < remaining[token]:
-            return child, token
-        remaining = residual(remaining, guess.ids, proposal)
-        if not tree.with_replacement:
-            left = proposal.copy()
-            left[at[0]] = 0
-            proposal = normalized(left)
-    return None, _draw(remaining, draws)
-
-
-def _draw(probs: F64, draws: Draws) -> int:
-    """Return an id, drawn from a distribution float64 [V]; ids of probability 0 are never drawn."""
-    ids = np.flatnonzero(probs)
-    sums = np.cumsum(probs[ids])
-    at = int(np.searchsorted(sums, draws.random() * sums[-1], side="right"))
-    return int(ids[min(at, len(ids) - 1)])
+def _try(tree: TokenTree, siblings: list[int], guess: Sparse, target: F32, draws: Draws) -> tuple[int | None, F64]:
+    """Return the accepted sibling, or None, and what is left of the target, from which the next token is then drawn."""
+    remaining = as_probs(target)
+    for trial in trials(tree, siblings, guess):
+        if draws.random() * trial.proposal[trial.at] < remaining[trial.ids[trial.at]]:
+            return trial.node, remaining
+        remaining = residual(remaining, trial.ids, trial.proposal)
+    return None, remaining
 
 
 def create() -> Verifier:
     """Return the verifier (entry point of the plug-in)."""
-    return _Rejection()
+    return TopDown(_try)

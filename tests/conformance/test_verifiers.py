@@ -1,4 +1,4 @@
-"""Run one suite over every verifier: valid outcomes, greedy text at temperature 0, and the target's distribution."""
+"""Run one suite over every verifier: valid outcomes, greedy text at temperature 0, and what its traits promise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
+from edgedec.runtime.verifiers._traits import Traits
 from tests.runtime.support.reference_draws import draw
 
 VERIFIERS = names("edgedec.runtime.verifiers")
 GREEDY_ONLY = {"greedy"}  # verifiers that must refuse to sample
+TRAITS: dict[str, Traits] = {name: load("edgedec.runtime.verifiers", name).TRAITS for name in VERIFIERS}
 SAMPLERS = [name for name in VERIFIERS if name not in GREEDY_ONLY]
+LOSSLESS = [name for name in SAMPLERS if TRAITS[name].lossless != "lossy"]
+CHAINS_ONLY = {name for name in VERIFIERS if TRAITS[name].policies == ("chain",)}
+POLICIES = names("edgedec.runtime.trees")
 VOCAB = 4
 LENGTH = 3  # tokens of a trial
 TRIALS = 20_000
@@ -61,6 +66,34 @@ def sampled_tree(last: int, rng: np.random.Generator) -> TokenTree:
     return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32), draft=draft)
 
 
+def sampled_chain(last: int, rng: np.random.Generator) -> TokenTree:
+    """Draw a chain of three guesses."""
+    tokens, draft = [last], {}
+    for node in range(3):
+        draft[node] = Sparse(ids=np.arange(VOCAB, dtype=np.int32), probs=DRAFT[tokens[-1]])
+        tokens.append(draw(DRAFT[tokens[-1]], rng))
+    return TokenTree(tokens=np.array(tokens, np.int32), parents=np.arange(-1, 3, dtype=np.int32), draft=draft)
+
+
+def independent_tree(last: int, rng: np.random.Generator) -> TokenTree:
+    """Grow a tree of the shape of ``sampled_tree`` whose siblings are drawn independently of each other."""
+    tokens, parents, draft = [last], [-1], {}
+    for node in (0, 1):
+        draft[node] = Sparse(ids=np.arange(VOCAB, dtype=np.int32), probs=DRAFT[tokens[node]])
+        tokens += [draw(DRAFT[tokens[node]], rng) for _ in range(2)]
+        parents += [node, node]
+    return TokenTree(
+        tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32), draft=draft, with_replacement=True
+    )
+
+
+def drawn_for(name: str) -> Grow:
+    """Return how to draw trees for a verifier."""
+    if name in CHAINS_ONLY:
+        return sampled_chain
+    return independent_tree if TRAITS[name].children == "independent" else sampled_tree
+
+
 def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator, random: PositionRandom) -> int:
     """Run one trial: ``LENGTH`` tokens after a 0, as one number in base ``VOCAB``."""
     text = [0]
@@ -91,10 +124,34 @@ def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    ("name", "grow"), [(name, grow) for name in LOSSLESS for grow in (guessed_chain, drawn_for(name))]
+)
 def test_the_text_has_the_targets_distribution(name: str, grow: Grow) -> None:
     assert surprise(load("edgedec.runtime.verifiers", name).create(), grow, TRIALS) < 4
+
+
+@pytest.mark.parametrize("name", sorted(set(SAMPLERS) - set(LOSSLESS)))
+def test_a_lossy_verifier_has_another_distribution(name: str) -> None:
+    assert surprise(load("edgedec.runtime.verifiers", name).create(), guessed_chain, TRIALS // 20) > 8
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if TRAITS[name].lossless == "exact"])
+def test_an_exact_verifier_writes_the_tokens_of_the_positions(name: str) -> None:
+    verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
+    for seed in range(100):
+        random, text = PositionRandom(seed=seed), [0]
+        while len(text) < 5:
+            text.append(random.token(TARGET[text[-1]], len(text)))
+        tokens = (text[1] * VOCAB + text[2]) * VOCAB + text[3]
+        assert speculate(verifier, sampled_tree, np.random.default_rng(seed), random) == tokens
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_the_traits_of_a_verifier_name_policies_that_exist(name: str) -> None:
+    traits = TRAITS[name]
+    assert set(traits.policies) <= set(POLICIES)
+    assert bool(traits.policies) == bool(traits.reason), "a refusal says why"
 
 
 @pytest.mark.parametrize("name", sorted(GREEDY_ONLY))
@@ -128,11 +185,11 @@ def test_the_statistic_catches_a_planted_bug(bug: Callable[[], Verifier], grow: 
 
 
 @st.composite
-def trees(draw_value: st.DrawFn) -> TokenTree:
+def trees(draw_value: st.DrawFn, name: str) -> TokenTree:
     size = draw_value(st.integers(1, 12))
     tokens, parents = [draw_value(st.integers(0, VOCAB - 1))], [-1]
     for node in range(1, size):
-        parents.append(draw_value(st.integers(0, node - 1)))
+        parents.append(draw_value(st.integers(node - 1 if name in CHAINS_ONLY else 0, node - 1)))
         tokens.append(draw_value(st.integers(0, VOCAB - 1)))
     inner = sorted(set(parents[1:]))
     return TokenTree(
@@ -144,9 +201,10 @@ def trees(draw_value: st.DrawFn) -> TokenTree:
 
 
 @settings(max_examples=100)
-@given(tree=trees(), seed=st.integers(0, 2**32 - 1))
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, tree: TokenTree, seed: int) -> None:
+def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, data: st.DataObject, seed: int) -> None:
+    tree = data.draw(trees(name))
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     outcome = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], PositionRandom(seed=seed), 9)
     assert outcome.path.dtype == np.int32
@@ -159,9 +217,10 @@ def test_an_outcome_is_a_path_from_the_root_and_a_possible_token(name: str, tree
 
 
 @settings(max_examples=100)
-@given(tree=trees(), seed=st.integers(0, 2**32 - 1))
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("name", VERIFIERS)
-def test_at_temperature_zero_the_path_is_greedy_text(name: str, tree: TokenTree, seed: int) -> None:
+def test_at_temperature_zero_the_path_is_greedy_text(name: str, data: st.DataObject, seed: int) -> None:
+    tree = data.draw(trees(name))
     verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
     outcome = verifier.accept(tree, lambda node: GREEDY[tree.tokens[node]], PositionRandom(seed=seed), 9)
     tokens_written = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
@@ -181,4 +240,4 @@ def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:
 
 
 def test_every_kind_of_verifier_occurs() -> None:
-    assert {"greedy", "match", "rejection"} <= set(VERIFIERS)
+    assert {"greedy", "match", "rejection", "block", "traversal", "transport", "typical"} <= set(VERIFIERS)

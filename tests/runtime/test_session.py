@@ -48,6 +48,38 @@ def test_generate_reports_figures_and_reasons(path: Path) -> None:
     assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("verifier", "lossless"),
+    [
+        ("match", "exact"),
+        ("rejection", "distribution"),
+        ("block", "distribution"),
+        ("traversal", "distribution"),
+        ("transport", "distribution"),
+        ("typical", "lossy"),
+    ],
+)
+def test_the_timings_say_what_a_verifier_promises(verifier: str, lossless: str) -> None:
+    exact = "up to float ties" if usable() is None else "exact"
+    spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"), draft_max=3, verifier=verifier)
+    texts = {}
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=spec) as session:
+        prompt = session.encode("Once upon a time")
+        for temperature in (0.9, 0.0):
+            sampling = SamplingConfig(temperature=temperature, seed=5)
+            answer = session.generate(prompt, n_predict=16, sampling=sampling)
+            promised = lossless if temperature and lossless != "exact" else exact
+            assert answer.timings.as_json()["lossless"] == promised
+            assert answer.timings.rounds.drafted > 0
+            texts[temperature] = answer.text
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        for temperature, text in texts.items():
+            answer = session.generate(prompt, n_predict=16, sampling=SamplingConfig(temperature=temperature, seed=5))
+            assert answer.timings.as_json()["lossless"] == exact
+            if lossless == "exact" or not temperature:
+                assert answer.text == text
+
+
 def test_a_stream_gives_the_text_that_generate_gives() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=SpecConfig(drafter="ngram")) as session:
         prompt = session.encode("Once upon a time")

@@ -322,7 +322,19 @@ class NoDrafter:
         ({"draft_max": 0}, "--draft-max must be 1 to 63, not 0"),
         ({"draft_max": 64}, "--draft-max must be 1 to 63, not 64"),
         ({"tree_nodes": 1}, "--tree-nodes must be 2 to 64, or 0, not 1"),
-        ({"tree_nodes": 65}, "--tree-nodes must be 2 to 64, or 0, not 65"),
+        (
+            {"tree_nodes": 65},
+            "--tree-nodes must be 2 to 64, or 0, not 65: a tree is one pass, and a pass has at most 64 rows",
+        ),
+        ({"verifier": "yes"}, "--verifier must be one of block, greedy, match, .*, not 'yes'"),
+        (
+            {"drafter": "ngram", "policy": "static", "verifier": "block"},
+            "--verifier block needs --spec-tree chain, not static: .* use --verifier traversal for trees",
+        ),
+        (
+            {"drafter": "ngram", "policy": "dynamic", "verifier": "transport"},
+            "--verifier transport needs --spec-tree chain or static or delayed, not dynamic: the number of children",
+        ),
         ({"drafter": "ngram", "draft": Path("d")}, "-md is for --spec-type model or auto, not ngram"),
         (
             {"drafter": NoDrafter()},

@@ -18,7 +18,7 @@ from edgedec.plugins import names
 from edgedec.runtime import planning
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
@@ -78,13 +78,20 @@ def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> Non
     options = {option.name: option for option in COMMANDS[name].params}
     config = SpecConfig()
     fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
-    for option, field in (fields | {"draft_max": "draft_max", "tree_nodes": "tree_nodes"}).items():
+    for option, field in (fields | {name: name for name in ("draft_max", "tree_nodes", "verifier")}).items():
         assert options[option].default == getattr(config, field)
-    for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES)):
+    for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES), ("verifier", VERIFIERS)):
         assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
 
 
-SPEC = {"--spec-type": "auto", "-md": "BUNDLE", "--draft-max": "5", "--spec-tree": "delayed", "--tree-nodes": "9"}
+SPEC = {
+    "--spec-type": "auto",
+    "-md": "BUNDLE",
+    "--draft-max": "5",
+    "--spec-tree": "delayed",
+    "--tree-nodes": "9",
+    "--verifier": "traversal",
+}
 
 
 @pytest.mark.parametrize("name", SPECULATING)
@@ -109,7 +116,8 @@ def test_options_of_speculation_reach_the_session(
         keys = {option: long.get(option, option).strip("-").replace("-", "_").upper() for option in values}
         outcome = edgedec(*words, env={f"EDGEDEC_{name.upper()}_{keys[option]}": values[option] for option in values})
     assert outcome.stderr == "edgedec: enough\n"
-    assert configs == [SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9)]
+    spec = SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9, verifier="traversal")
+    assert configs == [spec]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from edgedec.cli.completion import commands, words
 from edgedec.embedded import EMBEDDED
 from edgedec.quantize.pipeline import METHODS
 from edgedec.quantize.synthetic.random_bundle import SHAPES
-from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from edgedec.runtime.targets import device_names
 from edgedec.runtime.targets.onnx import kv_choices
 from tests.edgedec.cli.conftest import Edgedec
@@ -33,6 +33,7 @@ CASES = [
     ("edgedec generate --spec-ty", ["--spec-type"]),
     ("edgedec generate -m demo --spec-type tri", ["trigram"]),
     ("edgedec generate --spec-tree d", ["delayed", "dynamic"]),
+    ("edgedec chat --verifier t", ["transport", "traversal", "typical"]),
     ("edgedec chat --device web", ["webgpu"]),
     ("edgedec distil --device a", ["auto"]),
     ("edgedec plan --board kv", ["kv260"]),
@@ -166,6 +167,7 @@ def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     assert {value.rstrip(":") for value in lists["--device"]} == set(device_names())
     assert lists["--spec-type"] == tuple(names(DRAFTERS))
     assert lists["--spec-tree"] == tuple(names(POLICIES))
+    assert lists["--verifier"] == tuple(names(VERIFIERS))
     assert lists["--board"] == lists["boards show BOARD"] == tuple(board_names())
     assert lists["quantize --method"] == METHODS
     assert set(lists["--shape"]) == set(SHAPES)

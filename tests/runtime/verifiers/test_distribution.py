@@ -3,7 +3,7 @@
 A trial begins with one of four tokens and writes two more; the 4 * 6 * 6 sequences are counted and compared with their
 exact probabilities by chi-square, converted to standard deviations (Wilson and Hilferty, PNAS 17 (1931) 684). Correct
 ones must stay under ``SOUND``, which chance alone exceeds once in 30,000 runs (and seeds are fixed); planted bugs must
-exceed ``CAUGHT``. Each verifier that samples runs 5 policies x 10,000 trials of 2 draws.
+exceed ``CAUGHT``. Each lossless verifier runs with each of its policies, 10,000 trials of 2 draws.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from edgedec.runtime.protocols import (
     TreePolicy,
     Verifier,
 )
+from edgedec.runtime.speculation import create_policy, verifier_traits
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.verifiers import rejection
+from edgedec.runtime.verifiers._drawn import residual
 from tests.runtime.support.reference_draws import draw
 
 POLICIES = names("edgedec.runtime.trees")
@@ -109,9 +111,10 @@ def surprise(verifier: Verifier, policy: TreePolicy, trials: int = TRIALS) -> fl
     return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 
-def made(policy: str, rng: np.random.Generator | None) -> TreePolicy:
-    options = {"clock": lambda: 0.0} if policy == "hardware" else {}
-    tree_policy: TreePolicy = load("edgedec.runtime.trees", policy).create(rng, **options)
+def made(policy: str, rng: np.random.Generator | None, *, independent: bool = False) -> TreePolicy:
+    if policy != "hardware":
+        return create_policy(policy, rng, independent=independent)
+    tree_policy: TreePolicy = load("edgedec.runtime.trees", policy).create(rng, clock=lambda: 0.0)
     return tree_policy
 
 
@@ -126,14 +129,21 @@ WAYS = [  # origin of the children, and whether the case adds to the others
     *(pytest.param("match", name, False, id=f"match-{name}-chosen") for name in POLICIES),
     *(pytest.param("rejection", name, False, id=f"rejection-{name}-chosen", marks=SLOW) for name in POLICIES),
     *(pytest.param("match", name, True, id=f"match-{name}-drawn", marks=SLOW) for name in POLICIES),
+    *(
+        pytest.param(name, policy, True, id=f"{name}-{policy}-drawn")
+        for name in names("edgedec.runtime.verifiers")
+        if name not in ("match", "rejection") and verifier_traits(name).lossless == "distribution"
+        for policy in verifier_traits(name).policies or POLICIES
+    ),
 ]
 
 
 @pytest.mark.parametrize("trials", [TRIALS // 20, pytest.param(TRIALS, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
 def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool, trials: int) -> None:
-    rng = np.random.default_rng(1)
-    assert surprise(verifier(name), made(policy, rng if drawn else None), trials) < SOUND
+    rng, independent = np.random.default_rng(1), verifier_traits(name).children == "independent"
+    grown = made(policy, rng if drawn else None, independent=independent)
+    assert surprise(verifier(name), grown, trials) < SOUND
 
 
 class _WithReplacement:
@@ -166,9 +176,8 @@ def test_children_drawn_with_replacement_keep_the_distribution() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
-    """Check that ``match``, and ``rejection`` for chosen children, use one number per token, with a tree or without."""
+    """Check that lossless verifiers use one number per token if children are chosen, with a tree or without."""
 
     def written(name: str, policy: str) -> list[int]:
         random, text = PositionRandom(seed=7), [0]
@@ -182,8 +191,8 @@ def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
     plain, random = [0], PositionRandom(seed=7)
     while len(plain) < 500:
         plain.append(random.token(TARGET[plain[-1]], len(plain)))
-    for name in ("match", "rejection"):
-        for policy in POLICIES:
+    for name in ("match", "rejection", "block", "traversal", "transport"):
+        for policy in verifier_traits(name).policies or POLICIES:
             assert written(name, policy) == plain, (name, policy)
 
 
@@ -261,6 +270,13 @@ def test_the_best_of_many_draws_is_detected() -> None:
     assert surprise(verifier("rejection"), _Best(), TRIALS // 4) > CAUGHT
 
 
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_typical_acceptance_is_lossy_and_says_so(policy: str) -> None:
+    assert verifier_traits("typical").lossless == "lossy"
+    assert surprise(verifier("typical"), made(policy, None), TRIALS // 4) > CAUGHT
+
+
 # Residual, without statistics.
 
 
@@ -274,7 +290,7 @@ def distributions(draw_value: st.DrawFn, size: int) -> F64:
 def test_acceptance_and_residual_add_up_to_the_target(target: F64, proposal: F64) -> None:
     """Check min(t, d) + (1 - sum(min(t, d))) * residual = t, which is one round of the induction."""
     accepted = np.minimum(target, proposal)
-    remainder = rejection.residual(target, np.arange(5, dtype=np.int32), proposal)
+    remainder = residual(target, np.arange(5, dtype=np.int32), proposal)
     assert remainder.sum() == pytest.approx(1)
     assert np.all(remainder[target == 0] == 0)
     assert accepted + (1 - accepted.sum()) * remainder == pytest.approx(target, abs=1e-12)
@@ -283,7 +299,7 @@ def test_acceptance_and_residual_add_up_to_the_target(target: F64, proposal: F64
 def test_an_empty_residual_is_the_target() -> None:
     target = np.array([0.25, 0.5, 0.25])
     for proposal in (target, np.array([0.3, 0.6, 0.3])):
-        assert rejection.residual(target, np.arange(3, dtype=np.int32), proposal).tolist() == target.tolist()
+        assert residual(target, np.arange(3, dtype=np.int32), proposal).tolist() == target.tolist()
 
 
 def _tree(tokens: Sequence[int], probs: dict[int, float], **more: bool) -> TokenTree:
