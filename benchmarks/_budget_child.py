@@ -26,6 +26,7 @@ import numpy as np
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import SamplingConfig
@@ -165,6 +166,7 @@ def _fill(session: Session) -> list[dict[str, Any]]:
 def _make_wrong(session: Session, text: Sequence[int]) -> None:
     """Make all proposals of the session wrong: they become ids that are not in ``text``, the session's greedy text."""
     decoder, limits = session.decoder, session.run.limits
+    assert isinstance(decoder, AutoregressiveDecoder)
     others = [token for token in range(session.bundle.tokens.size) if token not in text][: _WIDTH + 1]
     decoder._draft = WrongDraft(decoder.open_draft(limits), others[0], others[1:])
     decoder._adaptive = _Stubborn(limits.depth, decoder.cost)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from edgedec.runtime.accelerator.timings import DeviceTimings
 from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.decoders.switch import SwitchCounts
 
 __all__ = ["Answer", "AnswerStream", "Piece", "StopReason", "Timings"]
 
@@ -32,6 +33,7 @@ class Timings:
     speculating: bool = False  # True if speculation was still on at the end
     kernel: str | None = None  # code path of the CPU kernels, ``TargetInfo.kernel``
     accelerator: DeviceTimings | None = None
+    switch: SwitchCounts | None = None  # with the decoder ``switch``
 
     @property
     def prompt_per_second(self) -> float:
@@ -66,6 +68,7 @@ class Timings:
             "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
             "speculating": self.speculating,
             "kernel": self.kernel,
+            **({} if self.switch is None else {"switch": self.switch.as_json()}),
             **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
         }
 

@@ -30,6 +30,7 @@ def tokens_per_second(
     drafter: str,
     nodes: int,
     model: bool,
+    switch: bool = False,
     threads: int = 0,
     device_bytes_per_second: float | None = None,
 ) -> float:
@@ -40,6 +41,7 @@ def tokens_per_second(
         drafter: name of the drafter.
         nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
+        switch: the decoder is ``switch``, whose small model runs for each token; the large one is assumed to do so, too.
         threads: number of CPU threads; 0: one for each core.
         device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
     """
@@ -49,9 +51,10 @@ def tokens_per_second(
     seconds = (items["weights"] + items["kv"] / 2) / (device_bytes_per_second or bandwidth) + _ROUND_SECONDS
     draft_seconds = (items.get("draft_weights", 0) + items.get("draft_kv", 0) / 2) / bandwidth
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
-    right, best, expected = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE), 1 / seconds, 1.0
+    call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
+    right, expected = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE), 1.0
+    best = 1 / (seconds + (call_seconds if switch else 0))
     for guesses in range(1, nodes):
         expected += right**guesses
-        call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
         best = max(best, expected / (seconds * (1 + slope * guesses) + guesses * call_seconds))
     return best

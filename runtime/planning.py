@@ -94,7 +94,8 @@ class _Planner:
 
     def items(self, choice: _RunChoice, ctx_size: int) -> dict[str, int]:
         limits = self.limits(choice, ctx_size)
-        nodes = min(choice.spec.nodes, limits.nodes)
+        # The decoder ``switch`` compares the two models with all rows of a pass.
+        rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
         return {
             **self.module.footprint(
                 self.bundle,
@@ -102,7 +103,7 @@ class _Planner:
                 device=self.device,
                 threads=self.threads,
                 kv_bits=choice.kv_bits,
-                result_rows=nodes,
+                result_rows=rows,
             ),
             **self.drafter(choice).footprint(
                 limits
@@ -122,6 +123,7 @@ class _Planner:
             drafter=choice.spec.drafter_name,
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
+            switch=choice.spec.decoder == "switch",
             threads=self.threads,
             device_bytes_per_second=self.bytes_per_second,
         )
@@ -175,7 +177,7 @@ def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tup
     drafts = [draft, None] if draft is not None and spec.drafter == "auto" else [draft]
     for with_draft in drafts:
         yield spec, with_draft
-        if spec.drafter != "none" and budget:
+        if spec.nodes > 1 and budget:
             smaller = [size for size in TREES if size < spec.draft_max]
             for size in smaller:
                 nodes = min(spec.tree_nodes, size + 1) if spec.tree_nodes else 0

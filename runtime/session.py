@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import ref
 
 import numpy as np
@@ -21,8 +21,9 @@ from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.coupling import Coupled
-from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.decoders import open_decoder, open_switch
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
@@ -124,13 +125,19 @@ class Session:
         run = self.run
         self.meter.mark()
         self.state = self.target.open(run.limits)
-        self.decoder = open_decoder(
-            self.target,
-            self.state,
-            drafter=create_drafter(run.spec.drafter, run.draft, device=host_device(device), threads=threads),
-            vocab_limit=self.bundle.tokens.size,
-            overlaps=self._device is not None,
-        )
+        drafter = create_drafter(run.spec.drafter, run.draft, device=host_device(device), threads=threads)
+        self.decoder: AutoregressiveDecoder | SwitchDecoder
+        if run.spec.decoder == "switch":
+            small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
+            self.decoder = open_switch(self.target, self.state, small=small, config=run.spec.switch)
+        else:
+            self.decoder = open_decoder(
+                self.target,
+                self.state,
+                drafter=drafter,
+                vocab_limit=self.bundle.tokens.size,
+                overlaps=self._device is not None,
+            )
         self.decoder.open_draft(run.limits)
         self.meter.mark()
 
@@ -502,11 +509,14 @@ class Session:
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
             kernel=self.target.info.kernel,
             accelerator=device,
+            switch=self.decoder.counts if isinstance(self.decoder, SwitchDecoder) else None,
         )
 
     def _lossless(self, request: Request) -> str:
         """Return in which sense the text is the one that would be written without guesses."""
         spec = self.run.spec
+        if spec.decoder == "switch":
+            return "lossy"
         kept = verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless
         if spec.drafter != "none" and kept != "exact":
             return kept
@@ -530,7 +540,7 @@ class Session:
 
     def _tokens(self, request: Request, n_predict: int) -> Iterator[Token]:
         if n_predict == 0:
-            self.decoder.rounds = Rounds()
+            self.decoder.begin()
             return iter(())
         return self.decoder.generate(request)
 

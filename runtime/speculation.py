@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
+from edgedec.runtime.decoders import DECODERS
+from edgedec.runtime.decoders.switch import SwitchConfig
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
 from edgedec.runtime.trees._growth import Independent
 from edgedec.runtime.verifiers._traits import Traits
@@ -43,6 +45,9 @@ class SpecConfig:
         draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
         tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
         verifier: name of a file of runtime/verifiers (``--verifier``); at temperature 0 ``greedy`` is used in its place.
+        decoder: one of ``DECODERS`` (``--decoder``). With ``switch`` nothing is guessed, and the draft model of the drafter
+            ``model`` is the small model.
+        switch: settings of the decoder ``switch``.
 
     Raises:
         UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
@@ -55,6 +60,8 @@ class SpecConfig:
     draft_max: int = 8
     tree_nodes: int = 0
     verifier: str = "match"
+    decoder: str = "autoregressive"
+    switch: SwitchConfig = field(default_factory=SwitchConfig)
 
     def __post_init__(self) -> None:
         drafters = names(DRAFTERS)
@@ -78,6 +85,17 @@ class SpecConfig:
                 f"--verifier {self.verifier} needs --spec-tree {' or '.join(verifies.policies)}, not {self.policy}: "
                 f"{verifies.reason}"
             )
+        if self.decoder not in DECODERS:
+            raise UsageError(must_be_one_of("--decoder", self.decoder, DECODERS))
+        if self.decoder == "switch" and self.drafter != "model":
+            raise UsageError(
+                "--decoder switch makes no guesses; its small model is the draft model of --spec-type model, not of "
+                f"{self.drafter_name}: give -md, and leave --spec-type out"
+            )
+        if self.decoder != "switch" and self.switch != SwitchConfig():
+            raise UsageError(
+                "--switch-entropy and --switch-window are for --decoder switch; give it, or leave them out"
+            )
         if not 1 <= self.draft_max <= 63:
             raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
         if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= MOST_NODES):
@@ -88,7 +106,8 @@ class SpecConfig:
         if self.draft is not None and self.drafter not in ("model", "auto"):
             raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
         if self.drafter == "model" and self.draft is None:
-            raise UsageError("--spec-type model needs a draft model: give its bundle with -md")
+            option = "--decoder switch" if self.decoder == "switch" else "--spec-type model"
+            raise UsageError(f"{option} needs a draft model: give its bundle with -md")
 
     @property
     def drafter_name(self) -> str:
@@ -98,7 +117,7 @@ class SpecConfig:
     @property
     def nodes(self) -> int:
         """Nodes of the largest tree."""
-        return 1 if self.drafter == "none" else self.tree_nodes or self.draft_max + 1
+        return 1 if self.drafter == "none" or self.decoder == "switch" else self.tree_nodes or self.draft_max + 1
 
 
 def create_drafter(name: str | Drafter, draft: Bundle | None, *, device: str = "cpu", threads: int = 0) -> Drafter:

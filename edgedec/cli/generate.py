@@ -19,6 +19,7 @@ from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer, Piece, Timings
+    from edgedec.runtime.decoders.switch import SwitchCounts
     from edgedec.runtime.protocols import I32
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
@@ -48,7 +49,9 @@ def text_writer(*, show_draft: bool) -> Callable[[Piece], None]:
 
 def _speculation(timings: Timings) -> str:
     """Return the figures of the drafter; empty without one."""
-    rounds = timings.rounds
+    rounds, switch = timings.rounds, timings.switch
+    if switch is not None:
+        return f"; {_switching(switch)}; lossless: {timings.lossless}"
     if timings.drafter == "none" or not rounds.count:
         return ""
     accepted = sum(rounds.accepted)
@@ -57,6 +60,18 @@ def _speculation(timings: Timings) -> str:
         f"{1 + accepted / rounds.count:.1f} tokens per round"
         + ("" if timings.speculating else ", off at the end because it lost time")
         + f"; lossless: {timings.lossless}"
+    )
+
+
+def _switching(counts: SwitchCounts) -> str:
+    """Return the figures of the decoder ``switch``."""
+    written = counts.large_tokens + counts.small_tokens
+    text = f"decoder switch: {counts.large_tokens} of {written} tokens on the large model"
+    if counts.agreement is None:
+        return f"{text}, agreement not measured because it read none of the small model's"
+    return (
+        f"{text}, which agrees with {counts.agreed} of {counts.compared} tokens of the small one that it read "
+        f"({100 * counts.agreement:.0f} %)"
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Board",
     "Configuration",
     "CtxSize",
+    "DecoderName",
     "Device",
     "DraftMax",
     "FormerPool",
@@ -49,6 +50,8 @@ __all__ = [
     "ShowDraft",
     "SpecTree",
     "SpecType",
+    "SwitchEntropy",
+    "SwitchWindow",
     "Temp",
     "Threads",
     "TopK",
@@ -220,7 +223,7 @@ ModelDraft = Annotated[
         "-md",
         "--model-draft",
         metavar="BUNDLE",
-        help="Draft model for --spec-type model or auto: a small bundle with the same tokenizer. "
+        help="Draft model for --spec-type model or auto, or --decoder switch: a small bundle with the same tokenizer. "
         "The default with -m demo is the embedded draft, 'demo-draft'.",
     ),
 ]
@@ -239,6 +242,27 @@ VerifierName = Annotated[
         help="How guesses are accepted: match keeps the text of --seed; rejection, block, traversal and transport keep its "
         "distribution; typical keeps neither; greedy is for --temp 0.",
     ),
+]
+DecoderName = Annotated[
+    str,
+    option(
+        "--decoder",
+        metavar="NAME",
+        help="autoregressive: the model writes every token; switch: the draft model writes where it is certain, which "
+        "changes the text.",
+    ),
+]
+SwitchEntropy = Annotated[
+    float,
+    option(
+        "--switch-entropy",
+        metavar="BITS",
+        help="With --decoder switch: the draft model writes while the mean entropy of its last distributions is below "
+        "this.",
+    ),
+]
+SwitchWindow = Annotated[
+    int, option("--switch-window", metavar="N", help="With --decoder switch: number of distributions in this mean.")
 ]
 TreeNodes = Annotated[
     int, option("--tree-nodes", metavar="N", help="Nodes of the tree of guesses, 2 to 64; 0: --draft-max plus one.")

@@ -13,6 +13,7 @@ from edgedec.errors import BudgetError
 
 if TYPE_CHECKING:
     from edgedec.memory import Plan
+    from edgedec.runtime.speculation import SpecConfig
 
 __all__ = ["plan"]
 
@@ -45,9 +46,9 @@ def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
-        print_json(data | {"tree": spec.policy, "resident_bytes": resident})
+        print_json(data | {"tree": spec.policy, "decoder": spec.decoder, "resident_bytes": resident})
     else:
-        _print(made, spec.policy, resident)
+        _print(made, spec, resident)
     made.require_memories()
     if not made.fits:
         raise BudgetError(
@@ -56,11 +57,11 @@ def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None
         )
 
 
-def _print(plan: Plan, tree: str, resident: int) -> None:
+def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
     from edgedec.memory import format_bytes
 
     print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits, passes of {plan.pass_rows} rows at most")
-    print(_drafting(plan, tree))
+    print(_drafting(plan, spec))
     print(f"estimated, not measured: {plan.estimated_tokens_per_second:.0f} tokens/s\n")
     fixed = plan.fixed_baseline
     columns = [*plan.phases.values(), fixed]
@@ -102,12 +103,16 @@ def _cell(size: int | None) -> str:
     return "" if size is None else format_bytes(size)
 
 
-def _drafting(plan: Plan, tree: str) -> str:
+def _drafting(plan: Plan, spec: SpecConfig) -> str:
     """Return the drafter and its limits as text."""
+    if spec.decoder == "switch":
+        return (
+            "decoder switch: the draft model writes where it is certain; the speed is that of the large model with it"
+        )
     if plan.drafter == "none":
         return "drafter none"
     model = (", with the draft model" if plan.draft_model else ", without a draft model") * (plan.drafter == "auto")
     return (
         f"drafter {plan.drafter}{model}: {plan.draft_tokens} guesses ahead at most; "
-        f"tree {tree} of {plan.tree_nodes} nodes at most"
+        f"tree {spec.policy} of {plan.tree_nodes} nodes at most"
     )

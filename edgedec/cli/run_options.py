@@ -17,6 +17,7 @@ from edgedec.cli.options import (
     Board,
     Configuration,
     CtxSize,
+    DecoderName,
     Device,
     DraftMax,
     FrequencyPenalty,
@@ -38,6 +39,8 @@ from edgedec.cli.options import (
     ShowDraft,
     SpecTree,
     SpecType,
+    SwitchEntropy,
+    SwitchWindow,
     Temp,
     Threads,
     TopK,
@@ -75,6 +78,9 @@ class PlanOptions:
     spec_tree: SpecTree = "chain"
     tree_nodes: TreeNodes = 0
     verifier: VerifierName = "match"
+    decoder: DecoderName = "autoregressive"
+    switch_entropy: SwitchEntropy = 2.0
+    switch_window: SwitchWindow = 1
     device: Device = "cpu"
     board: Board = None
     configuration: Configuration = None
@@ -93,18 +99,23 @@ class PlanOptions:
         """
         from dataclasses import replace
 
+        from edgedec.runtime.decoders.switch import SwitchConfig
         from edgedec.runtime.speculation import SpecConfig
 
-        draft = self.model_draft
-        if draft is None and self.spec_type in ("model", "auto") and self.model in EMBEDDED:
+        draft, drafter = self.model_draft, self.spec_type
+        if self.decoder == "switch" and drafter == "none":
+            drafter = "model"  # its draft model is the small model
+        if draft is None and drafter in ("model", "auto") and self.model in EMBEDDED:
             draft = None if self.model == EMBEDDED_DRAFT else EMBEDDED_DRAFT
         config = SpecConfig(
-            drafter=self.spec_type,
+            drafter=drafter,
             policy=self.spec_tree,
             draft=None if draft is None else Path(draft),  # names are checked before any bundle is opened
             draft_max=self.draft_max,
             tree_nodes=self.tree_nodes,
             verifier=self.verifier,
+            decoder=self.decoder,
+            switch=SwitchConfig(entropy=self.switch_entropy, window=self.switch_window),
         )
         return config if draft is None else replace(config, draft=resolve_model(draft))
 

@@ -1,13 +1,19 @@
-"""Decoders, one file each. A decoder continues prompts by running passes on a target."""
+"""Decoders, one file each. A decoder continues prompts by running passes on a target.
+
+The files of ``DECODERS`` are decoders, and the others are parts of them.
+"""
 
 from __future__ import annotations
 
 from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.switch import SmallModel, SwitchConfig, SwitchDecoder
 from edgedec.runtime.protocols import Drafter, State, Target
 
-__all__ = ["open_decoder"]
+__all__ = ["DECODERS", "open_decoder", "open_switch"]
+
+DECODERS = ("autoregressive", "switch")  # values of ``--decoder``
 
 
 def open_decoder(
@@ -38,3 +44,15 @@ def open_decoder(
         cost=ObservedCost(target.cost_model),
         overlaps=overlaps,
     )
+
+
+def open_switch(target: Target, state: State, *, small: SmallModel, config: SwitchConfig) -> SwitchDecoder:
+    """Return a decoder that switches between a small model and ``target``.
+
+    Args:
+        target: runs the large model's passes.
+        state: the cache to use, opened on ``target``.
+        small: the small model, which ``SwitchDecoder.open_draft`` loads.
+        config: when the large model takes over.
+    """
+    return SwitchDecoder(target=target, state=state, small=small, config=config, cost=ObservedCost(target.cost_model))

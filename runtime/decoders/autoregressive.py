@@ -17,8 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
+from edgedec.runtime.decoders._cached import CachedDecoder
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
@@ -33,9 +33,6 @@ from edgedec.runtime.protocols import (
     PassResult,
     Processor,
     Request,
-    State,
-    Target,
-    Ticket,
     Token,
     TokenTree,
     TreePolicy,
@@ -46,33 +43,24 @@ from edgedec.runtime.visibility import tree as tree_visibility
 __all__ = ["AutoregressiveDecoder", "Rounds"]
 
 _CALIBRATED = (1, 2, 4)  # numbers of rows of the passes measured before the first round, besides the largest tree's
-_NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
 
 
 @dataclass(kw_only=True)
-class AutoregressiveDecoder:
+class AutoregressiveDecoder(CachedDecoder):
     """A decoder that continues one prompt at a time and keeps the cache rows of a common prefix for the next prompt.
 
     Members:
-        target: runs the passes.
-        state: the cache, opened on ``target``.
         drafter: makes the guesses.
         vocab_limit: number of the tokenizer's ids; larger ids pad the vocabulary.
         cost: expected duration of passes; every pass updates it.
         overlaps: grow the next tree while a pass runs; for targets that leave the host free.
-        cached: ids of the state's committed rows.
-        rounds: statistics of the rounds of the last request.
     """
 
-    target: Target
-    state: State
     drafter: Drafter
     vocab_limit: int
     cost: ObservedCost = field(default_factory=ObservedCost)
     overlaps: bool = False
-    cached: list[int] = field(default_factory=list)
-    rounds: Rounds = field(default_factory=Rounds)
     _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
 
@@ -111,14 +99,8 @@ class AutoregressiveDecoder:
             DeviceError: the target failed, or returned NaN.
         """
         prompt, limits = request.prompt, _with_possible_depth(request.limits)
-        if not len(prompt):
-            raise EdgedecError("the prompt has no tokens; it must have at least 1")
-        if len(prompt) >= limits.positions:
-            raise EdgedecError(
-                f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}, and the answer needs at least "
-                f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
-            )
-        rounds = self.rounds = Rounds()
+        self._check_prompt(request)
+        rounds = self.begin()
         if not self._prefill(request):
             return
         ids = np.empty(limits.positions + 1, np.int32)
@@ -158,11 +140,7 @@ class AutoregressiveDecoder:
                 yield Token(token, guessed=True)
             ids[length], length = outcome.next_token, length + 1
             yield Token(outcome.next_token, guessed=False)
-            if self.rounds is not rounds:  # another request has started and uses the cache
-                raise UsageError(
-                    "another answer was started before this one ended; read an answer to its end, or close it, before "
-                    "you start the next"
-                )
+            self._check_alone(rounds)
 
     def _read_prompt(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
         """Open the draft and let it read the prompt. The time that this takes belongs to no round."""
@@ -210,39 +188,6 @@ class AutoregressiveDecoder:
             past=past,
         )
 
-    def shared_prefix(self, prompt: I32) -> int:
-        """Return the number of rows of ``prompt`` that are in the cache already."""
-        return self._common_prefix(prompt.tolist()[:-1])
-
-    def _common_prefix(self, ids: list[int]) -> int:
-        """Return the length of the longest common prefix of ``ids`` and the cached ids."""
-        keep = 0
-        while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
-            keep += 1
-        return keep
-
-    def _prefill(self, request: Request) -> bool:
-        """Make the cache hold exactly the prompt without its last token.
-
-        Rows of the common prefix are kept, and the other tokens run in passes of ``limits.nodes`` rows. Returns False if
-        the request was interrupted; the rows of finished passes are then kept.
-        """
-        ids, nodes = request.prompt[:-1].tolist(), request.limits.nodes
-        keep = self._common_prefix(ids)
-        self.state.truncate(keep)
-        del self.cached[keep:]
-        for start in range(keep, len(ids), nodes):
-            request.on_prefill(start, len(ids))
-            if request.interrupted():
-                return False
-            chunk = np.array(ids[start : start + nodes], np.int32)
-            positions = np.arange(start, start + len(chunk), dtype=np.int32)
-            self.rounds.prefill_seconds += self._run(Pass(ids=chunk, positions=positions, logits=_NO_ROWS)).seconds
-            self.state.commit(np.arange(len(chunk), dtype=np.int32))
-            self.cached += chunk.tolist()
-        request.on_prefill(len(ids), len(ids))  # even if no pass was needed, so that a progress bar ends
-        return True
-
     def _pass(self, tree: TokenTree, top_k: int) -> Pass:
         """Return the pass that runs all nodes of a tree and returns the logits of each."""
         n = len(tree.tokens)
@@ -257,14 +202,6 @@ class AutoregressiveDecoder:
             top_k=top_k,
             taps=tuple(name for name in self.drafter.taps if name not in TOP_TAPS),
         )
-
-    def _submit(self, work: Pass) -> Ticket:
-        return self.target.submit([(self.state, work)])
-
-    def _run(self, work: Pass) -> PassResult:
-        """Run a pass and wait for its result."""
-        (result,) = self._submit(work).result()
-        return result
 
 
 def _distributions(processor: Processor, tree: TokenTree, result: PassResult, text: I32) -> Callable[[int], F32]:

@@ -113,6 +113,27 @@ class _ModelDraft:
         """Do nothing: the next text shows which guesses were accepted."""
         return None
 
+    def next_logits(self, text: I32) -> F32 | None:
+        """Return the logits of the token after ``text`` [t], float32 [ids]; None where ``expand`` makes no guess.
+
+        The array may be the draft model's own memory, which its next pass overwrites.
+
+        Raises:
+            DeviceError: the draft computed NaN or infinity.
+        """
+        past = len(text) - 1
+        if past >= self._end:
+            return None
+        kept = self._keep(text[:past], [])
+        if not self._has_ids(text[kept:]):
+            return None
+        kept = self._catch_up(text[:past], kept, 1)
+        result = self._submit(Pass(ids=text[kept:], positions=self._count[kept : len(text)]))
+        self._loose = {(row - 1, token): row for row, token in enumerate(text[kept:].tolist())}
+        row = result.logits[0, : self._ids]
+        self._check(row.max().item())  # NaN, if there is one
+        return row
+
     def _depths(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
         """Return the depth of each node; ``_FAR`` or more for nodes whose token the draft lacks, and below them."""
         depths, ids = [0], self._ids
@@ -175,16 +196,20 @@ class _ModelDraft:
         ids = ids[(-row[ids]).argsort(kind="stable")]
         scores = row[ids]
         most, least = scores.item(0), scores.item(-1)  # a NaN is sorted to the end
-        if not math.isfinite(most) or math.isnan(least):
-            raise DeviceError(
-                f"the draft model {self._name} computed a logit that is {least if math.isnan(least) else most}; "
-                "run `edgedec doctor`, or try another --spec-type"
-            )
+        self._check(least if math.isnan(least) else most)
         probs: F32 = np.exp(scores - most)
         probs /= probs.sum()
         if not probs.item(-1):
             ids, probs = ids[probs > 0], probs[probs > 0]
         return Sparse(ids=ids.astype(np.int32), probs=probs, raw=True)
+
+    def _check(self, logit: float) -> None:
+        """Refuse a largest logit that is no number."""
+        if not math.isfinite(logit):
+            raise DeviceError(
+                f"the draft model {self._name} computed a logit that is {logit}; run `edgedec doctor`, or try another "
+                "--spec-type"
+            )
 
 
 def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:

@@ -16,6 +16,7 @@ from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedEr
 from edgedec.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.answer import Answer, Piece, Timings
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
@@ -137,6 +138,7 @@ def test_a_drafter_of_ones_own_is_planned_and_named_by_its_class() -> None:
     drafter = ScriptedDraft(lambda at: None, bytes={"draft_own": 12345})
     spec = SpecConfig(drafter=drafter)
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=spec) as session:
+        assert isinstance(session.decoder, AutoregressiveDecoder)
         assert session.decoder.drafter is drafter
         assert (session.run.plan.drafter, session.run.plan.items["draft_own"]) == ("ScriptedDraft", 12345)
         answer = session.generate("Once upon a time", n_predict=4, sampling=GREEDY)

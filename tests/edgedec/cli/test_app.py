@@ -16,6 +16,7 @@ from edgedec.cli import app as app_module
 from edgedec.errors import UsageError
 from edgedec.plugins import names
 from edgedec.runtime import planning
+from edgedec.runtime.decoders import DECODERS
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
@@ -78,8 +79,11 @@ def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> Non
     options = {option.name: option for option in COMMANDS[name].params}
     config = SpecConfig()
     fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
-    for option, field in (fields | {name: name for name in ("draft_max", "tree_nodes", "verifier")}).items():
+    for option, field in (fields | {name: name for name in ("draft_max", "tree_nodes", "verifier", "decoder")}).items():
         assert options[option].default == getattr(config, field)
+    assert options["switch_entropy"].default == config.switch.entropy
+    assert options["switch_window"].default == config.switch.window
+    assert all(decoder in options["decoder"].help for decoder in DECODERS)
     for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES), ("verifier", VERIFIERS)):
         assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
 
@@ -200,6 +204,24 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
             2,
             "--spec-type model needs a draft model: give its bundle with -md",
         ),
+        ("chat -m BUNDLE --decoder swich", 2, "not 'swich'; did you mean 'switch'?"),
+        (
+            "generate -m BUNDLE -p hi --decoder switch",
+            2,
+            "--decoder switch needs a draft model: give its bundle with -md",
+        ),
+        ("generate -m BUNDLE -p hi --decoder switch -md STRANGER", 2, "both must be made from checkpoints with one"),
+        (
+            "plan -m BUNDLE --decoder switch --spec-type ngram",
+            2,
+            "--decoder switch makes no guesses; its small model is",
+        ),
+        (
+            "chat -m BUNDLE --switch-window 3",
+            2,
+            "--switch-entropy and --switch-window are for --decoder switch; give it",
+        ),
+        ("chat -m BUNDLE -md BUNDLE --decoder switch --switch-window 0", 2, "--switch-window must be 1 to 4096, not 0"),
         ("generate -m BUNDLE -p hi --spec-type model -md nowhere", 2, "edgedec: nowhere: no such bundle"),
         ("generate -m BUNDLE -p hi --spec-type model -md .", 1, "edgedec: .: holds no manifest.json"),
         ("generate -m BUNDLE -p hi --spec-type model -md STRANGER", 2, "both must be made from checkpoints with one"),

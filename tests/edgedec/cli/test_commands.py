@@ -142,6 +142,7 @@ PLAN = {
     "resident_bytes",
     "ctx_size",
     "kv_bits",
+    "decoder",
     "drafter",
     "draft_model",
     "draft_tokens",
@@ -209,6 +210,20 @@ def test_the_budget_decides_whether_a_draft_model_is_used(edgedec: Edgedec, bund
     data: dict[str, Any] = edgedec(*options, "-md", bundle, "--memory-budget", str(small["total_bytes"])).json
     assert (data["fits"], data["drafter"], data["draft_model"]) == (True, "auto", False)
     assert not {"draft_weights"} & set(data["items"])
+
+
+def test_plan_lists_the_memory_of_both_models_of_a_switch(edgedec: Edgedec, bundle: Path) -> None:
+    options = ("plan", "-m", bundle, "-c", "128", "--json")
+    plain: dict[str, Any] = edgedec(*options).json
+    data: dict[str, Any] = edgedec(*options, "--decoder", "switch", "-md", bundle).json
+    assert set(data) == PLAN
+    assert (data["decoder"], data["draft_model"], data["tree_nodes"]) == ("switch", True, 1)
+    assert data["items"]["draft_weights"] == data["items"]["weights"]
+    # All rows of a pass have logits, because the two models are compared.
+    assert data["items"]["logits"] - plain["items"]["logits"] >= 4 * 264 * (data["pass_rows"] - 1)
+    assert data["estimated_tokens_per_second"] < plain["estimated_tokens_per_second"]
+    text = edgedec("plan", "-m", bundle, "-c", "128", "--decoder", "switch", "-md", bundle).stdout
+    assert text.splitlines()[1].startswith("decoder switch: the draft model writes where it is certain")
 
 
 def test_plan_text_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from edgedec.cli.generate import figures, note_narrowed
 from edgedec.runtime.answer import Answer, Timings
 from edgedec.runtime.decoders.autoregressive import Rounds
+from edgedec.runtime.decoders.switch import SwitchConfig, SwitchCounts
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.text.stream import TextStream
 from tests.edgedec.cli.conftest import Edgedec, in_green
@@ -152,6 +153,31 @@ def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: 
     assert f"; drafter ngram: {accepted} of {rounds.drafted} guesses accepted, " in line
     assert f"{(rounds.count + accepted) / rounds.count:.1f} tokens per round" in line
     assert f"; lossless: {answers[-1].timings.lossless}" in line
+
+
+@pytest.mark.parametrize("entropy", ["0", "64"])
+def test_switching_reports_the_tokens_of_each_model(edgedec: Edgedec, bundle: Path, entropy: str) -> None:
+    options = ("generate", "-m", bundle, *LOOP, "-md", bundle, "--decoder", "switch", "--switch-entropy", entropy)
+    plain, switched = edgedec("generate", "-m", bundle, *LOOP).stdout, edgedec(*options, "--json")
+    timings = switched.json["timings"]
+    assert isinstance(timings, dict)
+    assert set(timings) == TIMINGS | {"switch"}
+    large, small = (66, 0) if entropy == "0" else (0, 66)
+    expected = {"entropy_bits": float(entropy), "window": 1, "large_n": large, "small_n": small, "switches": 0}
+    assert timings["switch"] == expected | {"compared_n": 0, "agreed_n": 0, "agreement": None}
+    assert (timings["lossless"], timings["draft_n"], timings["speculating"]) == ("lossy", 0, False)
+    outcome = edgedec(*options)
+    assert outcome.stdout == plain  # both models are one
+    assert f"; decoder switch: {large} of 66 tokens on the large model, agreement not measured" in outcome.stderr
+    assert "; lossless: lossy" in outcome.stderr
+    assert "guesses" not in outcome.stderr
+
+
+def test_figures_of_switching_have_the_agreement() -> None:
+    counts = SwitchCounts(config=SwitchConfig(), large_tokens=60, small_tokens=40, switches=9, compared=38, agreed=19)
+    line = figures(Answer(timings=Timings(drafter="model", lossless="lossy", switch=counts)))
+    assert "decoder switch: 60 of 100 tokens on the large model, which agrees with 19 of 38 tokens of the small" in line
+    assert "(50 %); lossless: lossy" in line
 
 
 @pytest.mark.parametrize("speculating", [True, False])
