@@ -28,7 +28,7 @@ from edgedec.memory import MemoryMeter
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -92,10 +92,10 @@ class WrongDraft:
 
 
 class _Stubborn(Adaptive):
-    """Always chooses the largest depth, regardless of the acceptance."""
+    """Always chooses the largest tree, regardless of the acceptance."""
 
-    def depth(self, past: int) -> int:
-        return len(self.accept)
+    def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
+        return limits
 
     def observe(self, tree: TokenTree, outcome: Outcome, **seconds: float) -> None:
         return None

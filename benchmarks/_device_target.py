@@ -34,6 +34,7 @@ from edgedec.runtime.protocols import (
     Ticket,
     TokenTree,
     TreePolicy,
+    TreeSize,
 )
 from edgedec.runtime.visibility import unpack
 
@@ -294,7 +295,10 @@ class BookedPolicy:
 
     def __init__(self, inner: TreePolicy, name: str, books: Books) -> None:
         self._inner, self._name, self._books = inner, name, books
-        self.sizes_itself = inner.sizes_itself
+
+    def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
+        """Return the sizes of the policy."""
+        return self._inner.sizes(limits, accept)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         books = self._books

@@ -12,11 +12,24 @@ is derived and fitted here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edgedec.runtime import portable_math
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    CostModel,
+    Draft,
+    Limits,
+    Outcome,
+    Sparse,
+    TokenTree,
+    TreePolicy,
+    TreeSize,
+)
 from edgedec.runtime.sampling import Sampler
 
 __all__ = ["SHARED", "Coupled"]
@@ -38,7 +51,10 @@ class Coupled:
         self, *, policy: TreePolicy, sampler: Sampler, random: PositionRandom | None, dropped: int = 0
     ) -> None:
         self.policy, self.sampler, self.random, self.dropped = policy, sampler, random, dropped
-        self.sizes_itself = policy.sizes_itself
+
+    def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
+        """Return the sizes of ``policy``."""
+        return self.policy.sizes(limits, accept)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         """Return the tree that ``policy`` grows."""

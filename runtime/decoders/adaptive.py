@@ -1,23 +1,23 @@
-"""Adaptive speculation: decide from the acceptance and the times of this run whether to speculate, and how deep.
+"""Adaptive speculation: decide from the acceptance and the times of this run whether to speculate, and in which size.
 
 The decision compares two speeds: a round without guesses, computed from the cost model and the last rounds, and the last
 rounds with guesses. Medians are used because on a busy machine a single round may take as long as thirty others. If
 speculation is slower, it stops after six rounds. It is tried again after 16 tokens, and after each failed trial the wait
 doubles, up to 128 tokens, so that trials cost about one percent of the time where speculation does not help.
 
-Source: derived here; the depth is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
+Source: derived here; the size is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 from statistics import median
 
-import numpy as np
-
 from edgedec.rate_limit import RateLimitedLog
-from edgedec.runtime.protocols import CostModel, Outcome, TokenTree
+from edgedec.runtime.decoders.acceptance import Acceptance
+from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy
 
 __all__ = ["Adaptive"]
 
@@ -27,20 +27,19 @@ _ROUNDS = 6  # rounds with guesses before speculation may be judged too slow
 _TRIAL = 3  # rounds with guesses of a later trial
 _WINDOW = 8  # rounds that the decision is based on
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens without guesses before the next trial: the first wait, and the longest
-_PRIOR = 0.6  # assumed acceptance before any observation; low, because many wrong guesses cost more than a missing one
-_PRIOR_WEIGHT, _MEMORY = 2, 12  # number of observations that the prior counts as; number that the average covers
+_MEMORY = 12  # rounds that the average duration of a call of the draft covers
+_RESIZE = 4  # rounds between two decisions about the size, because comparing many sizes takes time, too
 
 
 class Adaptive:
-    """The decision whether to guess in the next round, and how deep.
+    """The decision whether to guess in the next round, and the size of its tree.
 
     Parameters:
         depth: maximum depth of a path.
         cost: duration of a pass.
 
     Members:
-        accept: float32 [depth]; accept[d] is the share of accepted paths of d guesses that one more guess extended, among
-            those for which the tree had one. A depth that was never reached has the value of the depth above it.
+        acceptance: the measured acceptance by depth and rank.
         on: whether speculation is on.
     """
 
@@ -49,15 +48,23 @@ class Adaptive:
         self._cost = cost
         self._rounds: deque[tuple[int, float]] = deque(maxlen=_WINDOW)  # tokens and seconds of rounds with guesses
         self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
-        self._draft_seconds = 0.0  # seconds per guessed token
+        self._draft_seconds = 0.0  # seconds per level of a tree, which is a call of the draft
         self._without = 0  # tokens since the last guess
         self._wait = _WAIT
         self._enough = _ROUNDS
         self._past = 0  # cached rows in the last round
-        self.accept = np.full(depth, _PRIOR, np.float32)
-        self._counts = [0] * depth
+        self.acceptance = Acceptance(depth)
+        self._size: tuple[TreePolicy, Limits, Limits] | None = (
+            None  # the last decision: for which policy and limits, size
+        )
+        self._age = 0  # rounds since the last decision about the size
         self._log = RateLimitedLog(_LOG)
-        self._logged_depth = 0
+        self._logged_nodes = 0
+
+    @property
+    def accept(self) -> F32:
+        """The measured acceptance, float32 [depth, ranks], as policies take it."""
+        return self.acceptance.table
 
     def begin(self) -> None:
         """Start a new answer. If speculation is off it is tried again at once, because the new text may be different."""
@@ -65,29 +72,40 @@ class Adaptive:
             self._wait = _WAIT
             self._start_trial()
 
-    def depth(self, past: int) -> int:
-        """Return the number of guesses on a path that the next round should have; 0: no guesses."""
-        if not self.on or not len(self.accept):
-            return 0
-        cost, draft = self._cost, self._draft_seconds
-        best_speed, best_depth, reach, expected = 1 / max(1e-9, cost.seconds(1, past)), 0, 1.0, 1.0
-        for depth, rate in enumerate(self.accept.tolist(), start=1):
-            reach *= rate
-            expected += reach
-            speed = expected / max(1e-9, cost.seconds(1 + depth, past) + depth * draft)
-            if speed > best_speed:
-                best_speed, best_depth = speed, depth
-        # Estimates for sizes that were never run may be wrong, so only measured rounds turn speculation off (``_judge``).
-        best_depth = max(best_depth, 1)
-        if best_depth != self._logged_depth and self._log.on:
-            self._logged_depth = best_depth
+    def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
+        """Return the limits of the next round's tree; its depth is 0 if there shall be no guesses.
+
+        Parameters:
+            policy: grows the tree. If it has no sizes to choose from, it chooses the size itself, within ``limits``.
+            limits: bounds of the tree.
+            past: cached rows.
+        """
+        if not self.on or limits.nodes <= 1:
+            return replace(limits, nodes=1, depth=0)
+        self._age += 1
+        if self._size is None or self._size[:2] != (policy, limits) or self._age >= _RESIZE:
+            self._size, self._age = (policy, limits, self._fastest(policy, limits, past)), 0
+        return self._size[2]
+
+    def _fastest(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
+        """Return the size with the most tokens per second. It has at least one guess.
+
+        Estimates for sizes that were never run may be wrong, so only measured rounds turn speculation off (``_judge``).
+        """
+        sizes = policy.sizes(limits, self.accept)
+        if not sizes:
+            return limits
+        cost, call = self._cost, self._draft_seconds
+        best = max(sizes, key=lambda it: it.tokens / max(1e-9, cost.seconds(it.nodes, past) + it.depth * call))
+        if best.nodes != self._logged_nodes and self._log.on:
+            self._logged_nodes = best.nodes
             self._log.info(
                 "depth",
                 "%d guesses a round: %.0f %% of the first are accepted; a pass of 1 takes %.2f ms, of %d %.2f ms",
-                *(best_depth, 100 * self.accept[0], 1e3 * cost.seconds(1, past)),
-                *(1 + best_depth, 1e3 * cost.seconds(1 + best_depth, past)),
+                *(best.nodes - 1, 100 * self.accept[0, 0], 1e3 * cost.seconds(1, past)),
+                *(best.nodes, 1e3 * cost.seconds(best.nodes, past)),
             )
-        return best_depth
+        return replace(limits, nodes=best.nodes, depth=best.depth)
 
     def observe(
         self,
@@ -116,33 +134,21 @@ class Adaptive:
                 self._start_trial()
             return
         self._without = 0
-        self._learn(tree, outcome)
-        self._draft_seconds += (draft_seconds / guesses - self._draft_seconds) / _MEMORY
+        self.acceptance.observe(tree, outcome)
+        self._draft_seconds += (draft_seconds / _levels(tree) - self._draft_seconds) / _MEMORY
         self._rounds.append((tokens, seconds))
         if len(self._rounds) >= self._enough:
             self._judge()
 
-    def _learn(self, tree: TokenTree, outcome: Outcome) -> None:
-        accept, counts, length = self.accept, self._counts, len(outcome.path)
-        parents = set(tree.parents.tolist())
-        for depth in range(min(length, len(accept))):
-            extended = depth < length - 1
-            if extended or int(outcome.path[depth]) in parents:
-                counts[depth] = min(counts[depth] + 1, _MEMORY)
-                accept[depth] += (extended - accept[depth]) / (_PRIOR_WEIGHT + counts[depth])
-        for depth in range(1, len(accept)):
-            if not counts[depth]:
-                accept[depth] = accept[depth - 1]
-
     def _start_trial(self) -> None:
-        """Turn speculation on for a few rounds and forget the observations, because acceptance may have changed."""
+        """Turn speculation on for a few rounds and expect acceptance to have changed."""
         if not self.on:
             self._log.info("on", "speculation is tried again, after %d tokens without guesses", self._without)
         self.on, self._without, self._enough = True, 0, _TRIAL
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
         self._rounds.clear()
-        self.accept[:] = np.maximum(self.accept, _PRIOR)
-        self._counts = [0] * len(self._counts)
+        self.acceptance.doubt()
+        self._size = None
 
     def _judge(self) -> None:
         """Turn speculation off if the last rounds with guesses were slower than plain decoding."""
@@ -157,3 +163,11 @@ class Adaptive:
                 "speculation is off: %d rounds of %.2f ms gave %d tokens, and plain decoding takes %.2f ms per token",
                 *(len(seconds), 1e3 * median(seconds), sum(tokens), 1e3 * plain),
             )
+
+
+def _levels(tree: TokenTree) -> int:
+    """Return the number of levels below the root of a tree that has guesses."""
+    depths = [0]
+    for parent in tree.parents[1:].tolist():
+        depths.append(depths[parent] + 1)
+    return max(depths)

@@ -154,10 +154,10 @@ class AutoregressiveDecoder(CachedDecoder):
     def _grow(self, draft: Draft, policy: TreePolicy, adaptive: Adaptive, limits: Limits, text: I32) -> TokenTree:
         """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay."""
         room = min(limits.nodes, limits.positions - len(text) + 1)
-        depth = 0 if not adaptive.on else limits.depth if policy.sizes_itself else adaptive.depth(len(text))
-        if not depth or room <= 1:
+        size = adaptive.size(policy, replace(limits, nodes=room, depth=min(limits.depth, room - 1)), len(text))
+        if not size.depth:
             return root_alone(text)
-        return policy.grow(draft, text, replace(limits, nodes=room, depth=depth), self.cost, adaptive.accept)
+        return policy.grow(draft, text, size, self.cost, adaptive.accept)
 
     def _verify(self, request: Request, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the outcome of a pass, including the drafter's taps."""

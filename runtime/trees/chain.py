@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["create"]
 
 
 class _Chain:
-    sizes_itself = False
-
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
+
+    def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
+        reach, tokens, sizes = 1.0, 1.0, []
+        for depth, rate in enumerate(accept[: min(limits.nodes - 1, limits.depth), 0].tolist(), start=1):
+            reach *= rate
+            tokens += reach
+            sizes.append(TreeSize(nodes=1 + depth, depth=depth, tokens=tokens))
+        return sizes
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         nodes = min(limits.nodes, limits.depth + 1)

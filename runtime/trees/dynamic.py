@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import Growth
+from edgedec.runtime.trees.static import shape_sizes
 
 __all__ = ["create"]
 
 
 class _Dynamic:
-    sizes_itself = False
-
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
+
+    def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
+        return shape_sizes(limits, accept)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         growth = Growth(draft, text, limits.nodes, self._rng)

@@ -34,7 +34,7 @@ from statistics import median
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 
@@ -158,8 +158,6 @@ class _Search(BestFirst):
 
 
 class _Hardware:
-    sizes_itself = True
-
     def __init__(self, rng: np.random.Generator | None, clock: Callable[[], float]) -> None:
         self._rng, self._clock = rng, clock
         self._calls: deque[float] = deque(maxlen=_CALLS)  # mean seconds of a call, by round
@@ -170,6 +168,10 @@ class _Hardware:
         self._times: list[float] = []
         self._cost: CostModel | None = None
         self._rounds = 0
+
+    def sizes(self, limits: Limits, accept: F32) -> tuple[TreeSize, ...]:
+        """Return no sizes, because ``grow`` chooses the size."""
+        return ()
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         start = self._clock()
@@ -202,7 +204,9 @@ class _Hardware:
             self._predicted.append(0.0)
         return [
             rate * parents / predicted if predicted > 0 else rate
-            for rate, parents, predicted in zip(accept.tolist(), self._parent_values, self._predicted, strict=False)
+            for rate, parents, predicted in zip(
+                accept[:, 0].tolist(), self._parent_values, self._predicted, strict=False
+            )
         ]
 
     def _seconds(self, cost: CostModel, nodes: int, past: int) -> list[float]:

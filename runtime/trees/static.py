@@ -1,65 +1,103 @@
-"""A tree of fixed shape, the best one if every guess is right with a typical probability.
+"""A tree whose shape follows from the measured acceptance alone: the one with the most expected tokens.
 
-The k-th likeliest guess (k = 0, 1, ...) is assumed to be right with probability ``SHARE * (1 - SHARE)**k`` at every depth:
-each guess catches the same share of the cases that the ones before it missed. The shape of n nodes consists of the n nodes
-with the largest products along their paths. Numbers of children by level, without zeros: 2 | 2 1 | 1 | 1 for 8 nodes and
-3 | 3 2 1 | 2 1 1 | 1 | 1 for 16 nodes: wide at the root, then chains below the likeliest nodes.
+With accept[d, r] as in ``TreePolicy``, the text reaches a node with the product, along its path, of accept[d, r] of its
+rank and 1 - accept[d, i] of the siblings before it. The shape of n nodes consists of the n nodes with the largest products.
+With an acceptance of 0.62, and 0.25, 0.16 and 0.14 of what is left, levels have 2 | 2 | 1 | 1 | 1 nodes if the tree has 8,
+and 4 | 3 | 4 | 1 | 1 | 1 | 1 if it has 16: a long chain, and branches at its top.
 
-If the drafter does not make a guess, its place and the places below stay empty. The shape does not depend on drawn tokens,
-so that drawn children are an unbiased sample. Each level needs one call of the drafter.
+If the drafter does not make a guess, its place and the places below stay empty. The shape depends on earlier rounds only
+and not on drawn tokens, so that drawn children are an unbiased sample. Each level needs one call of the drafter.
 
-Source: largest path products, Sequoia (2402.12374) and PPD (2405.18628); the constants are derived here.
+Source: largest path products, Sequoia (2402.12374) and PPD (2405.18628).
 """
 
 from __future__ import annotations
 
 import heapq
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
-__all__ = ["SHARE", "create", "shape"]
+__all__ = ["best_nodes", "create", "shape", "shape_sizes"]
 
-# Probability that a guess is right if all likelier ones are wrong. First guesses of draft models are right 50 to 70 % of
-# the time.
-SHARE = 0.6
+Shape = tuple[
+    tuple[int, ...], ...
+]  # for each level below the root: the parents of its nodes, as places in the level above
+
+# Depths that ``sizes`` considers, so that few of up to 63 are compared.
+_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 63)
+_RENEW = 4  # rounds between two computations of a shape
 
 
-@lru_cache(maxsize=64)
-def shape(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """Return, for each level below the root, the parents of its nodes as indices into the level above.
+def best_nodes(nodes: int, depth: int, accept: Sequence[Sequence[float]]) -> Iterator[tuple[float, int, int]]:
+    """Yield (value, level, the parent's place in the level above) of the nodes with the largest values, the best first.
+
+    The value of a node is the probability that the text reaches it.
 
     Parameters:
-        nodes: number of nodes, at least 1, including the root.
+        nodes: number of nodes, at least 1, including the root, which is not yielded.
         depth: maximum number of levels below the root.
+        accept: acceptance by depth and rank, [depth][ranks], as in ``TreePolicy``.
     """
-    levels: list[list[int]] = [[] for _ in range(depth)]
-    waiting = [(-SHARE, 0, 0)] if depth else []  # (-value, level, the parent's place in the level above)
+    last = len(accept[0]) - 1 if depth else 0
+    sizes = [0] * depth
+    # Candidates: (-value, level, the parent's place, rank, probability that the parent is reached and no sibling was right).
+    waiting = [(-accept[0][0], 0, 0, 0, 1.0)] if depth else []
     for _ in range(nodes - 1):
         if not waiting:
             break
-        value, level, parent = heapq.heappop(waiting)
-        place = len(levels[level])
-        levels[level].append(parent)
-        heapq.heappush(waiting, (value * (1 - SHARE), level, parent))
+        value, level, parent, rank, left = heapq.heappop(waiting)
+        yield -value, level, parent
+        rates = accept[level]
+        left *= 1 - rates[min(rank, last)]
+        heapq.heappush(waiting, (-left * rates[min(rank + 1, last)], level, parent, rank + 1, left))
         if level + 1 < depth:
-            heapq.heappush(waiting, (value * SHARE, level + 1, place))
+            heapq.heappush(waiting, (value * accept[level + 1][0], level + 1, sizes[level], 0, -value))
+        sizes[level] += 1
+
+
+def shape(nodes: int, depth: int, accept: Sequence[Sequence[float]]) -> Shape:
+    """Return the shape with the most expected tokens. ``best_nodes`` describes the parameters."""
+    levels: list[list[int]] = [[] for _ in range(depth)]
+    for _, level, parent in best_nodes(nodes, depth, accept):
+        levels[level].append(parent)
     return tuple(tuple(level) for level in levels if level)
 
 
-class _Static:
-    sizes_itself = False
+def shape_sizes(limits: Limits, accept: F32) -> list[TreeSize]:
+    """Return the sizes of the best shapes for some maximum depths, with their expected tokens."""
+    sizes: dict[tuple[int, int], TreeSize] = {}
+    deepest = min(limits.depth, limits.nodes - 1)
+    rates = accept.tolist()
+    for depth in sorted({min(depth, deepest) for depth in _DEPTHS} if deepest else []):
+        tokens, levels = 1.0, 0
+        for count, (value, level, _) in enumerate(best_nodes(limits.nodes, depth, rates), start=2):
+            tokens, levels = tokens + value, max(levels, level + 1)
+            sizes[count, levels] = TreeSize(nodes=count, depth=levels, tokens=tokens)
+    return list(sizes.values())
 
+
+class _Static:
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
+        self._shape: Shape = ()
+        self._made_for = (0, 0)  # nodes and depth of the shape
+        self._age = 0  # rounds since the shape was made
+
+    def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
+        return shape_sizes(limits, accept)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         growth = Growth(draft, text, limits.nodes, self._rng)
+        self._age += 1
+        if self._made_for != (limits.nodes, limits.depth) or self._age >= _RENEW:
+            self._shape = shape(limits.nodes, limits.depth, accept.tolist())
+            self._made_for, self._age = (limits.nodes, limits.depth), 0
         above = [0]  # nodes of the level above; -1: the drafter had no guess for this place
-        for level in shape(limits.nodes, limits.depth):
+        for level in self._shape:
             inner = [above[place] for place in sorted(set(level)) if above[place] >= 0]
             if not inner:
                 break

@@ -190,7 +190,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
 
     def grow(draft: Draft, text: I32) -> TokenTree:
         grown_tree: TokenTree = (
-            load(POLICIES, policy).create().grow(draft, text, limits, ObservedCost(), np.ones(4, np.float32))
+            load(POLICIES, policy).create().grow(draft, text, limits, ObservedCost(), np.ones((4, 1), np.float32))
         )
         return grown_tree
 
@@ -271,7 +271,7 @@ def test_a_policy_grows_trees_within_the_limits(
     limits = Limits(nodes=nodes, depth=depth, positions=256)
     policy = load(POLICIES, name).create(np.random.default_rng(width)) if is_drawn else load(POLICIES, name).create()
     for _ in range(2):  # a policy may remember, but nothing that would break the next tree
-        tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones(depth, np.float32))
+        tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones((depth, 1), np.float32))
         assert tree.tokens[0] == text[-1]
         assert tree.parents[0] == -1
         assert 1 <= len(tree.tokens) == len(tree.parents) <= nodes
@@ -322,7 +322,7 @@ def test_a_policy_does_not_request_more_than_the_limits(name: str) -> None:
 
     policy = load(POLICIES, name).create()
     limits = Limits(nodes=6, depth=3, positions=256)
-    policy.grow(_Strict(3), np.array([1], np.int32), limits, ObservedCost(), np.ones(3, np.float32))
+    policy.grow(_Strict(3), np.array([1], np.int32), limits, ObservedCost(), np.ones((3, 1), np.float32))
 
 
 @pytest.mark.parametrize("name", names(POLICIES))
@@ -331,7 +331,7 @@ def test_one_seed_draws_one_tree(name: str) -> None:
     trees = [
         load(POLICIES, name)
         .create(np.random.default_rng(seed))
-        .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full(4, 0.5, np.float32))
+        .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full((4, 1), 0.5, np.float32))
         for seed in (3, 3, 4, 5, 6)
     ]
     described = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]

@@ -121,7 +121,7 @@ def test_an_embedded_model_continues_a_story(name: str) -> None:
 def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guess in every round and at the full depth: otherwise the speed of the machine decides, and counts with it."""
     monkeypatch.setattr(Adaptive, "_judge", lambda self: None)
-    monkeypatch.setattr(Adaptive, "depth", lambda self, past: len(self.accept))
+    monkeypatch.setattr(Adaptive, "size", lambda self, policy, limits, past: limits)
 
 
 @pytest.mark.thorough

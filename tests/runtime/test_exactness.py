@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
+from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, TreePolicy, Verifier
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
@@ -138,13 +138,15 @@ def test_there_are_enough_prompts(shared_data: Path) -> None:
 
 
 class Insistent(Adaptive):
-    """Speculate in every round, at one depth after the other."""
+    """Speculate in every round, in one size after the other."""
 
     rounds = 0
 
-    def depth(self, past: int) -> int:
+    def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
         self.rounds += 1
-        return 1 + self.rounds * 5 % len(self.accept)
+        if not limits.depth or not policy.sizes(limits, self.accept):
+            return limits
+        return replace(limits, depth=1 + self.rounds * 5 % limits.depth)
 
     def _judge(self) -> None:
         self.on = True

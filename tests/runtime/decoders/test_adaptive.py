@@ -14,6 +14,7 @@ from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.trees import chain as chain_policy
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget
 from tests.runtime.trees.support.fake_draft import FakeCost
@@ -35,6 +36,12 @@ def feed(adaptive: Adaptive, guesses: int, accepted: int, seconds: float, draft_
     )
 
 
+def guesses_of(adaptive: Adaptive) -> int:
+    """Return the guesses of the next round's chain."""
+    depth = len(adaptive.accept)
+    return adaptive.size(chain_policy.create(), Limits(nodes=1 + depth, depth=depth, positions=END), 0).depth
+
+
 def started(depth: int = DEPTH, cost: FakeCost | None = None) -> Adaptive:
     """Return an instance that has observed rounds without guesses of a second."""
     return Adaptive(depth, cost or FREE)
@@ -45,7 +52,7 @@ def rounds_until(adaptive: Adaptive, on: bool, seconds: float, *, guesses: int =
     for count in range(200):
         if adaptive.on == on:
             return count
-        if adaptive.depth(0):
+        if guesses_of(adaptive):
             feed(adaptive, guesses, accepted, seconds)
         else:
             feed(adaptive, 0, 0, 1.0)
@@ -56,13 +63,13 @@ def rounds_until(adaptive: Adaptive, on: bool, seconds: float, *, guesses: int =
 
 
 def test_speculation_is_on_at_first() -> None:
-    assert Adaptive(DEPTH, FREE).depth(0) > 0
+    assert guesses_of(Adaptive(DEPTH, FREE)) > 0
 
 
 def test_without_room_for_guesses_there_are_none() -> None:
     adaptive = Adaptive(0, FREE)
     for _ in range(40):
-        assert adaptive.depth(0) == 0
+        assert guesses_of(adaptive) == 0
         feed(adaptive, 0, 0, 1.0)
 
 
@@ -155,17 +162,17 @@ def test_the_estimate_recovers_while_a_policy_guesses_nothing() -> None:
     adaptive = started()
     for _ in range(5):
         feed(adaptive, 2, 0, 1.0)
-    assert adaptive.accept[0] < 0.3
+    assert adaptive.accept[0, 0] < 0.3
     for _ in range(20):
         feed(adaptive, 0, 0, 1.0)
-    assert adaptive.accept[0] >= 0.5
+    assert adaptive.accept[0, 0] >= 0.5
 
 
 def test_speculation_is_tried_again_and_stays_on_if_it_pays() -> None:
     adaptive = started()
     rounds_until(adaptive, False, 2.0)
     assert 8 <= rounds_until(adaptive, True, 2.0) <= 32  # a pause
-    assert adaptive.depth(0) > 0
+    assert guesses_of(adaptive) > 0
     for _ in range(30):
         feed(adaptive, 4, 3, 2.0)
         assert adaptive.on
@@ -196,21 +203,21 @@ def test_the_estimate_follows_the_acceptance() -> None:
         while accepted < 3 and rng.random() < rates[accepted]:
             accepted += 1
         feed(adaptive, 3, accepted, 1.0)
-        history.append(adaptive.accept.tolist())
+        history.append(adaptive.accept[:, 0].tolist())
     means = np.mean(history[100:], axis=0)
     assert means[:3] == pytest.approx(rates, abs=0.06)
     # never reached, and so equal to the depth above
     assert means[3:].tolist() == pytest.approx([means[2]] * (DEPTH - 3))
     for _ in range(60):
         feed(adaptive, 3, 3, 1.0)
-    assert adaptive.accept[:3].min() > 0.95  # it follows a change
+    assert adaptive.accept[:3, 0].min() > 0.95  # it follows a change
 
 
 def test_the_end_of_a_tree_does_not_count_as_a_rejection() -> None:
     adaptive = started()
-    before = adaptive.accept[2]
+    before = adaptive.accept[2, 0]
     feed(adaptive, 2, 2, 1.0)
-    assert adaptive.accept[2] == adaptive.accept[1] > before
+    assert adaptive.accept[2, 0] == adaptive.accept[1, 0] > before
     branched = TokenTree(
         tokens=np.zeros(4, np.int32), parents=np.array([-1, 0, 0, 1], np.int32), draft={}
     )  # node 2 is a leaf, node 1 is not
@@ -218,8 +225,11 @@ def test_the_end_of_a_tree_does_not_count_as_a_rejection() -> None:
     for adaptive, node in ((leaf, 2), (inner, 1)):
         outcome = Outcome(path=np.array([0, node], np.int32), next_token=0)
         adaptive.observe(branched, outcome, seconds=1.0, draft_seconds=0.0, pass_seconds=1.0)
-    assert leaf.accept[1] == leaf.accept[0] > before  # presumed to equal the one above
-    assert inner.accept[1] < before
+    prior = Adaptive(DEPTH, FREE).accept[0]
+    assert leaf.accept[1].tolist() == leaf.accept[0].tolist()  # presumed to equal the one above
+    assert leaf.accept[0, 0] < prior[0]
+    assert leaf.accept[0, 1] > prior[1]
+    assert inner.accept[1, 0] < prior[0] < inner.accept[0, 0]
 
 
 @pytest.mark.parametrize("cost", [FREE, STEEP], ids=["free", "steep"])
@@ -232,7 +242,7 @@ def test_the_depth_has_the_most_tokens_per_second(cost: FakeCost, rate: float, d
     adaptive.accept[:] = rate
     expected = [sum(rate**at for at in range(depth + 1)) for depth in range(DEPTH + 1)]
     speeds = [expected[depth] / (cost.seconds(1 + depth, 0) + draft_seconds * depth) for depth in range(DEPTH + 1)]
-    assert adaptive.depth(0) == max(1, int(np.argmax(speeds)))  # the clock decides whether even one guess pays
+    assert guesses_of(adaptive) == max(1, int(np.argmax(speeds)))  # the clock decides whether even one guess pays
 
 
 # In the loop

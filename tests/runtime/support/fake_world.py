@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from edgedec.runtime.protocols import (
     State,
     TargetInfo,
     TokenTree,
+    TreePolicy,
 )
 from edgedec.runtime.targets._results import FinishedTicket
 
@@ -41,8 +43,8 @@ class Clock:
 class Willing(Adaptive):
     """Speculate in every round, as deep as allowed, in the place of ``autoregressive.Adaptive``."""
 
-    def depth(self, past: int) -> int:
-        return len(self.accept)
+    def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
+        return limits if self.on else replace(limits, nodes=1, depth=0)
 
     def _judge(self) -> None:
         self.on = True

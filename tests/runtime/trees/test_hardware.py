@@ -56,9 +56,9 @@ def test_the_size_is_the_argmax_if_drafting_is_free(
     limits = Limits(nodes=nodes, depth=depth, positions=64)
     seconds = (0.5 + np.cumsum(steps) * (0.1 if flat else 1)).tolist()
     guess = table(seed, 3)
-    accept_rates = np.array(accept[:depth], np.float32)
+    accept_rates = np.array(accept[:depth], np.float32)[:, None]
     tree = create(clock=Clock()).grow(FakeDraft(guess, limits), TEXT, limits, FakeCost(seconds), accept_rates)
-    best = best_paths(guess, nodes, depth, 3, accept_rates.tolist())
+    best = best_paths(guess, nodes, depth, 3, accept_rates[:, 0].tolist())
     expected = rates([value for value, _ in best], seconds, 0)
     size = len(tree.tokens)
     assert expected[size - 1] == pytest.approx(max(expected), rel=1e-9)
@@ -75,12 +75,12 @@ def test_the_size_is_the_argmax_for_a_chain_with_one_call_per_node(
     policy = create(clock=(clock := Clock()))
     draft = SlowDraft(table(seed, 3, certain=True), limits)
     draft.clock, draft.call_seconds = clock, call / 128
-    policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones(8, np.float32))  # learns the time of a call
+    policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones((8, 1), np.float32))  # learns the time of a call
     draft.asked.clear()
     policy._cost = None  # another model of the target
-    accept_rates = np.array(accept, np.float32)
+    accept_rates = np.array(accept, np.float32)[:, None]
     tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), accept_rates)
-    values = np.cumprod([1.0, *accept_rates.astype(np.float64)]).tolist()
+    values = np.cumprod([1.0, *accept_rates[:, 0].astype(np.float64)]).tolist()
     expected = rates(values, seconds, draft.call_seconds)
     assert expected[len(tree.tokens) - 1] == pytest.approx(max(expected), rel=1e-9)
     assert len(draft.asked) == len(tree.tokens) - 1, "more was drafted than used"
@@ -90,7 +90,7 @@ def test_without_gain_the_draft_is_not_called() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
     draft = FakeDraft(table(0, 3, certain=True), limits)
     cost = FakeCost([1.0 * n for n in range(1, 9)])  # a node costs as much as a pass: only certain guesses would pay
-    tree = create(clock=Clock()).grow(draft, TEXT, limits, cost, np.full(7, 0.9, np.float32))
+    tree = create(clock=Clock()).grow(draft, TEXT, limits, cost, np.full((7, 1), 0.9, np.float32))
     assert len(tree.tokens) == 1
     assert tree.draft == {}
     assert draft.asked == []
@@ -98,7 +98,9 @@ def test_without_gain_the_draft_is_not_called() -> None:
 
 def test_before_any_measurement_the_tree_has_the_largest_size() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
-    tree = create().grow(FakeDraft(table(0, 3), limits), TEXT, limits, FakeCost([0.0] * 8), np.full(7, 0.1, np.float32))
+    tree = create().grow(
+        FakeDraft(table(0, 3), limits), TEXT, limits, FakeCost([0.0] * 8), np.full((7, 1), 0.1, np.float32)
+    )
     assert len(tree.tokens) == 8
 
 
@@ -110,7 +112,7 @@ def test_correct_confidence_is_not_discounted_twice() -> None:
     for confidence in (1.0, 0.7):
         policy = create(clock=Clock())
         draft = FakeDraft(lambda path, confidence=confidence: {5: confidence}, limits)  # type: ignore[misc]
-        accept = np.array([0.7], np.float32)
+        accept = np.array([[0.7]], np.float32)
         for _ in range(3):
             policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.0]), accept)
         policy._cost = None
@@ -125,7 +127,7 @@ def test_one_slow_call_does_not_end_speculation_forever() -> None:
     draft = SlowDraft(table(0, 3, certain=True), limits)
     draft.clock, draft.call_seconds = clock, 2.0
     cost = FakeCost([1.0, 1.0, 1.1, 1.2])
-    accept = np.full(3, 0.9, np.float32)
+    accept = np.full((3, 1), 0.9, np.float32)
     policy.grow(draft, TEXT, limits, cost, accept)
     draft.call_seconds = 0.001
     sizes = [len(policy.grow(draft, TEXT, limits, cost, accept).tokens) for _ in range(400)]
@@ -150,7 +152,7 @@ def test_drawn_children_are_never_cut() -> None:
         policy = create(rng, clock=Clock())
         before = Counting.count
         cost = FakeCost((1 + 0.08 * np.arange(10) ** 1.5).tolist())
-        tree = policy.grow(FakeDraft(table(seed, 4), limits), TEXT, limits, cost, np.full(4, 0.7, np.float32))
+        tree = policy.grow(FakeDraft(table(seed, 4), limits), TEXT, limits, cost, np.full((4, 1), 0.7, np.float32))
         sizes.add(len(tree.tokens))
         one_token = sum(len(table(seed, 4)(p)) == 1 for p in paths_of(tree))
         assert Counting.count - before >= len(tree.tokens) - 1 - one_token
@@ -178,7 +180,7 @@ def _tokens_per_second(
     draft.clock, draft.call_seconds = clock, call
     for at in range(rounds):  # noqa: B007 (read by truth)
         draft.before = None
-        accept = ((hits + 1.6) / (tries + 2)).astype(np.float32)
+        accept = ((hits + 1.6) / (tries + 2)).astype(np.float32)[:, None]
         tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), accept)
         node, depth = 0, 0
         while len(children := np.flatnonzero(tree.parents == node)):

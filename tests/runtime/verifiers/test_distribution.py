@@ -30,6 +30,7 @@ from edgedec.runtime.protocols import (
     Sparse,
     TokenTree,
     TreePolicy,
+    TreeSize,
     Verifier,
 )
 from edgedec.runtime.speculation import create_policy, verifier_traits
@@ -42,8 +43,14 @@ POLICIES = names("edgedec.runtime.trees")
 VOCAB, STARTS, TRIALS = 6, 4, 10_000
 SOUND, CAUGHT = 4.0, 8.0
 LIMITS = Limits(nodes=6, depth=3, positions=64)
-ACCEPT = np.array([0.6, 0.5, 0.4], np.float32)
+ACCEPT = np.array([[0.6, 0.3], [0.5, 0.3], [0.4, 0.2]], np.float32)
 F64 = NDArray[np.float64]
+
+
+def no_sizes(policy: object, limits: Limits, accept: F32) -> tuple[TreeSize, ...]:
+    """Return no sizes, as the method of policies that are only asked to grow."""
+    return ()
+
 
 _RNG = np.random.default_rng(20260714)
 TARGET = _RNG.dirichlet(np.ones(VOCAB), VOCAB).astype(np.float32)
@@ -149,7 +156,7 @@ def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, 
 class _WithReplacement:
     """Grow two levels of three and two children, drawn independently of each other."""
 
-    sizes_itself = False
+    sizes = no_sizes
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -202,7 +209,7 @@ def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
 class _Rewritten:
     """Tamper with the trees of a policy."""
 
-    sizes_itself = False
+    sizes = no_sizes
 
     def __init__(self, policy: TreePolicy, change: Callable[[TokenTree], TokenTree]) -> None:
         self.policy, self.change = policy, change
@@ -240,7 +247,7 @@ def test_draws_seeded_by_the_text_are_detected() -> None:
     """Check this because children that are a function of the text are chosen, however random they look."""
 
     class _Hashed:
-        sizes_itself = False
+        sizes = no_sizes
 
         def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
             return made("chain", np.random.default_rng([9, *text.tolist()])).grow(draft, text, limits, cost, accept)
@@ -255,7 +262,7 @@ def test_the_best_of_many_draws_is_detected() -> None:
     """
 
     class _Best:
-        sizes_itself = False
+        sizes = no_sizes
         rng = np.random.default_rng(11)
 
         def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
