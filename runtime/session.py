@@ -28,7 +28,7 @@ from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token
+from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
@@ -99,6 +99,8 @@ class Session:
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
         self._closed = False
+        self._policies: dict[str, TreePolicy] = {}  # by kind of children
+        self._draws = np.random.default_rng(0)  # for policies that draw children; each answer gives it a seed
         # Weak, so that a stream that is dropped ends at once.
         self._stream: Callable[[], AnswerStream | None] = lambda: None
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
@@ -137,6 +139,7 @@ class Session:
                 drafter=drafter,
                 vocab_limit=self.bundle.tokens.size,
                 overlaps=self._device is not None,
+                tree_nodes=run.spec.nodes,
             )
         self.decoder.open_draft(run.limits)
         self.meter.mark()
@@ -391,8 +394,7 @@ class Session:
         spec, sampler = self.run.spec, Sampler(config, self.bundle.tokens.size)
         random = PositionRandom.seeded(config.seed, sample)
         children = verifier_traits(spec.verifier, config.temperature).children
-        rng = np.random.default_rng([random.seed, sample]) if children in ("drawn", "independent") else None
-        policy = create_policy(spec.policy, rng, independent=children == "independent")
+        policy = self._policy(children, [random.seed, sample])
         if config.temperature:
             shared = random if children == "coupled" else None
             policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
@@ -410,6 +412,22 @@ class Session:
             interrupted=interrupted,
             on_prefill=prefilled,
         )
+
+    def _policy(self, children: str, seed: Sequence[int]) -> TreePolicy:
+        """Return the policy whose trees have such children. It is kept from answer to answer, because policies learn.
+
+        Args:
+            children: kind of children, a value of ``VerifierTraits.children``.
+            seed: seed of the numbers that the children of the next answer are drawn with.
+        """
+        self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        kind = children if children in ("drawn", "independent") else "chosen"
+        policy = self._policies.get(kind)
+        if policy is None:
+            rng = None if kind == "chosen" else self._draws
+            policy = create_policy(self.run.spec.policy, rng, independent=kind == "independent")
+            self._policies[kind] = policy
+        return policy
 
     def _write(
         self,

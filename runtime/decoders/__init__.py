@@ -23,6 +23,7 @@ def open_decoder(
     drafter: str | Drafter = "none",
     vocab_limit: int = 0,
     overlaps: bool = False,
+    tree_nodes: int = 0,
 ) -> AutoregressiveDecoder:
     """Return an autoregressive decoder on ``target``.
 
@@ -32,6 +33,7 @@ def open_decoder(
         drafter: a drafter, or the name of one.
         vocab_limit: number of the tokenizer's ids; 0: the target's vocabulary.
         overlaps: grow the next tree while a pass runs; for targets that leave the host free.
+        tree_nodes: nodes of the largest tree; 0: the longest chain.
 
     Raises:
         UsageError: no drafter has this name; the message lists the known names.
@@ -43,6 +45,7 @@ def open_decoder(
         vocab_limit=vocab_limit or target.info.vocab,
         cost=ObservedCost(target.cost_model),
         overlaps=overlaps,
+        tree_nodes=tree_nodes,
     )
 
 

@@ -42,7 +42,7 @@ from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["AutoregressiveDecoder", "Rounds"]
 
-_CALIBRATED = (1, 2, 4)  # numbers of rows of the passes measured before the first round, besides the largest tree's
+_CALIBRATED = (1, 2, 4, 16)  # numbers of rows of the passes measured before the first round, besides the largest tree's
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
 
 
@@ -55,12 +55,14 @@ class AutoregressiveDecoder(CachedDecoder):
         vocab_limit: number of the tokenizer's ids; larger ids pad the vocabulary.
         cost: expected duration of passes; every pass updates it.
         overlaps: grow the next tree while a pass runs; for targets that leave the host free.
+        tree_nodes: nodes of the largest tree, whose pass is measured before the first round; 0: the longest chain.
     """
 
     drafter: Drafter
     vocab_limit: int
     cost: ObservedCost = field(default_factory=ObservedCost)
     overlaps: bool = False
+    tree_nodes: int = 0
     _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
 
@@ -80,7 +82,7 @@ class AutoregressiveDecoder(CachedDecoder):
 
     def _calibrate(self, limits: Limits) -> None:
         """Measure passes of a few sizes and discard their rows, so that the cost of guesses is known in the first round."""
-        largest = min(limits.nodes, limits.depth + 1, limits.positions - self.state.length)
+        largest = min(limits.nodes, self.tree_nodes or limits.depth + 1, limits.positions - self.state.length)
         sizes = [size for size in _CALIBRATED if size < largest] + [largest]
         fastest: dict[int, float] = {}
         for size in _REPEATS * sizes if largest > 1 else []:

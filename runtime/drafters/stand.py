@@ -18,6 +18,7 @@ __all__ = ["LONGEST", "create"]
 
 LONGEST = 4  # maximum number of tokens of a context
 ENTRIES = 1 << 14  # maximum number of contexts
+TEXTS = 4  # full texts whose contexts are remembered, so that a text learns from several before it
 
 
 class _Stand(TextDraft):
@@ -85,8 +86,8 @@ class _Stand(TextDraft):
 
 
 def _entries(limits: Limits) -> int:
-    """Return the number of contexts that a text of ``limits.positions`` tokens has, at most ``ENTRIES``."""
-    return min(LONGEST * limits.positions, ENTRIES)
+    """Return the number of contexts that ``TEXTS`` texts of ``limits.positions`` tokens have, at most ``ENTRIES``."""
+    return min(TEXTS * LONGEST * limits.positions, ENTRIES)
 
 
 class _StandDrafter:

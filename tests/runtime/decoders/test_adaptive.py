@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.acceptance import Acceptance
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.trees import chain as chain_policy
+from edgedec.runtime.trees import delayed, dynamic, static
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget
 from tests.runtime.trees.support.fake_draft import FakeCost
@@ -243,6 +247,26 @@ def test_the_depth_has_the_most_tokens_per_second(cost: FakeCost, rate: float, d
     expected = [sum(rate**at for at in range(depth + 1)) for depth in range(DEPTH + 1)]
     speeds = [expected[depth] / (cost.seconds(1 + depth, 0) + draft_seconds * depth) for depth in range(DEPTH + 1)]
     assert guesses_of(adaptive) == max(1, int(np.argmax(speeds)))  # the clock decides whether even one guess pays
+
+
+@pytest.mark.parametrize("policy", [static, delayed, dynamic])
+def test_the_size_of_a_tree_has_the_most_tokens_per_second(policy: ModuleType) -> None:
+    """Check that a pass is paid by its nodes and drafting by its calls, and not as if the tree were a chain."""
+    limits, chosen = Limits(nodes=24, depth=DEPTH, positions=END), dict[tuple[float, float], Limits]()
+    for slope, call in itertools.product((0.0, 0.05, 0.3), (0.0, 0.4)):
+        cost = FakeCost([1 + slope * node for node in range(limits.nodes)])
+        adaptive = started(cost=cost)
+        for _ in range(100):
+            feed(adaptive, 1, 1, 1.0, call)
+        adaptive.acceptance = Acceptance(DEPTH)  # the prior: guesses are right in 60 % of the trials
+        sizes = policy.create().sizes(limits, adaptive.accept)
+        speeds = [it.tokens / (1 + slope * (it.nodes - 1) + call * it.depth) for it in sizes]
+        size = chosen[slope, call] = adaptive.size(policy.create(), limits, 0)
+        best = sizes[int(np.argmax(speeds))]
+        assert (size.nodes, size.depth) == (best.nodes, best.depth)
+    assert chosen[0.0, 0.0].nodes == limits.nodes
+    assert chosen[0.3, 0.0].nodes < chosen[0.05, 0.0].nodes
+    assert chosen[0.0, 0.4].depth < chosen[0.0, 0.0].depth
 
 
 # In the loop
