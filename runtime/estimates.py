@@ -31,6 +31,7 @@ def tokens_per_second(
     nodes: int,
     model: bool,
     switch: bool = False,
+    acceptance: float | None = None,
     threads: int = 0,
     device_bytes_per_second: float | None = None,
 ) -> float:
@@ -42,6 +43,7 @@ def tokens_per_second(
         nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
         switch: the decoder is ``switch``, whose small model runs for each token; the large one is assumed to do so, too.
+        acceptance: share of right guesses; None: the usual one of the drafter.
         threads: number of CPU threads; 0: one for each core.
         device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
     """
@@ -52,7 +54,8 @@ def tokens_per_second(
     draft_seconds = (items.get("draft_weights", 0) + items.get("draft_kv", 0) / 2) / bandwidth
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
     call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
-    right, expected = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE), 1.0
+    right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
+    expected = 1.0
     best = 1 / (seconds + (call_seconds if switch else 0))
     for guesses in range(1, nodes):
         expected += right**guesses

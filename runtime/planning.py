@@ -82,6 +82,7 @@ class _Planner:
     threads: int
     budget_bytes: int | None
     bytes_per_second: float | None  # bandwidth of an accelerator's memory; None on other devices
+    acceptance: float | None = None  # share of right guesses; None: the usual one of the drafter
 
     def limits(self, choice: _RunChoice, ctx_size: int) -> Limits:
         widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
@@ -124,6 +125,7 @@ class _Planner:
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
             switch=choice.spec.decoder == "switch",
+            acceptance=None if choice.spec.nodes == 1 else self.acceptance,
             threads=self.threads,
             device_bytes_per_second=self.bytes_per_second,
         )
@@ -211,6 +213,8 @@ def make_plan(
     budget_bytes: int | None = None,
     baseline_bytes: int = 0,
     accelerator: AcceleratorOptions | None = None,
+    draft: Bundle | None = None,
+    acceptance: float | None = None,
 ) -> RunPlan:
     """Plan a run.
 
@@ -225,6 +229,8 @@ def make_plan(
         budget_bytes: maximum memory of the model in bytes; None: no limit.
         baseline_bytes: memory of the process without the model; the plan reports it, but does not charge it.
         accelerator: the accelerator, if the device is one; None: the default one.
+        draft: the draft model, of which only the manifest is used; None: that of ``spec``.
+        acceptance: expected share of right guesses, for the estimated speed; None: the usual one of the drafter.
 
     Raises:
         UsageError: ``ctx_size`` is negative or larger than the model's context, the device is unknown or does not support
@@ -248,7 +254,8 @@ def make_plan(
             "leave --memory-budget out, or use --device cpu"
         )
     spec = spec or SpecConfig()
-    draft = None if spec.draft is None else _open_draft(bundle, spec)
+    if draft is None and spec.draft is not None:
+        draft = _open_draft(bundle, spec)
     planner = _Planner(
         bundle=bundle,
         module=module,
@@ -256,6 +263,7 @@ def make_plan(
         threads=threads,
         budget_bytes=budget_bytes,
         bytes_per_second=bounds.bytes_per_second,
+        acceptance=acceptance,
     )
     choices = _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)

@@ -52,7 +52,7 @@ RUNTIME = (
     ("accelerator",),
     ("targets",),
     ("drafters",),
-    ("speculation", "estimates", "planning"),
+    ("speculation", "estimates", "planning", "draft_law", "draft_advice"),
     ("session", "answer", "conversation"),
     ("measure", "deploy"),
 )

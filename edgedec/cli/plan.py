@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from edgedec import api
 from edgedec.cli.console import print_json, print_table
-from edgedec.cli.options import Json, Verbose, resolve_model
+from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.cli.run_options import PlanOptions, command_line
-from edgedec.errors import BudgetError
+from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.memory import Plan
@@ -21,11 +22,45 @@ _PHASES = {"load": "loading", "load_draft": "loading the draft", "run": "running
 
 
 @command_line
-def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None:
+def plan(
+    options: PlanOptions,
+    advise_draft: Annotated[
+        bool,
+        option("--advise-draft", help="Say instead which size of draft model would pay, from a law of acceptance."),
+    ] = False,
+    draft: Annotated[
+        list[str] | None,
+        option(
+            "--draft",
+            metavar="BUNDLE",
+            help="With --advise-draft: measure this draft and fit the law to it; repeat for at least three sizes.",
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        option(
+            "--text",
+            metavar="FILE",
+            help="With --draft: text to measure on, line by line; default: text that the model writes.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="FILE", help="With --advise-draft: draw the law, as PNG, SVG or PDF.")
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
     """Show the planned memory of a run.
 
     The exit code is 4 if it does not fit the budget.
     """
+    if advise_draft:
+        from edgedec.cli._draft_advice import advise
+
+        advise(options, drafts=draft or (), text=text, plot=plot, json=json)
+        return
+    if draft or text is not None or plot is not None:
+        raise UsageError("--draft, --text and --plot are for --advise-draft; give it, or leave them out")
     budget, spec, device = options.budget_bytes, options.spec(), options.device
     from edgedec.memory import format_bytes, resident_bytes
     from edgedec.runtime.targets import target_module

@@ -19,12 +19,13 @@ from edgedec.manifest import MANIFEST
 from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
 
-__all__ = ["CHOICES", "DRAFT", "HELD_OUT", "NAMES", "TARGET", "bundle_path"]
+__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "NAMES", "TARGET", "bundle_path"]
 
 _HERE = Path(__file__).parent
 TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
 DRAFT = _HERE / "draft"  # bfloat16
 HELD_OUT = _HERE / "held_out.txt"  # stories that neither was trained on
+DRAFTS = _HERE / "drafts.json"  # measured acceptance of drafts of several sizes, and their recipe
 CHOICES = _HERE / "choices.jsonl"  # multiple choice about such stories, and simple facts
 
 # Name on the command line -> (checkpoint, method of its bundle).

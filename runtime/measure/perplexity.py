@@ -12,7 +12,7 @@ from edgedec.errors import BundleError, DeviceError
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 
-__all__ = ["Score", "check_finite", "check_ids", "log_likelihoods", "next_log_probs", "perplexity"]
+__all__ = ["Score", "check_finite", "check_ids", "log_likelihoods", "next_log_probs", "perplexity", "read_logits"]
 
 F64 = NDArray[np.float64]
 
@@ -62,7 +62,9 @@ def _log_softmax(logits: F32) -> F64:
     return result
 
 
-def _read(target: Target, state: State, limits: Limits, ids: I32, *, every_row: bool) -> Iterator[tuple[int, F32]]:
+def read_logits(
+    target: Target, state: State, limits: Limits, ids: I32, *, every_row: bool
+) -> Iterator[tuple[int, F32]]:
     """Append ``ids`` to the state in passes of at most ``limits.nodes`` rows.
 
     Yields:
@@ -93,7 +95,7 @@ def log_likelihoods(target: Target, state: State, limits: Limits, ids: I32, next
     """
     check_ids(next_ids, vocab_limit)
     values = np.empty(len(ids))
-    for start, logits in _read(target, state, limits, ids, every_row=True):
+    for start, logits in read_logits(target, state, limits, ids, every_row=True):
         n = len(logits)
         values[start : start + n] = _log_softmax(logits[:, :vocab_limit])[np.arange(n), next_ids[start : start + n]]
     check_finite(values)
@@ -105,7 +107,7 @@ def next_log_probs(target: Target, state: State, limits: Limits, ids: I32, *, vo
 
     ``ids`` is int32 [n >= 1]. The result is not checked for NaN; call ``check_finite`` on the entries that are used.
     """
-    *_, (_, logits) = _read(target, state, limits, ids, every_row=False)
+    *_, (_, logits) = read_logits(target, state, limits, ids, every_row=False)
     log_probs: F64 = _log_softmax(logits[-1:, :vocab_limit])[0]
     return log_probs
 

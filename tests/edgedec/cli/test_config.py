@@ -83,8 +83,11 @@ def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str
 
 def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
-    names = "board, configuration, ctx-size, decoder, device, draft-max, json, kv-bits, memory, memory-budget, model"
-    more = "model-draft, spec-tree, spec-type, switch-entropy, switch-window, tree-nodes, verifier"
+    names = (
+        "advise-draft, board, configuration, ctx-size, decoder, device, draft, draft-max, json, kv-bits, memory, "
+        "memory-budget, model"
+    )
+    more = "model-draft, plot, spec-tree, spec-type, switch-entropy, switch-window, text, tree-nodes, verifier"
     assert f"known: {names}, {more}\n" in edgedec("doctor").stderr
 
 

@@ -1,0 +1,54 @@
+"""Check that the kept measurements of drafts have the recipe of ``benchmarks/draft_law.py``, and measure one anew."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.cli import _draft_advice
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "draft_law.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("draft_law", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def kept() -> Any:
+    return json.loads(demo.DRAFTS.read_text("utf-8"))
+
+
+def test_the_kept_measurements_have_the_recipe_of_the_benchmark(kept: Any, benchmark: Any) -> None:
+    shapes = [(draft["hidden_size"], draft["intermediate_size"], draft["heads"]) for draft in kept["drafts"]]
+    assert shapes == sorted([*benchmark.SHAPES, (96, 256, 1)])
+    assert kept["recipe"].endswith(benchmark.RECIPE)
+    assert kept["temperature"] == benchmark.TEMPERATURE == _draft_advice.TEMPERATURE
+    assert kept["positions"] > 5000
+    sizes = [draft["parameters"] for draft in kept["drafts"]]
+    assert sizes[-1] / sizes[0] >= 16
+
+
+@pytest.mark.thorough
+def test_the_embedded_draft_measures_as_the_kept_one(kept: Any, benchmark: Any) -> None:
+    measured = benchmark.measure([("demo-draft", Bundle.open(demo.bundle_path("demo-draft")))])
+    (expected,) = [draft for draft in kept["drafts"] if draft["name"] == "demo-draft"]
+    (draft,) = measured["drafts"]
+    # The stock operators of other processors round in another way.
+    assert draft["chosen"] == pytest.approx(expected["chosen"], abs=0.005)
+    assert draft["drawn"] == pytest.approx(expected["drawn"], abs=0.005)
+    assert measured["positions"] == kept["positions"]
+    for end in ("floor", "ceiling"):
+        assert measured[end] == pytest.approx(kept[end], abs=0.005)

@@ -1,0 +1,134 @@
+"""Test ``edgedec plan --advise-draft``: the law of the kept measurements, its chart, the advice, drafts of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec import demo
+from edgedec.cli._draft_advice import chart
+from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft
+from tests.edgedec.cli.conftest import Edgedec
+from tests.runtime.support.bench_decoders import make_pair
+
+KEYS = {
+    "model",
+    "extrapolated_to_another_model",
+    "text",
+    "positions",
+    "temperature",
+    "law",
+    "drafts",
+    "largest_error_left_out",
+    "plain_fits",
+    "plain_ctx_size",
+    "plain_kv_bits",
+    "plain_tokens_per_second",
+    "candidates",
+    "best",
+}
+
+
+@pytest.fixture
+def kept() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(demo.DRAFTS.read_text("utf-8"))
+    return data
+
+
+def test_each_kept_draft_is_predicted_by_the_others(edgedec: Edgedec, kept: dict[str, Any]) -> None:
+    data: dict[str, Any] = edgedec("plan", "-m", "demo", "--advise-draft", "--json").json
+    assert set(data) == KEYS
+    assert [draft["parameters"] for draft in data["drafts"]] == [draft["parameters"] for draft in kept["drafts"]]
+    errors = [draft["error_left_out"] for draft in data["drafts"]]
+    assert len(errors) == 5
+    assert data["largest_error_left_out"] == max(map(abs, errors)) <= 0.03
+    assert data["extrapolated_to_another_model"] is False
+    assert {one["layers"] for one in data["candidates"]} == {2}
+
+
+def test_the_report_has_the_errors_the_chart_and_the_advice(edgedec: Edgedec, kept: dict[str, Any]) -> None:
+    options = ("plan", "-m", "demo", "--advise-draft", "--device", "interpreter")
+    data: dict[str, Any] = edgedec(*options, "--json").json
+    text = edgedec(*options).stdout
+    for draft in data["drafts"]:
+        assert f"{draft['predicted']:5.3f}   {draft['error_left_out']:+.3f}" in text
+    assert text.count("o") >= 5
+    best = data["best"]
+    assert f"--hidden-size {best['hidden_size']} --intermediate-size {best['intermediate_size']}" in text
+    assert f"an estimated {best['speedup']:.2f} times the speed" in text
+    assert "The law was fitted on" not in text
+
+
+def test_another_model_is_told_what_the_law_was_fitted_on(edgedec: Edgedec) -> None:
+    text = edgedec("plan", "-m", "demo-int8", "--advise-draft").stdout
+    assert (
+        "The law was fitted on drafts of demo (7,867,776 parameters) and its text. For demo-int8\nit is only assumed"
+        in text
+    )
+    data: dict[str, Any] = edgedec("plan", "-m", "demo-int8", "--advise-draft", "--json").json
+    assert data["extrapolated_to_another_model"] is True
+
+
+def test_a_budget_that_no_draft_fits_says_so(edgedec: Edgedec) -> None:
+    outcome = edgedec("plan", "-m", "demo", "--advise-draft", "--memory-budget", "12MiB")
+    assert outcome.code == 0
+    assert "does not fit: " in outcome.stdout
+    assert "advice: train no draft; of 13 sizes none fits the budget" in outcome.stdout
+
+
+def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Path) -> None:
+    drafts = []
+    for width in (16, 32, 64):
+        pair = make_pair(tmp_path / str(width), hidden_size=width)
+        drafts += ["--draft", pair.small.path]
+    options = ("plan", "-m", pair.large.path, "--advise-draft", *drafts)
+    data: dict[str, Any] = edgedec(*options, "--json").json
+    assert [draft["name"] for draft in data["drafts"]] == [str(path) for path in drafts[1::2]]
+    assert data["text"] == "24 texts that the model wrote"
+    assert data["positions"] == 24 * 96  # 96 positions of context, of which the prompt takes one
+    assert data["extrapolated_to_another_model"] is False
+    assert "The law was fitted on" not in edgedec(*options).stdout
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"law.{suffix}"
+    assert edgedec("plan", "-m", "demo", "--advise-draft", "--plot", file).code == 0
+    assert file.read_bytes().startswith(b"<?xml" if suffix == "svg" else b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--draft d", "--draft, --text and --plot are for --advise-draft; give it, or leave them out"),
+        ("--plot law.svg", "--draft, --text and --plot are for --advise-draft"),
+        (
+            "--advise-draft --spec-type ngram",
+            "leave out -md, --spec-type and --decoder; --draft gives drafts to measure",
+        ),
+        ("--advise-draft --decoder switch", "leave out -md, --spec-type and --decoder"),
+        ("--advise-draft --text t.txt", "--text is the text on which the drafts of --draft are measured"),
+        ("--advise-draft --draft demo-draft", "--draft must be given for at least 3 drafts of different sizes, not 1"),
+        ("--advise-draft --plot law.gif", "--plot law.gif: must end in .png, .svg or .pdf"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(edgedec: Edgedec, options: str, message: str) -> None:
+    outcome = edgedec("plan", "-m", "demo", *options.split())
+    assert outcome.code == 2
+    assert message in outcome.stderr
+
+
+def test_the_chart_has_each_draft_at_its_place() -> None:
+    law = DraftLaw(intercept=-13.0, slope=1.0, floor=0.05, ceiling=0.9, smallest=100_000, largest=1_000_000)
+    drafts = [MeasuredDraft(name="", parameters=size, acceptance=law.acceptance(size)) for size in (100_000, 1_000_000)]
+    lines = chart(drafts, law)
+    rows = {line.index("o"): at for at, line in enumerate(lines[1:-2]) if "o" in line}
+    (left, low), (right, high) = sorted(rows.items())
+    assert left < right
+    assert low > high  # the larger draft is accepted more, and stands higher
+    assert any(line.lstrip(" 0.95").startswith("|---") for line in lines)
+    assert lines[-1].split() == ["66,667", "1,500,000", "parameters"]
