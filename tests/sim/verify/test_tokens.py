@@ -59,6 +59,25 @@ def test_prefill_decoding_and_trees_equal_the_reference(kind: str) -> None:
     assert all(compared.values())
 
 
+@pytest.mark.parametrize("kind", ["native", "int8"])
+def test_passes_with_any_mask_equal_the_reference(kind: str) -> None:
+    """Run rows that see later ones, as in a block that is denoised, and rows that do not see each other below one row."""
+    run = opened(kind)
+    run.run([3, 1, 4, 1, 5], 1)
+    ids, first = np.array([2, 6, 5, 3], np.int32), run.verified.driver.length
+    diagonal, logits = np.eye(4, dtype=np.bool_), []
+    for seen in ([], [(0, 3), (1, 0), (1, 2)], [(3, 0), (3, 2)]):
+        mask = diagonal.copy()
+        for row, other in seen:
+            mask[row, other] = True
+        positions = np.arange(first, first + 4, dtype=np.int32)
+        logits.append(run.verified.forward(ids, positions=positions, visible=mask)[1].values.copy())
+    changed = [(rows != logits[0]).any(axis=1).tolist() for rows in logits[1:]]
+    assert changed == [[True, True, False, False], [False, False, False, True]]
+    run.verified.commit(np.array([0, 1], np.int32))
+    run.run([9], 1)
+
+
 @pytest.mark.parametrize("memory", ["ddr", "flat"])
 def test_slower_memories_change_no_integer(memory: str) -> None:
     slow, fast = opened("native", memory), opened("native")
