@@ -1,10 +1,10 @@
-"""Measure the share of guesses that are accepted, by the rule that chooses them and the verifier that accepts them.
+"""Measure the share of guesses that are accepted, by the rule that chooses them, and compare verifiers in matched settings.
 
-    .venv/bin/python benchmarks/verifiers.py [--every 5] [--draws 32] [--json]
+    .venv/bin/python benchmarks/verifiers.py [--every 5] [--draws 32] [--rounds 300] [--whole] [--json]
 
-The embedded pair reads the held-out stories. After every ``--every``-th token, its target's distribution p and its draft's
-distribution q, both after temperature, top-k, top-p and min-p at their defaults, give the probability that one guess is
-accepted, and that one of four is. The rules:
+The first table, ``shares``: the embedded pair reads the held-out stories. After every ``--every``-th token, its target's
+distribution p and its draft's distribution q, both after temperature, top-k, top-p and min-p at their defaults, give the
+probability that one guess is accepted, and that one of four is. The rules:
 
 - ``rejection, raw``: guesses are drawn from q as the draft computes it, without the sampling options (exact: sum min(p, q));
 - ``rejection``: guesses are drawn from q;
@@ -15,17 +15,28 @@ accepted, and that one of four is. The rules:
 
 ``inverse`` and both coupled rules are means over ``--draws`` draws of the numbers at each position. Over the 1,800 positions
 of the defaults, the standard error of a share is about 0.01; that of a difference is smaller.
+
+The second table, ``matched``: tokens per round and per second by temperature, shape of the tree and verifier
+(``_verifiers_matched.py``), for trees of 8 nodes. ``--whole`` writes with top-k, top-p and min-p switched off. The padded
+target is written on first use (minutes, 250 MB). With 300 rounds the standard error of tokens per round is about 0.1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from benchmarks import _verifiers_matched as matched
+from benchmarks._speculation_model import padded_bundle
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.runtime.coupling import SHARED
@@ -106,11 +117,13 @@ def _positions(every: int) -> Iterator[tuple[F32, F32]]:
         yield from zip(target[LEAST_PAST::every, :size], draft[LEAST_PAST::every, :size], strict=True)
 
 
-def measure(every: int, draws: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(
+    every: int, draws: int, temperatures: Sequence[float] = TEMPERATURES
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return by temperature and rule the share of accepted guesses: ``one``, and of several side by side ``four``."""
     rows, rng = list(_positions(every)), np.random.default_rng(0)
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for temperature in TEMPERATURES:
+    for temperature in temperatures:
         shares: dict[str, list[tuple[float, float]]] = {}
         for target, draft in rows:
             sampler = Sampler(SamplingConfig(temperature=temperature), len(target))
@@ -133,17 +146,63 @@ def main() -> None:
     parser.add_argument(
         "--draws", type=int, default=32, metavar="N", help="draws of the shared numbers at each of them"
     )
+    parser.add_argument(
+        "--rounds", type=int, default=300, metavar="N", help="rounds of each verifier, shape, temperature"
+    )
+    parser.add_argument("--whole", action="store_true", help="compare verifiers without top-k, top-p and min-p")
+    parser.add_argument(
+        "--only", choices=("shares", "matched"), help="one of the two tables; the default is both", metavar="TABLE"
+    )
+    parser.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES, metavar="T")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    table = measure(options.every, options.draws)
+    data: dict[str, object] = {}
+    if options.only != "matched":
+        data["shares"] = shares = measure(options.every, options.draws, options.temperatures)
+        if not options.json:
+            _print_shares(shares)
+    if options.only != "shares":
+        bundle = Bundle.open(padded_bundle(demo.bundle_path()))
+        limits = Limits(nodes=32, depth=0, positions=256)
+        target = open_target(bundle, limits=limits)
+        seconds = matched.pass_seconds(target, limits)
+        table = matched.measure(
+            options.temperatures, options.rounds, seconds, columns=target.info.vocab, whole=options.whole
+        )
+        data |= {
+            "pass_ms": 1000 * seconds,
+            "kernel": target.info.kernel,
+            "rounds": options.rounds,
+            "nodes": matched.NODES,
+        }
+        data["matched"] = {
+            temperature: {shape: {name: asdict(row) for name, row in rows.items()} for shape, rows in shapes.items()}
+            for temperature, shapes in table.items()
+        }
+        if not options.json:
+            _print_matched(table, seconds)
     if options.json:
-        print(json.dumps(table))
-        return
+        print(json.dumps(data))
+
+
+def _print_shares(table: dict[str, dict[str, dict[str, float]]]) -> None:
     print("share of guesses that are accepted: one guess, and in brackets one of four side by side")
     for temperature, rules in table.items():
         print(f"temperature {temperature}")
         for rule, share in rules.items():
             print(f"  {rule:16}{share['one']:6.3f}" + (f"  ({share['four']:.3f})" if "four" in share else ""))
+
+
+def _print_matched(table: dict[str, dict[str, dict[str, matched.Figures]]], seconds: float) -> None:
+    print(f"tokens per round, and tokens per second if a pass of {matched.NODES} rows takes {1000 * seconds:.1f} ms")
+    for temperature, shapes in table.items():
+        for shape, rows in shapes.items():
+            print(f"temperature {temperature}, {shape}")
+            for name, row in rows.items():
+                print(
+                    f"  {name:10}{row.tokens_per_round:6.2f} +- {row.error:.2f}{row.tokens_per_second:8.1f}"
+                    f"  (draft {row.draft_ms:.2f} ms, verify {row.verify_ms:.2f} ms)"
+                )
 
 
 if __name__ == "__main__":
