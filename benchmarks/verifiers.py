@@ -1,6 +1,6 @@
 """Measure the share of guesses that are accepted, by the rule that chooses them, and compare verifiers in matched settings.
 
-    .venv/bin/python benchmarks/verifiers.py [--every 5] [--draws 32] [--rounds 300] [--whole] [--json]
+    .venv/bin/python benchmarks/verifiers.py [--every 5] [--draws 32] [--positions 300] [--whole] [--json]
 
 The first table, ``shares``: the embedded pair reads the held-out stories. After every ``--every``-th token, its target's
 distribution p and its draft's distribution q, both after temperature, top-k, top-p and min-p at their defaults, give the
@@ -18,7 +18,7 @@ of the defaults, the standard error of a share is about 0.01; that of a differen
 
 The second table, ``matched``: tokens per round and per second by temperature, shape of the tree and verifier
 (``_verifiers_matched.py``), for trees of 8 nodes. ``--whole`` writes with top-k, top-p and min-p switched off. The padded
-target is written on first use (minutes, 250 MB). With 300 rounds the standard error of tokens per round is about 0.1.
+target is written on first use (minutes, 250 MB). Each position has four rounds with other random numbers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def main() -> None:
         "--draws", type=int, default=32, metavar="N", help="draws of the shared numbers at each of them"
     )
     parser.add_argument(
-        "--rounds", type=int, default=300, metavar="N", help="rounds of each verifier, shape, temperature"
+        "--positions", type=int, default=300, metavar="N", help="positions at which verifiers are compared"
     )
     parser.add_argument("--whole", action="store_true", help="compare verifiers without top-k, top-p and min-p")
     parser.add_argument(
@@ -167,12 +167,12 @@ def main() -> None:
         target = open_target(bundle, limits=limits)
         seconds = matched.pass_seconds(target, limits)
         table = matched.measure(
-            options.temperatures, options.rounds, seconds, columns=target.info.vocab, whole=options.whole
+            options.temperatures, options.positions, seconds, columns=target.info.vocab, whole=options.whole
         )
         data |= {
             "pass_ms": 1000 * seconds,
             "kernel": target.info.kernel,
-            "rounds": options.rounds,
+            "positions": options.positions,
             "nodes": matched.NODES,
         }
         data["matched"] = {

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import note, print_json, print_table, progress
-from edgedec.cli.options import Device, Json, Threads, Verbose, option, resolve_model
+from edgedec.cli.options import (
+    Device,
+    DraftMax,
+    Json,
+    ModelDraft,
+    SpecTree,
+    SpecType,
+    Temp,
+    Threads,
+    TreeNodes,
+    Verbose,
+    VerifierName,
+    option,
+    resolve_model,
+)
+from edgedec.cli.run_options import PlanOptions
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+    from edgedec.runtime.measure.guesses import GuessResult
+    from edgedec.runtime.speculation import SpecConfig
 
 __all__ = ["bench"]
 
@@ -48,19 +65,43 @@ def bench(
     ] = None,
     device: Device = "cpu",
     threads: Threads = 0,
+    spec_type: SpecType = "none",
+    model_draft: ModelDraft = None,
+    draft_max: DraftMax = 8,
+    spec_tree: SpecTree = "chain",
+    tree_nodes: TreeNodes = 0,
+    verifier: VerifierName = "match",
+    temp: Temp = 0.8,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Measure speed on this machine.
 
-    The results are tokens per second, and the time of passes of 1 to 32 rows.
+    The results are tokens per second, and the time of passes of 1 to 32 rows. With --spec-type, texts are written with
+    guesses, too.
     """
     if (shape is None) == (model is None):
         raise UsageError("use either --shape NAME or -m BUNDLE")
     if model is not None and method is not None:
         raise UsageError("--method is for the random weights of --shape; a bundle has its own: leave it out with -m")
+    spec = None
+    if spec_type != "none":
+        if model is None:
+            raise UsageError("--spec-type needs a model that writes text: give it with -m; --shape has random weights")
+        spec = PlanOptions(
+            model=model,
+            spec_type=spec_type,
+            model_draft=model_draft,
+            draft_max=draft_max,
+            spec_tree=spec_tree,
+            tree_nodes=tree_nodes,
+            verifier=verifier,
+        ).spec()
+    elif verifier != "match":
+        raise UsageError(f"--verifier {verifier} is for guesses: give a drafter with --spec-type")
     from edgedec.bundle import Bundle
     from edgedec.quantize.synthetic.random_bundle import SHAPES
+    from edgedec.runtime.measure.guesses import bench_guesses
     from edgedec.runtime.measure.speed import bench as measure
     from edgedec.runtime.measure.speed import physical_cores
 
@@ -74,7 +115,7 @@ def bench(
     threads = threads or physical_cores()
     with progress("measuring") as report:
         result = measure(bundle, device=device, threads=threads, progress=report)
-    data = {
+    data: dict[str, Any] = {
         "predicted_per_second": round(result.predicted_per_second, 3),
         "prompt_per_second": round(result.prompt_per_second, 3),
         "pass_ms": {str(rows): round(ms, 4) for rows, ms in result.pass_ms.items()},
@@ -85,13 +126,30 @@ def bench(
         "model": model,
         "method": bundle.quantization.get("method"),
         "rounds": result.rounds,
+        "guesses": None,
     }
+    if spec is not None:
+        assert model is not None
+        with progress("writing with guesses") as report:
+            data["guesses"] = _guesses_data(
+                spec,
+                bench_guesses(
+                    resolve_model(model), spec, temperature=temp, device=device, threads=threads, progress=report
+                ),
+                temp,
+            )
     if json:
         print_json(data)
         return
     kernel = f", kernel {result.kernel}" if result.kernel else ""
     print(f"{shape or model}, {data['method']}, measured on this machine: device {device}{kernel}, {threads} threads")
     rows = [(f"pass of {rows}", f"{ms:.2f} ms") for rows, ms in result.pass_ms.items()]
+    if (guesses := data["guesses"]) is not None:
+        rows += [
+            ("with guesses", f"{guesses['predicted_per_second']:.1f} tokens/s"),
+            ("tokens per round", f"{guesses['tokens_per_round']:.2f}"),
+            ("text", guesses["lossless"]),
+        ]
     print_table(
         [
             ("decoding", f"{result.predicted_per_second:.1f} tokens/s"),
@@ -100,3 +158,18 @@ def bench(
         ],
         right=(1,),
     )
+
+
+def _guesses_data(spec: SpecConfig, result: GuessResult, temperature: float) -> dict[str, Any]:
+    """Return the figures of texts that were written with guesses, as --json prints them."""
+    return {
+        "drafter": spec.drafter_name,
+        "spec_tree": spec.policy,
+        "verifier": spec.verifier,
+        "temperature": temperature,
+        "lossless": result.lossless,
+        "tokens_per_round": round(result.tokens_per_round, 4),
+        "predicted_per_second": round(result.predicted_per_second, 3),
+        "draft_n": result.drafted,
+        "draft_n_accepted": result.accepted,
+    }

@@ -61,6 +61,14 @@ class ChosenChildren:
         """Sum of the probabilities of the remaining candidates."""
         return sum(self._probs[self._at :])
 
+    def outlook(self, count: int) -> list[float]:
+        """Return the draft's probability of each of the next ``count`` children, if those before it are wrong."""
+        left, result = 1.0, []
+        for prob in self._probs[self._at : self._at + count]:
+            result.append(min(1.0, prob / left) if left > 0 else 0.0)
+            left -= prob
+        return result
+
     def take(self) -> tuple[int, float]:
         """Remove the next child and return its token and probability. ``expected`` must be positive."""
         at = self._at
@@ -114,6 +122,10 @@ class DrawnChildren:
         """The expected probability of the next child; 0 if there is none."""
         left = self._left
         return float(left @ left / left.sum()) if self._count else 0.0
+
+    def outlook(self, count: int) -> list[float]:
+        """Return the expected probability of the next child. Those of further children depend on it."""
+        return [self.expected / self.reach] if self._count and count else []
 
     def take(self) -> tuple[int, float]:
         """Draw the next child and return its token and probability. ``expected`` must be positive."""

@@ -1,15 +1,19 @@
 """A stem with branches at its end: a single guess where guesses are usually right, and several where the text deviates.
 
-The stem is a chain. At its end up to ``BRANCHES`` chains begin; each of the remaining nodes goes to the chain where the text
-is most likely to reach it. The length of the stem follows from the acceptance measured by depth and rank: the stem with the
-most expected tokens is used, of equal ones the longest. So the tree is a chain while every guess is right, and branches at
-the root if the first guess is usually wrong and others are right instead.
+The stem is a chain of L1 guesses. At its end K chains begin, at most ``BRANCHES``; each of the remaining nodes goes to the
+chain where the text is most likely to reach it, which gives their lengths L2. The plan, which is L1, K and L2, is the one
+with the most expected tokens. So the tree is a chain while every guess is right, and branches at the root if the first guess
+is usually wrong and others are right instead.
 
-The shape depends on earlier rounds only, so drawn children are an unbiased sample. Each level needs one call of the
-drafter.
+The stem grows guess by guess, and before each one the plan is made again: a selector (``_selector``) knows the draft's
+distribution at the end of the stem, and estimates the chances of the children there; for the nodes below, the acceptance
+measured by depth and rank counts. The tree branches where that is worth more than another guess of the stem.
 
-Source: delayed tree expansion, 2602.16994, for a branching point away from the root; the choice of the point is derived
-here (the paper trains a selector).
+The decision to draw children of a node depends on earlier rounds, on earlier draws and on the distribution that they will be
+drawn from, but not on their tokens, so drawn children are an unbiased sample. Each level needs one call of the drafter.
+
+Source: delayed tree expansion, 2602.16994, for the shape and for a selector that is trained; there it chooses the plan
+before the round. The estimate and the decision guess by guess are derived here.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ import numpy as np
 
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
+from edgedec.runtime.trees._selector import Selector
 
 __all__ = ["BRANCHES", "create", "expected", "plan"]
 
-BRANCHES = 3  # maximum number of branches
+BRANCHES = 5  # maximum number of branches
 _NODES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)  # numbers of nodes, and depths, that ``sizes`` considers
 _STEPS = 64  # steps of 1 to which acceptance is rounded, so that rounds share cached plans
 
@@ -33,15 +38,21 @@ Plan = tuple[int, tuple[int, ...]]  # nodes of the stem, nodes of each branch
 
 def expected(shape: Plan, accept: Sequence[Sequence[float]]) -> float:
     """Return the expected number of accepted tokens of a stem and its branches, with ``accept`` as in ``TreePolicy``."""
+    total, reach = 0.0, 1.0
+    for depth in range(shape[0]):
+        reach *= accept[depth][0]
+        total += reach
+    return total + reach * _below(shape, accept)
+
+
+def _below(shape: Plan, accept: Sequence[Sequence[float]]) -> float:
+    """Return the expected number of accepted tokens after the stem if the whole stem is accepted."""
     stem, branches = shape
-    total, stem_reach = 0.0, 1.0
-    for depth in range(stem):
-        stem_reach *= accept[depth][0]
-        total += stem_reach
+    total, left = 0.0, 1.0
     for rank, length in enumerate(branches):
         rate = accept[stem][min(rank, len(accept[stem]) - 1)]
-        reach = stem_reach * rate
-        stem_reach *= 1 - rate
+        reach = left * rate
+        left *= 1 - rate
         for depth in range(stem + 1, stem + length + 1):
             total += reach
             reach *= accept[depth][0] if depth < len(accept) else 0
@@ -73,15 +84,26 @@ def _shape(stem: int, nodes: int, depth: int, accept: Sequence[Sequence[float]])
 
 @lru_cache(maxsize=256)
 def plan(nodes: int, depth: int, accept: tuple[tuple[float, ...], ...]) -> Plan:
-    """Return the stem and branches with the most expected tokens."""
+    """Return the stem and branches with the most expected tokens, without a selector."""
     longest = min(depth, nodes - 1)
     shapes = [_shape(stem, nodes, depth, accept) for stem in range(longest, -1, -1)]
     return max(shapes, key=lambda it: expected(it, accept))
 
 
+@lru_cache(maxsize=256)
+def _onward(nodes: int, depth: int, accept: tuple[tuple[float, ...], ...]) -> list[float]:
+    """Return the most expected tokens after a stem of each length, if the whole stem is accepted."""
+    longest = min(depth, nodes - 1)
+    best = [0.0] * (longest + 1)
+    for stem in range(longest - 1, -1, -1):
+        branch = _below(_shape(stem, nodes, depth, accept), accept)
+        best[stem] = max(branch, accept[stem][0] * (1 + best[stem + 1]))
+    return best
+
+
 class _Delayed:
-    def __init__(self, rng: np.random.Generator | None) -> None:
-        self._rng = rng
+    def __init__(self, rng: np.random.Generator | None, selector: Selector | None) -> None:
+        self._rng, self._selector = rng, selector
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         sizes, rates = [], _rounded(accept, limits.depth)
@@ -95,17 +117,30 @@ class _Delayed:
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         growth = Growth(draft, text, limits.nodes, self._rng)
-        stem, branches = plan(limits.nodes, limits.depth, _rounded(accept, limits.depth))
-        for node in range(stem):
-            growth.expand([node])
-            if growth.add(node) is None:
+        rates = _rounded(accept, limits.depth)
+        onward = _onward(limits.nodes, limits.depth, rates)
+        stem, branches = 0, list[int]()
+        while stem < len(onward) - 1:
+            growth.expand([stem])
+            if stem not in growth.pending:
                 return growth.tree()
+            here = rates
+            if self._selector is not None:
+                row = self._selector.chances(growth.pending[stem], rates[stem])
+                here = (*rates[:stem], row, *rates[stem + 1 :])
+            shape = _shape(stem, limits.nodes, limits.depth, here)
+            if len(shape[1]) > 1 and _below(shape, here) > here[stem][0] * (1 + onward[stem + 1]):
+                branches = [*shape[1]]
+                break
+            growth.add(stem)
+            stem += 1
         ends = [stem] * len(branches)  # last node of each branch; -1: the drafter had no guess after it
         for level in range(max(branches, default=0)):
             growing = [rank for rank, length in enumerate(branches) if length > level and ends[rank] >= 0]
             if not growing:
                 break
-            growth.expand(sorted({ends[rank] for rank in growing}))
+            if level:
+                growth.expand(sorted({ends[rank] for rank in growing}))
             for rank in growing:
                 ends[rank] = len(growth) - 1 if growth.add(ends[rank]) is not None else -1
         return growth.tree()
@@ -116,6 +151,9 @@ def _rounded(accept: F32, depth: int) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, (np.round(accept[:depth, :BRANCHES] * _STEPS) / _STEPS).tolist()))
 
 
-def create(rng: np.random.Generator | None = None) -> _Delayed:
-    """Return the policy (entry point of the plug-in). With ``rng``, children are drawn; without it, the likeliest ones."""
-    return _Delayed(rng)
+def create(rng: np.random.Generator | None = None, *, selects: bool = True) -> _Delayed:
+    """Return the policy (entry point of the plug-in). With ``rng``, children are drawn; without it, the likeliest ones.
+
+    Without ``selects`` the branching point follows from the measured acceptance alone.
+    """
+    return _Delayed(rng, Selector() if selects else None)

@@ -21,7 +21,7 @@ import numpy as np
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
-__all__ = ["best_nodes", "create", "shape", "shape_sizes"]
+__all__ = ["best_nodes", "create", "grown", "shape", "shape_sizes"]
 
 Shape = tuple[
     tuple[int, ...], ...
@@ -96,18 +96,23 @@ class _Static:
         if self._made_for != (limits.nodes, limits.depth) or self._age >= _RENEW:
             self._shape = shape(limits.nodes, limits.depth, accept.tolist())
             self._made_for, self._age = (limits.nodes, limits.depth), 0
-        above = [0]  # nodes of the level above; -1: the drafter had no guess for this place
-        for level in self._shape:
-            inner = [above[place] for place in sorted(set(level)) if above[place] >= 0]
-            if not inner:
-                break
-            growth.expand(inner)
-            here = []
-            for place in level:
-                has_guess = above[place] >= 0 and growth.add(above[place]) is not None
-                here.append(len(growth) - 1 if has_guess else -1)
-            above = here
-        return growth.tree()
+        return grown(growth, self._shape)
+
+
+def grown(growth: Growth, levels: Shape) -> TokenTree:
+    """Return the tree of a shape. ``growth`` has no nodes but its root."""
+    above = [0]  # nodes of the level above; -1: the drafter had no guess for this place
+    for level in levels:
+        inner = [above[place] for place in sorted(set(level)) if above[place] >= 0]
+        if not inner:
+            break
+        growth.expand(inner)
+        here = []
+        for place in level:
+            has_guess = above[place] >= 0 and growth.add(above[place]) is not None
+            here.append(len(growth) - 1 if has_guess else -1)
+        above = here
+    return growth.tree()
 
 
 def create(rng: np.random.Generator | None = None) -> _Static:

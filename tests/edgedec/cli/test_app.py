@@ -248,6 +248,13 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("bench --shape demo -m BUNDLE", 2, "use either --shape NAME or -m BUNDLE"),
         ("bench -m BUNDLE --method ternary", 2, "--method is for the random weights of --shape"),
         ("bench --shape huge", 2, "there is no shape 'huge'; known: bitnet-0.73b"),
+        ("bench --shape demo --spec-type ngram", 2, "--spec-type needs a model that writes text: give it with -m"),
+        ("bench -m BUNDLE --verifier block", 2, "--verifier block is for guesses: give a drafter with --spec-type"),
+        (
+            "bench -m BUNDLE --spec-type ngram --verifier block --spec-tree static",
+            2,
+            "--verifier block needs --spec-tree chain, not static",
+        ),
         ("bench --shape demo --method float", 2, "method must be ternary or int8"),
         ("quantize missing -o out", 2, "missing: no such checkpoint; check the spelling of the path"),
         ("quantize . -o out", 1, "config.json"),

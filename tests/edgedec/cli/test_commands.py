@@ -16,6 +16,7 @@ from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
 from edgedec.memory import format_bytes, phases
 from edgedec.runtime.kernels import KERNEL_NAMES
+from edgedec.runtime.measure import guesses
 from edgedec.runtime.measure import speed as bench_module
 from edgedec.schemes import FloatScheme
 from tests.edgedec.cli.conftest import Edgedec
@@ -296,6 +297,7 @@ BENCH = {
     "model",
     "method",
     "rounds",
+    "guesses",
 }
 
 
@@ -309,6 +311,7 @@ def test_bench_of_a_shape_keeps_its_weights(edgedec: Edgedec, tmp_path: Path) ->
     assert min(data["predicted_per_second"], data["prompt_per_second"]) > 0
     assert (data["threads"], data["device"]) == (1, "cpu")
     assert (data["shape"], data["model"], data["method"]) == ("demo", None, "int8")
+    assert data["guesses"] is None
 
     (entry,) = (tmp_path / "cache" / "edgedec" / "bench").iterdir()
     written_ns = (entry / "weights.bin").stat().st_mtime_ns
@@ -329,6 +332,32 @@ def test_bench_measures_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     assert data["kernel"] in KERNEL_NAMES
     assert f"measured on this machine: device cpu, kernel {data['kernel']}, 1 threads" in text
     assert "pass of 32" in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_writes_with_guesses(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guesses, "TEXTS", 1)
+    options = (
+        "bench",
+        "-m",
+        "demo",
+        "-t",
+        "1",
+        "--spec-type",
+        "model",
+        "--verifier",
+        "traversal",
+        "--spec-tree",
+        "static",
+    )
+    printed: dict[str, Any] = edgedec(*options, "--temp", "0.7", "--json").json
+    data = printed["guesses"]
+    assert (data["drafter"], data["spec_tree"], data["verifier"]) == ("model", "static", "traversal")
+    assert (data["temperature"], data["lossless"]) == (0.7, "distribution")
+    assert data["draft_n"] >= data["draft_n_accepted"] > 0
+    assert data["tokens_per_round"] > 1
+    assert data["predicted_per_second"] > 0
+    assert "tokens per round" in edgedec(*options).stdout
 
 
 # doctor
