@@ -83,3 +83,13 @@ def test_a_given_acceptance_replaces_the_usual_one() -> None:
     assert speeds == sorted(speeds)
     assert speeds[0] < speeds[2]
     assert speeds[1] == make_plan(target, spec=spec).plan.estimated_tokens_per_second
+
+
+def test_a_speedup_compares_runs_with_the_same_context_and_bits() -> None:
+    target, budget = Bundle.open(demo.bundle_path()), 20 << 20
+    advice = advise_draft(target, GOOD, budget_bytes=budget)
+    narrowed = [one for one in advice.candidates if one.fits and one.kv_bits < advice.plain_kv_bits]
+    assert narrowed  # a draft leaves so little memory that keys and values are stored in fewer bits
+    for one in narrowed:
+        same = make_plan(target, ctx_size=one.ctx_size, kv_bits=one.kv_bits, budget_bytes=budget).plan
+        assert one.speedup == one.tokens_per_second / same.estimated_tokens_per_second
