@@ -5,8 +5,8 @@ E is the sum of the values of the N best nodes (best-first, as in ``dynamic``). 
 this round; for further calls, it is the median duration of a call in earlier rounds, including this policy's own work.
 
 **E.** The value of a node is its parent's value times its draft probability times a factor of its depth, which calibrates
-the draft's confidence: accept[d], the measured share of accepted paths at depth d that were extended, divided by the share
-that the draft's probabilities predicted for the same rounds. So a guess of probability 1 has the factor accept[d], and
+the draft's confidence: accept[d, 0], the measured acceptance of first guesses at depth d, divided by what the draft's
+probabilities of first guesses predicted for the same rounds. So a guess of probability 1 has the factor accept[d], and
 probabilities that prove right are used unchanged.
 
 **When to stop drafting.** A call is made only if some number of calls k and of nodes m could raise the rate above the best
@@ -162,7 +162,7 @@ class _Hardware:
         self._rng, self._clock = rng, clock
         self._calls: deque[float] = deque(maxlen=_CALLS)  # mean seconds of a call, by round
         self._decay = 1.0  # factor for the expected duration of a call
-        # By depth: sum of the predicted values of nodes, and sum of the values of their parents.
+        # By depth: sum of the predicted values of first guesses, and sum of the values of their parents.
         self._predicted: list[float] = []
         self._parent_values: list[float] = []
         self._times: list[float] = []
@@ -232,9 +232,9 @@ class _Hardware:
         for node in range(1, len(growth)):
             parent = parents[node]
             depth = depths[parent]
-            self._predicted[depth] += search.values[parent] * search.probs[node]
-            if parent not in seen:
+            if parent not in seen:  # the first guess, whose acceptance was measured by itself
                 seen.add(parent)
+                self._predicted[depth] += search.values[parent] * search.probs[node]
                 self._parent_values[depth] += search.values[parent]
 
 

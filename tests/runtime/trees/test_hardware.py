@@ -121,6 +121,17 @@ def test_correct_confidence_is_not_discounted_twice() -> None:
         assert len(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.8]), accept).tokens) == 1
 
 
+def test_further_guesses_do_not_lower_the_worth_of_first_ones() -> None:
+    """Check that the acceptance of first guesses is compared with what was promised for first guesses alone."""
+    limits, accept = Limits(nodes=3, depth=1, positions=64), np.array([[0.6, 0.75]], np.float32)
+    policy = create(clock=Clock())
+    draft = FakeDraft(lambda path: {5: 0.6, 6: 0.3}, limits)
+    for _ in range(3):
+        tree = policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.1, 1.2]), accept)
+        assert tree.parents.tolist() == [-1, 0, 0]
+    assert policy._factors(accept, 1) == pytest.approx([1.0])
+
+
 def test_one_slow_call_does_not_end_speculation_forever() -> None:
     limits = Limits(nodes=4, depth=3, positions=64)
     policy = create(clock=(clock := Clock()))
@@ -189,7 +200,7 @@ def _tokens_per_second(
             matches = [int(child) for child in children if tree.tokens[child] == token]
             if not matches:
                 break
-            hits[depth] += 1
+            hits[depth] += matches[0] == children[0]  # ``accept`` is that of first guesses
             node, depth = matches[0], depth + 1
         hits, tries = hits * 0.98, tries * 0.98
         tokens, passed = tokens + depth + 1, passed + seconds[len(tree.tokens) - 1]
