@@ -229,8 +229,12 @@ def test_at_temperature_zero_the_path_is_greedy_text(name: str, data: st.DataObj
     assert outcome.next_token not in tree.tokens[tree.parents == last].tolist()
     match: Verifier = load("edgedec.runtime.verifiers", "match").create()
     plain = match.accept(tree, lambda node: GREEDY[tree.tokens[node]], PositionRandom(seed=0), 9)
-    assert outcome.next_token == plain.next_token
-    assert tree.tokens[outcome.path].tolist() == tree.tokens[plain.path].tolist()
+    expected = [*tree.tokens[plain.path].tolist(), plain.next_token]
+    siblings = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+    if len(set(siblings)) == len(siblings):
+        assert tokens_written == expected
+    else:  # of siblings with the same token, match follows the first one, and another verifier perhaps one with more below
+        assert tokens_written[: len(expected)] == expected
 
 
 def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:

@@ -58,6 +58,12 @@ def test_the_longest_path_of_likely_guesses_is_accepted(rows: dict[int, F32], pa
     assert outcome.next_token == RANDOM.token(rows.get(path[-1], default), 7 + len(path) - 1)
 
 
+def test_of_siblings_with_one_token_the_one_with_more_below_is_followed() -> None:
+    tree = TokenTree(tokens=np.array([0, 1, 1, 2], np.int32), parents=np.array([-1, 0, 0, 2], np.int32), draft={})
+    rows = {0: row(0, 1, 0, 0), 1: row(0, 0, 1, 0), 2: row(0, 0, 1, 0), 3: row(1, 0, 0, 0)}
+    assert create().accept(tree, rows.__getitem__, RANDOM, 7).path.tolist() == [0, 2, 3]
+
+
 def test_a_guess_is_accepted_only_above_the_threshold() -> None:
     tree = TokenTree(tokens=np.array([0, 1], np.int32), parents=np.array([-1, 0], np.int32), draft={})
     at = np.nextafter(np.float32(EPSILON), np.float32(0))  # at most EPSILON, as the float32 of EPSILON may be larger
