@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._verifiers_matched import LIMITS, Pair, held_out_prompts, write
-from edgedec.runtime.decoders.acceptance import Acceptance
+from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.trees._growth import Growth
@@ -68,7 +68,7 @@ class _Observing:
 
 def collect(pair: Pair, prompts: Sequence[I32], mode: str, temperature: float, rounds: int) -> list[tuple[int, F64]]:
     """Return (rank, [1, deviation of the draft, logit of the measured acceptance, 1 if right]) of the guesses tried."""
-    acceptance, policies = Acceptance(LIMITS.depth), list[_Observing]()
+    acceptance, policies = RankAcceptance(LIMITS.depth), list[_Observing]()
 
     def observing(rng: np.random.Generator | None) -> _Observing:
         policies.append(_Observing(rng))

@@ -106,6 +106,7 @@ def main() -> None:
         policy=options.spec_tree,
         draft_max=options.draft_max,
         tree_nodes=options.tree_nodes,
+        samples=options.samples,
     )
     prompts = [it for it in read_prompts(shared_prompts(), options.prompts) if it.kind == options.kind]
     runs = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
@@ -91,7 +92,8 @@ class _Planner:
         return Limits(nodes=rows, depth=depth, positions=ctx_size)
 
     def drafter(self, choice: _RunChoice) -> Drafter:
-        return create_drafter(choice.spec.drafter, choice.draft, device=host_device(self.device), threads=self.threads)
+        spec, device = choice.spec, host_device(self.device)
+        return create_drafter(spec.drafter, choice.draft, device=device, threads=self.threads, samples=spec.samples)
 
     def items(self, choice: _RunChoice, ctx_size: int) -> dict[str, int]:
         limits = self.limits(choice, ctx_size)
@@ -177,13 +179,16 @@ class _Planner:
 def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tuple[SpecConfig, Bundle | None]]:
     """Yield the settings of speculation that ``spec`` allows, in order of preference; ``auto`` ends with no speculation."""
     drafts = [draft, None] if draft is not None and spec.drafter == "auto" else [draft]
-    for with_draft in drafts:
-        yield spec, with_draft
+    specs = [spec]
+    if spec.drafter == "auto" and spec.samples > 1 and budget:
+        specs.append(replace(spec, samples=1))  # without the table of ``stand``
+    for option, with_draft in product(specs, drafts):
+        yield option, with_draft
         if spec.nodes > 1 and budget:
             smaller = [size for size in TREES if size < spec.draft_max]
             for size in smaller:
                 nodes = min(spec.tree_nodes, size + 1) if spec.tree_nodes else 0
-                yield replace(spec, draft_max=size, tree_nodes=nodes), with_draft
+                yield replace(option, draft_max=size, tree_nodes=nodes), with_draft
     if spec.drafter == "auto":
         yield replace(spec, drafter="none", draft=None), None
 

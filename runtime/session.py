@@ -127,7 +127,10 @@ class Session:
         run = self.run
         self.meter.mark()
         self.state = self.target.open(run.limits)
-        drafter = create_drafter(run.spec.drafter, run.draft, device=host_device(device), threads=threads)
+        spec = run.spec
+        drafter = create_drafter(
+            spec.drafter, run.draft, device=host_device(device), threads=threads, samples=spec.samples
+        )
         self.decoder: AutoregressiveDecoder | SwitchDecoder
         if run.spec.decoder == "switch":
             small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch

@@ -48,6 +48,8 @@ class SpecConfig:
         decoder: one of ``DECODERS`` (``--decoder``). With ``switch`` nothing is guessed, and the draft model of the drafter
             ``model`` is the small model.
         switch: settings of the decoder ``switch``.
+        samples: number of texts of one prompt that the session will write, at least 1. ``auto`` considers ``stand`` if
+            there are several. No text depends on it.
 
     Raises:
         UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
@@ -62,6 +64,7 @@ class SpecConfig:
     verifier: str = "match"
     decoder: str = "autoregressive"
     switch: SwitchConfig = field(default_factory=SwitchConfig)
+    samples: int = 1
 
     def __post_init__(self) -> None:
         drafters = names(DRAFTERS)
@@ -96,6 +99,8 @@ class SpecConfig:
             raise UsageError(
                 "--switch-entropy and --switch-window are for --decoder switch; give it, or leave them out"
             )
+        if self.samples < 1:
+            raise UsageError(f"samples must be at least 1, not {self.samples}")
         if not 1 <= self.draft_max <= 63:
             raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
         if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= MOST_NODES):
@@ -120,10 +125,12 @@ class SpecConfig:
         return 1 if self.drafter == "none" or self.decoder == "switch" else self.tree_nodes or self.draft_max + 1
 
 
-def create_drafter(name: str | Drafter, draft: Bundle | None, *, device: str = "cpu", threads: int = 0) -> Drafter:
+def create_drafter(
+    name: str | Drafter, draft: Bundle | None, *, device: str = "cpu", threads: int = 0, samples: int = 1
+) -> Drafter:
     """Return the drafter of this name; a ``Drafter`` is returned unchanged.
 
-    ``draft``, ``device`` and ``threads`` are for drafters that run a model.
+    ``draft``, ``device`` and ``threads`` are for drafters that run a model, ``samples`` is as in ``SpecConfig``.
 
     Raises:
         UsageError: no drafter has this name, or it needs a draft model and ``draft`` is None.
@@ -131,12 +138,11 @@ def create_drafter(name: str | Drafter, draft: Bundle | None, *, device: str = "
     if not isinstance(name, str):
         return name
     create = load(DRAFTERS, name).create
-    # Only drafters that can run a draft model have the parameter ``draft``.
-    if "draft" in inspect.signature(create).parameters:
-        drafter: Drafter = create(draft, device=device, threads=threads)
-        return drafter
-    text_drafter: Drafter = create()
-    return text_drafter
+    # A drafter that runs no draft model has no parameter ``draft``, and so on.
+    values = {"draft": draft, "device": device, "threads": threads, "samples": samples}
+    parameters = inspect.signature(create).parameters
+    drafter: Drafter = create(**{key: value for key, value in values.items() if key in parameters})
+    return drafter
 
 
 def create_policy(name: str, rng: np.random.Generator | None = None, *, independent: bool = False) -> TreePolicy:

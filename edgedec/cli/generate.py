@@ -161,7 +161,7 @@ def generate(
 
     The new text is printed on stdout as it is generated, and figures are printed on stderr.
     """
-    text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), run.spec()
+    text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), replace(run.spec(), samples=samples)
     session = run.open_session(spec)
     answers: list[Answer] = []
     with session, _ctrl_c() as interrupted:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgedec.runtime.protocols import F32, Outcome, TokenTree
 
-__all__ = ["RANKS", "Acceptance"]
+__all__ = ["RANKS", "RankAcceptance"]
 
 RANKS = 8  # columns of the table; the last one holds all further ranks together
 
@@ -25,7 +25,7 @@ _MEMORY = 16  # number of trials of first guesses that an average covers
 _LONG_MEMORY = 256  # number of rounds that the averages of the other ranks cover, so that a low one is forgotten, too
 
 
-class Acceptance:
+class RankAcceptance:
     """The measured acceptance by depth and rank.
 
     Parameters:

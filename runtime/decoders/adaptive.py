@@ -16,7 +16,7 @@ from dataclasses import replace
 from statistics import median
 
 from edgedec.rate_limit import RateLimitedLog
-from edgedec.runtime.decoders.acceptance import Acceptance
+from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy
 
 __all__ = ["Adaptive"]
@@ -53,7 +53,7 @@ class Adaptive:
         self._wait = _WAIT
         self._enough = _ROUNDS
         self._past = 0  # cached rows in the last round
-        self.acceptance = Acceptance(depth)
+        self.acceptance = RankAcceptance(depth)
         self._size: tuple[TreePolicy, Limits, Limits] | None = (
             None  # the last decision: for which policy and limits, size
         )

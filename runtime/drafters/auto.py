@@ -1,4 +1,5 @@
-"""A drafter that chooses another drafter in each round: ``copy``, ``ngram``, or ``model`` if there is a draft model.
+"""A drafter that chooses another drafter in each round: ``copy``, ``ngram``, ``model`` if there is a draft model, and
+``stand`` if a session writes several texts of one prompt.
 
 Before each round every candidate is asked for its next guess, whether it drafts or not. The round's outcome then shows
 whether the guess was right, which costs no additional pass of the target. The value of a candidate, in tokens per second,
@@ -23,7 +24,7 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.rate_limit import RateLimitedLog
-from edgedec.runtime.drafters import copy, model, ngram
+from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.protocols import (
     I32,
@@ -185,10 +186,9 @@ class _AutoDraft:
 
 
 class _AutoDrafter:
-    taps: tuple[str, ...] = ()
-
     def __init__(self, drafters: dict[str, Drafter]) -> None:
         self._drafters = drafters
+        self.taps: tuple[str, ...] = tuple(dict.fromkeys(tap for one in drafters.values() for tap in one.taps))
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the sum over all candidates, because all of them are open."""
@@ -203,9 +203,17 @@ class _AutoDrafter:
         return _AutoDraft(opened, limits, cost)
 
 
-def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _AutoDrafter:
-    """Return the drafter (entry point of the plug-in). ``draft`` is the bundle of a draft model, if there is one."""
+def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu", samples: int = 1) -> _AutoDrafter:
+    """Return the drafter (entry point of the plug-in).
+
+    Parameters:
+        draft: the bundle of a draft model, if there is one.
+        samples: number of texts of one prompt that a session writes. ``stand`` leads from the second text on, and takes
+            memory and time in every round, so it competes only if there are several.
+    """
     drafters: dict[str, Drafter] = {"copy": copy.create(), "ngram": ngram.create()}
+    if samples > 1:
+        drafters["stand"] = stand.create()
     if draft is not None:
         drafters["model"] = model.create(draft, threads=threads, device=device)
     return _AutoDrafter(drafters)

@@ -233,7 +233,7 @@ def test_at_temperature_zero_the_path_is_greedy_text(name: str, data: st.DataObj
     siblings = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
     if len(set(siblings)) == len(siblings):
         assert tokens_written == expected
-    else:  # of siblings with the same token, match follows the first one, and another verifier perhaps one with more below
+    else:  # match follows the first of siblings with one token; another verifier may follow one with more below
         assert tokens_written[: len(expected)] == expected
 
 

@@ -207,6 +207,23 @@ def test_auto_drops_the_model_first(bundles: Mapping[str, Bundle]) -> None:
     assert set(drafters) == {2, 1, 0}
 
 
+@pytest.mark.thorough
+def test_auto_keeps_stand_for_several_texts_if_it_fits(bundles: Mapping[str, Bundle]) -> None:
+    spec, model = SpecConfig(drafter="auto", samples=8), bundles["large"]
+    alone = make_plan(model, threads=1, spec=replace(spec, samples=1)).plan
+    run = make_plan(model, threads=1, spec=spec)
+    table = run.plan.total_bytes - alone.total_bytes
+    assert (run.spec.samples, table) == (8, sum(create_drafter("stand", None).footprint(run.limits).values()))
+    minimum = plan_of(bundles, "none", "large", budget_bytes=1).total_bytes
+    kept = []
+    for budget in [run.plan.total_bytes, *range(minimum + 3 * MIB, minimum, -MIB // 8), minimum]:
+        run = make_plan(model, threads=1, spec=spec, budget_bytes=budget)
+        assert run.plan.fits
+        kept.append((run.spec.drafter == "auto", run.spec.samples if run.spec.drafter == "auto" else 1))
+    assert sorted(set(kept), reverse=True) == [(True, 8), (True, 1), (False, 1)]
+    assert kept == sorted(kept, reverse=True)
+
+
 def test_a_named_drafter_that_does_not_fit_is_not_replaced(bundles: Mapping[str, Bundle]) -> None:
     minimum = plan_of(bundles, "none", "large", budget_bytes=1).total_bytes
     plan = plan_of(bundles, "model", "large", budget_bytes=minimum + MIB // 4)

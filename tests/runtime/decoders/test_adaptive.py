@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.acceptance import Acceptance
+from edgedec.runtime.decoders.acceptance import RankAcceptance
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
@@ -258,7 +258,7 @@ def test_the_size_of_a_tree_has_the_most_tokens_per_second(policy: ModuleType) -
         adaptive = started(cost=cost)
         for _ in range(100):
             feed(adaptive, 1, 1, 1.0, call)
-        adaptive.acceptance = Acceptance(DEPTH)  # the prior: guesses are right in 60 % of the trials
+        adaptive.acceptance = RankAcceptance(DEPTH)  # the prior: guesses are right in 60 % of the trials
         sizes = policy.create().sizes(limits, adaptive.accept)
         speeds = [it.tokens / (1 + slope * (it.nodes - 1) + call * it.depth) for it in sizes]
         size = chosen[slope, call] = adaptive.size(policy.create(), limits, 0)

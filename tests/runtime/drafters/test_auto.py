@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice, permutations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgedec import demo
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.drafters import auto, copy, ngram
+from edgedec.runtime.drafters import auto, copy, ngram, stand
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.target_top import TOP_TAPS
 from tests.runtime.drafters.support.bench_rounds import info
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
+from tests.runtime.test_exactness import Insistent
 
 END = 400
 LIMITS = Limits(nodes=16, depth=4, positions=END)
@@ -198,6 +204,31 @@ def test_the_footprint_is_the_sum_over_all_candidates() -> None:
     real = auto.create().footprint(LIMITS)
     apart = [copy.create().footprint(LIMITS), ngram.create().footprint(LIMITS)]
     assert sum(real.values()) == sum(sum(items.values()) for items in apart) > 0
+
+
+def test_stand_competes_where_several_texts_of_a_prompt_are_written() -> None:
+    single, several = auto.create(), auto.create(samples=2)
+    assert single.taps == ()
+    assert several.taps == TOP_TAPS
+    table = sum(stand.create().footprint(LIMITS).values())
+    assert sum(several.footprint(LIMITS).values()) - sum(single.footprint(LIMITS).values()) == table
+
+
+def test_later_texts_of_a_prompt_gain_from_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that ``stand`` drafts from the second text on, and that no text depends on it; no clock decides."""
+    monkeypatch.setattr(autoregressive, "Adaptive", Insistent)
+    monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(ObservedCost, "seconds", lambda self, nodes, past: 1 + 0.01 * nodes)
+    sampling, texts, rounds = SamplingConfig(temperature=0.6, seed=0), [], []
+    for samples in (1, 4):
+        spec = SpecConfig(drafter="auto", samples=samples)
+        with Session.open(demo.bundle_path(), ctx_size=256, spec=spec, threads=1) as session:
+            ids = session.encode("Once upon a time")
+            answers = [session.generate(ids, n_predict=60, sampling=sampling, sample=at) for at in range(4)]
+        texts.append([answer.text for answer in answers])
+        rounds.append(sum(answer.timings.rounds.count for answer in answers[1:]))
+    assert texts[0] == texts[1]
+    assert rounds[1] < 0.8 * rounds[0]
 
 
 def test_no_nodes_give_no_guesses() -> None:
