@@ -46,6 +46,7 @@ __all__ = [
     "repeated_share",
     "retelling",
     "shared_prompts",
+    "spread",
 ]
 
 I32 = NDArray[np.int32]
@@ -92,11 +93,11 @@ def read_prompts(data: Path | None, per_kind: int) -> list[Prompt]:
     return [
         Prompt(kind=kind, source=source, turns=turns)
         for kind in KINDS
-        for source, turns in _spread(sources[kind], per_kind)
+        for source, turns in spread(sources[kind], per_kind)
     ]
 
 
-def _spread(items: Sequence[Sourced], count: int) -> list[Sourced]:
+def spread(items: Sequence[Sourced], count: int) -> list[Sourced]:
     """Return ``count`` of the items at even distances, or all of them."""
     if count >= len(items):
         return list(items)
@@ -139,7 +140,7 @@ def _questions(data: Path | None) -> list[Sourced]:
     questions, rows = _spec_bench(data, "qa"), _rows(data, "gsm8k_train.jsonl", "question")
     sums: list[Sourced] = [(source, (f"{row['question']}\n",)) for source, row in rows]
     if questions or sums:  # an equal number of both, so that a sample of them has equal parts
-        return questions + _spread(sums, len(questions) or len(sums))
+        return questions + spread(sums, len(questions) or len(sums))
     facts = [item for item in read_items(demo.CHOICES) if item.category == "fact"]
     texts = [(item.id, item.question.removeprefix("Q: ").removesuffix(" A:")) for item in facts]
     return [(f"choices.jsonl:{name}", (f"{text}\n",)) for name, text in texts]

@@ -1,10 +1,11 @@
 """Measure what a learning drafter gains from one text of a prompt to the next: tokens per round, by sample.
 
-    .venv/bin/python benchmarks/samples.py [--prompts 10] [--samples 8] [--tree-nodes 16] [--json]
+    .venv/bin/python benchmarks/samples.py [--kind question] [--source gsm8k] [--prompts 10] [--samples 8] [--json]
 
 For each prompt a session writes ``--samples`` texts of ``--tokens`` tokens, as ``edgedec generate --samples`` does. Every
 round has the largest tree that the policy makes, so that no clock decides and the figures are the same in every run. The
-prompts are of one kind of ``benchmarks/_prompts.py`` (``--kind``), from ../shared/data/prompts if it exists.
+prompts are of one kind of ``benchmarks/_prompts.py`` (``--kind``), from ../shared/data/prompts if it exists; with
+``--source``, only those from files whose names begin so.
 
 The embedded model knows stories only, and often repeats itself after other prompts. Prompts whose first text loops are
 therefore counted (``loops_from`` of _prompts.py), but not left out.
@@ -24,7 +25,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
-from benchmarks._prompts import KINDS, LOOPS_FROM, Prompt, prepare, read_prompts, repeated_share, shared_prompts
+from benchmarks._prompts import KINDS, LOOPS_FROM, Prompt, prepare, read_prompts, repeated_share, shared_prompts, spread
 from edgedec import demo
 from edgedec.plugins import names
 from edgedec.runtime.decoders.adaptive import Adaptive
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8, metavar="N")
     parser.add_argument("--tokens", type=int, default=150, metavar="N", help="tokens of a text")
     parser.add_argument("--kind", choices=KINDS, default="question")
+    parser.add_argument("--source", default="", metavar="PREFIX", help="take prompts of these files only")
     parser.add_argument("--temp", type=float, default=0.6)
     parser.add_argument("--spec-type", choices=[*names(DRAFTERS)], default="stand")
     parser.add_argument("--spec-tree", choices=[*names(POLICIES)], default="dynamic")
@@ -108,7 +110,10 @@ def main() -> None:
         tree_nodes=options.tree_nodes,
         samples=options.samples,
     )
-    prompts = [it for it in read_prompts(shared_prompts(), options.prompts) if it.kind == options.kind]
+    every = [it for it in read_prompts(shared_prompts(), sys.maxsize) if it.kind == options.kind]
+    prompts = spread([it for it in every if it.source.startswith(options.source)], options.prompts)
+    if not prompts:
+        parser.error(f"no prompt of the kind {options.kind} is from a file that begins with {options.source!r}")
     runs = [
         measure(it, spec, samples=options.samples, tokens=options.tokens, temperature=options.temp) for it in prompts
     ]
