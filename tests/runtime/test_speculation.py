@@ -22,6 +22,7 @@ from edgedec.runtime import session as session_module
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
@@ -367,6 +368,7 @@ def answers(
     drafter = ScriptedDraft(lambda at: guess(text, at) % 2048 if at < len(text) else None, clock=clock, seconds=seconds)
     monkeypatch.setattr(autoregressive, "time", clock)
     monkeypatch.setattr(autoregressive, "Adaptive", Adaptive)
+    monkeypatch.setattr(ObservedCost, "seconds", lambda self, nodes, past: 1e-3 * (1 + 0.1 * (nodes - 1)))
     monkeypatch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
     with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=SpecConfig(drafter="copy")) as session:
         prompt = session.encode(PROMPT)
@@ -393,6 +395,6 @@ def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPa
 def test_timings_show_that_speculation_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at], 0.0):
         assert timings["speculating"] is True
-        assert timings["rounds"] < 90  # the depth of its guesses depends on this machine's passes
+        assert timings["rounds"] < 20
         assert timings["draft_n_accepted"] == timings["draft_n"] > 10
         assert timings["accepted_by_position"] == sorted(timings["accepted_by_position"], reverse=True)
