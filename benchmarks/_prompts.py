@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 I32 = NDArray[np.int32]
+Item = TypeVar("Item")
 Sourced = tuple[str, tuple[str, ...]]  # (source, turns)
 
 KINDS = ("story", "question", "copying", "code", "multi-turn", "summary")
@@ -97,7 +98,7 @@ def read_prompts(data: Path | None, per_kind: int) -> list[Prompt]:
     ]
 
 
-def spread(items: Sequence[Sourced], count: int) -> list[Sourced]:
+def spread(items: Sequence[Item], count: int) -> list[Item]:
     """Return ``count`` of the items at even distances, or all of them."""
     if count >= len(items):
         return list(items)
