@@ -40,6 +40,7 @@ def test_a_repeated_text_is_learned_and_the_switch_is_put_back() -> None:
     assert Adaptive.size is before
 
 
+@pytest.mark.thorough
 def test_the_target_writes_what_is_then_read() -> None:
     first, second = own_text.written(2, 6, 0.8)
     assert [len(ids) - start for start, ids in (first, second)] == [6, 6]

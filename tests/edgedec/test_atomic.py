@@ -615,6 +615,7 @@ for seed in range(1_000_000):
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
 def test_a_killed_quantizer_leaves_a_sound_bundle_or_none(tmp_path: Path, project_root: Path, exists: bool) -> None:
     path, moments = tmp_path / "model", random.Random(1)

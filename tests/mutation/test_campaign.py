@@ -58,6 +58,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_kills_and_survivors_are_told_apart(tree: Path, tmp_path: Path) -> None:
     report = mutate(tree, ["sums"], count=100, kinds=["operator"], results=tmp_path / "results.jsonl", jobs=2)
     assert (report.mutants, report.killed, report.survived, report.timed_out) == (2, 1, 1, 0)

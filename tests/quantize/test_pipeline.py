@@ -312,6 +312,7 @@ except EdgedecError as error:
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("limit_bytes", [0, 100, 4096])
 def test_a_full_file_system_leaves_the_old_bundle(tmp_path: Path, limit_bytes: int) -> None:
     """Set a file-size limit, which fails in write() like a full disk; tests/edgedec/test_atomic.py fills a disk."""

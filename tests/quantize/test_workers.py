@@ -208,6 +208,7 @@ def wait_until_gone(group: int) -> None:
     pytest.fail("a worker outlived Ctrl-C")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
     source = made(tmp_path / "m", "int8")
     child = subprocess.Popen(

@@ -55,6 +55,7 @@ def test_drafts_that_are_never_right_do_not_pay(target: Bundle) -> None:
     assert all(one.fits and one.speedup <= 1 for one in advice.candidates)
 
 
+@pytest.mark.thorough
 def test_a_budget_decides_which_candidates_fit(target: Bundle) -> None:
     without = make_plan(target, ctx_size=256, kv_bits=16).plan
     budget = without.total_bytes + (2 << 20)
@@ -85,6 +86,7 @@ def test_a_given_acceptance_replaces_the_usual_one() -> None:
     assert speeds[1] == make_plan(target, spec=spec).plan.estimated_tokens_per_second
 
 
+@pytest.mark.thorough
 def test_a_speedup_compares_runs_with_the_same_context_and_bits() -> None:
     target, budget = Bundle.open(demo.bundle_path()), 20 << 20
     advice = advise_draft(target, GOOD, budget_bytes=budget)

@@ -70,6 +70,7 @@ def test_a_policy_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, tempera
     assert [rounds for _, rounds in entries] == list(range(len(entries)))  # it never begins anew
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("policy", ["static", "hardware"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_text_does_not_depend_on_the_answers_before_it(policy: str, temperature: float) -> None:

@@ -127,7 +127,7 @@ def test_there_are_at_least_200_texts() -> None:
     assert len(ROWS) * PER_ROW >= 200
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_the_text_is_that_of_plain_sampling(texts: Texts, drafter: str) -> None:
     counted = Counting()
@@ -170,6 +170,7 @@ def test_numbers_that_depend_on_the_tree_would_be_seen(texts: Texts) -> None:
     assert texts.write("model", "static", "default", 1, 0, 0, Tardy()) != plain
 
 
+@pytest.mark.thorough
 def test_a_shared_draft_is_accepted_more_often_than_an_ignorant_one(texts: Texts) -> None:
     """The model draft at T 0.8, a chain of guesses with the numbers of the text, and one without them."""
 

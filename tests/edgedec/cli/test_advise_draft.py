@@ -49,6 +49,7 @@ def test_each_kept_draft_is_predicted_by_the_others(edgedec: Edgedec, kept: dict
     assert {one["layers"] for one in data["candidates"]} == {2}
 
 
+@pytest.mark.thorough
 def test_the_report_has_the_errors_the_chart_and_the_advice(edgedec: Edgedec, kept: dict[str, Any]) -> None:
     options = ("plan", "-m", "demo", "--advise-draft", "--device", "interpreter")
     data: dict[str, Any] = edgedec(*options, "--json").json
@@ -62,6 +63,7 @@ def test_the_report_has_the_errors_the_chart_and_the_advice(edgedec: Edgedec, ke
     assert "The law was fitted on" not in text
 
 
+@pytest.mark.thorough
 def test_another_model_is_told_what_the_law_was_fitted_on(edgedec: Edgedec) -> None:
     text = edgedec("plan", "-m", "demo-int8", "--advise-draft").stdout
     assert (
@@ -72,6 +74,7 @@ def test_another_model_is_told_what_the_law_was_fitted_on(edgedec: Edgedec) -> N
     assert data["extrapolated_to_another_model"] is True
 
 
+@pytest.mark.thorough
 def test_a_budget_that_no_draft_fits_says_so(edgedec: Edgedec) -> None:
     outcome = edgedec("plan", "-m", "demo", "--advise-draft", "--memory-budget", "12MiB")
     assert outcome.code == 0
@@ -79,6 +82,7 @@ def test_a_budget_that_no_draft_fits_says_so(edgedec: Edgedec) -> None:
     assert "advice: train no draft; of 13 sizes none fits the budget" in outcome.stdout
 
 
+@pytest.mark.thorough
 def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Path) -> None:
     drafts = []
     for width in (16, 32, 64):
@@ -93,6 +97,7 @@ def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Pa
     assert "The law was fitted on" not in edgedec(*options).stdout
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")

@@ -165,6 +165,7 @@ def test_module_is_the_command() -> None:
 DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
+@pytest.mark.thorough(sample=29)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -443,6 +444,7 @@ app.main()
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("signals", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)]
 )

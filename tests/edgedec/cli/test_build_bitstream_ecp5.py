@@ -66,6 +66,7 @@ def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     assert data["chat"] == chat
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("sync", "memory", "message"),
     [

@@ -37,7 +37,7 @@ def test_every_command_that_takes_a_bundle_is_called() -> None:
     assert taking == set(CALLS)
 
 
-@pytest.mark.thorough(sample=16)
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize("name", ["demo", "demo-int8", "demo-draft"])
 @pytest.mark.parametrize("words", [words for several in CALLS.values() for words in several])
 def test_an_embedded_model_is_a_bundle(

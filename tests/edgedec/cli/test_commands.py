@@ -334,6 +334,7 @@ def test_bench_measures_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     assert "pass of 32" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_bench_writes_with_guesses(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guesses, "TEXTS", 1)

@@ -77,6 +77,7 @@ complete -p edgedec
 """
 
 
+@pytest.mark.thorough(sample=5)
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
 @pytest.mark.parametrize(("typed", "expected"), CASES)
 def test_bash_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:
@@ -92,6 +93,7 @@ def test_bash_splits_words_at_an_equals_sign(edgedec: Edgedec, folder: Path, typ
     assert output[:-1] == ["trigram"]
 
 
+@pytest.mark.thorough(sample=5)
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 @pytest.mark.parametrize(("typed", "expected"), CASES)
 def test_fish_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:

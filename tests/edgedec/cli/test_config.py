@@ -31,6 +31,7 @@ def count(edgedec: Edgedec, bundle: Path, *args: str, env: dict[str, str] | None
     return len(tokens)
 
 
+@pytest.mark.thorough
 def test_settings_have_a_precedence(edgedec: Edgedec, bundle: Path, user_file: Path, project_file: Path) -> None:
     environment = {"EDGEDEC_GENERATE_N_PREDICT": "4"}
     user_file.write_text("[generate]\nn-predict = 2\nctx-size = 40\n")
@@ -52,6 +53,7 @@ def test_values_of_all_kinds_are_read(edgedec: Edgedec, bundle: Path, project_fi
     assert edgedec("chat", "-m", bundle, "--temp", "0", stdin="o\n").stdout == "é\n"
 
 
+@pytest.mark.thorough(sample=10)
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -67,6 +67,7 @@ def test_json_is_all_of_stdout(edgedec: Edgedec, bundle: Path) -> None:
     assert outcome.stderr == ""
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -128,6 +129,7 @@ def test_ids_past_the_tokenizer_are_never_sampled(edgedec: Edgedec, bundle: Path
 LOOP = ("-p", "o" + ENDLESS, "-n", "66", "--temp", "0")
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", ["ngram", "model", "auto"])
 def test_guesses_do_not_change_the_text_and_are_counted(edgedec: Edgedec, bundle: Path, drafter: str) -> None:
     draft = () if drafter == "ngram" else ("-md", bundle)
@@ -155,6 +157,7 @@ def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: 
     assert f"; lossless: {answers[-1].timings.lossless}" in line
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("entropy", ["0", "64"])
 def test_switching_reports_the_tokens_of_each_model(edgedec: Edgedec, bundle: Path, entropy: str) -> None:
     options = ("generate", "-m", bundle, *LOOP, "-md", bundle, "--decoder", "switch", "--switch-entropy", entropy)
@@ -223,6 +226,7 @@ def spawn(*args: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.thorough
 def test_every_piece_of_the_stream_is_whole_characters(bundle: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # one packet per write, never merged
     with ours, spawn("generate", "-m", str(bundle), "-p", "o", "-n", "66", "--temp", "0", stdout=theirs.fileno()):
@@ -233,6 +237,7 @@ def test_every_piece_of_the_stream_is_whole_characters(bundle: Path) -> None:
     assert len(pieces) > 5, "it came in one piece: nothing was streamed"
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_ends_the_command_silently(bundle: Path) -> None:
     with spawn("generate", "-m", str(bundle), "-p", "o", "--temp", "0") as process:
         assert process.stdout is not None
@@ -243,6 +248,7 @@ def test_a_closed_pipe_ends_the_command_silently(bundle: Path) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_answer_and_prints_its_beginning(bundle: Path) -> None:
     with spawn("generate", "-m", str(bundle), "-p", "o", "--temp", "0", "-c", "4096") as process:
         assert process.stdout is not None
@@ -288,6 +294,7 @@ def test_a_drafter_that_the_budget_left_out_is_named(
     assert bool(messages) == reported
 
 
+@pytest.mark.thorough
 def test_an_ignored_ctrl_c_stays_ignored(bundle: Path) -> None:
     """A shell starts its background jobs so: Ctrl-C is for the job in the foreground."""
     command = 'trap "" INT; exec "$0" -m edgedec "$@"'

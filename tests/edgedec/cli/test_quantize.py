@@ -74,7 +74,7 @@ def test_the_result_is_printed_as_a_table(edgedec: Edgedec, checkpoint: Path) ->
     assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("calibration", [None, "none", "text"])
 def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Path, calibration: str | None) -> None:
     Path("text").write_text(f"o{ENDLESS}" * 60)

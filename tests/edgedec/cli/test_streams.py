@@ -44,7 +44,7 @@ def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in process.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @full
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
@@ -75,7 +75,7 @@ def test_a_full_output_keeps_the_exit_code_of_a_refusal(bundle: Path) -> None:
     assert process.returncode == 4
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["2>&-", pytest.param("2>/dev/full", marks=full)])
 def test_messages_that_cannot_be_written_are_dropped(bundle: Path, ending: str) -> None:
     """Check this because Python itself would print them to stdout, or fail."""
@@ -86,6 +86,7 @@ def test_messages_that_cannot_be_written_are_dropped(bundle: Path, ending: str) 
     assert run("plan -m nowhere", bundle, ending).returncode == 2
 
 
+@pytest.mark.thorough
 def test_a_closed_input_counts_as_empty(bundle: Path) -> None:
     process = run("generate -m BUNDLE -f -", bundle, "<&-")
     assert (process.returncode, complaints(process)) == (

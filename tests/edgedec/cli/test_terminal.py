@@ -79,6 +79,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[BoardTermi
     return do
 
 
+@pytest.mark.thorough
 def test_the_command_that_it_prints_runs(
     edgedec: Edgedec, bundle: Path, boards: list[Any], meanwhile: Callable[..., None]
 ) -> None:

@@ -69,7 +69,7 @@ def test_the_accelerator_is_the_one_of_a_build(bundle: Path) -> None:
         assert configuration(bundle, text) == expected
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("--spec-type", "ngram")])
 def test_the_tokens_are_those_of_the_reference(
     edgedec: Edgedec, bundle: Path, port: Path, options: tuple[str, ...]

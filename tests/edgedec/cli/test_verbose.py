@@ -27,7 +27,7 @@ def run(*command: str | Path, kernel: str = "") -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", [*USABLE, PORTABLE])
 def test_a_code_path_has_one_name_everywhere(bundle: Path, kernel: str) -> None:
     process = run("generate", "-m", bundle, "-p", "o", "-n", "2", "--temp", "0", "--json", "-v", kernel=kernel)

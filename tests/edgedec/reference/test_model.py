@@ -88,6 +88,7 @@ def test_any_split_into_passes_gives_the_same_bits(kind: str, ids: list[int], da
     assert same(cache_, reached)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_prefill_gives_the_bits_of_single_steps(kind: str) -> None:
     ids = np.random.default_rng(0).integers(0, VOCAB, 150).tolist()
@@ -99,6 +100,7 @@ def test_a_long_prefill_gives_the_bits_of_single_steps(kind: str) -> None:
     assert same(cache_, reached)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", ["float", "planes2"])
 def test_wide_rows_give_the_same_bits(kind: str) -> None:
     """Use widths at which a BLAS library computes in blocks and threads."""

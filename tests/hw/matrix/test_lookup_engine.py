@@ -37,6 +37,7 @@ def test_sums_equal_those_of_numpy(beat_bytes: int, slots: int, idle: float, sta
     assert run(component, inputs, {"sums": len(sums)}, idle=idle, stall=stall)["sums"] == sums
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("beat_bytes", "slots"),
     [(16, 8), pytest.param(32, 2, marks=pytest.mark.slow), pytest.param(64, 8, marks=pytest.mark.slow)],

@@ -20,6 +20,7 @@ def talks() -> tuple[tuple[Turn, ...], ...]:
     return tuple(tuple(conversation(seed)) for seed in range(1500))
 
 
+@pytest.mark.thorough
 def test_a_conversation_is_a_function_of_its_seed() -> None:
     assert [tuple(conversation(seed)) for seed in (9, 4)] == [talks()[9], talks()[4]]
 

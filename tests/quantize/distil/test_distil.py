@@ -95,7 +95,7 @@ def same(first: Path, second: Path) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", TERNARY)
 def test_the_bundle_computes_what_the_student_computed(tmp_path: Path, kind: str, student: list[TorchGraph]) -> None:
     """Compare the reference with torch up to the last hidden state, because the bundle's head is int8 and the
@@ -227,6 +227,7 @@ def test_two_runs_are_equal(tmp_path: Path) -> None:
     assert not same(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.thorough
 def test_a_finished_run_only_writes_its_output_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_teacher(tmp_path / "teacher")
     first = distil(opened, tmp_path / "out")
@@ -274,6 +275,7 @@ def test_another_configuration_is_refused_and_changes_nothing(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.thorough
 def test_another_teacher_is_another_run_with_its_own_text(tmp_path: Path) -> None:
     """Change one weight of one matrix; after --restart the run samples its own text and does not take the other's."""
     distil(open_teacher(tmp_path / "teacher"), tmp_path / "out")
@@ -294,6 +296,7 @@ def test_another_teacher_is_another_run_with_its_own_text(tmp_path: Path) -> Non
     assert len(list((tmp_path / "out.run").glob("text-*"))) == 2
 
 
+@pytest.mark.thorough
 def test_restart_begins_anew_and_keeps_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_teacher(tmp_path / "teacher")
     distil(opened, tmp_path / "out")

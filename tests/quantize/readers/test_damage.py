@@ -103,6 +103,7 @@ def test_undamaged_files_are_read(subject: Subject) -> None:
     assert read_all(subject, subject.original)
 
 
+@pytest.mark.thorough(sample=3)
 def test_truncated_files_are_read_or_refused(subject: Subject) -> None:
     size = len(subject.original)
     cuts = {*range(min(size, 50)), *range(0, size, max(1, size // 50)), size - 1}
@@ -110,6 +111,7 @@ def test_truncated_files_are_read_or_refused(subject: Subject) -> None:
     assert not read
 
 
+@pytest.mark.thorough(sample=3)
 @given(data=st.data())
 @settings(max_examples=20)
 def test_flipped_bits_are_read_or_refused(subject: Subject, data: st.DataObject) -> None:
@@ -121,6 +123,7 @@ def test_flipped_bits_are_read_or_refused(subject: Subject, data: st.DataObject)
     read_all(subject, bytes(content))
 
 
+@pytest.mark.thorough(sample=3)
 @given(data=st.data())
 @settings(max_examples=20)
 def test_spliced_files_are_read_or_refused(subject: Subject, data: st.DataObject) -> None:

@@ -117,7 +117,7 @@ def write_with(drafter: str, policy: str, *, overlaps: bool) -> tuple[list[int],
     return list(tokens), decoder, target.submitted
 
 
-@pytest.mark.thorough(sample=8)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("policy", names(POLICIES))
 @pytest.mark.parametrize("drafter", names(DRAFTERS))
 def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, drafter: str, policy: str) -> None:
@@ -217,7 +217,7 @@ def surprise(monkeypatch: pytest.MonkeyPatch, policy: str, keep: Callable[[Token
     return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
 def test_sampled_text_after_a_waiting_tree_has_the_targets_distribution(
     monkeypatch: pytest.MonkeyPatch, policy: str

@@ -214,6 +214,7 @@ def test_stand_competes_where_several_texts_of_a_prompt_are_written() -> None:
     assert sum(several.footprint(LIMITS).values()) - sum(single.footprint(LIMITS).values()) == table
 
 
+@pytest.mark.thorough
 def test_later_texts_of_a_prompt_gain_from_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that ``stand`` drafts from the second text on, and that no text depends on it; no clock decides."""
     monkeypatch.setattr(autoregressive, "Adaptive", Insistent)

@@ -154,7 +154,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.thorough(sample=30)
+@pytest.mark.thorough(sample=10)
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("cap", [0.0, 0.7, 50.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

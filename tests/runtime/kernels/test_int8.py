@@ -392,7 +392,7 @@ def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
 QKV = (matrix(1, 700, 515, bias=True), matrix(2, 130, 515, by_rows=True), matrix(3, 77, 515, by_rows=True, bias=True))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_library
 @pytest.mark.parametrize("threads", [1, 2])
 def test_fused_matrices_are_exact_for_every_number_of_tokens(threads: int) -> None:
@@ -406,6 +406,7 @@ def test_fused_matrices_are_exact_for_every_number_of_tokens(threads: int) -> No
         assert all(output.tobytes() == wide[:, :tokens].tobytes() for output, wide in zip(outputs, whole, strict=True))
 
 
+@pytest.mark.thorough
 @needs_library
 @given(
     seed=st.integers(0, 2**32),
@@ -508,6 +509,7 @@ print(anonymous.peak_bytes, loaded, used)
 """
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 @pytest.mark.parametrize("by_rows", [False, True])

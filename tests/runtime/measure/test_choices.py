@@ -77,6 +77,7 @@ def longest_prefix(*rows: list[int]) -> list[int]:
 # The boundary
 
 
+@pytest.mark.thorough
 @given(item=questions, pairs=st.permutations(PAIRS).flatmap(lambda pairs: st.integers(0, 9).map(lambda n: pairs[:n])))
 @settings(max_examples=200)
 def test_texts_are_encoded_whole_and_cut_where_they_differ(item: Item, pairs: list[tuple[str, str]]) -> None:
@@ -330,6 +331,7 @@ def test_the_interval_holds_the_share_and_stays_in_range(trials: int, data: st.D
 # File; tests/attacks/test_choices_file.py has what is refused
 
 
+@pytest.mark.thorough
 @given(items=st.lists(st.tuples(st.text(), st.lists(st.text(min_size=1), min_size=2, max_size=26, unique=True))))
 def test_written_items_are_read(tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, list[str]]]) -> None:
     lines = [

@@ -231,6 +231,7 @@ def test_a_long_conversation_is_within_the_limits() -> None:
     assert len(show(TEMPLATE, chat)) > 1_400_000
 
 
+@pytest.mark.thorough
 def test_renderings_do_not_share_their_limits() -> None:
     busy = "{% for i in range(50000) %}{% for j in range(6) %}{% endfor %}{% endfor %}"
     assert [show(busy) for _ in range(3)] == [""] * 3
@@ -241,6 +242,7 @@ macro m()|endmacro|m()|is defined|,|[|]"""
 pieces = st.sampled_from([*PIECES.replace("\n", "|").split("|"), "| list", "| join"])
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(st.lists(pieces, max_size=14).map(" ".join) | st.text(max_size=30))
 def test_any_text_is_a_template_or_an_edgedec_error(template: str) -> None:

@@ -141,7 +141,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=150)
 @given(data=st.data())
@@ -151,7 +151,7 @@ def test_the_stream_equals_decode_cut_at_the_first_stop(tokenizer: Tokenizer, da
     assert stream_all(tokenizer, ids, stop) == cut_at_stop(expected(tokenizer, ids), stop)
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=100)
 @given(data=st.data())
@@ -163,6 +163,7 @@ def test_a_continuation_prints_what_follows_the_prompt(tokenizer: Tokenizer, dat
     assert stream_all(tokenizer, ids, context=prompt) == whole[len(before) :]
 
 
+@pytest.mark.thorough
 @given(ids_of(BYTES))
 def test_whole_characters_are_printed_at_once(ids: list[int]) -> None:
     stream = TextStream(BYTES)
@@ -263,6 +264,7 @@ def test_invalid_stops_and_decoders_are_refused() -> None:
         TextStream(words(decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "c")])))
 
 
+@pytest.mark.thorough
 def test_a_real_tokenizer_streams_its_text(shared_data: Path) -> None:
     path = shared_data / "tokenizers" / "phi-2" / "tokenizer.json"
     if not path.exists():
