@@ -135,7 +135,7 @@ def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, d
         assert rounds.ahead == 0
     elif policy != "hardware":  # it depends on the clock
         assert rounds.ahead > rounds.ahead_used > 4
-    if drafter in ("ngram", "copy", "model") and policy in ("chain", "static", "dynamic"):
+    if drafter in ("ngram", "copy", "model") and policy in ("chain", "dynamic"):
         assert trees == others
 
 
