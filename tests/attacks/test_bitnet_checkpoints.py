@@ -224,6 +224,7 @@ LOADED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
 }
 
 
+@pytest.mark.thorough(sample=13)
 @pytest.mark.parametrize("name", OPENED)
 def test_misleading_folders_are_refused_when_opened(name: str, tmp_path: Path) -> None:
     attack, error, message = OPENED[name]

@@ -115,6 +115,7 @@ def refused_with(spoiled: Path, sound_bundle: Path, name: str, data: bytes) -> N
         (spoiled / name).write_bytes(contents(sound_bundle)[name])
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=100)
 @given(st.data())
@@ -447,6 +448,7 @@ LIES: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.thorough(sample=47)
 @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=list(LIES))
 def test_a_forged_manifest_is_refused(model: Path, change: Change, message: str) -> None:
     lie(model, change)
@@ -596,6 +598,7 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
             yield from places(value[key], (*path, key))
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(st.data())
 def test_any_forgery_is_refused_or_consistent(spoiled: Path, sound_bundle: Path, data: st.DataObject) -> None:

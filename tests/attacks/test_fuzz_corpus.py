@@ -36,6 +36,7 @@ BY_NAME = {target.name: target for target in TARGETS}
 each_reader = pytest.mark.parametrize("reader", list(BY_NAME))
 
 
+@pytest.mark.thorough(sample=3)
 @each_reader
 def test_seeds_are_the_same_every_time_and_some_are_read(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
@@ -53,6 +54,7 @@ def test_kept_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     assert None in refusals, "and what is right"
 
 
+@pytest.mark.thorough(sample=3)
 @each_reader
 def test_some_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
@@ -251,6 +253,7 @@ def test_the_property_accepts_refusals_and_reading(tmp_path: Path) -> None:
     assert check(_reads(_refuse("FOLDER/model.gguf: no")), b"", tmp_path) == f"{tmp_path}/model.gguf: no"
 
 
+@pytest.mark.thorough
 def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a reader that looks a key up without a check for its presence."""
     real = tokenizer.special_ids
@@ -282,6 +285,7 @@ def test_any_bytes_can_be_split_into_files(data: bytes) -> None:
     assert len(unframed(data, 3)) == 3
 
 
+@pytest.mark.thorough(sample=3)
 @each_reader
 def test_mutations_are_repeatable_and_short(reader: str) -> None:
     target = BY_NAME[reader]

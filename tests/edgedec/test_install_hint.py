@@ -226,6 +226,7 @@ def test_this_project_has_the_name_in_the_commands(project_root: Path) -> None:
         assert f"[{extra}]" in install_extra(extra)
 
 
+@pytest.mark.thorough
 def test_no_file_reaches_the_foreign_project(project_root: Path) -> None:
     paths = list(texts(project_root))
     assert {"README.md", "pyproject.toml", "Makefile", "environment", "installing.md"} <= {path.name for path in paths}

@@ -127,6 +127,7 @@ def test_bad_requests_are_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_json_has_the_report(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--modules", "sums", "--count", "1", "--results", str(tmp_path / "r.jsonl"), "--json"]
     assert main(["--root", str(tree), *arguments]) == 0
@@ -230,6 +231,7 @@ def test_ends_other_than_a_failed_test_are_judged(tree: Path, tmp_path: Path, ca
     assert (report.killed, report.survived) == ((2, 0) if noticed else (0, 2))
 
 
+@pytest.mark.thorough
 def test_an_unknown_end_is_an_error(tree: Path, tmp_path: Path) -> None:
     (tree / "tests/hw/test_sums.py").write_text(
         "import os, signal\nfrom edgedec.hw.sums import total\n\n\n"

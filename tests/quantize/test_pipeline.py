@@ -149,6 +149,7 @@ def test_a_float_checkpoint_is_refused_as_native_ternary(tmp_path: Path) -> None
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.thorough
 def test_planes_approximate_the_weights_and_calibration_the_outputs(tmp_path: Path) -> None:
     source = write(tmp_path / "m", tensors(1))
     checkpoint = open_checkpoint(source)
@@ -258,7 +259,7 @@ quantize(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), QuantizeOptions(
 """
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tensors_before", [0, 3, 12])
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_kill_leaves_no_bundle_and_keeps_an_existing_one(tmp_path: Path, existing: bool, tensors_before: int) -> None:
@@ -281,6 +282,7 @@ def test_a_kill_leaves_no_bundle_and_keeps_an_existing_one(tmp_path: Path, exist
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_no_bundle(tmp_path: Path) -> None:
     source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
     child = subprocess.Popen(
@@ -327,6 +329,7 @@ def test_a_full_file_system_leaves_the_old_bundle(tmp_path: Path, limit_bytes: i
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
 
 
+@pytest.mark.thorough
 def test_sampled_ids_follow_the_model(tmp_path: Path) -> None:
     """Check this because the float model's perplexity on its own text is exp of its entropy, below that of uniform
     text.

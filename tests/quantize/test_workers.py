@@ -157,6 +157,7 @@ def test_a_worker_that_dies_leaves_no_bundle(tmp_path: Path, end: Callable[[], A
     assert Bundle.open(tmp_path / "b").sha256 == Bundle.open(tmp_path / "alone").sha256
 
 
+@pytest.mark.thorough
 def test_a_full_disk_ends_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made(tmp_path / "m", "int8")
     add, count = BundleWriter.add, 0

@@ -128,6 +128,7 @@ def test_a_message_larger_than_the_context_is_refused(session: Session, shift: b
     assert (conversation.turns, conversation.dropped) == (before, 0)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("system", [None, ""])
 @pytest.mark.parametrize(
     ("template", "adds"), [(TEMPLATE, " with the template's additions"), (None, "")], ids=["template", "plain text"]

@@ -35,6 +35,7 @@ def test_a_candidate_of_the_embedded_draft_s_width_is_the_embedded_draft(target:
     assert planned(target, planned_only).items == planned(target, None).items
 
 
+@pytest.mark.thorough
 def test_the_best_candidate_is_the_fastest_that_fits(target: Bundle) -> None:
     advice = advise_draft(target, GOOD)
     sizes = [one.parameters for one in advice.candidates]
@@ -49,6 +50,7 @@ def test_the_best_candidate_is_the_fastest_that_fits(target: Bundle) -> None:
         assert one.extrapolated == (not 100_000 <= one.parameters <= 2_000_000)
 
 
+@pytest.mark.thorough
 def test_drafts_that_are_never_right_do_not_pay(target: Bundle) -> None:
     advice = advise_draft(target, USELESS)
     assert advice.best is None

@@ -52,6 +52,7 @@ def test_the_measured_acceptance_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (last.accept != third).any()
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_policy_keeps_what_it_learned(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     entries: list[tuple[int, int]] = []

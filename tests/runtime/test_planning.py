@@ -76,6 +76,7 @@ def follow(plan: Plan) -> list[dict[str, Any]]:
 least_and_most = st.integers(10 * MIB, 40 * MIB)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_phase_of_a_run_is_planned(bundles: Mapping[str, Bundle], drafter: str) -> None:
     plan = plan_of(bundles, drafter)

@@ -127,7 +127,7 @@ def test_there_are_at_least_200_texts() -> None:
     assert len(ROWS) * PER_ROW >= 200
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_the_text_is_that_of_plain_sampling(texts: Texts, drafter: str) -> None:
     counted = Counting()
@@ -149,6 +149,7 @@ def test_the_text_is_that_of_plain_sampling_in_all_combinations(texts: Texts, dr
             texts.check(row, number % len(texts.prompts), Counting())
 
 
+@pytest.mark.thorough
 def test_other_seeds_and_options_give_other_texts(texts: Texts) -> None:
     by = create_verifier("match", 1.0)
     written = {

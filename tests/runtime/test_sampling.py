@@ -106,6 +106,7 @@ def test_the_chain_agrees_with_the_slow_definition(
             assert probs[i] == pytest.approx(p, rel=1e-5, abs=1e-12)
 
 
+@pytest.mark.thorough
 @given(hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-3, 3, width=32)), st.integers(1, 70))
 def test_top_k_keeps_exactly_k_also_with_ties(logits: F32, k: int) -> None:
     ids_kept = np.flatnonzero(distribution(logits, **{**KEEP_ALL, "top_k": k}))

@@ -49,7 +49,7 @@ def test_generate_reports_figures_and_reasons(path: Path) -> None:
     assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("verifier", "lossless"),
     [

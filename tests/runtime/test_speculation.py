@@ -90,7 +90,7 @@ def prompt(known: KnownAnswer) -> I32:
 # Ends of an answer
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
 def test_the_limit_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected = known.expect(prompt)
@@ -129,6 +129,7 @@ def test_an_end_token_may_end_an_answer_within_a_run(
     known.check_next(prompt, answer)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("stop", [" there", "was a", "ose n", " Luke. ", "L", "ke was v"])
 def test_a_stop_text_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, stop: str) -> None:
     expected = known.expect(prompt)
@@ -169,6 +170,7 @@ def test_the_context_may_end_an_answer_within_a_run(known: KnownAnswer) -> None:
         assert known.session.state.length == CONTEXT
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("tokens", range(1, RUN + 3))
 def test_a_generator_may_be_closed_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected, decoder = known.expect(prompt), known.session.decoder
@@ -206,6 +208,7 @@ class Broken:
         return FinishedTicket([replace(result, logits=logits)])
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("row", [0, 1, 5, RUN])
 def test_nan_logits_are_an_error_and_the_next_answer_is_right(
     known: KnownAnswer, prompt: I32, row: int, monkeypatch: pytest.MonkeyPatch
@@ -384,6 +387,7 @@ def answers(
             yield timings
 
 
+@pytest.mark.thorough
 def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at] + 1, 0.01):
         assert timings["speculating"] is False

@@ -87,6 +87,7 @@ def test_points_on_a_front_are_not_dominated_and_all_others_are(pairs: list[tupl
         assert dominated != equal
 
 
+@pytest.mark.thorough
 def test_every_configuration_of_a_board_occurs_once(few: Exploration) -> None:
     swept = [tuple(getattr(point.config, name) for name in SWEPT) for point in few.points]
     assert len(set(swept)) == len(swept)

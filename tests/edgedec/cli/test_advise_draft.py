@@ -38,6 +38,7 @@ def kept() -> dict[str, Any]:
     return data
 
 
+@pytest.mark.thorough
 def test_each_kept_draft_is_predicted_by_the_others(edgedec: Edgedec, kept: dict[str, Any]) -> None:
     data: dict[str, Any] = edgedec("plan", "-m", "demo", "--advise-draft", "--json").json
     assert set(data) == KEYS
@@ -97,7 +98,7 @@ def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Pa
     assert "The law was fitted on" not in edgedec(*options).stdout
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")

@@ -124,6 +124,7 @@ def test_options_of_speculation_reach_the_session(
     assert configs == [spec]
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -165,7 +166,7 @@ def test_module_is_the_command() -> None:
 DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
-@pytest.mark.thorough(sample=29)
+@pytest.mark.thorough(sample=9)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -380,6 +381,7 @@ app.main()
 """
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("debug", ["", "1"])
 def test_an_unexpected_error_is_one_line_unless_debugging_is_on(debug: str) -> None:
     command = [sys.executable, "-c", CRASH, "plan", "-m", "x"]

@@ -81,6 +81,7 @@ def test_show_as_json(edgedec: Edgedec) -> None:
     assert set(kinds) <= set(board.members())
 
 
+@pytest.mark.thorough
 def test_a_board_file_of_the_user_is_shown(edgedec: Edgedec) -> None:
     Path("mine.toml").write_text(GOOD.replace("My board", "[red]mine[/red]").replace("lut = 17600", "lut = 26600"))
     outcome = edgedec("boards", "show", "./mine.toml")

@@ -72,6 +72,7 @@ def test_json_without_vivado_says_what_is_missing(edgedec: Edgedec, source: Path
     assert "get Vivado 2021.1 or newer" in outcome.json["missing"]  # type: ignore[operator]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("wns", "code"), [("0.050", 0), ("-1.500", 1)])
 def test_a_build_makes_a_board_bundle_if_timing_is_met(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wns: str, code: int
@@ -140,6 +141,7 @@ def test_without_the_generator_the_package_is_named(
     assert install_extra("hdl") in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_another_model_in_the_same_folder_is_refused(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
     assert edgedec(*words(source), "--no-build").code == 0
     other = make_board_bundle.write_source(tmp_path / "other", "native", seed=1, ids=40, template=None).path

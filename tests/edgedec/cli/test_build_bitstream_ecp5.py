@@ -48,6 +48,7 @@ def words(source: Path, configuration: str = CONFIGURATION) -> list[str | Path]:
     return ["build-bitstream", "-m", source, "--board", "ulx3s-85f", "-o", "a build", "--configuration", configuration]
 
 
+@pytest.mark.thorough
 def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert (outcome.code, outcome.stderr) == (0, "")

@@ -37,7 +37,7 @@ def test_every_command_that_takes_a_bundle_is_called() -> None:
     assert taking == set(CALLS)
 
 
-@pytest.mark.thorough(sample=5)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["demo", "demo-int8", "demo-draft"])
 @pytest.mark.parametrize("words", [words for several in CALLS.values() for words in several])
 def test_an_embedded_model_is_a_bundle(
@@ -76,6 +76,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("place", ["empty", "link to an empty folder", "link to nothing yet"])
 @pytest.mark.parametrize("words", FOLDERS.values(), ids=FOLDERS)
 def test_an_empty_folder_is_filled(edgedec: Edgedec, bundle: Path, checkpoint: Path, words: str, place: str) -> None:

@@ -260,6 +260,7 @@ def terminal(bundle: Path) -> Iterator[Terminal]:
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> None:
     terminal.type("o\n")
     terminal.expect("😀 oé€😀")
@@ -295,6 +296,7 @@ def leave(terminal: Terminal) -> None:
     assert terminal.exit_code() == 130
 
 
+@pytest.mark.thorough
 def test_ctrl_c_twice_at_the_prompt_ends_the_chat(terminal: Terminal) -> None:
     terminal.type("how?\n")
     terminal.expect("Hi!")
@@ -308,6 +310,7 @@ def test_ctrl_c_twice_at_the_prompt_ends_the_chat(terminal: Terminal) -> None:
     leave(terminal)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_on_a_half_typed_line_does_not_leave(terminal: Terminal) -> None:
     terminal.settle()
     terminal.type(CTRL_C)
@@ -322,6 +325,7 @@ def test_ctrl_c_on_a_half_typed_line_does_not_leave(terminal: Terminal) -> None:
     terminal.expect("Hi!")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
     """Block in the target, so that the first Ctrl-C is not handled before the second one."""
     terminal = Terminal("-c", SLOW, "chat", "-m", str(bundle), "--temp", "0")
@@ -353,11 +357,13 @@ app.main()
 """
 
 
+@pytest.mark.thorough
 def test_ctrl_d_ends_the_chat(terminal: Terminal) -> None:
     terminal.type(CTRL_D)
     assert terminal.exit_code() == 0
 
 
+@pytest.mark.thorough
 def test_a_file_that_keeps_the_answers_gets_no_prompt_sign(bundle: Path, tmp_path: Path) -> None:
     """Redirect the answers as ``edgedec chat ... > answers`` does."""
     terminal = Terminal("-c", TO_FILE, str(tmp_path / "answers"), "chat", "-m", str(bundle), "--temp", "0")
@@ -380,6 +386,7 @@ app.main()
 """
 
 
+@pytest.mark.thorough
 def test_an_ignored_ctrl_c_stays_ignored(bundle: Path) -> None:
     command = [sys.executable, "-c", SIGNALLED, "chat", "-m", str(bundle), "--temp", "0"]
     done = subprocess.run(

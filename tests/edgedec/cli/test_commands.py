@@ -25,6 +25,7 @@ from tests.edgedec.cli.support.make_known_model import BOS, ENDLESS, EOS, byte_t
 # docs
 
 
+@pytest.mark.thorough
 def test_every_key_is_documented(edgedec: Edgedec, bundle: Path, project_root: Path) -> None:
     text = (project_root / "docs" / "command-line.md").read_text("utf-8")
     commands = (
@@ -89,6 +90,7 @@ def test_inspect_text_has_the_main_figures(edgedec: Edgedec, bundle: Path) -> No
         assert part in text
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("quantization", "row"),
     [
@@ -301,6 +303,7 @@ BENCH = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_bench_of_a_shape_keeps_its_weights(edgedec: Edgedec, tmp_path: Path) -> None:
     options = ("bench", "--shape", "demo", "--method", "int8", "--threads", "1", "--json")

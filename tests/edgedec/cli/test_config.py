@@ -44,6 +44,7 @@ def test_settings_have_a_precedence(edgedec: Edgedec, bundle: Path, user_file: P
     assert count(edgedec, bundle) == 40 - 2 + 1, "the user's file still gives the context"
 
 
+@pytest.mark.thorough
 def test_values_of_all_kinds_are_read(edgedec: Edgedec, bundle: Path, project_file: Path) -> None:
     project_file.write_text(
         f'[generate]\nmodel = "{bundle}"\ntemp = 0\nreverse-prompt = ["nothing", "😀"]\necho = true\n'
@@ -53,7 +54,7 @@ def test_values_of_all_kinds_are_read(edgedec: Edgedec, bundle: Path, project_fi
     assert edgedec("chat", "-m", bundle, "--temp", "0", stdin="o\n").stdout == "é\n"
 
 
-@pytest.mark.thorough(sample=10)
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

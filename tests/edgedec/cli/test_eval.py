@@ -245,6 +245,7 @@ def test_a_failed_picture_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
 BUNDLE, OTHER = "BUNDLE", "OTHER"
 
 
+@pytest.mark.thorough(sample=6)
 @pytest.mark.usefixtures("no_model_opened", "questions")
 @pytest.mark.parametrize(
     ("words", "code", "message"),

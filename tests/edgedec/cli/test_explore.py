@@ -74,6 +74,7 @@ def test_json_has_every_point(edgedec: Edgedec, source: Path) -> None:
     assert {entry["committed"] for entry in point["passes"]} == set(data["committed"]) == {128, 1016}
 
 
+@pytest.mark.thorough
 def test_a_printed_configuration_can_be_built(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.boards.flows.vivado.support import fake_vivado
 
@@ -127,6 +128,7 @@ def test_without_matplotlib_the_other_files_are_written(
     assert sorted(file.name for file in Path("x").iterdir()) == ["explore.csv", "explore.json"]
 
 
+@pytest.mark.thorough
 def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source, board="pynq-z2", configuration="board,context=65536,beat_bytes=16,slots=8"))
     assert (outcome.code, outcome.stdout) == (1, "")
@@ -163,6 +165,7 @@ def test_wrong_requests_are_refused(edgedec: Edgedec, source: Path, extra: list[
     assert message in outcome.stderr
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("by", ["file", "environment"])
 def test_settings_for_builds_are_ignored(
     edgedec: Edgedec, source: Path, by: str, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +183,7 @@ def test_settings_for_builds_are_ignored(
     assert (outcome.code, "has no use for --seed: leave it out" in outcome.stderr) == (2, True)
 
 
+@pytest.mark.thorough
 def test_settings_for_explorations_are_ignored_by_builds(
     edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

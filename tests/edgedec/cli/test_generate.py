@@ -93,6 +93,7 @@ def test_a_prompt_is_read_from_a_file_and_from_stdin(edgedec: Edgedec, bundle: P
     assert from_file.json["text"] == "Hi!"
 
 
+@pytest.mark.thorough
 def test_a_seed_makes_sampling_repeatable(edgedec: Edgedec, bundle: Path) -> None:
     options = (
         "generate",
@@ -202,6 +203,7 @@ def test_show_draft_colours_accepted_guesses_only(edgedec: Edgedec, bundle: Path
     assert edgedec("generate", "-m", bundle, *LOOP, "--show-draft").stdout == ENDLESS * 6 + "\n"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.usefixtures("colours")
 @pytest.mark.parametrize("without", ["terminal", "colours", "option"])
 def test_nothing_is_coloured_outside_of_a_terminal(

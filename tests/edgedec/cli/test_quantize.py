@@ -132,6 +132,7 @@ def test_a_folder_that_is_not_a_bundle_is_not_overwritten(edgedec: Edgedec, chec
     assert Path("out/diary").read_text() == "dear"
 
 
+@pytest.mark.thorough
 def test_workers_change_the_memory_alone(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "1", "--calibration", "none", "--eval-text", "none", "--json")
     alone: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "alone", *options).json

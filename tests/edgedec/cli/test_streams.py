@@ -69,6 +69,7 @@ def test_a_reader_that_closes_ends_the_command_silently(bundle: Path, command: s
     assert (process.returncode, complaints(process)) == (141, [])
 
 
+@pytest.mark.thorough
 @full
 def test_a_full_output_keeps_the_exit_code_of_a_refusal(bundle: Path) -> None:
     process = run("plan -m BUNDLE --memory-budget 1MiB", bundle, "> /dev/full")

@@ -124,6 +124,7 @@ def test_a_longer_context_than_that_of_the_accelerator_is_refused(edgedec: Edged
     assert "--ctx-size must be 1 to 1024, which is what the accelerator has" in outcome.stderr
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("device", "code", "message"),
     [
@@ -142,6 +143,7 @@ def test_wrong_ports_are_refused(edgedec: Edgedec, bundle: Path, device: str, co
     assert message in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_options_follow_the_port(edgedec: Edgedec, bundle: Path, port: Path) -> None:
     """Use a rate that no serial port has, which a pseudo-terminal accepts."""
     outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port},baud=16000000,patience_s=3", *ASKED)

@@ -39,18 +39,21 @@ def test_a_code_path_has_one_name_everywhere(bundle: Path, kernel: str) -> None:
     assert line.startswith(f"ok      CPU kernels: {kernel}")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not USABLE, reason="the kernels were not built")
 def test_the_fastest_path_is_named(bundle: Path) -> None:
     process = run("plan", "-m", bundle, "-v")
     assert f"CPU kernels: {USABLE[0]}, because it is the fastest that runs on this processor" in process.stderr
 
 
+@pytest.mark.thorough
 def test_a_wrong_name_lists_the_known_ones(bundle: Path) -> None:
     process = run("generate", "-m", bundle, "-p", "o", kernel="avx9")
     assert (process.returncode, process.stdout) == (2, "")
     assert f"EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in process.stderr
 
 
+@pytest.mark.thorough
 def test_generate_reports_its_choices(bundle: Path) -> None:
     process = run("generate", "-m", bundle, "-p", "oo", "-n", "40", "--temp", "0", "--spec-type", "auto", "-v")
     assert process.returncode == 0, process.stderr

@@ -98,7 +98,7 @@ def test_the_float_reference_agrees_with_transformers(row: Row) -> None:
     assert np.abs(make_golden_models.logits(model) - model.logits).max() < TOLERANCE
 
 
-@pytest.mark.thorough(sample=24)
+@pytest.mark.thorough(sample=8)
 @pytest.mark.parametrize("executor", FLOAT_TARGETS)
 @pytest.mark.parametrize("method", ["float", "int8"])
 def test_float_targets_agree_with_the_reference(
@@ -116,6 +116,7 @@ def test_float_targets_agree_with_the_reference(
     assert np.abs(actual - reference_logits).mean() < 0.005 * reference_logits.std()
 
 
+@pytest.mark.thorough(sample=5)
 def test_the_accelerator_computes_the_integer_profile(
     row: Row, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]
 ) -> None:

@@ -371,6 +371,7 @@ _WEIRD: Any = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),

@@ -81,6 +81,7 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
     return lists
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kv_bits", [32, 16, 8])
 def test_greedy_text_is_the_same_with_speculation(bundle: Bundle, kv_bits: int, tmp_path: Path) -> None:
     plain = texts(bundle, kv_bits, "none", "chain", create_verifier("match", 0))

@@ -75,6 +75,7 @@ def same(a: FloatCache, b: FloatCache) -> bool:
 # --- batch invariance -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @settings(max_examples=50)
 @given(kinds, st.lists(tokens, min_size=1, max_size=14), st.data())
 def test_any_split_into_passes_gives_the_same_bits(kind: str, ids: list[int], data: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def test_extreme_codes_follow_the_formulas(query_bits: int) -> None:
     )
 
 
+@pytest.mark.rtl
 def test_window_and_sinks_limit_the_keys() -> None:
     rng = np.random.default_rng(1)
     work = random_pass(rng, head_dim=8, slots=4, committed=17, own=4, heads=2)

@@ -28,7 +28,7 @@ def items(table: Array, lanes: int) -> list[Any]:
     return list(table.T.reshape(-1, lanes, len(table)).tolist())
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "head_dim", "lanes", "heads"),
@@ -64,6 +64,7 @@ def test_rotations_follow_the_formulas(
         assert np.ptp(cycles["input"]) == len(words) - 1
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("idle", [{"angles": 0.9, "input": 0.0}, {"angles": 0.0, "input": 0.9}, 0.0, 0.7])
 def test_each_pass_uses_one_set_of_angles(idle: Any) -> None:
     """Check that a vector is rotated by one set, whenever new ones are offered; the second uses the last if words are

@@ -70,7 +70,7 @@ def written_and_read(
     return read_words
 
 
-@pytest.mark.rtl(sample=5)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.6), (0.4, 0.4)])
 @pytest.mark.parametrize(("slots", "lanes", "depth"), [(1, 5, 8), (8, 1, 7), (2, 1, 16), (1, 1, 1)])
 def test_reads_replay_the_written_vector(slots: int, lanes: int, depth: int, idle: float, stall: float) -> None:

@@ -109,7 +109,7 @@ def test_weights_larger_than_the_memory_are_refused(large: IntegerModel) -> None
         config_for_board(large, find_board("ulx3s-85f"), slots=1, beat_bytes=4)
 
 
-@pytest.mark.thorough(sample=16)
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", board_names())
 def test_the_program_fits_its_configuration(kind: str, name: str) -> None:

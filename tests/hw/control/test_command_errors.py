@@ -342,6 +342,7 @@ def test_a_damaged_weight_before_the_first_command() -> None:
     assert result == (Cause.WEIGHT, 0, 0)
 
 
+@pytest.mark.rtl
 def test_a_damaged_weight_while_idle_is_no_error() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         bench.damaged_at = bench.now + 2

@@ -103,6 +103,7 @@ def each() -> list[tuple[Register, int]]:
     return [(register, index) for register in REGISTER_MAP.registers for index in range(register.count)]
 
 
+@pytest.mark.rtl
 def test_reset_values_and_inputs_are_read() -> None:
     async def bench(host: Host) -> None:
         for register, index in each():
@@ -117,6 +118,7 @@ def test_reset_values_and_inputs_are_read() -> None:
     simulate(bench)
 
 
+@pytest.mark.rtl
 def test_writes_reach_their_field_only() -> None:
     async def bench(host: Host) -> None:
         expected = {(register.name, index): 0 for register, index in each()}
@@ -139,6 +141,7 @@ def test_writes_reach_their_field_only() -> None:
     simulate(bench)
 
 
+@pytest.mark.rtl
 def test_bytes_without_strobe_are_unchanged() -> None:
     async def bench(host: Host) -> None:
         register = REGISTER_MAP["program_address"]
@@ -152,6 +155,7 @@ def test_bytes_without_strobe_are_unchanged() -> None:
     simulate(bench)
 
 
+@pytest.mark.rtl
 def test_pulses_last_one_cycle_and_read_as_zero() -> None:
     async def bench(host: Host) -> None:
         control = REGISTER_MAP["control"]
@@ -201,6 +205,7 @@ def test_interrupts_are_set_by_hardware_and_cleared_by_ones() -> None:
     simulate(bench)
 
 
+@pytest.mark.rtl
 def test_addresses_outside_of_the_table_are_harmless() -> None:
     async def bench(host: Host) -> None:
         known_offsets = {

@@ -49,6 +49,7 @@ class Register(Component):
         return m
 
 
+@pytest.mark.rtl
 def test_the_text_does_not_depend_on_the_process() -> None:
     texts = {
         subprocess.run(

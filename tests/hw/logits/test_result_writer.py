@@ -159,6 +159,7 @@ def test_short_writes_are_sent_in_batches() -> None:
     assert Written(config, short, idle=0.9, drain=1).taken[0] <= 2
 
 
+@pytest.mark.rtl
 def test_a_long_latency_does_not_limit_short_writes() -> None:
     config = cache_config(16, 1, 1, 16)
     traffic = Traffic(config, chunks=250, pieces=[])

@@ -63,6 +63,7 @@ def test_the_likeliest_equal_the_reference(slots: int, k: int, sizes: list[int],
     assert results == [entry for x, names in zip(tables_, ids, strict=True) for entry in expected_ranks(x, names, k)]
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("slots", "latency", "pace"), [(1, 4, {3}), (2, 3, {1, 2}), (3, 2, {1}), (8, 2, {1})])
 def test_a_logit_takes_a_cycle_without_gaps(slots: int, latency: int, pace: set[int]) -> None:
     x, ids, k, cycles = np.arange(40)[None].repeat(slots, axis=0), np.arange(40), 8, dict[str, list[int]]()

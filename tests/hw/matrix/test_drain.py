@@ -175,6 +175,7 @@ def test_logits_are_exact_at_the_ends_of_the_range(extra: int) -> None:
     check(matrices, Drain(slots=1, per_row=True), per_row=True)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("per_row", [False, True])
 def test_rows_without_a_pre_shift_are_exact(per_row: bool) -> None:
     rng = np.random.default_rng(7)

@@ -15,7 +15,7 @@ def beats(rng: np.random.Generator, count: int, lanes: int) -> np.ndarray[Any, A
     return values
 
 
-@pytest.mark.rtl(sample=7)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(
     ("lanes", "slots", "chunk"), [(2, 1, 1), (4, 8, 4), (8, 2, 2), (16, 3, 8), (8, 1, 8), (16, 2, 4)]
 )

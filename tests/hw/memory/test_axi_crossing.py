@@ -95,7 +95,7 @@ def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle
     assert reader.responses == [response for burst_responses in responses for response in burst_responses]
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
 def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
@@ -164,6 +164,7 @@ class _Behind(Elaboratable):
         return m
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("clocks", [CLOCKS[0], CLOCKS[3]])
 def test_a_write_is_visible_once_it_is_answered(clocks: tuple[int, int, float]) -> None:
     design, rng = _Behind(), random.Random(0)

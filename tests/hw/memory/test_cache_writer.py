@@ -76,7 +76,7 @@ def commit(cache: Cache, committed: int, accepted: int, **patterns: Any) -> None
     assert memory == cache.memory()
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("accepted", range(16))
 def test_every_subset_is_committed(accepted: int) -> None:
     config = cache_config(32, 2, 4, 24)
@@ -84,7 +84,7 @@ def test_every_subset_is_committed(accepted: int) -> None:
         commit(Cache(config, layers=2, kv_heads=2, context=17, seed=accepted), committed, accepted)
 
 
-@pytest.mark.rtl(sample=7)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
 def test_commits_of_all_sizes(size: tuple[int, int, int, int], idle: float, stall: float) -> None:

@@ -30,6 +30,7 @@ def segments(
     return beats, items
 
 
+@pytest.mark.rtl(sample=10)
 @pytest.mark.parametrize(("idle", "stall"), [(0, 0), (0.6, 0), (0, 0.6), (0.3, 0.3)])
 @pytest.mark.parametrize(
     ("beat_bytes", "item_bytes"), [(4, 1), (8, 4), (8, 2), (16, 16), (8, 32), (4, 8), (1, 4), (64, 16)]

@@ -54,7 +54,7 @@ class Written:
         self.errors = [(error["request"], error["response"]) for error in collected["error"]]
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("data_bytes", [1, 8, 64])
 @pytest.mark.parametrize("idle", [0.0, 0.5])
 @pytest.mark.parametrize("bus", [0.0, 0.5])
@@ -65,6 +65,7 @@ def test_bytes_of_all_sizes_are_written(data_bytes: int, idle: float, bus: float
     assert result.errors == []
 
 
+@pytest.mark.rtl
 def test_several_bursts_are_under_way_within_the_limit() -> None:
     for outstanding in (1, 3):
         result = Written([(0, 2048)], outstanding=outstanding, latency=120)

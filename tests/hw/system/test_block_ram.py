@@ -179,6 +179,7 @@ def test_all_ports_get_their_share() -> None:
     assert cycles <= 2 * 3 * 256 + 2 * 64 + 30, "no cycle is lost"
 
 
+@pytest.mark.rtl
 def test_a_stalled_port_does_not_delay_other_ports() -> None:
     """Check also a write whose data does not come."""
     dut = memory()

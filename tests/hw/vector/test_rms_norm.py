@@ -43,7 +43,7 @@ def assert_equal_to_the_profile(norms: list[Norm], collected: dict[str, list[Any
         assert roots == [{"mantissa": int(a), "exponent": int(e)} for a, e in zip(mantissa, exponent, strict=True)]
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (3, 2), (2, 5), (8, 1)])
 def test_norms_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:
@@ -52,6 +52,7 @@ def test_norms_equal_the_profile(slots: int, lanes: int, idle: float, stall: flo
     assert_equal_to_the_profile(norms, normed(norms, lanes, idle=idle, stall=stall))
 
 
+@pytest.mark.rtl
 def test_every_length_of_the_sum_is_exact() -> None:
     """Use one square of each size, alone, with eps 0 and with the largest eps, and no square at all."""
     values = [0, *(1 << k for k in range(26)), *((1 << k) - 1 for k in range(2, 27)), -(1 << 17), -(1 << 17) - 1]
@@ -65,6 +66,7 @@ def test_every_length_of_the_sum_is_exact() -> None:
     assert_equal_to_the_profile(norms, normed(norms))
 
 
+@pytest.mark.rtl
 def test_latency_and_throughput_are_as_documented() -> None:
     rng = np.random.default_rng(3)
     cycles: dict[str, list[int]] = {}

@@ -17,11 +17,13 @@ def stories() -> list[str]:
     return [sketch(seed).text() if seed % 2 else tale(seed).text for seed in range(400)]
 
 
+@pytest.mark.thorough
 def test_the_generator_s_own_stories_pass() -> None:
     faulty = [text for text in stories() if name_faults(text)]
     assert len(faulty) <= 4, faulty  # sentences about the hand or mother of another character
 
 
+@pytest.mark.thorough
 def test_a_name_that_changes_is_reported() -> None:
     rng = random.Random(3)
     reported = total = 0
@@ -62,6 +64,7 @@ def test_consistent_stories_pass(text: str) -> None:
     assert name_faults(text) == []
 
 
+@pytest.mark.thorough
 def test_right_answers_are_right_and_wrong_answers_are_wrong() -> None:
     for seed in range(300):
         short = sketch(seed)

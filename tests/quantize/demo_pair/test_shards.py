@@ -72,7 +72,7 @@ def test_a_process_that_does_not_write_waits(tmp_path: Path) -> None:
     assert result == [len(text)]
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("step", [0, 3, 4, 7, 11])
 def test_a_step_takes_its_rows_from_its_shard(tmp_path: Path, step: int) -> None:
     parts = shards(tmp_path)

@@ -95,7 +95,7 @@ def same(first: Path, second: Path) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TERNARY)
 def test_the_bundle_computes_what_the_student_computed(tmp_path: Path, kind: str, student: list[TorchGraph]) -> None:
     """Compare the reference with torch up to the last hidden state, because the bundle's head is int8 and the
@@ -158,6 +158,7 @@ def test_the_report_has_perplexities_of_the_held_out_text(tmp_path: Path, studen
     assert (report.run_folder / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_a_student_learns(tmp_path: Path) -> None:
     """Start from random weights and train on the text that the teacher was given."""
     text = tmp_path / "text"
@@ -171,6 +172,7 @@ def test_a_student_learns(tmp_path: Path) -> None:
     assert not list((tmp_path / "out.run").glob("text-*")), "nothing was sampled"
 
 
+@pytest.mark.thorough
 def test_bfloat16_training_writes_a_checkpoint(tmp_path: Path) -> None:
     report = distil(open_teacher(tmp_path / "teacher"), tmp_path / "out", place=replace(CPU, autocast=True))
     exact = distil(open_teacher(tmp_path / "again"), tmp_path / "exact")
@@ -244,6 +246,7 @@ def test_a_finished_run_only_writes_its_output_again(tmp_path: Path, monkeypatch
     assert losses(tmp_path / "out.run") == losses(tmp_path / "kept.run")
 
 
+@pytest.mark.thorough
 def test_a_measured_precision_is_kept(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher")
     distil(opened, tmp_path / "out", place=replace(CPU, autocast=False, measured=True))
@@ -308,6 +311,7 @@ def test_restart_begins_anew_and_keeps_the_text(tmp_path: Path, monkeypatch: pyt
     assert losses(tmp_path / "out.run") == losses(tmp_path / "fresh.run")
 
 
+@pytest.mark.thorough
 def test_the_interval_of_validations_changes_nothing(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher")
     for name, every in (("one", 1), ("three", 3)):

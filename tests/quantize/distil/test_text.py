@@ -146,6 +146,7 @@ def sample(folder: Path, *, teacher: TorchGraph | None = None, special: Special 
     return sample_text(teacher or model(), special, folder, **arguments | changes)
 
 
+@pytest.mark.thorough
 def test_sampled_text_depends_on_the_seed_and_has_whole_parts(tmp_path: Path) -> None:
     first = sample(tmp_path / "one", seed=1)
     assert len(first) == 2 * 8 * 13, "as many parts as 200 tokens need"
@@ -197,6 +198,7 @@ def test_processes_share_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(sample(folder, tokens=400, place=replace(place, rank=1)), whole)
 
 
+@pytest.mark.thorough
 def test_a_new_document_follows_an_end_token(tmp_path: Path) -> None:
     """Sample a teacher that always ends: its text is BOS EOS BOS EOS, and BOS alone if BOS ends, too."""
     teacher = model(tie_word_embeddings=False)

@@ -93,6 +93,7 @@ def test_a_model_survives_a_round_trip(tmp_path: Path, family: str, group_size: 
 SCALES = st.floats(0, 2.0**60, width=32) | st.just(0.0)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(data=st.data(), group_size=st.sampled_from([0, 32, 64]), width=st.integers(1, 9))
 def test_any_trits_and_scales_survive_a_round_trip(data: st.DataObject, group_size: int, width: int) -> None:

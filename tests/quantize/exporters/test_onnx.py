@@ -112,6 +112,7 @@ ONNX_FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize("family", ONNX_FAMILIES)
 def test_every_family_equals_the_reference(tmp_path: Path, family: str) -> None:
     """Compare logits of a prefill, of steps and of a prefill after them; windows and caps are reached."""

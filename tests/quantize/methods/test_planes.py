@@ -153,6 +153,7 @@ def test_arguments_are_unchanged() -> None:
     quantize_planes(weight, 2, 32, Statistics(gram=gram, cross=gram, drift=np.zeros((8, 40))))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("planes", [1, 2, 3])
 def test_statistics_lower_the_output_error_on_unseen_inputs(planes: int) -> None:
     weight, x = gaussian(60, 128), layer_inputs(3000, 128)

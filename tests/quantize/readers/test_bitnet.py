@@ -119,6 +119,7 @@ def test_a_tensor_of_zeros_is_read(tmp_path: Path) -> None:
     assert not loaded.any()
 
 
+@pytest.mark.thorough
 def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
     original = model(intermediate_size=20000, num_hidden_layers=1)
     checkpoint = open_checkpoint(write(tmp_path, original, **OFFLINE))

@@ -107,6 +107,7 @@ def test_a_tied_head_pads_as_an_embedding(tmp_path: Path, kind: str) -> None:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ratio=st.sampled_from([1, 4, 16]),

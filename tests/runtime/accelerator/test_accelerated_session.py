@@ -75,6 +75,7 @@ def test_some_guesses_are_accepted(path: Path, plain: Answer) -> None:
     assert answered.timings.as_json()["accelerator"]["decode"]["passes"] < 40
 
 
+@pytest.mark.thorough
 def test_a_draft_model_runs_on_the_host(path: Path, plain: Answer) -> None:
     answered = answer(path, spec=SpecConfig(drafter="model", draft=path, policy="dynamic"))
     assert answered.tokens == plain.tokens

@@ -23,6 +23,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_board_bundle.make(folder).write(folder / "bundle")
 
 
+@pytest.mark.thorough
 def test_a_board_bundle_writes_the_text_of_its_model(board: Path) -> None:
     with Session.open(board, device="interpreter") as session:
         answer = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)

@@ -313,7 +313,7 @@ def world(
     return World(clock, decoder, np.array(text[:8], np.int32), limits)
 
 
-@pytest.mark.thorough(sample=8)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("policy", ["chain", "static", "delayed"])
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("draft_seconds", [0.0, 0.05, 0.3])

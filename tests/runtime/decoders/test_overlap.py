@@ -114,6 +114,7 @@ def greedy() -> Any:
 # Time
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("draft_seconds", [0.1, 0.25, 0.6])
 @pytest.mark.parametrize(
     "right", [lambda at: True, lambda at: at % 5 > 0, lambda at: False], ids=["all", "most", "none"]

@@ -77,6 +77,7 @@ def test_a_bundle_is_copied(bundle: BoardBundle, board: FakeBoard) -> None:
     assert len(board.calls) == 3
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("place", ["/abs", "$(touch x)`y` ; '", "-rf", 'back\\slash "é" * ?'])
 def test_special_characters_of_paths_are_kept(bundle: BoardBundle, board: FakeBoard, place: str) -> None:
     absolute = place.startswith("/")
@@ -130,6 +131,7 @@ def test_output_of_the_login_shell_is_ignored(bundle: BoardBundle, board: FakeBo
 # Properties of the board.
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("model", "pynq_board", "status"),
     [
@@ -168,6 +170,7 @@ def test_pynq_4_is_refused_on_a_zynq_7000(parts: make_board_bundle.Parts, board:
     assert "below 4" in check.fix
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("source", "status", "detail"),
     [
@@ -305,6 +308,7 @@ def test_a_board_that_never_answers_is_an_error(
         inspect_board(bundle, HOST, PLACE)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
 def test_a_broken_connection_keeps_the_old_bundle(

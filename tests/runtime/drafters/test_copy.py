@@ -86,6 +86,7 @@ def expected(source: list[int], answer: list[int], path: list[int]) -> dict[int,
     return account.guess()
 
 
+@pytest.mark.thorough
 @settings(max_examples=120)
 @given(data=st.data(), vocab=st.integers(2, 12))
 def test_copying_follows_the_account_after_any_calls(data: Any, vocab: int) -> None:

@@ -294,6 +294,7 @@ def test_a_full_disk_is_an_error() -> None:
         RecordingDevice(reference(), Path("/dev/full"))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("coherent", [False, True])
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)

@@ -265,6 +265,7 @@ def test_numbers_past_float16_are_stored_as_its_largest(code_path: str) -> None:
     np.testing.assert_array_equal(actual, [[65504, 0]])
 
 
+@pytest.mark.thorough
 @given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=20, max_size=20))
 def test_float16_is_rounded_like_by_numpy(values: list[float]) -> None:
     """Round denormal numbers and ties too, on every path, and read them back as the single value of a single key."""

@@ -118,6 +118,7 @@ def test_every_number_of_tokens_is_exact_in_both_orders(code_path: str) -> None:
         assert same(run(case, code_path), case.expected()), f"case {number}"
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 @given(
@@ -148,6 +149,7 @@ def long_rows() -> list[Case]:
     return cases
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 def test_saturating_rows_of_the_largest_length_are_exact(code_path: str) -> None:
@@ -420,6 +422,7 @@ def test_any_matrices_are_exact(seed: int, rows: list[int], columns: int, tokens
     check(session(matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
 
 
+@pytest.mark.thorough
 @needs_library
 def test_threads_may_share_a_session() -> None:
     shared = session(QKV, threads=2)

@@ -107,6 +107,7 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
+@pytest.mark.thorough(sample=8)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -198,7 +199,7 @@ print(sorted(path.name for path in bundle.path.iterdir()))
 """
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("kernel", "expected"), [("portable", False), ("scalar", True)])
 def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected: bool) -> None:
     process = subprocess.run(

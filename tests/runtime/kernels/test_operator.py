@@ -134,6 +134,7 @@ def test_fused_matrices_are_exact_for_every_number_of_tokens(kernels: Kernels, t
         assert all(output.tobytes() == wide[:, :tokens].tobytes() for output, wide in zip(outputs, whole, strict=True))
 
 
+@pytest.mark.thorough
 @given(
     seed=st.integers(0, 2**32),
     rows=st.lists(st.integers(1, 300), min_size=1, max_size=4),

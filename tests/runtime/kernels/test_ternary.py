@@ -132,6 +132,7 @@ def test_every_number_of_tokens_and_kind_of_matrix_is_exact(code_path: str) -> N
         assert same(run(case, code_path, unsigned=number % 2 == 1), case.expected()), f"case {number}"
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 @given(
@@ -160,6 +161,7 @@ def test_any_sizes_are_exact(
     assert same(run(case, code_path, unsigned=unsigned), case.expected())
 
 
+@pytest.mark.thorough(sample=3)
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("value", [-128, -127, 127])
@@ -299,6 +301,7 @@ def loaded(kernel: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough(sample=1)
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 def test_the_environment_selects_a_path(code_path: str) -> None:

@@ -29,6 +29,7 @@ def test_children_chosen_from_a_whole_vocabulary_equal_those_of_a_sort(count: in
     assert dealt == np.argsort(-probs, kind="stable")[:count].tolist()
 
 
+@pytest.mark.thorough
 def test_drawn_children_are_a_sample_without_replacement() -> None:
     """Compare pairs of draws with their exact probabilities; six standard deviations, fixed seed."""
     probs = {3: 0.4, 5: 0.2, 8: 0.1, 2: 0.0}  # sums to 0.7: draws normalize it

@@ -41,6 +41,7 @@ random_accept = st.lists(st.floats(0.05, 1), min_size=8, max_size=8)
 random_seconds = st.lists(st.floats(0.001, 0.4), min_size=12, max_size=12)
 
 
+@pytest.mark.thorough
 @settings(max_examples=80)
 @given(
     seed=st.integers(0, 10_000),

@@ -58,6 +58,7 @@ def test_commands_equal_the_golden_ones(projects: dict[str, Path], tmp_path: Pat
     assert not (folder / "results.part").exists()
 
 
+@pytest.mark.thorough
 def test_a_missing_command_is_detected(projects: dict[str, Path], tmp_path: Path) -> None:
     """Remove each line with a command for Vivado."""
     golden = (GOLDEN / "pynq-z2.txt").read_text().splitlines()

@@ -82,6 +82,7 @@ def same_cache(a: Decoding, b: Decoding) -> bool:
 # --- batch invariance -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     st.sampled_from([*KINDS, "windowed"]),
@@ -118,6 +119,7 @@ def test_a_partly_committed_tree_equals_the_chain(
     assert equal(sequence.forward(array(after[:1])), reached.forward(array(after)), slice(0, 1))
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("kind", [*KINDS, "windowed"])
 def test_any_split_into_passes_gives_the_same_bits(kind: str) -> None:
     ids = np.random.default_rng(3).integers(0, VOCAB, 14).tolist()

@@ -120,6 +120,7 @@ def assert_same_codes(first: Bundle, second: Bundle) -> None:
             np.testing.assert_array_equal(ours.dense(), theirs.dense())
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("changes", [{}, QWEN, QWEN3, BITNET, {"rope_interleaved": True}])
 @pytest.mark.parametrize("group_size", [0, 128])
 def test_trits_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, Any], group_size: int) -> None:

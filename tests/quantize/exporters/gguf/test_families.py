@@ -120,6 +120,7 @@ def test_every_family_is_tested() -> None:
     assert {str(config["model_type"]) for config in FAMILIES.values()} == set(names("edgedec.families"))
 
 
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize(
     ("family", "method"), [*((family, "float") for family in FAMILIES), ("phi3", "int8"), ("gemma2", "int8")]
 )

@@ -154,6 +154,7 @@ def test_rows_of_an_odd_number_of_64_columns_have_the_arm_layout(tmp_path: Path)
     assert layout_of(read_header(path)).name == "I2_S of ARM"
 
 
+@pytest.mark.thorough
 def test_the_demo_is_trained_enough_to_tell(tmp_path: Path) -> None:
     bundle = Bundle.open(bundle_path())
     layers = []

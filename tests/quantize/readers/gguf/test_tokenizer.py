@@ -22,6 +22,7 @@ def opened(folder: Path, **changes: Any) -> Tokenizer:
     return Tokenizer.from_str(gguf_tokenizer(read_header(path)))
 
 
+@pytest.mark.thorough
 def test_the_vectors_of_llama_cpp_are_encoded(shared_data: Path) -> None:
     file = shared_data / "tokenizers" / "gguf" / "ggml-vocab-llama-spm.gguf"
     header = read_header(file)

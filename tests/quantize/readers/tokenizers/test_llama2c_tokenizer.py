@@ -105,6 +105,7 @@ def test_any_text_is_encoded_alike_by_a_small_tokenizer(text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
+@pytest.mark.thorough
 @given(data=st.data())
 def test_any_vocabulary_made_by_joining_encodes_alike(data: st.DataObject) -> None:
     texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), " ", "a", "b"]

@@ -53,6 +53,7 @@ def test_bytes_and_user_defined_pieces_are_encoded(tmp_path: Path) -> None:
     assert ours.token_to_id("<sep>") in ours.encode("a<sep>b").ids
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["tok105", "tokenizer_4096", "llama2-32k.tokenizer"])
 def test_published_models_encode_like_sentencepiece(shared_data: Path, name: str) -> None:
     file = shared_data / "tokenizers" / f"{name}.model"
