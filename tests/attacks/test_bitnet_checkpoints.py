@@ -264,6 +264,7 @@ LOADED |= {
 }
 
 
+@pytest.mark.thorough(sample=6)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LOADED)
 def test_misleading_tensors_are_refused_when_loaded(name: str, tmp_path: Path) -> None:

@@ -514,6 +514,7 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("edgedec.manifest._CHUNK_BYTES", request.param)
 
 
+@pytest.mark.thorough(sample=10)
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shift", [0, 2, 4, 6])
 @pytest.mark.parametrize("byte", [0, 63, 64, -1])

@@ -36,7 +36,7 @@ BY_NAME = {target.name: target for target in TARGETS}
 each_reader = pytest.mark.parametrize("reader", list(BY_NAME))
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @each_reader
 def test_seeds_are_the_same_every_time_and_some_are_read(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
@@ -54,7 +54,7 @@ def test_kept_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     assert None in refusals, "and what is right"
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @each_reader
 def test_some_new_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target = BY_NAME[reader]
@@ -285,7 +285,7 @@ def test_any_bytes_can_be_split_into_files(data: bytes) -> None:
     assert len(unframed(data, 3)) == 3
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @each_reader
 def test_mutations_are_repeatable_and_short(reader: str) -> None:
     target = BY_NAME[reader]

@@ -82,6 +82,7 @@ def test_the_demo_runs_on_every_board(
     assert result["t8_over_t1"] is None or config.slots == 8
 
 
+@pytest.mark.thorough
 def test_goals_are_those_of_the_default_configuration(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

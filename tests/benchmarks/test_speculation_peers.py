@@ -185,6 +185,7 @@ def test_a_larger_vocabulary_is_padded_with_zeros(
         assert tensors[name][:60].any()
 
 
+@pytest.mark.thorough
 def test_the_gguf_package_reads_the_same_tensors(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:

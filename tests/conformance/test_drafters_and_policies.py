@@ -80,7 +80,7 @@ def root(text: list[int]) -> TokenTree:
     return TokenTree(tokens=np.array(text[-1:], np.int32), parents=np.array([-1], np.int32), draft={})
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(text=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40))
 def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: list[int]) -> None:

@@ -154,7 +154,7 @@ def test_prefill_equals_single_steps(target: Target) -> None:
     assert steps.length == 8
 
 
-@pytest.mark.thorough(sample=5)
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=12)
 @given(data=st.data())
 def test_a_committed_tree_path_equals_the_chain(target: Target, data: st.DataObject) -> None:

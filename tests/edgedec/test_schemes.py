@@ -238,6 +238,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(
     st.dictionaries(st.sampled_from(["kind", "dtype", "rows", "planes", "group_size", "x"]), json_values)
     | st.fixed_dictionaries(

@@ -32,7 +32,7 @@ def imported(module: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", SCRIPT, module], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_for_boards_are_imported(module: str) -> None:
     process = imported(module)

@@ -96,6 +96,7 @@ def logits(bundle: Bundle) -> NDArray[np.float32]:
     return result.logits
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("method", "planes"), [("float", 0), ("int8", 0), ("ternary", 2)])
 def test_a_tied_head_equal_to_the_embedding_is_stored_once(tmp_path: Path, method: str, planes: int) -> None:
     contents = tensors(tied=True)
@@ -165,6 +166,7 @@ def test_planes_approximate_the_weights_and_calibration_the_outputs(tmp_path: Pa
     assert (tmp_path / "c/weights.bin").read_bytes() != (tmp_path / "b1/weights.bin").read_bytes()
 
 
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     source = write(tmp_path / "m", tensors(2))
     ids = sample_ids(open_checkpoint(source), tokens=256, vocab_limit=13, seed=0, length=32)

@@ -113,6 +113,7 @@ def test_a_long_message_drops_more_turns(session: Session) -> None:
     assert CONTEXT / 2 < len(ids) <= NEARLY_FULL * CONTEXT
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("shift", [True, False])
 @pytest.mark.parametrize(("words", "takes"), [(300, r"\d+ tokens"), (4000, r"[\d,]+ characters")])
 def test_a_message_larger_than_the_context_is_refused(session: Session, shift: bool, words: int, takes: str) -> None:

@@ -72,6 +72,7 @@ def test_a_budget_decides_which_candidates_fit(target: Bundle) -> None:
     assert (none.best, none.plain_fits) == (None, False)
 
 
+@pytest.mark.thorough
 def test_another_model_s_law_is_read_at_the_same_share_of_the_parameters(target: Bundle) -> None:
     advice = advise_draft(target, GOOD, fitted_on=10 * parameter_count(target))
     assert [one.acceptance for one in advice.candidates] == [

@@ -27,6 +27,7 @@ def write(session: Session, prompt: str, temperature: float) -> list[int]:
     return session.generate(prompt, n_predict=40, sampling=sampling, ignore_eos=True).tokens
 
 
+@pytest.mark.thorough
 def test_the_measured_acceptance_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     tables: list[tuple[str, Any]] = []
     begin = Adaptive.begin

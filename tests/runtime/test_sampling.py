@@ -115,6 +115,7 @@ def test_top_k_keeps_exactly_k_also_with_ties(logits: F32, k: int) -> None:
     assert set(ids_kept) == set(order[:k])
 
 
+@pytest.mark.thorough
 @given(logits_rows, st.sampled_from([0.2, 1.0, 3.0]))
 def test_a_likelier_logit_never_gets_less(logits: F32, temperature: float) -> None:
     probs = distribution(logits, **{**KEEP_ALL, "temperature": temperature})
@@ -306,6 +307,7 @@ def test_an_unknown_option_needs_whole_rows() -> None:
     assert Later(temperature=0, presence_penalty=0.5).needs_whole_rows
 
 
+@pytest.mark.thorough
 @given(
     hnp.arrays(np.float32, st.integers(4, 40), elements=st.floats(-5, 5, width=32)),
     st.integers(0, 6),

@@ -332,6 +332,7 @@ def test_figures_omit_what_did_not_run(path: Path) -> None:
     assert again.prompt_per_second == pytest.approx(1000 / again.prompt_ms)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("value", ["x", None, -5, 0, 2**63, 1e400, True])
 def test_a_context_that_is_not_a_number_is_refused(tmp_path: Path, value: object) -> None:
     config = dict(SHAPES["demo"]) | {"max_position_embeddings": value}

@@ -143,6 +143,7 @@ def test_a_stop_text_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: 
     known.check_next(prompt, answer)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("tokens", [1, 4, RUN, RUN + 1, RUN + 3])
 def test_an_interruption_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected = known.expect(prompt)
@@ -397,6 +398,7 @@ def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPa
         assert timings["accepted_by_position"] == []
 
 
+@pytest.mark.thorough
 def test_timings_show_that_speculation_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at], 0.0):
         assert timings["speculating"] is True

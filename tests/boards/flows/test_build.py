@@ -183,6 +183,7 @@ def test_a_failed_build_continues(
     assert "create_project" not in log.read_text()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_build_is_repeated(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

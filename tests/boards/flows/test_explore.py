@@ -180,6 +180,7 @@ def test_a_ray_cluster_gives_the_same_points(few: Exploration) -> None:
         assert explore(GRAPH, KV260, FEW, pool=pool) == few
 
 
+@pytest.mark.thorough
 def test_a_point_that_does_not_fit_says_why_and_has_no_speed(inline: WorkerPool) -> None:
     small = replace(KV260, has={**KV260.has, "lut": 50_000, "dsp": 200}, most={})
     exploration = explore(GRAPH, small, FEW, pool=inline)

@@ -107,6 +107,7 @@ def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None
     assert file.read_bytes().startswith(b"<?xml" if suffix == "svg" else b"\x89PNG")
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -98,6 +98,7 @@ SPEC = {
 }
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("name", SPECULATING)
 @pytest.mark.parametrize("by", ["flag", "environment"])
 def test_options_of_speculation_reach_the_session(
@@ -158,6 +159,7 @@ def test_help_does_not_wait_for_heavy_imports() -> None:
     assert not {"numpy", "onnxruntime", "onnx", "tokenizers", "jinja2"} & set(modules)
 
 
+@pytest.mark.thorough
 def test_module_is_the_command() -> None:
     command = [sys.executable, "-m", "edgedec", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"edgedec {__version__}\n"
@@ -166,7 +168,7 @@ def test_module_is_the_command() -> None:
 DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
-@pytest.mark.thorough(sample=9)
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -315,6 +317,7 @@ def test_failures_have_a_code_and_a_message(
     assert outcome.stdout == ""
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [
@@ -401,6 +404,7 @@ def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Monke
     assert (outcome.code, outcome.stdout) == (130, "")
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_other_signals_end_a_command_as_well(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
@@ -468,6 +472,7 @@ def test_a_signal_that_nohup_ignores_stays_ignored(
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.thorough
 def test_verbose_logs_to_stderr(edgedec: Edgedec, checkpoint: Path) -> None:
     import logging
 

@@ -53,6 +53,7 @@ def test_list_as_json(edgedec: Edgedec) -> None:
     assert outcome.stderr == ""
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("name", board_names())
 def test_show_has_every_figure_with_its_source(edgedec: Edgedec, name: str) -> None:
     outcome = edgedec("boards", "show", name)

@@ -45,6 +45,7 @@ def words(source: Path, board: str = "kv260", configuration: str = CONFIGURATION
     return ["build-bitstream", "-m", source, "--board", board, "-o", "a build", "--configuration", configuration]
 
 
+@pytest.mark.thorough
 def test_without_vivado_everything_is_written_and_the_code_is_3(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert outcome.code == 3
@@ -111,6 +112,7 @@ def test_a_hand_off_file_of_another_accelerator_is_refused(
     assert "accelerator.hwh does not describe an accelerator" in outcome.stderr
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("board", "configuration", "code", "message"),
     [

@@ -92,6 +92,7 @@ def test_a_build_that_misses_timing_is_an_error(
     assert edgedec(*words(source), "--seed", "2").code == 0
 
 
+@pytest.mark.thorough
 def test_without_the_tools_everything_is_written_and_the_code_is_3(
     edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_signal_ends_the_tools_that_were_started(
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["nextpnr", "ecppack"]
 
 
+@pytest.mark.thorough
 def test_no_build_names_the_seed_of_the_bitstream_that_is_there(
     edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ def test_no_build_names_the_seed_of_the_bitstream_that_is_there(
     assert "; the present bitstream was built with --seed 1. To build on another machine, copy" in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_load_calls_the_loader(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     outcome = edgedec(*words(source), "--load")
@@ -178,6 +181,7 @@ def test_load_writes_a_flash_if_the_bootloader_does(
     assert (tmp_path / "words").read_text() == f"-b orangeCrab {Path('a build/orangecrab-85f.bit').absolute()}\n"
 
 
+@pytest.mark.thorough
 def test_a_load_that_fails_is_an_error(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +194,7 @@ def test_a_load_that_fails_is_an_error(
     )
 
 
+@pytest.mark.thorough
 def test_a_bitstream_that_misses_timing_is_not_loaded(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +265,7 @@ def test_a_model_that_does_not_fit_is_refused_without_reading_its_weights(
     assert not Path("a build").exists()
 
 
+@pytest.mark.thorough
 def test_a_refusal_loads_no_heavy_modules() -> None:
     """Check that a refusal imports neither torch nor ONNX Runtime nor the boards' pins, so that it takes a second."""
     code = """

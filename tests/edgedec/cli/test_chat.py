@@ -132,6 +132,7 @@ def test_an_answer_that_fills_the_context_is_reported(ask: Ask) -> None:
     assert lines[-1] == "Hi!"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("lines", [("refuse", "refuse"), ("x" * 100,), ("/help", "refuse")])
 def test_a_chat_whose_every_message_failed_is_an_error(ask: Ask, lines: tuple[str, ...]) -> None:
     code, _, stderr = ask(*lines, options=("-c", "48"))
@@ -139,6 +140,7 @@ def test_a_chat_whose_every_message_failed_is_an_error(ask: Ask, lines: tuple[st
     assert stderr.endswith("edgedec: no message was answered; the reasons are in the lines above\n")
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("lines", [(), ("/help",), ("refuse", "how?")])
 def test_a_chat_without_failures_or_with_an_answer_is_no_error(ask: Ask, lines: tuple[str, ...]) -> None:
     assert ask(*lines)[0] == 0
@@ -174,12 +176,14 @@ def test_show_draft_colours_accepted_guesses_only(ask: Ask, bundle: Path, answer
     assert ask("o", options=options)[1] == [ENDLESS * 6]
 
 
+@pytest.mark.thorough
 def test_speculation_does_not_change_a_conversation(ask: Ask) -> None:
     script = ("how?", "o", "why?")
     plain = ask(*script, options=("-n", "40"))
     assert ask(*script, options=("-n", "40", "--spec-type", "auto", "--show-draft")) == plain
 
 
+@pytest.mark.thorough
 def test_without_a_template_the_lines_are_one_text(edgedec: Edgedec, mute_bundle: Path) -> None:
     """Check that the model sees the lines and nothing else."""
     outcome = edgedec(

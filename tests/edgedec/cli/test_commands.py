@@ -207,6 +207,7 @@ def test_plan_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) ->
     assert data["estimated_tokens_per_second"] > 0
 
 
+@pytest.mark.thorough
 def test_the_budget_decides_whether_a_draft_model_is_used(edgedec: Edgedec, bundle: Path) -> None:
     options = ("plan", "-m", bundle, "-c", "128", "--spec-type", "auto", "--json")
     small: dict[str, Any] = edgedec(*options).json

@@ -77,7 +77,7 @@ complete -p edgedec
 """
 
 
-@pytest.mark.thorough(sample=5)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
 @pytest.mark.parametrize(("typed", "expected"), CASES)
 def test_bash_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:
@@ -93,7 +93,7 @@ def test_bash_splits_words_at_an_equals_sign(edgedec: Edgedec, folder: Path, typ
     assert output[:-1] == ["trigram"]
 
 
-@pytest.mark.thorough(sample=5)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 @pytest.mark.parametrize(("typed", "expected"), CASES)
 def test_fish_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:
@@ -129,6 +129,7 @@ class Terminal:
         os.close(self._master)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
 def test_zsh_completes_words(edgedec: Edgedec, folder: Path) -> None:
     path = script(edgedec, folder, "zsh")
@@ -221,6 +222,7 @@ def test_an_unknown_shell_is_refused(edgedec: Edgedec) -> None:
     assert "'bash', 'zsh', 'fish'" in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_nothing_heavy_is_imported() -> None:
     heavy = ("numpy", "onnxruntime", "onnx", "tokenizers", "amaranth", "torch", "rich")
     program = (

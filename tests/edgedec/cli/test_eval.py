@@ -181,6 +181,7 @@ def test_a_comparison_uses_one_window_for_all_bundles(edgedec: Edgedec, bundle: 
     assert data["models"][1]["ratio"] == pytest.approx(1)
 
 
+@pytest.mark.thorough
 def test_bundles_of_the_configuration_file_are_compared(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:
     Path("text").write_text("o")
     Path("edgedec.toml").write_text(f"[eval]\nmodel = {json.dumps(str(bundle))}\ntext = 'text'\n")

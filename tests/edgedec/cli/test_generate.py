@@ -67,7 +67,7 @@ def test_json_is_all_of_stdout(edgedec: Edgedec, bundle: Path) -> None:
     assert outcome.stderr == ""
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -85,6 +85,7 @@ def test_options_change_the_answer(edgedec: Edgedec, bundle: Path, options: list
     assert outcome.stdout == f"{text}\n"
 
 
+@pytest.mark.thorough
 def test_a_prompt_is_read_from_a_file_and_from_stdin(edgedec: Edgedec, bundle: Path) -> None:
     Path("a prompt.txt").write_text("well?\n")
     from_file = edgedec("generate", "-m", bundle, "-f", "a prompt.txt", "--temp", "0", "--json")
@@ -116,6 +117,7 @@ def test_a_seed_makes_sampling_repeatable(edgedec: Edgedec, bundle: Path) -> Non
     assert first == again != different
 
 
+@pytest.mark.thorough
 def test_ids_past_the_tokenizer_are_never_sampled(edgedec: Edgedec, bundle: Path) -> None:
     options = ("--temp", "1000", "--top-k", "0", "--top-p", "1", "--min-p", "0", "-n", "400", "--ignore-eos", "--json")
     tokens = edgedec("generate", "-m", bundle, "-p", "a", "--seed", "0", *options).json["tokens"]
@@ -148,6 +150,7 @@ def test_guesses_do_not_change_the_text_and_are_counted(edgedec: Edgedec, bundle
     assert plain.json["timings"]["rounds"] == 66  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
     assert "guesses" not in edgedec("generate", "-m", bundle, *LOOP).stderr
     line = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram").stderr
@@ -193,6 +196,7 @@ def test_figures_report_that_speculation_was_off(speculating: bool) -> None:
     assert f"; drafter ngram: 120 of 180 guesses accepted, 2.2 tokens per round{off}; lossless: exact" in line
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("colours")
 def test_show_draft_colours_accepted_guesses_only(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
     output = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", "--show-draft").stdout

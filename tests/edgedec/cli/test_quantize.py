@@ -35,6 +35,7 @@ def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.api.WINDOW_TOKENS", 64)
 
 
+@pytest.mark.thorough
 def test_int8_makes_a_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("quantize", checkpoint, "-o", "a b.edgedec", "--method", "int8", "--json")
     assert outcome.code == 0, outcome.stderr
@@ -111,6 +112,7 @@ def test_a_model_too_large_to_write_its_own_text_is_refused(
     assert "perplexity before  -\n" in edgedec("quantize", checkpoint, "-o", "out").stdout
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_can_be_read_from_another_folder(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -149,6 +151,7 @@ def test_an_unknown_pool_is_refused(edgedec: Edgedec, checkpoint: Path) -> None:
     assert not Path("out").exists()
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("words", "variable", "file", "pool"),
     [

@@ -115,6 +115,7 @@ def int8_bundle(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> P
     return folder
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -138,7 +138,7 @@ def test_a_simulation_that_fails_ends_the_command(
     assert "the simulation ended: tRCD: READ after 1 cycles" in served.stderr
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

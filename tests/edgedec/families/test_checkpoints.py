@@ -37,6 +37,7 @@ def through_a_bundle(checkpoint: Checkpoint, model: Golden, folder: Path) -> Any
     return reference.forward(model.ids, reference.new_cache(), positions=model.positions)[0]
 
 
+@pytest.mark.thorough(sample=7)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_folder_gives_the_golden_logits(name: str, tmp_path: Path) -> None:
     model = reference_golden.read(name)

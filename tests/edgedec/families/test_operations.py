@@ -118,6 +118,7 @@ def test_a_soft_capped_linear_is_not_fused() -> None:
 # --- ONNX Runtime -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=6)
 @pytest.mark.parametrize("device", ["portable", "kernels"])
 @pytest.mark.parametrize("change", ["sinks", "interleaved", "window 1"])
 @pytest.mark.parametrize("name", ["mistral/window", "phi3/partial_longrope", "gemma3_text/plain"])

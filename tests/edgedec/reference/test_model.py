@@ -136,6 +136,7 @@ def path(nodes: list[Node], node: int) -> list[int]:
     return [*(path(nodes, nodes[node].parent) if nodes[node].parent >= 0 else []), node]
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(kinds, st.lists(tokens, max_size=6), trees, st.data())
 def test_a_tree_pass_equals_its_chains(kind: str, prefix: list[int], nodes: list[Node], data: st.DataObject) -> None:
@@ -278,6 +279,7 @@ def test_truncate_leaves_a_shorter_text(kind: str, ids: list[int], data: st.Data
     assert np.array_equal(after, model(kind).forward(array([5]), expected)[0])
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(
     kinds,

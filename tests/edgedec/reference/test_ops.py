@@ -260,6 +260,7 @@ def test_integer_sums_are_exact_where_float32_sums_are_not() -> None:
     assert not np.array_equal(actual, codes.astype(np.float32) @ stored.astype(np.float32).T)
 
 
+@pytest.mark.thorough
 @given(seeds, st.integers(1, 3), st.integers(1, 200), st.integers(1, 3), st.sampled_from([0, 32, 64, 128]))
 def test_ternary_linear_follows_its_formula(seed: int, n: int, inputs: int, planes: int, group_size: int) -> None:
     scheme, rng = TernaryScheme(planes=planes, group_size=group_size), np.random.default_rng(seed)

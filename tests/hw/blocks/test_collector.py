@@ -8,7 +8,7 @@ from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import PATTERNS, awkward, from_words, to_words
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "lanes", "in_lanes"),

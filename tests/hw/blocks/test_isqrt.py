@@ -15,6 +15,7 @@ def test_all_values_of_a_small_root_are_exact(bits: int) -> None:
     assert collected["output"] == [math.isqrt(v) for v in range(1 << bits)]
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.7), (0.4, 0.4)])
 def test_roots_of_full_width_are_exact(idle: float, stall: float) -> None:
     rng = random.Random(2)

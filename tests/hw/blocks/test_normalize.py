@@ -15,6 +15,7 @@ def expected(x: int, mantissa_bits: int) -> tuple[int, int]:
     return x >> e - mantissa_bits if e >= mantissa_bits else x << mantissa_bits - e, e
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("bits", "mantissa_bits"), [(1, 1), (8, 3), (9, 9), (10, 1)])
 def test_all_small_values_follow_the_definition(bits: int, mantissa_bits: int) -> None:
     values = range(1 << bits)
@@ -23,6 +24,7 @@ def test_all_small_values_follow_the_definition(bits: int, mantissa_bits: int) -
     assert [(y["mantissa"], y["length"]) for y in actual] == [expected(x, mantissa_bits) for x in values]
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(("bits", "mantissa_bits", "tag_bits"), [(26, 16, 3), (49, 32, 3), (32, 16, 0)])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.4, 0.4), (0.0, 0.7)])
 def test_widths_of_the_profile_follow_the_definition(

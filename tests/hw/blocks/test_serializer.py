@@ -18,7 +18,7 @@ def inputs_of(vectors: list[I64], counts: list[int], lanes: int) -> dict[str, li
     }
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("width", "slots", "lanes"), [(18, 1, 5), (32, 3, 5), (8, 2, 2), (5, 8, 4)])
 def test_vectors_of_every_length_are_serialized(width: int, slots: int, lanes: int, idle: float, stall: float) -> None:

@@ -68,6 +68,7 @@ def with_most(device: Board, **amounts: int) -> Board:
     return replace(device, has={**device.has, **amounts}, most=dict.fromkeys(amounts, 1.0))
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("name", board_names())
 def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -> None:
     device = find_board(name)

@@ -134,6 +134,7 @@ def test_the_first_and_the_last_block_of_the_bus_are_accepted(name: str) -> None
         assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0), hex(address)
 
 
+@pytest.mark.rtl
 def test_addresses_are_checked_for_a_commit_too() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         ctx.set(bench.control.kv_address, BASES["kv_address"] + 64)
@@ -273,10 +274,12 @@ def test_a_read_error_names_its_instruction(broken: int, descriptor: int) -> Non
     given_up(item, (Cause.READ, descriptor, start), broken_range=broken, work=300)
 
 
+@pytest.mark.rtl
 def test_a_read_error_of_the_program_is_reported() -> None:
     given_up(Pass(raw=GOOD), (Cause.READ, 0, BASES["program_address"]), broken_range=0)
 
 
+@pytest.mark.rtl
 def test_read_errors_are_counted_from_the_last_soft_reset_not_from_the_doorbell() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         await bench.once(ctx, Pass(raw=GOOD))  # ranges 0 and 1
@@ -386,6 +389,7 @@ def test_the_watchdog_ends_a_stalled_pass() -> None:
     Bench(config=CONFIG, stuck=["attends"]).run(script)
 
 
+@pytest.mark.rtl
 def test_a_slow_pass_within_the_limit_of_the_watchdog_succeeds() -> None:
     wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     item = Pass(raw=program(CONFIG, [wait] * 8 + [STOP]), watchdog_limit=60)

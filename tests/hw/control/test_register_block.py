@@ -175,6 +175,7 @@ def test_pulses_last_one_cycle_and_read_as_zero() -> None:
     simulate(bench)
 
 
+@pytest.mark.rtl
 def test_interrupts_are_set_by_hardware_and_cleared_by_ones() -> None:
     async def bench(host: Host) -> None:
         ctx, component = host.ctx, host.component

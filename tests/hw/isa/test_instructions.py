@@ -53,6 +53,7 @@ def test_hardware_reads_the_same_fields(instruction: Instruction) -> None:
         assert fields[name] == instruction[name], name
 
 
+@pytest.mark.rtl
 @given(st.lists(instructions(), min_size=1, max_size=5), st.integers(0, (1 << 64) - 1))
 def test_a_packed_program_has_its_header(sequence: list[Instruction], configuration: int) -> None:
     header = ProgramHeader(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)

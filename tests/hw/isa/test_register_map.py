@@ -123,6 +123,7 @@ def compiled(text: str, folder: Path) -> Any:
     return compiler.elaborate().top
 
 
+@pytest.mark.rtl
 def test_systemrdl_equals_the_table(tmp_path: Path) -> None:
     top = compiled(REGISTER_MAP.systemrdl(), tmp_path)
     assert top.inst_name == REGISTER_MAP.name

@@ -25,7 +25,7 @@ def replayed(memory: CodeMemory, slots: int, columns: int, lengths: list[int], t
     assert run(memory, inputs, {"output": len(expected)}, **how)["output"] == expected
 
 
-@pytest.mark.rtl(sample=12)
+@pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "columns", "pieces"), [(1, 4, 1), (2, 8, 2), (1, 8, 8), (3, 5, 1)])
 @pytest.mark.parametrize("times", [1, 2, 4])

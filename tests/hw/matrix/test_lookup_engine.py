@@ -57,7 +57,7 @@ def test_the_largest_sum_fits_at_64_columns() -> None:
     ]
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("beat_bytes", "latency"), [(4, 3), (8, 4), (16, 4), pytest.param(32, 5, marks=pytest.mark.slow)]
 )

@@ -38,7 +38,7 @@ def _tiles(
     return fed, expected
 
 
-@pytest.mark.rtl(sample=5)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("tile_words", "slots", "scaling"),

@@ -10,7 +10,7 @@ from edgedec.hw.matrix.row_packer import RowPacker
 from tests.hw.support.bench_streams import run
 
 
-@pytest.mark.rtl(sample=4)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("lanes", "slots", "width"), [(2, 1, 17), (8, 2, 19), (8, 3, 24), (64, 8, 22)])
 @pytest.mark.parametrize("stall", [0.0, 0.5, 0.95])
 def test_words_have_five_rows_and_fit_the_queue(lanes: int, slots: int, width: int, stall: float) -> None:

@@ -11,6 +11,7 @@ from edgedec.hw.matrix.table_builder import TableBuilder
 from tests.hw.support.reference_ternary import blocks_of
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(4, 1), (5, 3), (8, 2), (16, 8)])
 def test_every_entry_of_every_group_and_slot_is_written(beat_bytes: int, slots: int) -> None:
     rng = np.random.default_rng(beat_bytes)

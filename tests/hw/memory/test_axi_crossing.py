@@ -49,7 +49,7 @@ def words(rng: random.Random, count: int) -> list[list[int]]:
     return [[rng.getrandbits(32) for _ in range(rng.choice([1, 1, 2, 5, 20]))] for _ in range(count)]
 
 
-@pytest.mark.rtl(sample=6)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
 def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:

@@ -36,6 +36,7 @@ def cut(requests: list[tuple[int, int]], data_bytes: int, max_burst: int) -> lis
     return bursts
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(("data_bytes", "max_burst"), [(4, 16), (1, 2), (16, 1), (64, 256), (128, 32)])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.5, 0.6)])
 def test_cuts_equal_the_obvious_ones(data_bytes: int, max_burst: int, idle: float, stall: float) -> None:

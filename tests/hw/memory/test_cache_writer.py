@@ -35,7 +35,7 @@ def settings(cache: Cache, committed: int, *, own: int = 1, accepted: int = 0) -
     return {"own": own, "committed": committed, "accepted": accepted, "kv_address": cache.address}
 
 
-@pytest.mark.rtl(sample=3)
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
 def test_new_rows_are_written(size: tuple[int, int, int, int], idle: float, stall: float) -> None:
@@ -93,6 +93,7 @@ def test_commits_of_all_sizes(size: tuple[int, int, int, int], idle: float, stal
     commit(cache, 21, 0b10110110 & ((1 << config.slots) - 1), idle=idle, stall=stall)
 
 
+@pytest.mark.rtl
 def test_a_commit_after_its_pass_and_a_pass_after_that() -> None:
     config, committed = cache_config(16, 2, 3, 8), 5
     cache = Cache(config, layers=1, kv_heads=2, context=20)
@@ -129,6 +130,7 @@ def test_rows_and_copies_do_not_wait_for_each_other(late: str) -> None:
     assert len({request["address"] for request in collected["requests"]}) == 2 * len(keys)
 
 
+@pytest.mark.rtl
 def test_a_chunk_takes_a_cycle_and_idle_follows() -> None:
     config = cache_config(16, 1, 8, 96)
     cache = Cache(config, layers=1, kv_heads=2, context=9)

@@ -63,6 +63,7 @@ def test_beats_of_all_sizes_are_read(data_bytes: int, stall: float, bus: float) 
     assert sum(count for _, count in model.reads) == len(actual)
 
 
+@pytest.mark.rtl
 def test_several_bursts_are_under_way_within_the_limit() -> None:
     for outstanding in (1, 3):
         _, _, model, _ = read([(0, 2048)], outstanding=outstanding, latency=120)

@@ -42,6 +42,7 @@ def test_vectors_of_all_kinds_equal_the_profile(beat_bytes: int, slots: int, idl
     check(path, vectors, norms, beat_bytes, idle=idle, stall=stall)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("normed", [False, True])
 def test_latency_is_as_documented(normed: bool) -> None:
     rng = np.random.default_rng(3)

@@ -67,6 +67,7 @@ def test_codes_equal_the_profile(slots: int, lanes: int, idle: float, stall: flo
         assert scale == want_scale
 
 
+@pytest.mark.rtl
 def test_each_length_of_the_maximum_is_exact_at_its_ends() -> None:
     tops = sorted({min(max(v, 0), MOST) for k in range(27) for v in ((1 << k) - 1, 1 << k, (1 << k) + 1, 5 << k >> 2)})
     tops = [v for v in tops if v] + [0] * (-len([v for v in tops if v]) % 8)
@@ -98,6 +99,7 @@ def test_latency_and_throughput_are_as_documented() -> None:
     assert cycles["scales"][0] - start == slots + 28
 
 
+@pytest.mark.rtl
 def test_the_codes_do_not_wait_for_the_root() -> None:
     rng = np.random.default_rng(2)
     cycles: dict[str, list[int]] = {}

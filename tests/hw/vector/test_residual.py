@@ -20,6 +20,7 @@ def test_all_pairs_of_a_small_width_are_exact() -> None:
     assert np.array_equal(out, saturate(pairs[0] + pairs[1], 4))
 
 
+@pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 5), (8, 1), (3, 1)])
 def test_sums_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:

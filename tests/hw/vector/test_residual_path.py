@@ -25,7 +25,7 @@ def test_items_have_their_size() -> None:
     assert [load_item_bytes(slots) for slots in (1, 2, 3, 4, 8)] == [4, 8, 16, 16, 32]
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("idle", [0.0, 0.4])
 @pytest.mark.parametrize("stall", [0.0, 0.5])
 @pytest.mark.parametrize("slots", [1, 3])

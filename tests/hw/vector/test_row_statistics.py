@@ -17,7 +17,7 @@ def expected(x: I64, squares: bool) -> dict[str, Any]:
     return {"absmax": np.abs(x).max(axis=1, initial=0).tolist(), "small": small.tolist(), "big": big.tolist()}
 
 
-@pytest.mark.rtl(sample=8)
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "lanes", "squares"),

@@ -138,6 +138,7 @@ def test_a_repeated_story_is_reported() -> None:
     assert looping["different"] <= 4
 
 
+@pytest.mark.thorough
 def test_consistent_stories_are_counted() -> None:
     at = iter(range(FIRST, FIRST + 100))
     result = checks.stories(lambda turns, ask: tale(next(at)).text, lambda text: tale(next(at)).text, 40)

@@ -45,6 +45,7 @@ def test_every_token_is_in_some_row() -> None:
             assert covered.all()
 
 
+@pytest.mark.thorough
 def test_a_shard_holds_the_documents_of_its_seeds(tmp_path: Path) -> None:
     parts = shards(tmp_path)
     try:

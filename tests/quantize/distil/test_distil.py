@@ -124,6 +124,7 @@ def test_the_bundle_computes_what_the_student_computed(tmp_path: Path, kind: str
     assert np.abs(found - logits[0].numpy()).max() < 0.03 * np.abs(found).max(), "the int8 head"
 
 
+@pytest.mark.thorough
 def test_a_float_draft_is_quantized_to_int8(tmp_path: Path, student: list[TorchGraph]) -> None:
     student_options = StudentOptions(method="float", init="random", hidden_size=16, intermediate_size=16, layers=1)
     report = distil(open_teacher(tmp_path / "teacher"), tmp_path / "out", options(student=student_options))
@@ -144,6 +145,7 @@ def test_a_llama2c_teacher_can_be_distilled(tmp_path: Path) -> None:
     quantize(again, tmp_path / "bundle", QuantizeOptions(method="ternary"), vocab_limit=13)
 
 
+@pytest.mark.thorough
 def test_the_report_has_perplexities_of_the_held_out_text(tmp_path: Path, student: list[TorchGraph]) -> None:
     opened = open_teacher(tmp_path / "teacher")
     report = distil(opened, tmp_path / "out", options(batch_tokens=70))
@@ -180,6 +182,7 @@ def test_bfloat16_training_writes_a_checkpoint(tmp_path: Path) -> None:
     assert quantized(tmp_path / "out", tmp_path / "bundle", "ternary").quantization["method"] == "ternary"
 
 
+@pytest.mark.thorough
 def test_the_student_keeps_tokens_and_template(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher", eos_token_id=[257, 3])
     distil(opened, tmp_path / "out")

@@ -217,6 +217,7 @@ def test_a_new_document_follows_an_end_token(tmp_path: Path) -> None:
     assert (sample(tmp_path / "b", teacher=teacher, special=special) == BOS).all()
 
 
+@pytest.mark.thorough
 def test_without_a_begin_token_sequences_begin_with_any_token(tmp_path: Path) -> None:
     rows = sample(tmp_path, special=Special(bos=None, eos=(EOS,), limit=258)).reshape(-1, 13)
     assert len(set(rows[:, 0].tolist())) > 4

@@ -120,6 +120,7 @@ def test_gains_never_decay_and_matrices_stop_halfway(tmp_path: Path, monkeypatch
     assert all(p.ndim == 1 for p in training.optimizer.param_groups[1]["params"])
 
 
+@pytest.mark.thorough
 def test_bfloat16_autocast_trains_float32_weights(tmp_path: Path) -> None:
     losses: dict[bool, list[Validation]] = {False: [], True: []}
     for autocast, reports in losses.items():

@@ -45,6 +45,7 @@ def computed(folder: Path, bundle: Bundle, ids: NDArray[np.int32]) -> NDArray[np
     return values
 
 
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("changes", [{}, {"model_type": "qwen2"}, {"rope_interleaved": True}])
 @pytest.mark.parametrize("ternary", [None, TernaryScheme(), TernaryScheme(planes=2, group_size=64)])
 def test_the_graph_computes_the_model(

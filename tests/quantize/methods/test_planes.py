@@ -47,6 +47,7 @@ def check_form(trits: np.ndarray, scales: np.ndarray, shape: tuple[int, int], pl
     assert (scales >= 0).all()
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     outputs=st.integers(1, 5),
@@ -80,6 +81,7 @@ def test_more_planes_are_better(informed: bool) -> None:
     assert errors[2] < 0.3 * errors[1]
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("informed", [False, True])
 @pytest.mark.parametrize("planes", [1, 2, 3])
 def test_sums_of_well_separated_planes_are_exact(planes: int, informed: bool) -> None:

@@ -84,7 +84,7 @@ def needs_kernels(device: str, kind: str) -> None:
         pytest.skip("no kernels: the portable graph quantizes activations in blocks that depend on the width")
 
 
-@pytest.mark.thorough(sample=6)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @pytest.mark.parametrize("kind", ["native", "planes2", "planes3", "int8", "int8_columns"])
 @pytest.mark.parametrize("family", SMALL)
@@ -310,6 +310,7 @@ def test_the_embedded_model_writes_the_same_text_in_a_wider_one(tmp_path: Path, 
     assert texts(large.path, prompts, 40) == texts(demo_bundle.path, prompts, 40)
 
 
+@pytest.mark.thorough
 def test_rows_past_the_vocabulary_are_large_and_masked(tmp_path: Path, demo_bundle: Bundle) -> None:
     """Check that a run which forgets to mask would write nonsense."""
     large = pad(demo_bundle, tmp_path / "l", **{**{key: demo_bundle.config[key] for key in SIZES}, "vocab_size": 4096})

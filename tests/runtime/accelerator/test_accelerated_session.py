@@ -68,6 +68,7 @@ def test_speculation_does_not_change_the_text(path: Path, plain: Answer, drafter
     assert timings["accelerator"]["decode"]["passes"] <= 40
 
 
+@pytest.mark.thorough
 def test_some_guesses_are_accepted(path: Path, plain: Answer) -> None:
     """Check this because the test above would otherwise compare plain texts."""
     answered = answer(path, spec=SpecConfig(drafter="ngram"))
@@ -123,6 +124,7 @@ def test_memory_is_that_of_the_board(path: Path, plain: Answer) -> None:
         Session.open(path, device="interpreter", accelerator=OPTIONS, budget_bytes=1 << 20)
 
 
+@pytest.mark.thorough
 def test_a_conversation_keeps_its_rows_after_ctrl_c(path: Path, plain: Answer) -> None:
     with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         interrupts = iter([False] * 3 + [True] * 3)

@@ -138,6 +138,7 @@ def test_writing_again_replaces_the_bundle(parts: Parts, other: Parts, tmp_path:
         parts.write(tmp_path / "mine")
 
 
+@pytest.mark.thorough
 def test_it_opens_without_amaranth(sound_bundle: Path) -> None:
     script = (
         "import sys\nfor name in ('amaranth', 'torch', 'onnxruntime'): sys.modules[name] = None\n"
@@ -268,6 +269,7 @@ def test_a_mismatched_pair_is_not_written(parts: Parts, other: Parts, tmp_path: 
     assert "a board's name" in refused(parts, board="../../KV260")
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("ids", "fits"), [(1, True), (41, True), (42, False)])
 def test_a_tokenizer_may_have_fewer_ids_but_not_more(tmp_path: Path, ids: int, fits: bool) -> None:
     parts = make_board_bundle.make(tmp_path, ids=ids)

@@ -56,6 +56,7 @@ def test_a_bundle_is_calibrated_once(bundle: Bundle, monkeypatch: pytest.MonkeyP
     assert hashes == [bundle.sha256]
 
 
+@pytest.mark.thorough
 def test_a_damaged_calibration_is_computed_again(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_earlier_name_opens_the_device() -> None:
     assert device_argument("reference") is device_argument("interpreter") is None
 
 
+@pytest.mark.thorough
 def test_a_session_of_the_earlier_name_writes_the_same(bundle: Path) -> None:
     assert targets.is_accelerator("reference")
     assert targets.host_device("reference") == "cpu"
@@ -72,6 +73,7 @@ def test_a_session_of_the_earlier_name_writes_the_same(bundle: Path) -> None:
     assert [one["kind"] for one in facts] == ["estimated", "estimated"]
 
 
+@pytest.mark.thorough
 def test_a_recording_that_has_the_earlier_name_opens(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

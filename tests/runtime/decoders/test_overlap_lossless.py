@@ -236,6 +236,7 @@ def test_a_choice_among_waiting_trees_is_detected(monkeypatch: pytest.MonkeyPatc
     assert surprise(monkeypatch, "chain", looks_good) > distribution.CAUGHT
 
 
+@pytest.mark.thorough
 def test_sampled_text_with_one_seed_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that under ``match``, with a separate generator for the policy, the text draws like plain decoding."""
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)

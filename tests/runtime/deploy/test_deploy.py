@@ -60,6 +60,7 @@ def names(bundle: BoardBundle, place: str = PLACE) -> list[str]:
 # Successful runs.
 
 
+@pytest.mark.thorough
 def test_a_bundle_is_copied(bundle: BoardBundle, board: FakeBoard) -> None:
     inspection = inspect_board(bundle, HOST, PLACE)
     assert (inspection.failed, inspection.state) == ((), "absent")
@@ -98,6 +99,7 @@ def test_port_and_key_are_passed_to_ssh(bundle: BoardBundle, board: FakeBoard, t
     assert call[call.index("--") + 1] == "board"
 
 
+@pytest.mark.thorough
 def test_another_bundle_is_replaced(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
     copy(bundle, HOST, PLACE)
     assert inspect_board(newer, HOST, PLACE).state == "other"
@@ -211,6 +213,7 @@ def test_a_board_without_python_is_refused(bundle: BoardBundle, board: FakeBoard
     assert (by_check["python"].status, by_check["pynq"].status) == ("failed", "failed")
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("total", "free", "status", "fix"),
     [

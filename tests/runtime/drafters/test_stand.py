@@ -53,6 +53,7 @@ def row_of(rng: np.random.Generator, tokens: int) -> dict[int, float]:
     return {token: float(weight / weights.sum()) for token, weight in enumerate(weights) if weight}
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), vocab=st.integers(1, 4))
 def test_a_guess_is_the_average_of_the_target_s_distributions(seed: int, vocab: int) -> None:

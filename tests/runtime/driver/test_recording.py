@@ -108,6 +108,7 @@ def test_a_recording_of_another_model_is_refused(path: Path) -> None:
 Act = Callable[[Driver], object]
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("act", "message"),
     [
@@ -244,6 +245,7 @@ def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
         device.close()
 
 
+@pytest.mark.thorough
 def test_a_recording_of_a_killed_process_ends_where_it_was_killed(path: Path) -> None:
     """Send SIGKILL within the second pass's wait: everything before is replayed, and then the reason is given."""
     script = f"""
@@ -395,6 +397,7 @@ def test_only_changed_bytes_are_recorded(path: Path) -> None:
     assert entries == expected
 
 
+@pytest.mark.thorough
 def test_a_large_buffer_is_recorded_in_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transfer more than a step may hold, in both directions."""
     size = (5 << 20) + 123

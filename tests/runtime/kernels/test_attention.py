@@ -154,7 +154,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.thorough(sample=10)
+@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("cap", [0.0, 0.7, 50.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -168,6 +168,7 @@ def test_every_path_follows_the_definition(code_path: str, shape: tuple[KvState,
     np.testing.assert_allclose(actual, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
 
 
+@pytest.mark.thorough(sample=7)
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: float) -> None:
@@ -179,6 +180,7 @@ def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: floa
     assert len({tuple(array.tobytes() for array in result) for result in results}) == 1
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(data=st.data(), bits=st.sampled_from([32, 16, 8]), code_path=st.sampled_from(USABLE or [""]))
 def test_a_committed_path_of_a_tree_equals_the_chain(data: st.DataObject, bits: int, code_path: str) -> None:

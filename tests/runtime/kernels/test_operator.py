@@ -151,6 +151,7 @@ def test_any_matrices_are_exact(
     check(session(kernels, matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
 
 
+@pytest.mark.thorough
 def test_threads_may_share_a_session(kernels: Kernels) -> None:
     run = session(kernels, QKV, threads=2)
     inputs = [activations(seed, 1 + seed % 9, 515) for seed in range(40)]

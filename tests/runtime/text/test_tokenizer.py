@@ -124,6 +124,7 @@ def test_text_that_is_not_unicode_or_has_no_tokens_is_a_usage_error() -> None:
         Tokenizer(HfTokenizer(models.WordLevel({"a": 0}, unk_token="x")).to_str()).encode("zzz")
 
 
+@pytest.mark.thorough
 def test_a_real_tokenizer_is_loaded(shared_data: Path) -> None:
     path = shared_data / "tokenizers" / "phi-2" / "tokenizer.json"
     if not path.exists():

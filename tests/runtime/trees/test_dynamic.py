@@ -12,6 +12,7 @@ from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, be
 COST = FakeCost([1.0] * 64)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 12), depth=st.integers(0, 4), vocab=st.integers(1, 4))
 def test_the_tree_has_the_largest_products(seed: int, nodes: int, depth: int, vocab: int) -> None:

@@ -71,6 +71,7 @@ def test_the_static_shape_has_the_largest_probabilities(rates: Rates, nodes: int
         assert sorted((reach(path, rates) for path in paths), reverse=True) == pytest.approx(best)
 
 
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=30)
 @given(
     rates=st.lists(st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3), min_size=6, max_size=6),

@@ -377,6 +377,7 @@ def _last_first(tree: TokenTree) -> dict[int, list[int]]:
     return {node: siblings[::-1] for node, siblings in children_of(tree).items()}
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("name", "module", "attribute", "bug"),
     [

@@ -106,6 +106,7 @@ def test_every_file_is_written(program: Program, output: Path, log: Path) -> Non
     assert settings["clocks_hz"] == {"sync": 60e6, "memory": 100e6}
 
 
+@pytest.mark.thorough
 def test_a_build_makes_a_bitstream_once(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
     """Build from the program to the .bit; a folder of another name has the same, and a second call does nothing."""
     steps: list[str] = []
@@ -237,6 +238,7 @@ def test_a_killed_build_locks_the_folder_until_its_tools_end(
     assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
 
 
+@pytest.mark.thorough
 def test_a_run_by_hand_locks_the_folder(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +453,7 @@ def test_a_build_by_hand_is_read(program: Program, output: Path, log: Path, tmp_
     assert calls(log) == []
 
 
+@pytest.mark.thorough
 def test_native_programs_are_used_if_requested(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -599,6 +602,7 @@ def test_a_run_by_hand_repairs_damaged_files(
     assert build(BOARD, program, output, run=False).built is not None
 
 
+@pytest.mark.thorough
 def test_changed_work_is_done_again(program: Program, output: Path, log: Path) -> None:
     build(BOARD, program, output)
     calls(log)

@@ -68,6 +68,7 @@ def test_codes_follow_the_formula(seed: int) -> None:
         assert all(abs(code - 127 * value / m) < 0.51 for code, value in zip(codes[i].tolist(), row, strict=True))
 
 
+@pytest.mark.thorough
 @settings(max_examples=200)
 @given(seeds, st.integers(0, 2**48 - 1), st.integers(0, 47))
 def test_root_mean_square_follows_the_formula(seed: int, eps: int, small_eps: int) -> None:
@@ -113,6 +114,7 @@ def context(cache: IntegerCache | None = None, n: int = 1, **changes: Any) -> In
     return IntegerPassContext(**(arguments | changes))
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_linears_follow_the_formula(kind: str) -> None:
     graph, weights, model = tiny(kind)

@@ -89,6 +89,7 @@ NAMES = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.
 }
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("layout", ["x86", "arm", "rows"])
 def test_each_layout_is_recognized(tmp_path: Path, layout: str) -> None:
     layers = [planted(np.random.default_rng(seed), importance=True) for seed in range(2)]
@@ -115,6 +116,7 @@ def test_the_ternary_method_takes_it_without_loss(tmp_path: Path, layout: str) -
         np.testing.assert_array_equal(weight.dense(), trits * np.float32(0.5))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("layout", ["x86", "arm", "rows"])
 def test_ambiguous_weights_are_refused(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "model.gguf"
