@@ -42,7 +42,6 @@ def test_an_answer_fills_the_context_with_ids_of_the_tokenizer(decoder: Decoder,
     assert all(0 <= token < VOCAB for token in tokens)
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_text_is_a_function_of_prompt_options_and_seed(decoder: Decoder, pair: Pair, temperature: float) -> None:
     wish = request(temperature=temperature, seed=5)

@@ -304,7 +304,6 @@ def test_an_invalid_instruction_is_reported(started: Driver) -> None:
     recovers(started)
 
 
-@pytest.mark.thorough(sample=6)
 @pytest.mark.parametrize(
     ("doorbell", "fields", "accepted_mask", "message"),
     [

@@ -80,7 +80,6 @@ def root(text: list[int]) -> TokenTree:
     return TokenTree(tokens=np.array(text[-1:], np.int32), parents=np.array([-1], np.int32), draft={})
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(text=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40))
 def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: list[int]) -> None:
@@ -123,7 +122,6 @@ def after(text: I32, tree: TokenTree, outcome: Outcome) -> I32:
     return np.concatenate([text, tree.tokens[outcome.path[1:]], [outcome.next_token]]).astype(np.int32)
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(
     seed=st.integers(0, 2**32 - 1), span=st.sampled_from([(0, 1), (0, 3), (0, VOCAB), (-2, 2), (VOCAB - 2, VOCAB + 2)])
@@ -151,7 +149,7 @@ def test_every_node_of_any_tree_gets_a_distribution(name: str, seed: int, span: 
             text = after(text, tree, outcome)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
@@ -179,7 +177,7 @@ def test_assumptions_leave_no_trace(name: str, seed: int) -> None:
         text = after(text, tree, outcome)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @settings(max_examples=10)
@@ -218,7 +216,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
         text = after(text, tree, outcome)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("positions", [64, 1024])
 @pytest.mark.parametrize("name", names(DRAFTERS))
 def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str, positions: int) -> None:
@@ -262,7 +260,6 @@ class _Talkative:
         return None
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(POLICIES))
 @given(
     width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), is_drawn=st.booleans(), data=st.data()

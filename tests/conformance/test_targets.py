@@ -117,7 +117,6 @@ def close(target: Target, a: Any, b: Any) -> None:
         np.testing.assert_allclose(a, b, atol=0.06)  # a code that rounds the other way moves a logit by up to 0.04
 
 
-@pytest.mark.thorough(sample=10)
 def test_logits_agree_with_the_reference(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
     _, bits, method = request.node.callspec.params["target"]
     reference = open_target(bundles[method], device="float_reference", limits=LIMITS, kv_bits=bits)
@@ -154,7 +153,7 @@ def test_prefill_equals_single_steps(target: Target) -> None:
     assert steps.length == 8
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=16)
 @settings(max_examples=12)
 @given(data=st.data())
 def test_a_committed_tree_path_equals_the_chain(target: Target, data: st.DataObject) -> None:

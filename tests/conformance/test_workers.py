@@ -345,7 +345,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("group", [False, True], ids=["parent", "group"])
 @pytest.mark.parametrize("name", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group: bool) -> None:
@@ -522,7 +521,6 @@ def test_an_unknown_pool_lists_the_known() -> None:
         open_pool("cloud")
 
 
-@pytest.mark.thorough
 def test_workers_are_counted_from_one_and_default_to_the_cores() -> None:
     with pytest.raises(UsageError, match="workers must be at least 1, or 0 for one per core, not -1"):
         open_pool(workers=-1)
