@@ -109,7 +109,6 @@ def test_the_index_links_every_page_once() -> None:
     assert not_once(index, [page for page in PAGES if page != index]) == []
 
 
-@pytest.mark.thorough
 def test_nothing_outside_the_repository_is_cited() -> None:
     assert len(SOURCES) > 500
     cited = {}
