@@ -31,6 +31,7 @@ from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
 from edgedec.quantize.jobs import Job, load_finite, run_job
+from edgedec.quantize.methods import METHODS
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
 
-METHODS = ("int8", "ternary", "float")
 _WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
 _MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
 # Buffers that some exporters write and no model reads.

@@ -14,12 +14,12 @@ import typer
 from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
 from edgedec.embedded import EMBEDDED
 from edgedec.plugins import names
+from edgedec.quantize.methods import METHODS
 
 __all__ = ["commands", "completion"]
 
 _FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars of folders
 _FILES = ("FILE", "PATH", "CHECKPOINT", "TEACHER")
-_METHODS = ("int8", "ternary", "float")
 _POOLS = ("local", "ray")
 _DEVICES = (
     "cpu",
@@ -59,7 +59,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--spec-tree": tuple(names("edgedec.runtime.trees")),
         "--verifier": tuple(names("edgedec.runtime.verifiers")),
         "--decoder": ("autoregressive", "switch"),
-        "quantize --method": _METHODS,
+        "quantize --method": METHODS,
         "distil --method": ("ternary", "float"),
         "bench --method": ("ternary", "int8"),
         "--planes": ("1", "2", "3"),

@@ -34,6 +34,7 @@ F32 = NDArray[np.float32]
 
 INITS = ("absmean", "planes", "random")
 METHODS = ("ternary", "float")
+MOST_COPIES = 4  # times that a student may be as deep as its teacher
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
 _SUB_NORM = re.compile(r".*_sub_norm\.weight")
 _ROTATED = re.compile(r".*\.(q|k)_proj\.(weight|bias)")
@@ -99,12 +100,18 @@ def student_config(checkpoint: Checkpoint, options: StudentOptions) -> dict[str,
     """Return the teacher's Hugging Face configuration with the student's sizes and family.
 
     Raises:
-        UsageError: the sizes do not match each other.
+        UsageError: the sizes do not match each other, or the student is too deep.
         UnsupportedError: sub-norms were requested for a family that has no place for them.
         BundleError: the teacher's own configuration is damaged.
     """
     build_graph(checkpoint.config)  # validates the keys that are read below
     config = {key: value for key, value in checkpoint.config.items() if key not in _STORAGE}
+    deepest = MOST_COPIES * int(config["num_hidden_layers"])
+    if options.layers > deepest:
+        raise UsageError(
+            f"--layers must be at most {deepest}, {MOST_COPIES} times the teacher's {config['num_hidden_layers']}, "
+            f"not {options.layers}"
+        )
     heads = int(config["num_attention_heads"])
     config["head_dim"] = config.get("head_dim") or int(config["hidden_size"]) // heads
     sizes = {

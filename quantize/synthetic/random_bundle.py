@@ -82,10 +82,12 @@ def write_random_bundle(
     planes: int = 1,
     group_size: int = 0,
     seed: int = 0,
+    tokenizer_json: str | None = None,
 ) -> None:
     """Write a bundle with random codes for a named shape or a configuration.
 
-    Head and embedding are int8, the layers int8 or ternary. The tokenizer is a placeholder of one token.
+    Head and embedding are int8, the layers int8 or ternary. The tokenizer is ``tokenizer_json``, or a
+    placeholder of one token if it is None.
 
     Raises:
         UsageError: the shape or the method is unknown, or the path cannot be written.
@@ -117,6 +119,6 @@ def write_random_bundle(
             config=config,
             quantization={"method": method, "random_weights": True},
             tokens=Tokens(size=int(config["vocab_size"])),
-            tokenizer_json=Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str(),
+            tokenizer_json=tokenizer_json or Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str(),
             chat_template=None,
         )

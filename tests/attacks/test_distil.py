@@ -73,6 +73,7 @@ def files() -> dict[Path, bytes]:
         (("--hidden-size", "16"), "add --init random, or leave out --hidden-size"),
         (("--hidden-size", "-16"), "--hidden-size must be 1 or more, or 0 for the teacher's, not -16"),
         (("--heads", "3", "--init", "random"), "--heads must be a multiple of 2"),
+        (("--layers", "99"), "--layers must be at most 8, 4 times the teacher's 2, not 99"),
         (("--method", "float", "--sub-norms"), "are for ternary students, not --method float"),
         (("--text", "nowhere"), "--text nowhere: there is no such file"),
         (("--text", "teacher/config.json", "--text-tokens", "5"), "--text-tokens is for text that the teacher writes"),

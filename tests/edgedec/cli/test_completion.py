@@ -19,7 +19,8 @@ import typer
 from edgedec.cli.app import app
 from edgedec.cli.completion import commands, words
 from edgedec.embedded import EMBEDDED
-from edgedec.quantize.pipeline import METHODS
+from edgedec.quantize.methods import METHODS
+from edgedec.quantize.pipeline import QuantizeOptions
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, VERIFIERS, SpecConfig
 from edgedec.runtime.targets import device_names
@@ -175,6 +176,7 @@ def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     assert lists["--decoder"] == DECODERS
     assert lists["--board"] == lists["boards show BOARD"] == tuple(board_names())
     assert lists["quantize --method"] == METHODS
+    assert [QuantizeOptions(method=method).method for method in METHODS] == list(METHODS)
     assert set(lists["--shape"]) == set(SHAPES)
     assert set(lists["--bench"]) == {"all", *known()}
     assert {int(bits) for bits in lists["--kv-bits"]} == {16, 8, 32} >= set(kv_choices("cpu"))

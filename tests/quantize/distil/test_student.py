@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
+from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.distil.student import (
     StudentOptions,
     _layer_source,
@@ -258,7 +258,8 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
             UsageError,
             "--heads must be a multiple of 2: 2 of the teacher's heads",
         ),
-        ({}, {"layers": 5000}, BundleError, "num_hidden_layers"),
+        ({}, {"layers": 9}, UsageError, "--layers must be at most 8, 4 times the teacher's 2, not 9"),
+        ({"num_hidden_layers": 3}, {"layers": 99}, UsageError, "--layers must be at most 12, 4 times the teacher's 3"),
         ({}, {"group_size": 64}, UnsupportedError, "has 32 columns, which groups of 64 do not divide"),
     ],
 )
