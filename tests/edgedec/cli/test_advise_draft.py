@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedec import demo
 from edgedec.cli._draft_advice import chart
 from edgedec.runtime.draft_law import DraftLaw, MeasuredDraft
+from edgedec.runtime.measure.acceptance import PAST, WrittenText, measure_acceptance
+from edgedec.runtime.sampling import SamplingConfig
 from tests.edgedec.cli.conftest import Edgedec
-from tests.runtime.support.bench_decoders import make_pair
+from tests.runtime.support.bench_decoders import VOCAB, make_pair
+
+WIDTHS = (16, 32, 64)  # hidden sizes of drafts
 
 KEYS = {
     "model",
@@ -86,7 +92,7 @@ def test_a_budget_that_no_draft_fits_says_so(edgedec: Edgedec) -> None:
 @pytest.mark.thorough
 def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Path) -> None:
     drafts = []
-    for width in (16, 32, 64):
+    for width in WIDTHS:
         pair = make_pair(tmp_path / str(width), hidden_size=width)
         drafts += ["--draft", pair.small.path]
     options = ("plan", "-m", pair.large.path, "--advise-draft", *drafts)
@@ -98,6 +104,55 @@ def test_the_law_is_fitted_to_drafts_of_one_s_own(edgedec: Edgedec, tmp_path: Pa
     assert "The law was fitted on" not in edgedec(*options).stdout
 
 
+def word_tokenizer() -> str:
+    """Return a tokenizer with one token for each of the words w0, w1 and so on."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCAB)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer.to_str()
+
+
+def test_drafts_of_one_s_own_are_measured_on_the_text(edgedec: Edgedec, tmp_path: Path) -> None:
+    """Compare positions and acceptances with those of the lines of each of two files, and the two with each other."""
+    pairs = [make_pair(tmp_path / str(width), tokenizer_json=word_tokenizer(), hidden_size=width) for width in WIDTHS]
+    target, drafts, results = pairs[0].large, [pair.small for pair in pairs], []
+    options = ["plan", "-m", target.path, "--advise-draft", "--json"]
+    for draft in drafts:
+        options += ["--draft", draft.path]
+    for seed in (0, 1):
+        rng = np.random.default_rng(seed)
+        lines = [rng.integers(0, VOCAB, size).astype(np.int32) for size in (PAST, PAST + 1, 30, 0, 50 + seed)]
+        file = tmp_path / f"{seed}.txt"
+        file.write_text("".join(" ".join(f"w{number}" for number in line) + "\n" for line in lines))
+        data: dict[str, Any] = edgedec(*options, "--text", file).json
+        assert data["text"] == str(file)
+        assert data["positions"] == 1 + (30 - PAST) + (50 + seed - PAST)
+        texts = [WrittenText(ids=line, prompt=PAST) for line in lines if len(line) > PAST]
+        table = measure_acceptance(target, drafts, texts, SamplingConfig(temperature=data["temperature"]))
+        assert [draft["acceptance"] for draft in data["drafts"]] == [accepted.chosen for accepted in table.drafts]
+        assert data["law"]["floor"] == table.floor.chosen
+        results.append(data["drafts"])
+    assert results[0] != results[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("w1 w2 w3\n\nw4\n", f"the text has no line of more than {PAST} tokens; give a longer --text"),
+        (None, "--text no.txt: there is no such file"),
+    ],
+)
+def test_a_text_without_a_position_to_measure_is_refused(
+    edgedec: Edgedec, tmp_path: Path, content: str | None, message: str
+) -> None:
+    pair, file = make_pair(tmp_path / "pair", tokenizer_json=word_tokenizer()), Path("no.txt")
+    if content is not None:
+        file.write_text(content)
+    drafts = ["--draft", pair.small.path] * 3
+    outcome = edgedec("plan", "-m", pair.large.path, "--advise-draft", *drafts, "--text", file)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert message in outcome.stderr
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None:
@@ -107,7 +162,6 @@ def test_the_law_is_drawn(edgedec: Edgedec, tmp_path: Path, suffix: str) -> None
     assert file.read_bytes().startswith(b"<?xml" if suffix == "svg" else b"\x89PNG")
 
 
-@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -56,10 +56,10 @@ class Pair:
         return open_decoder(target, state)
 
 
-def make_pair(folder: Path, **small: Any) -> Pair:
+def make_pair(folder: Path, *, tokenizer_json: str | None = None, **small: Any) -> Pair:
     """Write the two bundles. ``small`` changes the configuration of the small one."""
-    write_random_bundle(folder / "large", LARGE, "int8", seed=3)
-    write_random_bundle(folder / "small", SMALL | small, "int8", seed=4)
+    write_random_bundle(folder / "large", LARGE, "int8", seed=3, tokenizer_json=tokenizer_json)
+    write_random_bundle(folder / "small", SMALL | small, "int8", seed=4, tokenizer_json=tokenizer_json)
     return Pair(large=Bundle.open(folder / "large"), small=Bundle.open(folder / "small"))
 
 
