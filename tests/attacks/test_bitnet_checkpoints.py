@@ -224,7 +224,6 @@ LOADED: dict[str, tuple[Attack, type[EdgedecError], str]] = {
 }
 
 
-@pytest.mark.thorough(sample=13)
 @pytest.mark.parametrize("name", OPENED)
 def test_misleading_folders_are_refused_when_opened(name: str, tmp_path: Path) -> None:
     attack, error, message = OPENED[name]
@@ -264,7 +263,6 @@ LOADED |= {
 }
 
 
-@pytest.mark.thorough(sample=6)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LOADED)
 def test_misleading_tensors_are_refused_when_loaded(name: str, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def refused_with(spoiled: Path, sound_bundle: Path, name: str, data: bytes) -> N
         (spoiled / name).write_bytes(contents(sound_bundle)[name])
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=100)
 @given(st.data())
@@ -448,7 +448,6 @@ LIES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.thorough(sample=47)
 @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=list(LIES))
 def test_a_forged_manifest_is_refused(model: Path, change: Change, message: str) -> None:
     lie(model, change)
@@ -514,7 +513,6 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("edgedec.manifest._CHUNK_BYTES", request.param)
 
 
-@pytest.mark.thorough(sample=10)
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shift", [0, 2, 4, 6])
 @pytest.mark.parametrize("byte", [0, 63, 64, -1])

@@ -486,7 +486,6 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
 }
 
 
-@pytest.mark.thorough(sample=40)
 @pytest.mark.parametrize("case", CASES)
 def test_a_misleading_checkpoint_is_refused(tmp_path: Path, case: str) -> None:
     attack, error, message = CASES[case]

@@ -168,7 +168,7 @@ def test_module_is_the_command() -> None:
 DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=24)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -317,7 +317,6 @@ def test_failures_have_a_code_and_a_message(
     assert outcome.stdout == ""
 
 
-@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [

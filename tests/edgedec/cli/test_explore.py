@@ -136,7 +136,7 @@ def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source
     assert " lut, of 53200 at most 40964 can be used" in outcome.stderr
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=8)
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

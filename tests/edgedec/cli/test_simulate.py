@@ -115,7 +115,6 @@ def int8_bundle(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> P
     return folder
 
 
-@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

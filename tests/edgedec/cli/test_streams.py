@@ -44,7 +44,7 @@ def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in process.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=2)
 @full
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:

@@ -98,7 +98,7 @@ def test_the_float_reference_agrees_with_transformers(row: Row) -> None:
     assert np.abs(make_golden_models.logits(model) - model.logits).max() < TOLERANCE
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=12)
 @pytest.mark.parametrize("executor", FLOAT_TARGETS)
 @pytest.mark.parametrize("method", ["float", "int8"])
 def test_float_targets_agree_with_the_reference(

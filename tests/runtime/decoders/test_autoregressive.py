@@ -93,7 +93,7 @@ def test_plain_greedy_equals_the_obvious_loop(target: Target) -> None:
     assert plain(target, 20) == by_hand(target, 20)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=8)
 @pytest.mark.parametrize("depth", [1, 3, 7])
 @pytest.mark.parametrize("kind", ["right", "wrong", "half", "silent", "sometimes"])
 def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, depth: int) -> None:

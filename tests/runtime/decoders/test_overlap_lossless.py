@@ -117,7 +117,7 @@ def write_with(drafter: str, policy: str, *, overlaps: bool) -> tuple[list[int],
     return list(tokens), decoder, target.submitted
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=5)
 @pytest.mark.parametrize("policy", names(POLICIES))
 @pytest.mark.parametrize("drafter", names(DRAFTERS))
 def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, drafter: str, policy: str) -> None:

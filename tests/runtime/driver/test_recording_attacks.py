@@ -95,7 +95,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("attacks") / "session"
 
 
-@pytest.mark.thorough
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_changed_byte_is_detected(sound_recording: bytes, place: Path, data: st.DataObject) -> None:
@@ -181,7 +180,6 @@ def test_forged_frames_are_refused(path: Path, lie: bytes, message: str) -> None
         read(lying(path, lie))
 
 
-@pytest.mark.thorough
 def test_a_compression_bomb_takes_little_memory(path: Path) -> None:
     """Compress 64 MiB of zeros into a few kilobytes, with the length of an allowed frame."""
     bomb = zlib.compress(bytes(64 << 20), 9)
@@ -255,7 +253,6 @@ def test_contents_of_unknown_buffers_are_refused(path: Path, lie: bytes) -> None
     device.close()
 
 
-@pytest.mark.thorough
 @given(content=st.binary(min_size=1, max_size=300))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_refused_or_replayed(place: Path, content: bytes) -> None:
@@ -281,7 +278,6 @@ OPERATIONS = st.one_of(
 )
 
 
-@pytest.mark.thorough
 @given(
     given_steps=st.lists(
         st.tuples(OPERATIONS, st.none() | st.tuples(st.sampled_from(Failure), st.text(max_size=9))), max_size=9

@@ -154,7 +154,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=12)
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("cap", [0.0, 0.7, 50.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -168,7 +168,6 @@ def test_every_path_follows_the_definition(code_path: str, shape: tuple[KvState,
     np.testing.assert_allclose(actual, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
 
 
-@pytest.mark.thorough(sample=7)
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: float) -> None:

@@ -209,7 +209,7 @@ GREEDY = {
 }
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough(sample=8)
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_template_that_uses_too_much_is_stopped_by_its_limits(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the limit of the clock, which would stop it after ten seconds."""
@@ -242,7 +242,6 @@ macro m()|endmacro|m()|is defined|,|[|]"""
 pieces = st.sampled_from([*PIECES.replace("\n", "|").split("|"), "| list", "| join"])
 
 
-@pytest.mark.thorough
 @settings(max_examples=300)
 @given(st.lists(pieces, max_size=14).map(" ".join) | st.text(max_size=30))
 def test_any_text_is_a_template_or_an_edgedec_error(template: str) -> None:
