@@ -119,6 +119,8 @@ class DeviceTarget:
         commit_seconds: time that the device took for commits.
     """
 
+    free_rows: int | None = None
+
     def __init__(
         self,
         info: TargetInfo,

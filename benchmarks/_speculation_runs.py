@@ -120,6 +120,7 @@ class WatchedTarget:
     """A target that records its passes in the ledger."""
 
     cost_model: CostModel | None = None  # passes are measured
+    free_rows: int | None = None
 
     def __init__(self, inner: Target, ledger: Ledger) -> None:
         self._inner, self._ledger, self.info = inner, ledger, inner.info

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import KvState
-from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.onnx.kv_cache import blocks_of, kv_bytes
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
@@ -128,7 +128,7 @@ def stock(case: AttentionCase) -> Run:
 
 def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     state = KvState(name="kv", kv_heads=case.kv_heads, head_dim=case.head_dim, bits=bits)
-    names = ["q", "k", "v", "positions", "visible", "past", "cache"]
+    names = ["q", "k", "v", "positions", "visible", "sequences", "blocks", "cache"]
     node = helper.make_node(
         "TreeAttention",
         [*names, "cos", "sin"],
@@ -139,23 +139,26 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
         head_dim=case.head_dim,
         bits=bits,
         capacity=case.capacity,
+        slots=case.capacity,
         offset=0,
         window=0,
         sinks=0,
         rotary=1,
         scale=case.head_dim**-0.5,
+        cap=0.0,
     )
     tables = [
         numpy_helper.from_array(np.ones((case.capacity, case.head_dim // 2), np.float32), n) for n in ("cos", "sin")
     ]
     kinds = dict.fromkeys("qkv", TensorProto.FLOAT) | {"cache": TensorProto.UINT8}
-    kinds |= dict.fromkeys(("positions", "visible", "past"), TensorProto.INT64)
+    kinds |= dict.fromkeys(("positions", "visible", "sequences"), TensorProto.INT64) | {"blocks": TensorProto.INT32}
     onnx_session = session(case, node, kinds, ["out"], tables, kernels)
     fixed = {
         **case.rows(),
         "positions": np.arange(case.past, case.past + case.queries)[None],
         "visible": visibility.pack(np.tri(case.queries, dtype=np.bool_)).view(np.int64),
-        "past": np.array([case.past]),
+        "sequences": np.array([[case.queries, case.past]]),
+        "blocks": np.arange(blocks_of(case.capacity), dtype=np.int32),
     }
     bindings = []
     rng = np.random.default_rng(1)

@@ -5,7 +5,16 @@ Every message names the object, the limit and the next step. The command line ex
 
 from __future__ import annotations
 
-__all__ = ["BudgetError", "BundleError", "DeviceError", "EdgedecError", "ToolError", "UnsupportedError", "UsageError"]
+__all__ = [
+    "BudgetError",
+    "BundleError",
+    "CacheFullError",
+    "DeviceError",
+    "EdgedecError",
+    "ToolError",
+    "UnsupportedError",
+    "UsageError",
+]
 
 
 class EdgedecError(Exception):
@@ -32,6 +41,10 @@ class BudgetError(EdgedecError):
     """The plan does not fit the memory budget."""
 
     exit_code = 4
+
+
+class CacheFullError(EdgedecError):
+    """The caches of all sequences of a target together have no room for a pass; no part of the pass has run."""
 
 
 class DeviceError(EdgedecError):

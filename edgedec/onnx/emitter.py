@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.ops import Rope
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
@@ -40,6 +41,7 @@ class Emitter:
     """An ONNX graph under construction.
 
     Members:
+        cache: the one buffer of keys and values of TreeAttention.
         bound: ONNX value of each graph value, [1, n, width] for activations.
         sources: float value of each value of int8 codes, because MatMulNBits quantizes by itself.
         rotations: operation of each rotated value without a node, because TreeAttention rotates by itself.
@@ -51,6 +53,7 @@ class Emitter:
     graph: Graph
     tensors: Mapping[str, Tensor]
     positions: int
+    cache: CacheLayout
     packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     kernels: bool = False
     unsigned_int8: bool = False

@@ -6,9 +6,10 @@ are handled alike), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_
 head_dim].
 Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``, which must be
 bound to the same memory as the past.
-With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the pass's mask as packed bits,
-``past`` int64 [1], the committed rows, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is written in
-place.
+With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the masks of the sequences as
+packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32 [b],
+the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is
+written in place.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def lower(
     tensors: Mapping[str, Tensor],
     *,
     positions: int,
+    cache_rows: int = 0,
     taps: Sequence[str] = (),
     packed: Mapping[str, tuple[int, int]] | None = None,
     kernels: bool = False,
     unsigned_int8: bool = False,
 ) -> bytes:
-    """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
+    """Serialize ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
 
     Args:
+        cache_rows: rows of the one buffer of edgedec's own operators, all sequences together; 0: ``positions``.
         packed: (bytes of codes, number of scales) of each ternary matrix for edgedec's own operator in the kernels' layout;
             the session must receive these arrays. Other matrices use operators of ONNX Runtime.
         kernels: True if the session has edgedec's own operators, which then compute attention.
@@ -55,6 +58,7 @@ def lower(
         graph=graph,
         tensors=tensors,
         positions=positions,
+        cache=cache_layout(graph.states, cache_rows or positions),
         packed=packed or {},
         kernels=kernels,
         unsigned_int8=unsigned_int8,
@@ -64,8 +68,9 @@ def lower(
     emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
     if kernels:
         emitter.input("visible", ("n", "words"), TensorProto.INT64)
-        emitter.input("past", (1,), TensorProto.INT64)
-        emitter.input("cache", (cache_layout(graph.states, positions).nbytes,), TensorProto.UINT8)
+        emitter.input("sequences", ("s", 2), TensorProto.INT64)
+        emitter.input("blocks", ("b",), TensorProto.INT32)
+        emitter.input("cache", (emitter.cache.nbytes,), TensorProto.UINT8)
     else:
         emitter.input("attention_bias", (1, 1, "n", "total"))
         emitter.input("seqlens_k", (1,), TensorProto.INT32)

@@ -27,7 +27,7 @@ __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 2  # value of edgedec_abi() in api.cpp
+_ABI = 3  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -52,11 +52,13 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (c_char_p, *(c_int64,) * 2, c_int32, *(c_void_p,) * 4, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
     ),
     "edgedec_kv_bytes": (c_int64, _CACHE),
-    "edgedec_kv_move": (c_int32, (*_CACHE, c_void_p, c_int64, c_void_p, c_int64)),
+    "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p, c_void_p, c_int64), *(c_int64, c_void_p, c_int64))),
+    "edgedec_kv_copy": (c_int32, (c_void_p, c_int64, c_void_p, c_int64, c_int64)),
     "edgedec_attention": (
         c_int32,
         (
-            *(c_char_p, c_int64, *_CACHE, c_void_p, c_int64, c_int64),  # path, heads, cache, past, tokens
+            *(c_char_p, c_int64, *_CACHE, c_void_p),  # path, heads, cache
+            *(c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64),  # sequences, tables, context, tokens
             *(*(c_void_p,) * 5, c_int64),  # queries, keys, values, positions, visible and its words
             *(c_int64, c_int64, c_float, c_float, c_int32, c_void_p, c_void_p, c_void_p),  # window ... out
         ),

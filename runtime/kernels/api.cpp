@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "attention.hpp"
 #include "int8.hpp"
@@ -35,10 +36,15 @@ const edgedec::Path* runnable(const char* name) {
     return nullptr;
 }
 
+// Returns the layout in the numbers kv_heads, head_dim, positions, bits.
+edgedec::KvLayout layout_of(const int64_t* numbers) {
+    return {numbers[0], numbers[1], numbers[2], static_cast<int32_t>(numbers[3])};
+}
+
 }  // namespace
 
 // Version of the layouts and signatures. Increase it with every change of a layout or of a signature below.
-EDGEDEC_API int32_t edgedec_abi() { return 2; }
+EDGEDEC_API int32_t edgedec_abi() { return 3; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -178,39 +184,63 @@ EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t
     return layout.problem() ? fail(layout.problem()) : layout.bytes();
 }
 
-// Copies slot start + nodes[i] to slot start + i. `nodes` must ascend.
-EDGEDEC_API int32_t edgedec_kv_move(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits, uint8_t* cache,
-                                    int64_t start, const int32_t* nodes, int64_t count) {
-    const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
-    if (layout.problem()) return fail(layout.problem());
-    for (int64_t i = 0; i < count; ++i)
-        if (nodes[i] < i || (i && nodes[i] <= nodes[i - 1]) || start < 0 || start + nodes[i] >= positions)
+// Copies slot start + nodes[i] of a sequence to its slot start + i in the caches of all states. `nodes` must ascend. `states`
+// holds kv_heads, head_dim, positions, bits and the first byte in `cache` of each of the `count` states, and `blocks` the
+// sequence's table of `entries` blocks.
+EDGEDEC_API int32_t edgedec_kv_move(const int64_t* states, int64_t count, uint8_t* cache, const int32_t* blocks,
+                                    int64_t entries, int64_t start, const int32_t* nodes, int64_t node_count) {
+    const int64_t end = entries * edgedec::kKeyBlock;
+    for (int64_t i = 0; i < node_count; ++i)
+        if (nodes[i] < i || (i && nodes[i] <= nodes[i - 1]) || start < 0 || start > end || start + nodes[i] >= end)
             return fail("nodes must ascend and lie in the cache");
-    edgedec::move_rows(layout, cache, start, nodes, count);
+    for (int64_t s = 0; s < count; ++s) {
+        const edgedec::KvLayout layout = layout_of(states + 5 * s);
+        if (layout.problem()) return fail(layout.problem());
+        for (int64_t i = 0; i < entries; ++i)
+            if (blocks[i] < 0 || blocks[i] >= layout.blocks()) return fail("a block is outside the cache");
+        edgedec::move_rows(layout, cache + states[5 * s + 4], blocks, start, nodes, node_count);
+    }
+    return 0;
+}
+
+// Copies block `from` to block `to` in the caches of all states, which are given as for edgedec_kv_move.
+EDGEDEC_API int32_t edgedec_kv_copy(const int64_t* states, int64_t count, uint8_t* cache, int64_t from, int64_t to) {
+    for (int64_t s = 0; s < count; ++s) {
+        const edgedec::KvLayout layout = layout_of(states + 5 * s);
+        if (layout.problem()) return fail(layout.problem());
+        if (from < 0 || from >= layout.blocks() || to < 0 || to >= layout.blocks())
+            return fail("a block is outside the cache");
+        if (from != to) edgedec::copy_block(layout, cache + states[5 * s + 4], from, to);
+    }
     return 0;
 }
 
 // Runs a whole pass as the operator TreeAttention does (ort_attention.cpp). `path` null: that of this process.
-EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                                      int64_t capacity, int32_t bits, uint8_t* cache, int64_t past, int64_t tokens,
+EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t slots,
+                                      int32_t bits, uint8_t* cache, const int64_t* sequences, int64_t count,
+                                      const int32_t* blocks, int64_t entries, int64_t context, int64_t tokens,
                                       const float* queries, const float* keys, const float* values,
                                       const int64_t* positions, const uint64_t* visible, int64_t words, int64_t window,
                                       int64_t sinks, float scale, float cap, int32_t rotary, const float* cos,
                                       const float* sin, float* out) {
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
-    const edgedec::KvLayout layout{kv_heads, head_dim, capacity, bits};
-    if (layout.problem()) return fail(layout.problem());
+    edgedec::AttentionRows rows{};
+    rows.layout = {kv_heads, head_dim, slots, bits};
+    if (rows.layout.problem()) return fail(rows.layout.problem());
     if (heads < 1 || heads % kv_heads) return fail("heads must be a multiple of key/value heads");
-    const edgedec::Rotary turn{rotary, cos, sin};
-    const edgedec::AttentionRows rows{layout, cache, past, tokens, keys, values, positions, turn, use->quantize};
-    edgedec::AttentionBlock block{};
-    block.layout = layout, block.cache = cache, block.past = past, block.tokens = tokens, block.group = heads / kv_heads;
-    block.queries = queries, block.out = out, block.positions = positions, block.visible = visible, block.words = words;
-    block.window = window, block.sinks = sinks, block.scale = scale, block.cap = cap, block.rotary = turn;
-    if (const char* problem = edgedec::attention_problem(rows, block)) return fail(problem);
     try {
-        const edgedec::AttentionPass pass(*use, rows, block);
+        std::vector<edgedec::Segment> segments;
+        if (const char* problem = edgedec::read_segments(rows.layout, sequences, count, blocks, entries, tokens, segments))
+            return fail(problem);
+        rows.cache = cache, rows.segments = segments.data(), rows.segment_count = static_cast<int64_t>(segments.size());
+        rows.tokens = tokens, rows.context = context, rows.group = heads / kv_heads;
+        rows.queries = queries, rows.keys = keys, rows.values = values, rows.out = out;
+        rows.positions = positions, rows.visible = visible, rows.words = words;
+        rows.window = window, rows.sinks = sinks, rows.scale = scale, rows.cap = cap;
+        rows.rotary = {rotary, cos, sin}, rows.quantize = use->quantize;
+        if (const char* problem = edgedec::attention_problem(rows)) return fail(problem);
+        const edgedec::AttentionPass pass(*use, rows);
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
     } catch (const std::bad_alloc&) {
         return fail("not enough memory for the scores");

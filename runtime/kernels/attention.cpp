@@ -2,7 +2,6 @@
 #include "attention.hpp"
 
 #include <cstring>
-#include <vector>
 
 namespace edgedec {
 
@@ -14,15 +13,20 @@ const char* KvLayout::problem() const {
     return nullptr;
 }
 
-void move_rows(const KvLayout& layout, uint8_t* cache, int64_t start, const int32_t* nodes, int64_t count) {
+namespace {
+
+void copy(uint8_t* to, const uint8_t* from, int64_t size) { std::memcpy(to, from, static_cast<size_t>(size)); }
+
+}  // namespace
+
+void move_rows(const KvLayout& layout, uint8_t* cache, const int32_t* blocks, int64_t start, const int32_t* nodes,
+               int64_t count) {
     const int64_t bytes = layout.bits / 8, row = layout.head_dim * bytes;
-    const auto copy = [](uint8_t* to, const uint8_t* from, int64_t size) {
-        std::memcpy(to, from, static_cast<size_t>(size));
-    };
+    const Segment sequence{0, 0, 0, blocks, 0};
     const auto key = [&](int64_t slot) { return (slot / kKeyBlock * kKeyBlock * layout.head_dim + slot % kKeyBlock) * bytes; };
     for (int64_t i = 0; i < count; ++i) {
-        const int64_t from = start + nodes[i], to = start + i;
-        if (from == to) continue;
+        if (nodes[i] == i) continue;
+        const int64_t from = sequence.slot(start + nodes[i]), to = sequence.slot(start + i);
         for (int64_t head = 0; head < layout.kv_heads; ++head) {
             uint8_t *keys = cache + layout.keys(head), *values = cache + layout.values(head);
             for (int64_t d = 0; d < layout.head_dim; ++d)
@@ -35,33 +39,89 @@ void move_rows(const KvLayout& layout, uint8_t* cache, int64_t start, const int3
     }
 }
 
-const char* attention_problem(const AttentionRows& rows, const AttentionBlock& block) {
-    if (const char* problem = rows.layout.problem()) return problem;
-    if (block.past < 0 || block.past + block.tokens > rows.layout.positions) return "the pass does not fit the cache";
-    if (block.group < 1) return "every key/value head needs a query head";
-    if (block.window < 0 || block.sinks < 0) return "window and sinks must not be negative";
-    if (!(block.cap == 0 || (block.cap > 1e-30f && block.cap < 1e30f))) return "cap must be 0 or positive";
-    if (block.words * 64 < block.tokens) return "the mask has too few bits";
-    for (int64_t i = 0; i < block.tokens; ++i) {
-        if (rows.positions[i] < 0 || rows.positions[i] >= rows.layout.positions) return "a position is outside the cache";
-        if (!(block.visible[i * block.words + i / 64] >> (i % 64) & 1)) return "a token does not see itself";
+void copy_block(const KvLayout& layout, uint8_t* cache, int64_t from, int64_t to) {
+    const int64_t part = kKeyBlock * layout.head_dim * (layout.bits / 8), scales = kKeyBlock * 4;
+    for (int64_t head = 0; head < layout.kv_heads; ++head) {
+        for (uint8_t* at : {cache + layout.keys(head), cache + layout.values(head)})
+            copy(at + to * part, at + from * part, part);
+        if (layout.bits != 8) continue;
+        for (uint8_t* at : {cache + layout.key_scales(head), cache + layout.value_scales(head)})
+            copy(at + to * scales, at + from * scales, scales);
+    }
+}
+
+const char* read_segments(const KvLayout& layout, const int64_t* numbers, int64_t count, const int32_t* blocks, int64_t size,
+                          int64_t tokens, std::vector<Segment>& segments) {
+    segments.clear();
+    for (int64_t first = 0; first < tokens; numbers += 2, --count) {
+        if (!count || numbers[0] < 1 || numbers[0] > tokens - first) return "the rows of the sequences are not those of the pass";
+        Segment segment{first, numbers[0], numbers[1], blocks, 0};
+        if (segment.past < 0 || segment.past > layout.slots() || segment.end() > layout.slots())
+            return "the pass does not fit the cache";
+        if (segment.table() > size) return "the tables of blocks are too short";
+        for (int64_t i = 0; i < segment.table(); ++i)
+            if (blocks[i] < 0 || blocks[i] >= layout.blocks()) return "a block is outside the cache";
+        if (!segments.empty()) {
+            const Segment& before = segments.back();
+            const int64_t past = (segment.past < before.past ? segment.past : before.past) / kKeyBlock * kKeyBlock;
+            while (segment.shared < past && blocks[segment.shared / kKeyBlock] == before.blocks[segment.shared / kKeyBlock])
+                segment.shared += kKeyBlock;
+        }
+        first += segment.tokens;
+        blocks += segment.table();
+        size -= segment.table();
+        segments.push_back(segment);
     }
     return nullptr;
 }
 
-AttentionPass::AttentionPass(const Path& path, const AttentionRows& rows, const AttentionBlock& block)
-    : path_(path), block_(block), blocks_((block.tokens * block.group + kRows - 1) / kRows) {
+const char* attention_problem(const AttentionRows& rows) {
+    if (const char* problem = rows.layout.problem()) return problem;
+    if (rows.group < 1) return "every key/value head needs a query head";
+    if (rows.window < 0 || rows.sinks < 0) return "window and sinks must not be negative";
+    if (!(rows.cap == 0 || (rows.cap > 1e-30f && rows.cap < 1e30f))) return "cap must be 0 or positive";
+    for (int64_t s = 0; s < rows.segment_count; ++s) {
+        const Segment& segment = rows.segments[s];
+        if (segment.end() > rows.context) return "the pass does not fit the context";
+        if (rows.words * 64 < segment.tokens) return "the mask has too few bits";
+        for (int64_t i = 0; i < segment.tokens; ++i) {
+            const int64_t token = segment.first + i;
+            if (rows.positions[token] < 0 || rows.positions[token] >= rows.context) return "a position is outside the cache";
+            if (!(rows.visible[token * rows.words + i / 64] >> (i % 64) & 1)) return "a token does not see itself";
+        }
+    }
+    return nullptr;
+}
+
+// Rows of several segments are in one task if their segments share blocks, so that the task reads these blocks once.
+AttentionPass::AttentionPass(const Path& path, const AttentionRows& rows) : path_(path), rows_(rows) {
+    parts_.reserve(static_cast<size_t>((rows.tokens * rows.group + kRows - 1) / kRows + rows.segment_count));
+    for (int64_t s = 0; s < rows.segment_count; ++s) {
+        const Segment& segment = rows.segments[s];
+        const int64_t stride = (segment.end() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+        int64_t first = segment.first * rows.group, left = segment.tokens * rows.group;
+        products_ += segment.tokens * segment.end();
+        while (left) {
+            const bool joins = !parts_.empty() && parts_.back().count < kRows &&
+                               (first > segment.first * rows.group || (s && segment.shared));
+            if (!joins) parts_.push_back({first, 0, s, 0});
+            Part& part = parts_.back();
+            const int64_t room = kRows - part.count, count = left < room ? left : room;
+            part.count += count;
+            part.stride = stride > part.stride ? stride : part.stride;
+            first += count;
+            left -= count;
+        }
+    }
     path.append(rows);
 }
 
 void AttentionPass::run(int64_t task) const {
     static thread_local std::vector<float> scratch;  // kept from pass to pass to avoid allocations
-    AttentionBlock block = block_;
-    block.head = task / blocks_;
-    block.first = task % blocks_ * kRows;
-    const int64_t left = block.tokens * block.group - block.first;
-    block.count = left < kRows ? left : kRows;
-    scratch.resize(static_cast<size_t>(block.scratch_floats()));
+    const auto parts = static_cast<int64_t>(parts_.size());
+    const Part& part = parts_[static_cast<size_t>(task % parts)];
+    AttentionBlock block{&rows_, task / parts, part.first, part.count, part.segment, part.stride, nullptr};
+    if (const auto floats = static_cast<size_t>(block.scratch_floats()); scratch.size() < floats) scratch.resize(floats);
     block.scratch = scratch.data();
     path_.attend(block);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,54 +10,62 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.graph import KvState
-from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.onnx.kv_cache import CacheLayout, kv_bytes
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.protocols import F32, I32, U64
 
-__all__ = ["attend", "move_rows"]
+__all__ = ["KvBuffer", "attend"]
 
 
-def _sizes(state: KvState, positions: int) -> tuple[int, int, int, int]:
-    return state.kv_heads, state.head_dim, positions, state.bits
+class KvBuffer:
+    """The keys and values of all layers and sequences, in blocks of rows.
 
-
-def _checked(cache: NDArray[np.uint8], state: KvState, positions: int) -> int:
-    size = kv_bytes(state, positions)
-    if cache.dtype != np.uint8 or cache.size != size or not cache.flags.c_contiguous:
-        raise EdgedecError(f"the cache of {state.name} must be {size} contiguous uint8, not {cache.size} {cache.dtype}")
-    return cache.ctypes.data
-
-
-def move_rows(
-    kernels: Kernels, cache: NDArray[np.uint8], state: KvState, positions: int, start: int, nodes: I32
-) -> None:
-    """Copy row ``start + nodes[i]`` to row ``start + i``, for every i.
-
-    Args:
-        kernels: the kernels.
-        cache: uint8 [bytes], the cache of ``state`` with room for ``positions`` rows.
-        state: sizes of the cache.
-        positions: number of rows.
-        start, nodes: first row, and int32 [m] in ascending order.
-
-    Raises:
-        EdgedecError: ``nodes`` do not ascend, or a row is outside of the cache.
+    Members:
+        layout: sizes and offsets of the states.
+        cache: uint8 [layout.nbytes], zero at first; pages that no pass has written take no memory.
     """
-    nodes = np.ascontiguousarray(nodes, np.int32)
-    address = _checked(cache, state, positions)
-    kernels.call("edgedec_kv_move", *_sizes(state, positions), address, start, nodes.ctypes.data, len(nodes))
+
+    def __init__(self, kernels: Kernels, layout: CacheLayout) -> None:
+        self._kernels, self.layout = kernels, layout
+        self.cache = np.zeros(layout.nbytes, np.uint8)
+        self._numbers = layout.numbers()
+        self._states = (self._numbers.ctypes.data, len(self._numbers), self.cache.ctypes.data)
+
+    def move(self, blocks: I32, start: int, nodes: I32) -> None:
+        """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i.
+
+        Args:
+            blocks: int32 [b], the sequence's table: the block for each 16 rows.
+            start, nodes: first row, and int32 [m] in ascending order.
+
+        Raises:
+            EdgedecError: ``nodes`` do not ascend, or a row is outside of the table, or a block outside of the buffer.
+        """
+        nodes, blocks = np.ascontiguousarray(nodes, np.int32), np.ascontiguousarray(blocks, np.int32)
+        table = (blocks.ctypes.data, len(blocks))
+        self._kernels.call("edgedec_kv_move", *self._states, *table, start, nodes.ctypes.data, len(nodes))
+
+    def copy_block(self, source: int, to: int) -> None:
+        """Copy a block of rows of all states.
+
+        Raises:
+            EdgedecError: there is no such block.
+        """
+        self._kernels.call("edgedec_kv_copy", *self._states, source, to)
 
 
 def attend(
     kernels: Kernels,
     cache: NDArray[np.uint8],
     state: KvState,
-    capacity: int,
+    slots: int,
     *,
     queries: F32,
     keys: F32,
     values: F32,
-    past: int,
+    sequences: Sequence[tuple[int, int]],
+    blocks: Sequence[int],
+    context: int,
     positions: I32,
     visible: U64,
     scale: float,
@@ -69,18 +78,20 @@ def attend(
 
     Args:
         kernels: the kernels.
-        cache: uint8 [bytes], the cache of ``state`` with room for ``capacity`` rows.
+        cache: uint8 [bytes], the cache of ``state`` with room for ``slots`` rows.
         state: sizes of the cache.
-        capacity: number of rows of the cache.
+        slots: number of rows of the cache, all sequences together.
         queries: float32 [n, heads * head_dim], before rotation.
         keys, values: float32 [n, kv_heads * head_dim], before rotation.
-        past: number of committed rows.
+        sequences: rows in the pass and committed rows of each sequence.
+        blocks: tables of the sequences, one after another: the block of the cache for each 16 rows.
+        context: bound of positions, and maximum rows of a sequence.
         positions: int32 [n].
-        visible: uint64 [n, words], the mask of ``Pass.visible``.
+        visible: uint64 [n, words], the masks of ``Pass.visible`` of the sequences.
         scale: factor of the scores.
         cap: soft cap of the scores, ``ops.Attention.soft_cap``; 0: none.
         rotary: 0: no rotation; 1: pairs (i, i + half); 2: pairs (2 i, 2 i + 1).
-        tables: cosines and sines, float32 [capacity, head_dim / 2] each; needed with ``rotary``.
+        tables: cosines and sines, float32 [context, head_dim / 2] each; needed with ``rotary``.
         code_path: name of a code path; None: that of this process.
 
     Raises:
@@ -95,13 +106,18 @@ def attend(
     for name, array, shape in zip(("queries", "keys", "values", "positions", "visible"), arrays, shapes, strict=True):
         if array.shape != shape:
             raise EdgedecError(f"{name} must have the shape {shape}, not {array.shape}")
-    if rotary and [table.shape for table in rotary_tables] != [(capacity, state.head_dim // 2)] * 2:
-        raise EdgedecError(f"cos and sin must be [{capacity}, {state.head_dim // 2}]")
+    if rotary and [table.shape for table in rotary_tables] != [(context, state.head_dim // 2)] * 2:
+        raise EdgedecError(f"cos and sin must be [{context}, {state.head_dim // 2}]")
+    size = kv_bytes(state, slots)
+    if cache.dtype != np.uint8 or cache.size != size or not cache.flags.c_contiguous:
+        raise EdgedecError(f"the cache of {state.name} must be {size} contiguous uint8, not {cache.size} {cache.dtype}")
+    numbers, table = np.array(sequences, np.int64).reshape(-1, 2), np.array(blocks, np.int32)
     out = np.empty(shapes[0], np.float32)
     kernels.call(
         "edgedec_attention",
-        *(code_path.encode() if code_path else None, heads, *_sizes(state, capacity)),
-        *(_checked(cache, state, capacity), past, n, *(array.ctypes.data for array in arrays), arrays[4].shape[1]),
+        *(code_path.encode() if code_path else None, heads, state.kv_heads, state.head_dim, slots, state.bits),
+        *(cache.ctypes.data, numbers.ctypes.data, len(numbers), table.ctypes.data, len(table), context, n),
+        *(*(array.ctypes.data for array in arrays), arrays[4].shape[1]),
         *(state.window or 0, state.sinks, scale, cap, rotary),
         *(table.ctypes.data for table in rotary_tables or (out, out)),  # not read without rotary
         out.ctypes.data,

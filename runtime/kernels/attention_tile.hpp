@@ -94,129 +94,178 @@ void append_rows(const AttentionRows& rows) {
     float value[kMostHeadDim + 16] = {};
     uint16_t half_key[kMostHeadDim + 16], half_value[kMostHeadDim + 16];
     int8_t key_codes[kMostHeadDim + 16], value_codes[kMostHeadDim + 16];
-    for (int64_t token = 0; token < rows.tokens; ++token)
-        for (int64_t head = 0; head < at.kv_heads; ++head) {
-            const int64_t slot = rows.start + token;
-            uint8_t *keys = rows.cache + at.keys(head), *values = rows.cache + at.values(head);
-            const float* source = rows.values + token * width + head * size;
-            rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
-            if (at.bits == 32) {
-                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
-            } else if (at.bits == 16) {
-                __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
-                to_half<Lanes>(key, size, half_key);
-                to_half<Lanes>(value, size, half_value);
-                store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key, half_value,
-                          size, slot);
-            } else {
-                const int64_t whole = (size + 15) / 16 * 16;
-                rows.quantize(key, size, key_codes, whole,
-                              reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
-                rows.quantize(source, size, value_codes, whole,
-                              reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
-                store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes,
-                          size, slot);
+    for (const Segment *segment = rows.segments, *last = segment + rows.segment_count; segment < last; ++segment)
+        for (int64_t row = 0; row < segment->tokens; ++row)
+            for (int64_t head = 0; head < at.kv_heads; ++head) {
+                const int64_t token = segment->first + row, slot = segment->slot(segment->past + row);
+                uint8_t *keys = rows.cache + at.keys(head), *values = rows.cache + at.values(head);
+                const float* source = rows.values + token * width + head * size;
+                rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
+                if (at.bits == 32) {
+                    store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
+                } else if (at.bits == 16) {
+                    __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
+                    to_half<Lanes>(key, size, half_key);
+                    to_half<Lanes>(value, size, half_value);
+                    store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key,
+                              half_value, size, slot);
+                } else {
+                    const int64_t whole = (size + 15) / 16 * 16;
+                    rows.quantize(key, size, key_codes, whole,
+                                  reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
+                    rows.quantize(source, size, value_codes, whole,
+                                  reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
+                    store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes,
+                              size, slot);
+                }
             }
-        }
 }
 
-// R query rows over one head's cache of elements T.
-template <class Lanes, class T, int R>
+// A number of rows as a type.
+template <int N>
+struct Count {
+    static constexpr int kRows = N;
+};
+
+// Calls body(Count<n>{}), where n is 1 to Most.
+template <int Most, class Body>
+EDGEDEC_INLINE void with_count(int n, const Body& body) {
+    if (n == Most) return body(Count<Most>{});
+    if constexpr (Most > 1) with_count<Most - 1>(n, body);
+}
+
+// Up to Lanes::kRowsAtOnce query rows over one head's cache of elements T.
+template <class Lanes, class T>
 class Rows {
     using Type = typename Lanes::Type;
+    static constexpr int kMost = Lanes::kRowsAtOnce;
     static constexpr int64_t kWidth = Lanes::kWidth;
     static constexpr bool kScaled = sizeof(T) == 1;
 
   public:
-    Rows(const AttentionBlock& block, int64_t first) : b_(block), size_(block.layout.head_dim), stride_(block.stride()) {
-        keys_ = reinterpret_cast<const T*>(b_.cache + b_.layout.keys(b_.head));
-        values_ = reinterpret_cast<const T*>(b_.cache + b_.layout.values(b_.head));
-        key_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.key_scales(b_.head));
-        value_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.value_scales(b_.head));
-        queries_ = b_.scratch;
-        sums_ = queries_ + R * size_;
-        weights_ = sums_ + R * size_;
-        scaled_ = kScaled ? weights_ + R * stride_ : weights_;
+    // `segment` is that of the first row. It becomes that of the last row.
+    Rows(const AttentionBlock& block, int64_t first, int count, const Segment*& segment)
+        : b_(*block.rows), head_(block.head), count_(count), size_(b_.layout.head_dim), stride_(block.stride) {
+        keys_ = reinterpret_cast<const T*>(b_.cache + b_.layout.keys(head_));
+        values_ = reinterpret_cast<const T*>(b_.cache + b_.layout.values(head_));
+        key_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.key_scales(head_));
+        value_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.value_scales(head_));
+        queries_ = block.scratch;
+        sums_ = queries_ + kMost * size_;
+        weights_ = sums_ + kMost * size_;
+        scaled_ = kScaled ? weights_ + kMost * stride_ : weights_;
         const int64_t width = b_.layout.kv_heads * b_.group * size_;
-        for (int r = 0; r < R; ++r) {
-            const int64_t row = first + r;
-            tokens_[r] = row / b_.group;
-            places_[r] = tokens_[r] * width + (b_.head * b_.group + row % b_.group) * size_;
-            rotate(b_.queries + places_[r], size_, b_.rotary, b_.positions[tokens_[r]], queries_ + r * size_);
+        for (int r = 0; r < count_; ++r) {
+            const int64_t row = first + r, token = row / b_.group;
+            while (token >= segment->first + segment->tokens) ++segment;
+            tokens_[r] = token;
+            segments_[r] = segment;
+            places_[r] = token * width + (head_ * b_.group + row % b_.group) * size_;
+            rotate(b_.queries + places_[r], size_, b_.rotary, b_.positions[token], queries_ + r * size_);
+            // A row sees the committed slots [0, sinks) and [from, past); without a window, the latter are all.
+            const int64_t past = segment->past;
+            sinks_[r] = !b_.window ? 0 : b_.sinks < past ? b_.sinks : past;
+            const int64_t from = b_.window ? b_.positions[token] - b_.window + 1 : 0;
+            from_[r] = from < sinks_[r] ? sinks_[r] : from > past ? past : from;
         }
     }
 
     void run() {
-        // A row sees the committed slots [0, sinks) and [from, past); without a window, the latter are all.
-        const int64_t sinks = !b_.window ? 0 : b_.sinks < b_.past ? b_.sinks : b_.past;
-        int64_t from[R], last = 0, least = b_.past;
-        for (int r = 0; r < R; ++r) {
-            from[r] = b_.window ? b_.positions[tokens_[r]] - b_.window + 1 : 0;
-            from[r] = from[r] < sinks ? sinks : from[r] > b_.past ? b_.past : from[r];
-            last = from[r] > last ? from[r] : last;
-            least = from[r] < least ? from[r] : least;
-        }
-        score(0, sinks);
-        score(least, b_.past + b_.tokens);
-        for (int r = 0; r < R; ++r) {
+        pieces(0, count_, 0, [&](int first, int n, int64_t start, int64_t stop) {
+            with_count<kMost>(n, [&](auto rows) { score_piece<decltype(rows)::kRows>(first, start, stop); });
+        });
+        for (int r = 0; r < count_; ++r) {
+            const Segment& segment = *segments_[r];
             float top = -__builtin_inff();
-            largest(r, 0, sinks, top);
-            largest(r, from[r], b_.past, top);
+            largest(r, 0, sinks_[r], top);
+            largest(r, from_[r], segment.past, top);
             each_run(r, [&](int64_t start, int64_t stop) { largest(r, start, stop, top); });
-            weigh(r, 0, sinks, top);
-            const int64_t weighed = (sinks + kWidth - 1) / kWidth * kWidth;
-            weigh(r, least > weighed ? least : weighed, b_.past + b_.tokens, top);
+            weigh(r, 0, sinks_[r], top);
+            const int64_t weighed = (sinks_[r] + kWidth - 1) / kWidth * kWidth;
+            weigh(r, from_[r] > weighed ? from_[r] : weighed, segment.end(), top);
         }
-        for (int64_t i = 0; i < R * size_; ++i) sums_[i] = 0.0f;
-        add<R>(0, 0, sinks);
-        for (int r = 0; r < R; ++r) add<1>(r, from[r], last);
-        add<R>(0, last, b_.past);
-        for (int r = 0; r < R; ++r) {
+        for (int64_t i = 0; i < count_ * size_; ++i) sums_[i] = 0.0f;
+        pieces(0, count_, 0, [&](int first, int n, int64_t start, int64_t stop) {
+            with_count<kMost>(n, [&](auto rows) { add_piece<decltype(rows)::kRows>(first, start, stop); });
+        });
+        for (int r = 0; r < count_; ++r) {
             each_run(r, [&](int64_t start, int64_t stop) { add<1>(r, start, stop); });
             for (int64_t d = 0; d < size_; ++d) b_.out[places_[r] + d] = sums_[r * size_ + d] / totals_[r];
         }
     }
 
   private:
+    // Calls body(first, n, start, stop) for pieces of the slots, where rows [first, first + n) have the slots [start, stop)
+    // in the same blocks. Together the pieces of a row are all of its slots from `start` on, in order.
+    template <class Body>
+    void pieces(int first, int n, int64_t start, const Body& body) const {
+        int64_t stop = segments_[first]->end();
+        for (int r = first + 1; r < first + n; ++r)
+            if (segments_[r] != segments_[r - 1] && segments_[r]->shared < stop) stop = segments_[r]->shared;
+        if (stop > start) body(first, n, start, stop);
+        else stop = start;
+        for (int r = first, next; r < first + n; r = next) {
+            for (next = r + 1; next < first + n; ++next)
+                if (segments_[next] != segments_[next - 1] && segments_[next]->shared <= stop) break;
+            if (segments_[r]->end() > stop) pieces(r, next - r, stop, body);
+        }
+    }
+
+    // Computes the scores of those of the slots [start, stop) that a row of [first, first + N) may see.
+    template <int N>
+    void score_piece(int first, int64_t start, int64_t stop) {
+        int64_t sinks = 0, from = stop;
+        for (int r = first; r < first + N; ++r) {
+            sinks = sinks_[r] > sinks ? sinks_[r] : sinks;
+            from = from_[r] < from ? from_[r] : from;
+        }
+        if (sinks > start) score<N>(first, start, sinks < stop ? sinks : stop);
+        score<N>(first, from > start ? from : start, stop);
+    }
+
     // Computes the scores of slots [start, stop), and of some around them.
-    void score(int64_t start, int64_t stop) {
-        constexpr int kFit = R >= Lanes::kSums ? 1 : Lanes::kSums / R;
+    template <int N>
+    void score(int first, int64_t start, int64_t stop) {
+        constexpr int kFit = N >= Lanes::kSums ? 1 : Lanes::kSums / N;
         constexpr int kStrips = kFit < 8 ? kFit : 8;  // a processor does not prefetch more streams
         int64_t slot = start / kWidth * kWidth;
-        for (; slot + kStrips * kWidth <= stop; slot += kStrips * kWidth) score_strips<kStrips>(slot);
-        for (; slot < stop; slot += kWidth) score_strips<1>(slot);
+        for (; slot + kStrips * kWidth <= stop; slot += kStrips * kWidth) score_strips<N, kStrips>(first, slot);
+        for (; slot < stop; slot += kWidth) score_strips<N, 1>(first, slot);
         if (b_.cap <= 0) return;
         const float twice = 2.0f / b_.cap;
-        for (int r = 0; r < R; ++r)
+        for (int r = first; r < first + N; ++r)
             for (float *at = weights_ + r * stride_ + start / kWidth * kWidth, *end = weights_ + r * stride_ + slot; at < end;
                  at += kWidth)
                 Lanes::store(at, cap_of<Lanes>(Lanes::load(at), b_.cap, twice));
     }
 
-    template <int S>
-    void score_strips(int64_t slot) {
+    template <int N, int S>
+    void score_strips(int first, int64_t slot) {
         const T* at[S];
+        int64_t place[S];  // slots of the cache
         for (int s = 0; s < S; ++s) {
-            const int64_t here = slot + s * kWidth;
-            at[s] = keys_ + here / kKeyBlock * kKeyBlock * size_ + here % kKeyBlock;
+            place[s] = segments_[first]->slot(slot + s * kWidth);
+            at[s] = keys_ + place[s] / kKeyBlock * kKeyBlock * size_ + place[s] % kKeyBlock;
         }
-        Type sums[R][S];
-        for (int r = 0; r < R; ++r)
-            for (int s = 0; s < S; ++s) sums[r][s] = Lanes::broadcast(0.0f);
+        const float* queries = queries_ + first * size_;
+        float* weights = weights_ + first * stride_ + slot;
+        Type sums[N][S];
+        for (int n = 0; n < N; ++n)
+            for (int s = 0; s < S; ++s) sums[n][s] = Lanes::broadcast(0.0f);
         for (int64_t d = 0; d < size_; ++d) {
             Type keys[S];
             for (int s = 0; s < S; ++s) keys[s] = Lanes::load(at[s] + d * kKeyBlock);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const Type query = Lanes::broadcast(queries_[r * size_ + d]);
-                for (int s = 0; s < S; ++s) sums[r][s] = Lanes::fma(query, keys[s], sums[r][s]);
+            for (int n = 0; n < N; ++n) {
+                const Type query = Lanes::broadcast(queries[n * size_ + d]);
+                for (int s = 0; s < S; ++s) sums[n][s] = Lanes::fma(query, keys[s], sums[n][s]);
             }
         }
         for (int s = 0; s < S; ++s)
-            for (int r = 0; r < R; ++r) {
-                Type sum = sums[r][s];
-                if (kScaled) sum = Lanes::mul(sum, Lanes::load(key_scales_ + slot + s * kWidth));
-                Lanes::store(weights_ + r * stride_ + slot + s * kWidth, Lanes::mul(sum, Lanes::broadcast(b_.scale)));
+            for (int n = 0; n < N; ++n) {
+                Type sum = sums[n][s];
+                if (kScaled) sum = Lanes::mul(sum, Lanes::load(key_scales_ + place[s]));
+                Lanes::store(weights + n * stride_ + s * kWidth, Lanes::mul(sum, Lanes::broadcast(b_.scale)));
             }
     }
 
@@ -238,32 +287,47 @@ class Rows {
         for (int64_t slot = start / kWidth * kWidth; slot < stop; slot += kWidth) {
             const Type weight = exp_of<Lanes>(Lanes::sub(Lanes::load(weights + slot), most));
             Lanes::store(weights + slot, weight);
-            if (kScaled) Lanes::store(scaled + slot, Lanes::mul(weight, Lanes::load(value_scales_ + slot)));
+            if (kScaled)
+                Lanes::store(scaled + slot, Lanes::mul(weight, Lanes::load(value_scales_ + segments_[r]->slot(slot))));
         }
     }
 
     // Calls `body` for each run of slots of this pass that a row sees, in order.
     template <class Body>
     void each_run(int r, Body body) const {
-        const int64_t token = tokens_[r], position = b_.positions[token];
-        const uint64_t* bits = b_.visible + token * b_.words;
+        const Segment& segment = *segments_[r];
+        const int64_t position = b_.positions[tokens_[r]], *positions = b_.positions + segment.first;
+        const uint64_t* bits = b_.visible + tokens_[r] * b_.words;
         int64_t start = -1;
-        for (int64_t j = 0; j <= b_.tokens; ++j) {
-            bool seen = j < b_.tokens && (bits[j / 64] >> (j % 64) & 1);
-            if (seen && b_.window)
-                seen = b_.positions[j] > position - b_.window || b_.positions[j] < b_.sinks;
+        for (int64_t j = 0; j <= segment.tokens; ++j) {
+            bool seen = j < segment.tokens && (bits[j / 64] >> (j % 64) & 1);
+            if (seen && b_.window) seen = positions[j] > position - b_.window || positions[j] < b_.sinks;
             if (seen && start < 0) start = j;
             if (!seen && start >= 0) {
-                body(b_.past + start, b_.past + j);
+                body(segment.past + start, segment.past + j);
                 start = -1;
             }
         }
     }
 
-    // Adds the weighted values of slots [start, stop) to the sums of rows [first, first + N).
+    // Adds the weighted values of the committed slots among [start, stop) to the sums of rows [first, first + N). The slots
+    // of a pass are only in pieces whose rows are all of one segment.
+    template <int N>
+    void add_piece(int first, int64_t start, int64_t stop) {
+        const int64_t past = segments_[first]->past, sinks = sinks_[first];
+        const int64_t end = stop < past ? stop : past;
+        int64_t last = start;
+        for (int r = first; r < first + N; ++r) last = from_[r] > last ? from_[r] : last;
+        add<N>(first, start, sinks < end ? sinks : end);
+        for (int r = first; r < first + N; ++r)
+            add<1>(r, from_[r] > start ? from_[r] : start, last < end ? last : end);
+        add<N>(first, last, end);
+    }
+
+    // Adds the weighted values of slots [start, stop), if there are any, to the sums of rows [first, first + N).
     template <int N>
     void add(int first, int64_t start, int64_t stop) {
-        constexpr int kMost = N >= Lanes::kSums ? 1 : Lanes::kSums / N;
+        constexpr int kChunk = N >= Lanes::kSums ? 1 : Lanes::kSums / N;
         for (int64_t tile = start; tile < stop; tile += kValueTile) {
             const int64_t end = tile + kValueTile < stop ? tile + kValueTile : stop;
             float totals[N];
@@ -272,19 +336,32 @@ class Rows {
                 for (int n = 0; n < N; ++n) totals[n] += weights_[(first + n) * stride_ + slot];
             for (int n = 0; n < N; ++n) totals_[first + n] = totals[n];
             int64_t d = 0;
-            for (; d + kMost * kWidth <= size_; d += kMost * kWidth) add_chunk<N, kMost>(first, tile, end, d);
-            if constexpr (kMost > 2)
-                for (; d + kMost / 2 * kWidth <= size_; d += kMost / 2 * kWidth)
-                    add_chunk<N, kMost / 2>(first, tile, end, d);
-            for (; d + kWidth <= size_; d += kWidth) add_chunk<N, 1>(first, tile, end, d);
+            add_chunks<N, kChunk>(first, tile, end, d);
             for (; d < size_; ++d)
-                for (int64_t slot = tile; slot < end; ++slot)
+                for (int64_t slot = tile; slot < end; ++slot) {
+                    const float value = Lanes::one(values_ + segments_[first]->slot(slot) * size_ + d);
                     for (int n = 0; n < N; ++n) {
                         float& sum = sums_[(first + n) * size_ + d];
-                        sum = __builtin_fmaf(scaled_[(first + n) * stride_ + slot],
-                                             Lanes::one(values_ + slot * size_ + d), sum);
+                        sum = __builtin_fmaf(scaled_[(first + n) * stride_ + slot], value, sum);
                     }
+                }
         }
+    }
+
+    // Adds the weighted values of slots [start, stop) in the whole vectors of dimensions from `d` on, C vectors at a time, and
+    // the last ones by fewer. `d` becomes the dimension after them.
+    template <int N, int C>
+    void add_chunks(int first, int64_t start, int64_t stop, int64_t& d) {
+        for (; d + C * kWidth <= size_; d += C * kWidth) add_chunk<N, C>(first, start, stop, d);
+        if constexpr (C > 1) add_chunks<N, C / 2>(first, start, stop, d);
+    }
+
+    // Returns the end of the slots from `slot` on, and before `stop`, that lie one after another in the cache.
+    static int64_t run_end(const Segment& segment, int64_t slot, int64_t stop) {
+        int64_t block = slot / kKeyBlock;
+        for (const int64_t last = (stop - 1) / kKeyBlock; block < last; ++block)
+            if (segment.blocks[block + 1] != segment.blocks[block] + 1) break;
+        return (block + 1) * kKeyBlock < stop ? (block + 1) * kKeyBlock : stop;
     }
 
     template <int N, int C>
@@ -292,48 +369,58 @@ class Rows {
         Type sums[N][C];
         for (int n = 0; n < N; ++n)
             for (int c = 0; c < C; ++c) sums[n][c] = Lanes::load(sums_ + (first + n) * size_ + d + c * kWidth);
-        const T* values = values_ + start * size_ + d;
-        for (int64_t slot = start; slot < stop; ++slot, values += size_) {
-            Type here[C];
-            for (int c = 0; c < C; ++c) here[c] = Lanes::load(values + c * kWidth);
+        const float* weights = scaled_ + first * stride_;
+        const int64_t stride = stride_, size = size_;
+        for (int64_t slot = start; slot < stop;) {
+            const int64_t end = run_end(*segments_[first], slot, stop);
+            const T* values = values_ + segments_[first]->slot(slot) * size + d;
+            for (; slot < end; ++slot, values += size) {
+                Type here[C];
+                for (int c = 0; c < C; ++c) here[c] = Lanes::load(values + c * kWidth);
 #pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) {
-                const Type weight = Lanes::broadcast(scaled_[(first + n) * stride_ + slot]);
-                for (int c = 0; c < C; ++c) sums[n][c] = Lanes::fma(weight, here[c], sums[n][c]);
+                for (int n = 0; n < N; ++n) {
+                    const Type weight = Lanes::broadcast(weights[n * stride + slot]);
+                    for (int c = 0; c < C; ++c) sums[n][c] = Lanes::fma(weight, here[c], sums[n][c]);
+                }
             }
         }
         for (int n = 0; n < N; ++n)
             for (int c = 0; c < C; ++c) Lanes::store(sums_ + (first + n) * size_ + d + c * kWidth, sums[n][c]);
     }
 
-    const AttentionBlock& b_;
+    const AttentionRows& b_;
+    const int64_t head_;
+    const int count_;
     const int64_t size_, stride_;
     const T *keys_, *values_;
     const float *key_scales_, *value_scales_;
     float *queries_, *sums_, *weights_, *scaled_;
-    int64_t tokens_[R], places_[R];
-    float totals_[R] = {};
+    const Segment* segments_[kMost];
+    int64_t tokens_[kMost], places_[kMost], sinks_[kMost], from_[kMost];
+    float totals_[kMost] = {};
 };
 
-// Computes `left` rows, R at a time, and the last ones together.
-template <class Lanes, class T, int R = Lanes::kRowsAtOnce>
-void attend_rows(const AttentionBlock& block, int64_t first, int64_t left) {
-    for (; left >= R; first += R, left -= R) Rows<Lanes, T, R>(block, first).run();
-    if constexpr (R > 1)
-        if (left) attend_rows<Lanes, T, R - 1>(block, first, left);
+// Computes the rows of a block, some at a time.
+template <class Lanes, class T>
+void attend_rows(const AttentionBlock& block) {
+    const Segment* segment = block.rows->segments + block.segment;
+    for (int64_t done = 0; done < block.count; done += Lanes::kRowsAtOnce) {
+        const int64_t left = block.count - done;
+        const int count = left < Lanes::kRowsAtOnce ? static_cast<int>(left) : Lanes::kRowsAtOnce;
+        Rows<Lanes, T>(block, block.first + done, count, segment).run();
+    }
 }
 
 }  // namespace
 }  // namespace edgedec
 
 // Defines the functions of a path for the table in dispatch.cpp.
-#define EDGEDEC_DEFINE_ATTENTION(name, Lanes)                                                   \
-    namespace edgedec {                                                                         \
-    void attend_##name(const AttentionBlock& block) {                                           \
-        const int64_t first = block.first, count = block.count;                                 \
-        if (block.layout.bits == 32) return attend_rows<Lanes, float>(block, first, count);     \
-        if (block.layout.bits == 16) return attend_rows<Lanes, uint16_t>(block, first, count);  \
-        attend_rows<Lanes, int8_t>(block, first, count);                                        \
-    }                                                                                           \
-    void append_##name(const AttentionRows& rows) { append_rows<Lanes>(rows); }                 \
+#define EDGEDEC_DEFINE_ATTENTION(name, Lanes)                                           \
+    namespace edgedec {                                                                 \
+    void attend_##name(const AttentionBlock& block) {                                   \
+        if (block.rows->layout.bits == 32) return attend_rows<Lanes, float>(block);     \
+        if (block.rows->layout.bits == 16) return attend_rows<Lanes, uint16_t>(block);  \
+        attend_rows<Lanes, int8_t>(block);                                              \
+    }                                                                                   \
+    void append_##name(const AttentionRows& rows) { append_rows<Lanes>(rows); }         \
     }  // namespace edgedec

@@ -157,9 +157,10 @@ std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens,
     return out;
 }
 
-// Returns the results of an attention pass of `tokens` rows after 37 others, followed by the bytes of the cache.
+// Returns the results of an attention pass of two sequences with a common block of 16 rows: one of `tokens` rows after 37
+// others, and one of 3 rows after 16 others. The bytes of the cache follow.
 std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, int32_t bits) {
-    constexpr int64_t kDim = 20, kHeads = 6, kPast = 37, kSlots = 70;
+    constexpr int64_t kDim = 20, kHeads = 6, kPast = 37, kSlots = 70, kContext = 64, kShort = 3;
     const KvLayout layout{2, kDim, kSlots, bits};
     std::vector<uint8_t> cache(static_cast<size_t>(layout.bytes()));
     const auto random = [&seed](int64_t count) {
@@ -167,28 +168,36 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
         for (float& value : values) value = static_cast<float>(next(seed)) / 16384.0f - 2.0f;
         return values;
     };
-    const auto tables = random(2 * kSlots * kDim / 2);
-    const Rotary rotary{1 + static_cast<int32_t>(tokens % 2), tables.data(), tables.data() + kSlots * kDim / 2};
+    const auto tables = random(2 * kContext * kDim / 2);
+    const Rotary rotary{1 + static_cast<int32_t>(tokens % 2), tables.data(), tables.data() + kContext * kDim / 2};
+    const int32_t blocks[] = {3, 0, 4, 3, 1};  // three of the first sequence, and two of the second
     std::vector<float> out;
     for (int64_t past : {int64_t{0}, kPast}) {
-        const int64_t count = past ? tokens : kPast;
+        const std::vector<int64_t> sequences =
+            past ? std::vector<int64_t>{tokens, past, kShort, kKeyBlock} : std::vector<int64_t>{kPast, 0};
+        const int64_t count = past ? tokens + kShort : kPast;
         std::vector<int64_t> positions;
         std::vector<uint64_t> visible;
-        for (int64_t i = 0; i < count; ++i) {
-            positions.push_back(past + (i ? (i + 1) / 2 : 0));  // two nodes per level
-            visible.push_back((uint64_t{1} << i) | 1 | (i > 2 ? uint64_t{1} << (i - 2) : 0));
-        }
+        for (size_t s = 0; s < sequences.size(); s += 2)
+            for (int64_t i = 0; i < sequences[s]; ++i) {
+                positions.push_back(sequences[s + 1] + (i ? (i + 1) / 2 : 0));  // two nodes per level
+                visible.push_back((uint64_t{1} << i) | 1 | (i > 2 ? uint64_t{1} << (i - 2) : 0));
+            }
         const auto queries = random(count * kHeads * kDim), keys = random(count * 2 * kDim), values = random(count * 2 * kDim);
-        const AttentionRows rows{layout, cache.data(), past,   count, keys.data(), values.data(), positions.data(),
-                                 rotary, path.quantize};
         out.assign(queries.size(), 0.0f);
-        AttentionBlock block{};
-        block.layout = layout, block.cache = cache.data(), block.past = past, block.tokens = count;
-        block.group = kHeads / 2, block.queries = queries.data(), block.out = out.data();
-        block.positions = positions.data(), block.visible = visible.data(), block.words = 1;
-        block.window = tokens == 4 ? 9 : 0, block.sinks = 3, block.scale = 0.25f, block.rotary = rotary;
-        block.cap = tokens % 4 == 1 ? 1.5f : 0.0f;
-        const AttentionPass pass(path, rows, block);
+        std::vector<Segment> segments;
+        if (read_segments(layout, sequences.data(), static_cast<int64_t>(sequences.size() / 2), blocks, 5, count, segments))
+            return {};
+        AttentionRows rows{};
+        rows.layout = layout, rows.cache = cache.data();
+        rows.segments = segments.data(), rows.segment_count = static_cast<int64_t>(segments.size());
+        rows.tokens = count, rows.context = kContext, rows.group = kHeads / 2;
+        rows.queries = queries.data(), rows.keys = keys.data(), rows.values = values.data(), rows.out = out.data();
+        rows.positions = positions.data(), rows.visible = visible.data(), rows.words = 1;
+        rows.window = tokens == 4 ? 9 : 0, rows.sinks = 3, rows.scale = 0.25f, rows.rotary = rotary;
+        rows.cap = tokens % 4 == 1 ? 1.5f : 0.0f, rows.quantize = path.quantize;
+        if (attention_problem(rows)) return {};
+        const AttentionPass pass(path, rows);
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
     }
     for (uint8_t byte : cache) out.push_back(byte);
@@ -196,7 +205,8 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
 }
 
 bool same(const std::vector<float>& right, const std::vector<float>& made) {
-    return std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) == 0;
+    return right.size() == made.size() && !right.empty() &&
+           std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) == 0;
 }
 
 }  // namespace

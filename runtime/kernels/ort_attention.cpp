@@ -1,11 +1,13 @@
 // The ONNX Runtime operator edgedec::TreeAttention, which rotates and stores the keys and values of a pass, and attends.
 //
 // Inputs: queries, keys and values float32 [1, n, heads * head_dim] (before rotation), positions int64 [1, n], visible int64
-// [n, words] (bit j of row i: row i sees row j of the pass), past int64 [1] (committed rows), cache uint8 [bytes], which the
-// operator updates: one buffer for all states of a model, in which this state begins at `offset` (layout: attention.hpp);
-// with rotary, cos and sin float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits,
-// capacity (positions), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and the floats scale and
-// cap (soft cap of scores, 0: none). Output: float32 [1, n, heads * head_dim].
+// [n, words] (bit j of a row: it sees row j of its own sequence), sequences int64 [s, 2] (rows of each sequence of the pass, in
+// order, and its committed rows; what follows the last row of the pass is ignored), blocks int32 [b] (the tables of the
+// sequences one after another: the block of the cache for each 16 rows), cache uint8 [bytes], which the operator updates: one
+// buffer for all states of a model, in which this state begins at `offset` (layout: attention.hpp); with rotary, cos and sin
+// float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions), slots
+// (rows of the cache, all sequences together), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and
+// the floats scale and cap (soft cap of scores, 0: none). Output: float32 [1, n, heads * head_dim].
 #include <string>
 #include <vector>
 
@@ -33,14 +35,16 @@ class Kernel : public Operator {
             const char* name;
             int64_t* value;
         } numbers[] = {{"heads", &heads_},         {"kv_heads", &layout_.kv_heads}, {"head_dim", &layout_.head_dim},
-                       {"bits", &bits},            {"capacity", &layout_.positions}, {"offset", &offset_},
-                       {"window", &window_},       {"sinks", &sinks_},               {"rotary", &rotary}};
+                       {"bits", &bits},            {"slots", &layout_.positions},    {"offset", &offset_},
+                       {"capacity", &context_},    {"window", &window_},             {"sinks", &sinks_},
+                       {"rotary", &rotary}};
         for (const auto& number : numbers)
             EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, number.name, number.value));
         EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "scale", &scale_));
         EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "cap", &cap_));
         layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
         if (layout_.problem()) return refuse(layout_.problem());
+        if (context_ < 1 || context_ > int64_t{1} << 24) return refuse("capacity must be 1 to 2^24");
         if (heads_ < 1 || heads_ % layout_.kv_heads) return refuse("heads must be a multiple of key/value heads");
         if (offset_ < 0 || offset_ % 64) return refuse("offset must be a multiple of 64");
         if (window_ < 0 || sinks_ < 0) return refuse("window and sinks must not be negative");
@@ -48,12 +52,12 @@ class Kernel : public Operator {
         rotary_.pairs = static_cast<int32_t>(rotary);
         size_t given = 0;
         EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
-        if (given != (rotary ? 9u : 7u)) return refuse("needs 7 inputs, and with rotary 9");
+        if (given != (rotary ? 10u : 8u)) return refuse("needs 8 inputs, and with rotary 10");
         const float** tables[] = {&rotary_.cos, &rotary_.sin};
         for (size_t i = 0; rotary && i < 2; ++i) {
             const void* data = nullptr;
-            EDGEDEC_TRY(constant(info, 7 + i, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
-                                 layout_.positions * layout_.head_dim / 2, &data));
+            EDGEDEC_TRY(constant(info, 8 + i, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+                                 context_ * layout_.head_dim / 2, &data));
             *tables[i] = static_cast<const float*>(data);
         }
         return nullptr;
@@ -64,7 +68,7 @@ class Kernel : public Operator {
         const auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
         const auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
         Shape shape;
-        void *q, *k, *v, *positions, *visible, *past, *cache;
+        void *q, *k, *v, *positions, *visible, *sequences, *blocks, *cache;
         EDGEDEC_TRY(input(context, 0, shape, &q));
         if (shape.type != kFloat || shape.dims.size() != 3 || shape.dims[0] != 1 || shape.dims[2] != width)
             return refuse("queries must be float32 [1, n, " + std::to_string(width) + "]");
@@ -80,9 +84,15 @@ class Kernel : public Operator {
         if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[0] != tokens)
             return refuse("visible must be int64 [n, words]");
         const int64_t words = shape.dims[1];
-        EDGEDEC_TRY(input(context, 5, shape, &past));
-        if (shape.type != kInt64 || shape.count != 1) return refuse("past must be one int64");
-        EDGEDEC_TRY(input(context, 6, shape, &cache));
+        EDGEDEC_TRY(input(context, 5, shape, &sequences));
+        if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[1] != 2)
+            return refuse("sequences must be int64 [s, 2]");
+        const int64_t most = shape.dims[0];
+        EDGEDEC_TRY(input(context, 6, shape, &blocks));
+        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || shape.dims.size() != 1)
+            return refuse("blocks must be int32 [b]");
+        const int64_t entries = shape.count;
+        EDGEDEC_TRY(input(context, 7, shape, &cache));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
             return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
                           std::to_string(shape.count));
@@ -90,21 +100,25 @@ class Kernel : public Operator {
         EDGEDEC_TRY(output(context, 0, dims, &out));
         if (!tokens) return nullptr;
 
-        uint8_t* base = static_cast<uint8_t*>(cache) + offset_;
-        const auto* at = static_cast<const int64_t*>(positions);
-        const AttentionRows rows{layout_,  base, *static_cast<int64_t*>(past), tokens, static_cast<float*>(k),
-                                 static_cast<float*>(v), at,   rotary_, path_->quantize};
-        AttentionBlock block{};
-        block.layout = layout_, block.cache = base, block.past = rows.start, block.tokens = tokens;
-        block.group = heads_ / layout_.kv_heads, block.queries = static_cast<float*>(q), block.out = out;
-        block.positions = at, block.visible = static_cast<uint64_t*>(visible), block.words = words;
-        block.window = window_, block.sinks = sinks_, block.scale = scale_, block.cap = cap_, block.rotary = rotary_;
-        if (const char* problem = attention_problem(rows, block)) return refuse(problem);
-        const AttentionPass pass(*path_, rows, block);
+        static thread_local std::vector<Segment> segments;  // kept from pass to pass to avoid allocations
+        if (const char* problem = read_segments(layout_, static_cast<int64_t*>(sequences), most, static_cast<int32_t*>(blocks),
+                                                entries, tokens, segments))
+            return refuse(problem);
+        AttentionRows rows{};
+        rows.layout = layout_, rows.cache = static_cast<uint8_t*>(cache) + offset_;
+        rows.segments = segments.data(), rows.segment_count = static_cast<int64_t>(segments.size());
+        rows.tokens = tokens, rows.context = context_, rows.group = heads_ / layout_.kv_heads;
+        rows.queries = static_cast<float*>(q), rows.keys = static_cast<float*>(k), rows.values = static_cast<float*>(v);
+        rows.out = out, rows.positions = static_cast<int64_t*>(positions);
+        rows.visible = static_cast<uint64_t*>(visible), rows.words = words;
+        rows.window = window_, rows.sinks = sinks_, rows.scale = scale_, rows.cap = cap_;
+        rows.rotary = rotary_, rows.quantize = path_->quantize;
+        if (const char* problem = attention_problem(rows)) return refuse(problem);
+        const AttentionPass pass(*path_, rows);
         const auto run = [](void* user, size_t task) {
             static_cast<const AttentionPass*>(user)->run(static_cast<int64_t>(task));
         };
-        if (tokens * width * (rows.start + tokens) < kSerialProducts) {
+        if (width * pass.products() < kSerialProducts) {
             for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
             return nullptr;
         }
@@ -116,7 +130,7 @@ class Kernel : public Operator {
     const Path* path_ = nullptr;
     KvLayout layout_{};
     Rotary rotary_{};
-    int64_t heads_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
+    int64_t heads_ = 0, context_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
     float scale_ = 1.0f, cap_ = 0.0f;
 };
 

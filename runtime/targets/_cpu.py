@@ -11,34 +11,36 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.errors import DeviceError, UnsupportedError
+from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names
-from edgedec.onnx.kv_cache import CacheLayout, cache_layout
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Linear
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.attention import move_rows
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register
-from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.targets._arena import ArenaState, CacheArena
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     RUNTIME,
     RUNTIME_BYTES,
     SELF_TEST,
     SELF_TEST_BYTES,
+    cache_rows,
     read_weights,
     rotary_bytes,
+    run_rows,
     usual_result_rows,
     widest_value,
 )
@@ -53,6 +55,7 @@ KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the 
 # Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
 _ACTIVATION_COPIES = 6
 _BLOCK_ROWS = 8  # kRows of attention.hpp
+_BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
 _BINDINGS = 96  # maximum number of shapes of passes that stay bound, 5 KiB each
 
 
@@ -61,53 +64,24 @@ def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
     return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
 
 
-class _CpuState:
-    """The cache of one sequence. ``cache`` uint8 [bytes] holds the keys and values of all layers as in ``CacheLayout``."""
+class _SequencePass(NamedTuple):
+    """A pass of a submit: its number there, its sequence, and the pass itself."""
 
-    commit_seconds: float | None = None
-
-    def __init__(self, kernels: Kernels, layout: CacheLayout) -> None:
-        self._kernels, self._layout = kernels, layout
-        self.length = 0
-        self.cache = np.zeros(layout.nbytes, np.uint8)
-        self.value = ort.OrtValue.ortvalue_from_numpy(self.cache)  # works in the array's own memory
-
-    def commit(self, nodes: I32) -> None:
-        if len(nodes) and nodes[-1] != len(nodes) - 1:  # nodes ascend, so otherwise every row is in its place already
-            self._move(nodes)
-        self.length += len(nodes)
-
-    def _move(self, nodes: I32) -> None:
-        layout = self._layout
-        ends = [*list(layout.offsets.values())[1:], layout.nbytes]
-        for (name, start), end in zip(layout.offsets.items(), ends, strict=True):
-            part = self.cache[start:end]
-            move_rows(self._kernels, part, layout.states[name], layout.positions, self.length, nodes)
-
-    def truncate(self, length: int) -> None:
-        self.length = length
-
-    def fork(self) -> _CpuState:
-        other = _CpuState(self._kernels, self._layout)
-        other.length = self.length
-        other.cache[...] = self.cache
-        return other
-
-    def close(self) -> None:
-        self.cache = np.zeros(0, np.uint8)
-        self.value = None
+    number: int
+    state: ArenaState
+    work: Pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Bound:
-    """The inputs and outputs of passes of n rows with r rows of logits, as views of the target's buffers."""
+    """The inputs and outputs of runs of n rows with r rows of logits, as views of the target's buffers."""
 
     binding: Any
     embed: F32  # [n, width]
     positions: NDArray[np.int64]  # [n]
     rows: NDArray[np.int64]  # [r]
     visible: NDArray[np.uint64]  # [n, words]
-    causal: NDArray[np.uint64]  # [n, words]
+    causal: NDArray[np.uint64]  # [n, words]; its first rows are the causal mask of a shorter sequence
     logits: F32  # [r, vocab]
     taps: Mapping[str, F32]
 
@@ -115,7 +89,8 @@ class _Bound:
 class CpuTarget:
     """A bundle in one ONNX Runtime session with the project's own operators.
 
-    ``logits`` and ``taps`` of a result are views of the target's own memory, which its next pass overwrites.
+    Passes that are submitted together run together, as long as their rows fit into one run. ``logits`` and ``taps`` of a
+    result are views of the target's own memory, which its next pass overwrites.
     """
 
     cost_model: CostModel | None = None
@@ -133,10 +108,13 @@ class CpuTarget:
         self.bundle, self.limits, self._kernels, self._taps = bundle, limits, kernels, taps
         self._threads, self._kv_bits = threads, kv_bits
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
-        self._layout = cache_layout(self.graph.states, limits.positions)
+        layout = cache_layout(self.graph.states, cache_rows(limits))
+        self._arena = CacheArena(kernels, layout, limits.positions)
         self._embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
         self._session = self._open(threads)
+        self._inputs = {item.name for item in self._session.get_inputs()}
+        self._row_taps = {name for name in taps if self.graph.values[name].shape[0] == "n"}  # others: rows with logits
         self.info = TargetInfo(
             vocab=vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -145,8 +123,19 @@ class CpuTarget:
             masks="any",
             batch_invariant=_all_quantized(self.graph),
             kernel=kernels.code_path,
+            block_rows=BLOCK_ROWS,
         )
-        self._past = np.zeros(1, np.int64)
+        self._rows = run_rows(limits)
+        self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
+        self._tables = np.zeros(self._rows * blocks_of(limits.positions), np.int32)
+        self._shared = {
+            name: ort.OrtValue.ortvalue_from_numpy(array)  # each works in the array's own memory
+            for name, array in {
+                "sequences": self._sequences,
+                "blocks": self._tables,
+                "cache": self._arena.buffer.cache,
+            }.items()
+        }
         self._floats: dict[str, F32] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
 
@@ -167,6 +156,7 @@ class CpuTarget:
             self.graph,
             self.bundle.tensors,
             positions=self.limits.positions,
+            cache_rows=cache_rows(self.limits),
             taps=self._taps,
             packed=self._add_packed(options),
             kernels=True,
@@ -194,42 +184,97 @@ class CpuTarget:
         """Return the bytes of memory that a run within ``limits`` takes."""
         return cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
 
+    @property
+    def free_rows(self) -> int:
+        """Rows of the cache that no sequence holds."""
+        return self._arena.free_rows
+
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
-        return _CpuState(self._kernels, self._layout)
+        return self._arena.open()
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        """Run the passes before returning, because drafting at the same time would compete for the cores."""
-        results = []
-        for number, (state, item) in enumerate(work):
-            assert isinstance(state, _CpuState)
-            result = self._run(state, item)
-            results.append(result if number == len(work) - 1 else _copied(result))
-        return FinishedTicket(results)
+        """Run the passes before returning, because drafting at the same time would compete for the cores.
 
-    def _run(self, state: _CpuState, work: Pass) -> PassResult:
-        began = time.perf_counter()
+        Raises:
+            CacheFullError: the caches of all sequences together have no room for the passes.
+        """
+        if not work:
+            return FinishedTicket([])
+        passes = [_SequencePass(number, self._checked(state, item), item) for number, (state, item) in enumerate(work)]
+        if len({id(item.state) for item in passes}) < len(passes):
+            raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
+        self._arena.reserve([(item.state, len(item.work.ids)) for item in passes])
+        *first, last = self._runs(passes)
+        results = {number: _copied(result) for run in first for number, result in self._run(run).items()}
+        results |= self._run(last)
+        return FinishedTicket([results[number] for number in range(len(passes))])
+
+    def _checked(self, state: State, work: Pass) -> ArenaState:
+        assert isinstance(state, ArenaState)
+        state.check_open()
+        if state.arena is not self._arena:
+            raise UsageError("the sequence belongs to another target; open one with Target.open of this one")
         check_pass(work, state.length, self.limits, self.info)
         for name in work.taps:
             if name not in self._taps:
                 raise UnsupportedError(f"the session was opened without the tap {name!r}; open it with taps=")
-        n = len(work.ids)
-        bound = self._bind(n, 1 if work.logits is None else len(work.logits))
-        self._embed(work, bound.embed)
-        bound.positions[...] = work.positions
-        bound.rows[...] = n - 1 if work.logits is None else work.logits
-        bound.visible[...] = bound.causal if work.visible is None else work.visible
-        self._past[0] = state.length
-        bound.binding.bind_ortvalue_input("cache", state.value)
+        return state
+
+    def _runs(self, passes: list[_SequencePass]) -> list[list[_SequencePass]]:
+        """Return the passes of each run. Sequences with common blocks are neighbours, so that attention reads them once."""
+        if len(passes) > 1:
+            passes = sorted(passes, key=lambda item: item.state.table.tobytes())
+        runs: list[list[_SequencePass]] = []
+        left = 0
+        for item in passes:
+            rows = len(item.work.ids)
+            if rows > left:
+                runs.append([])
+                left = self._rows
+            runs[-1].append(item)
+            left -= rows
+        return runs
+
+    def _run(self, passes: list[_SequencePass]) -> dict[int, PassResult]:
+        """Run passes together and return their results by number."""
+        began = time.perf_counter()
+        n = sum(len(item.work.ids) for item in passes)
+        r = sum(_result_rows(item.work) for item in passes)
+        bound = self._bind(n, r)
+        row = result = block = 0
+        for at, (_, state, work) in enumerate(passes):
+            rows, results = len(work.ids), _result_rows(work)
+            blocks = blocks_of(state.length + rows)  # it may hold more after a wider pass that was not committed
+            end = row + rows
+            self._embed(work, bound.embed[row:end])
+            bound.positions[row:end] = work.positions
+            logit_rows = rows - 1 if work.logits is None else work.logits
+            bound.rows[result : result + results] = logit_rows if not row else row + logit_rows
+            mask = bound.causal[:rows] if work.visible is None else work.visible
+            bound.visible[row:end, : mask.shape[1]] = mask
+            self._sequences[at] = rows, state.length
+            self._tables[block : block + blocks] = state.table[:blocks]
+            row, result, block = end, result + results, block + blocks
         try:
             self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # ONNX Runtime's exception classes share no base
-            raise DeviceError(
-                f"ONNX Runtime failed in a pass of {n} rows over {state.length} on cpu: {error}"
-            ) from error
-        taps = {name: bound.taps[name] for name in work.taps}
-        top = top_k(bound.logits, work.top_k, self.bundle.tokens.size)
-        return PassResult(logits=bound.logits, top=top, taps=taps, seconds=time.perf_counter() - began)
+            pasts = ", ".join(str(item.state.length) for item in passes)
+            raise DeviceError(f"ONNX Runtime failed in a pass of {n} rows over {pasts} on cpu: {error}") from error
+        return self._results(passes, bound, began)
+
+    def _results(self, passes: list[_SequencePass], bound: _Bound, began: float) -> dict[int, PassResult]:
+        by_number: dict[int, PassResult] = {}
+        row = result = 0
+        for number, state, work in passes:
+            rows, results = slice(row, row + len(work.ids)), slice(result, result + _result_rows(work))
+            row, result = rows.stop, results.stop
+            logits = bound.logits[results]
+            taps = {name: bound.taps[name][rows if name in self._row_taps else results] for name in work.taps}
+            top = top_k(logits, work.top_k, self.bundle.tokens.size)
+            state.passed(len(work.ids))
+            by_number[number] = PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
+        return by_number
 
     def _embed(self, work: Pass, out: F32) -> None:
         if work.embeds is None:
@@ -252,9 +297,9 @@ class CpuTarget:
         logits = self._buffer("logits", r, self.info.vocab)
         taps = {}
         for name in self._taps:
-            rows, width = self.graph.values[name].shape
+            width = self.graph.values[name].shape[1]
             assert isinstance(width, int)
-            taps[name] = self._buffer(name, n if rows == "n" else r, width)
+            taps[name] = self._buffer(name, n if name in self._row_taps else r, width)
         causal = visibility.pack(np.tri(n, dtype=np.bool_))
         bound = _Bound(
             binding=self._session.io_binding(),
@@ -271,18 +316,22 @@ class CpuTarget:
             "positions": bound.positions[None],
             "rows": bound.rows,
             "visible": bound.visible.view(np.int64),
-            "past": self._past,
         }
-        input_names = {item.name for item in self._session.get_inputs()}
-        for name, array in inputs.items():
-            if name in input_names:
-                bound.binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()} | self._shared
+        for name, value in values.items():
+            if name in self._inputs:
+                bound.binding.bind_ortvalue_input(name, value)
         for name, array in {self.graph.outputs[0]: logits, **taps}.items():
             bound.binding.bind_ortvalue_output(f"out.{name}", ort.OrtValue.ortvalue_from_numpy(array[None]))
         if len(self._bound) == _BINDINGS:
             del self._bound[next(iter(self._bound))]
         self._bound[n, r] = bound
         return bound
+
+
+def _result_rows(work: Pass) -> int:
+    """Return the number of rows of logits of a pass."""
+    return 1 if work.logits is None else len(work.logits)
 
 
 def _all_quantized(graph: Graph) -> bool:
@@ -310,15 +359,17 @@ def cpu_footprint(
     vocab, width = graph.weights[embedding_name(graph)].shape
     tensors = {name: bundle.tensors[name] for name in sorted(read_weights(graph))}
     widest = widest_value(graph)
-    states = graph.states.values()
+    states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
+    layout = cache_layout(graph.states, cache_rows(limits))
     # Each thread has the codes of a pass with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
-    thread_bytes = 2 * limits.nodes * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
+    thread_bytes = 2 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
     loaded = {
         "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),
         "session": OPERATION_BYTES * len(graph.operations),
     }
+    one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
     ternary = any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values())
     converting = max(0, LOAD_BYTES * ternary - sum(loaded.values()))
@@ -326,9 +377,10 @@ def cpu_footprint(
     return {
         **loaded,
         RUNTIME: RUNTIME_BYTES,
-        "kv": cache_layout(graph.states, limits.positions).nbytes,
-        "logits": 4 * vocab * (result_rows or usual_result_rows(limits)),
-        "activations": 4 * limits.nodes * (_ACTIVATION_COPIES * widest + width),
+        "kv": layout.nbytes,
+        "block_tables": _BLOCK_BYTES * layout.blocks + 2 * 4 * rows * blocks,  # two tables for each sequence
+        "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
+        "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
         "workspace": (threads or os.cpu_count() or 1) * thread_bytes,
         "load_transient": converting,
         SELF_TEST: testing,

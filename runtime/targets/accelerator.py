@@ -121,6 +121,8 @@ class ProgramTarget:
         UsageError: the limits exceed those of the accelerator.
     """
 
+    free_rows: int | None = None  # the device has the rows of one sequence, and rows of the others run again
+
     def __init__(
         self,
         bundle: Bundle,

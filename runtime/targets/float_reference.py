@@ -14,6 +14,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
+from edgedec.runtime.targets._footprint import reserved_rows
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
@@ -46,6 +47,7 @@ class _ReferenceState:
 
 class _ReferenceTarget:
     cost_model: CostModel | None = None
+    free_rows: int | None = None
 
     def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...], kv_bits: int | None) -> None:
         graph = bundle_graph(bundle, kv_bits)
@@ -135,7 +137,7 @@ def footprint(
     vocab = graph.weights[embedding_name(graph)].shape[0]
     return {
         "weights": bundle.file_bytes["weights.bin"] + unpacked,
-        "kv": 2 * limits.positions * sum(state.row_bytes() for state in graph.states.values()),
+        "kv": 2 * reserved_rows(limits) * sum(state.row_bytes() for state in graph.states.values()),
         "workspace": 16 * largest,
         "logits": 4 * vocab * limits.nodes,
     }

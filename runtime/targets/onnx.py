@@ -34,6 +34,7 @@ from edgedec.runtime.targets._footprint import (
     RUNTIME,
     RUNTIME_BYTES,
     read_weights,
+    reserved_rows,
     rotary_bytes,
     usual_result_rows,
     widest_value,
@@ -93,6 +94,7 @@ class OnnxTarget:
     """
 
     cost_model: CostModel | None = None
+    free_rows: int | None = None
 
     def __init__(
         self,
@@ -339,7 +341,7 @@ def _portable_footprint(
     heads = max((op.heads for op in graph.operations if isinstance(op, Attention)), default=0)
     return {
         "weights": weights + 4 * vocab,  # each row of the embedding has a scale
-        "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
+        "kv": reserved_rows(limits) * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * rows,
         "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one more for each kind of window
         "attention_scores": max(4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,

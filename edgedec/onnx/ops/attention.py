@@ -10,7 +10,6 @@ from onnx import TensorProto
 from edgedec.errors import UnsupportedError
 from edgedec.graph import KvState
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
-from edgedec.onnx.kv_cache import cache_layout
 from edgedec.onnx.ops.rope import rotary_tables
 from edgedec.ops import Attention, Rope
 
@@ -34,7 +33,7 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
         "TreeAttention",
         [
             *(emitter.bound[name] for name in op.inputs),
-            *("positions", "visible", "past", "cache"),
+            *("positions", "visible", "sequences", "blocks", "cache"),
             *(rotary_tables(rotation, emitter) if rotation else ()),
         ],
         op.name,
@@ -44,7 +43,8 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
         head_dim=state.head_dim,
         bits=state.bits,
         capacity=emitter.positions,
-        offset=cache_layout(emitter.graph.states, emitter.positions).offsets[state.name],
+        slots=emitter.cache.positions,
+        offset=emitter.cache.offsets[state.name],
         window=state.window or 0,
         sinks=state.sinks,
         rotary=_ROTARY[rotation.layout] if rotation else 0,

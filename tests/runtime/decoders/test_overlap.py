@@ -206,6 +206,8 @@ def test_the_waiting_tree_is_dropped_when_speculation_ends(monkeypatch: pytest.M
 class Busy:
     """Model a real device with a thread: a pass with guesses does not end before the host drafts."""
 
+    free_rows: int | None = None
+
     def __init__(self, drafting: threading.Event) -> None:
         self.inner, self.drafting, self.ended = ScriptedTarget(TEXT, Clock(), lambda rows: 1.0), drafting, list[bool]()
         self.info, self.open, self.footprint = self.inner.info, self.inner.open, self.inner.footprint

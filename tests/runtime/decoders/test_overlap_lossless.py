@@ -81,6 +81,8 @@ def tiny_bundle() -> Bundle:
 class Recording:
     """Wrap any target, and record the trees that it gets."""
 
+    free_rows: int | None = None
+
     def __init__(self, inner: Target) -> None:
         self.inner, self.info, self.submitted = inner, inner.info, list[list[int]]()
         self.open, self.footprint, self.cost_model = inner.open, inner.footprint, inner.cost_model

@@ -16,12 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import EdgedecError
 from edgedec.graph import KvState
-from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout, kv_bytes
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.attention import stored
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import CODE_PATHS, load
-from edgedec.runtime.kernels.attention import attend, move_rows
+from edgedec.runtime.kernels.attention import KvBuffer, attend
 from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.protocols import F32, I32
 
@@ -42,10 +42,16 @@ class Sequence:
     seed: int = 0
     cap: float = 0.0
     length: int = 0
-    cache: NDArray[np.uint8] = field(init=False)
+    blocks: list[int] = field(default_factory=lambda: list(range(blocks_of(CAPACITY))))
+    buffer: KvBuffer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cache = np.zeros(kv_bytes(self.state, CAPACITY), np.uint8)
+        assert KERNELS is not None
+        self.buffer = KvBuffer(KERNELS, cache_layout({"kv": self.state}, CAPACITY))
+
+    @property
+    def cache(self) -> NDArray[np.uint8]:
+        return self.buffer.cache
 
     @property
     def scale(self) -> float:
@@ -78,7 +84,9 @@ class Sequence:
             queries=q,
             keys=k,
             values=v,
-            past=self.length,
+            sequences=[(len(tokens), self.length)],
+            blocks=self.blocks,
+            context=CAPACITY,
             positions=positions,
             visible=visibility.pack(visible),
             scale=self.scale,
@@ -96,8 +104,7 @@ class Sequence:
         return output
 
     def commit(self, nodes: list[int]) -> None:
-        assert KERNELS is not None
-        move_rows(KERNELS, self.cache, self.state, CAPACITY, self.length, np.array(nodes, np.int32))
+        self.buffer.move(np.array(self.blocks, np.int32), self.length, np.array(nodes, np.int32))
         self.length += len(nodes)
 
 
@@ -211,6 +218,118 @@ def test_a_committed_path_of_a_tree_equals_the_chain(data: st.DataObject, bits: 
     assert tree.chain(after).tobytes() == chain.chain(after).tobytes()
 
 
+@dataclass
+class Shared:
+    """Hold sequences in one buffer, whose unused slots hold NaN, with blocks in any order."""
+
+    sequence: Sequence  # sizes and options of all
+    free: list[int]
+
+    def __post_init__(self) -> None:
+        assert KERNELS is not None
+        self.buffer = KvBuffer(KERNELS, cache_layout({"kv": self.sequence.state}, len(self.free) * BLOCK_ROWS))
+        self.buffer.cache[:] = 0xFF
+
+    def run(self, work: list[tuple[list[int], int, list[int], NDArray[np.bool_], I32]]) -> list[F32]:
+        """Run a pass of sequences (table, committed rows, tokens, mask, positions), and return the rows of each."""
+        assert KERNELS is not None
+        tables, pasts, tokens, masks, positions = zip(*work, strict=True)
+        words = max(-(-len(mask) // 64) for mask in masks)
+        visible = np.full((sum(map(len, tokens)), words), 0xDEAD, np.uint64)
+        ends = np.cumsum([len(mask) for mask in masks])
+        for end, mask in zip(ends, masks, strict=True):
+            packed = visibility.pack(mask)
+            visible[end - len(mask) : end, : packed.shape[1]] = packed
+        for table, past, new in zip(tables, pasts, tokens, strict=True):
+            while len(table) < blocks_of(past + len(new)):
+                table.append(self.free.pop())
+        q, k, v = self.sequence.rows([token for new in tokens for token in new])
+        output = attend(
+            KERNELS,
+            self.buffer.cache,
+            self.sequence.state,
+            self.buffer.layout.positions,
+            queries=q,
+            keys=k,
+            values=v,
+            sequences=[(len(new), past) for new, past in zip(tokens, pasts, strict=True)],
+            blocks=[
+                block
+                for table, past, new in zip(tables, pasts, tokens, strict=True)
+                for block in table[: blocks_of(past + len(new))]
+            ],
+            context=CAPACITY,
+            positions=np.concatenate(positions),
+            visible=visible,
+            scale=self.sequence.scale,
+            cap=self.sequence.cap,
+            rotary=1,
+            tables=self.sequence.tables(),
+            code_path=self.sequence.code_path,
+        )
+        return np.split(output, ends[:-1])
+
+
+def causal(past: int, tokens: list[int]) -> tuple[list[int], NDArray[np.bool_], I32]:
+    n = len(tokens)
+    return tokens, np.tri(n, dtype=np.bool_), np.arange(past, past + n, dtype=np.int32)
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("code_path", USABLE)
+@settings(max_examples=25)
+@given(data=st.data(), bits=st.sampled_from([32, 16, 8]))
+def test_a_sequence_is_the_same_alone_and_among_others(data: st.DataObject, bits: int, code_path: str) -> None:
+    """Compare bits of passes over sequences that share leading blocks or none, with any masks, wherever the blocks lie."""
+    window = data.draw(st.sampled_from([None, None, 3, 20]))
+    state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 20, 34])), bits, window=window, sinks=2)
+    options: dict[str, Any] = {"code_path": code_path, "cap": data.draw(st.sampled_from([0.0, 2.0]))}
+    group, order = data.draw(st.sampled_from([1, 1, 2, 5])), data.draw(st.permutations(range(60)))
+    shared = Shared(Sequence(state, group, **options), list(order))
+    prefix, common = list(range(data.draw(st.integers(1, 70)))), list[int]()
+    shared.run([(common, 0, *causal(0, prefix))])
+    work, alone = [], []
+    for number in range(data.draw(st.integers(1, 6))):
+        kept = data.draw(st.integers(0, len(prefix))) // BLOCK_ROWS * BLOCK_ROWS
+        table, text = common[: kept // BLOCK_ROWS], prefix[:kept]
+        if own := [1000 * number + at for at in range(100, 100 + data.draw(st.integers(0, 40)))]:
+            shared.run([(table, kept, *causal(kept, own))])
+        n = data.draw(st.sampled_from([1, 1, 2, 9, 30]))
+        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        mask = (rng.random((n, n)) < 0.5) | np.eye(n, dtype=np.bool_)
+        past = kept + len(own)
+        new = [1000 * number + at for at in range(500, 500 + n)]
+        work.append((table, past, new, mask, past + np.arange(n, dtype=np.int32) // 2))
+        sequence = Sequence(state, group, **options)
+        if text + own:
+            sequence.chain(text + own)
+        alone.append(sequence)
+    outputs = shared.run(work)
+    for sequence, (_, _, new, mask, positions), output in zip(alone, work, outputs, strict=True):
+        assert sequence.run(new, mask, positions).tobytes() == output.tobytes()
+    # The stored rows are the same, too.
+    after = [(table, past + 1, *causal(past + 1, [7])) for table, past, *_ in work]
+    for sequence, output in zip(alone, shared.run(after), strict=True):
+        sequence.length += 1
+        assert sequence.chain([7]).tobytes() == output.tobytes()
+
+
+def test_blocks_are_copied_whole() -> None:
+    assert KERNELS is not None
+    for bits in (32, 16, 8):
+        sequence, copy = Sequence(kv(bits=bits), 3), Sequence(kv(bits=bits), 3)
+        sequence.chain(list(range(20)))
+        copy.buffer.cache[:] = sequence.cache
+        copy.buffer.copy_block(1, 7)
+        copy.blocks, copy.length = [0, 7], 20
+        assert copy.chain([5, 6]).tobytes() == sequence.chain([5, 6]).tobytes()
+        for blocks in ((0, 10), (-1, 0), (10, 0)):
+            with pytest.raises(EdgedecError, match="a block is outside the cache"):
+                copy.buffer.copy_block(*blocks)
+        with pytest.raises(EdgedecError, match="a block is outside the cache"):
+            copy.buffer.move(np.array([10], np.int32), 0, np.array([1], np.int32))
+
+
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("bits", [32, 16, 8])
 def test_a_masked_row_may_hold_anything(code_path: str, bits: int) -> None:
@@ -230,7 +349,9 @@ def test_a_masked_row_may_hold_anything(code_path: str, bits: int) -> None:
         queries=rows[0],
         keys=rows[1],
         values=rows[2],
-        past=3,
+        sequences=[(3, 3)],
+        blocks=[0],
+        context=CAPACITY,
         positions=np.array([3, 4, 4], np.int32),
         visible=visibility.pack(visible),
         scale=sequence.scale,
@@ -257,7 +378,9 @@ def test_numbers_past_float16_are_stored_as_its_largest(code_path: str) -> None:
         queries=ones,
         keys=ones,
         values=values,
-        past=0,
+        sequences=[(1, 0)],
+        blocks=[0],
+        context=CAPACITY,
         positions=np.zeros(1, np.int32),
         visible=visibility.pack(np.ones((1, 1), np.bool_)),
         scale=1.0,
@@ -283,7 +406,9 @@ def test_float16_is_rounded_like_by_numpy(values: list[float]) -> None:
             queries=zeros,
             keys=zeros,
             values=given_values,
-            past=0,
+            sequences=[(1, 0)],
+            blocks=[0],
+            context=1,
             positions=np.zeros(1, np.int32),
             visible=visibility.pack(np.ones((1, 1), np.bool_)),
             scale=1.0,
@@ -310,7 +435,9 @@ def test_the_cap_limits_scores_of_any_size(code_path: str) -> None:
                 queries=np.array([[1, 0], [1, 0]], np.float32),
                 keys=zero,
                 values=np.array([[1, 0], [0, 1]], np.float32),
-                past=0,
+                sequences=[(2, 0)],
+                blocks=[0],
+                context=2,
                 positions=np.arange(2, dtype=np.int32),
                 visible=visibility.pack(np.tri(2, dtype=np.bool_)),
                 scale=1.0,
@@ -326,10 +453,9 @@ def test_inconsistent_arguments_are_refused() -> None:
     causal = np.tri(2, dtype=np.bool_)
     positions = np.arange(2, dtype=np.int32)
     for state, length, message in (
-        (kv(), CAPACITY - 1, "does not fit the cache"),
+        (kv(), CAPACITY - 1, "does not fit the context"),
+        (kv(), 10 * BLOCK_ROWS, "does not fit the cache"),
         (kv(), -1, "does not fit the cache"),
-        (kv(head_dim=21), 0, "head_dim must be even"),
-        (kv(bits=4), 0, "KV bits must be 32, 16 or 8"),
     ):
         with pytest.raises(EdgedecError, match=message):
             Sequence(state, 3, length=length).run([1, 2], causal, positions)
@@ -337,11 +463,9 @@ def test_inconsistent_arguments_are_refused() -> None:
         sequence.run([1, 2], np.array([[1, 0], [1, 0]], np.bool_), positions)
     with pytest.raises(EdgedecError, match="a position is outside the cache"):
         sequence.run([1, 2], causal, positions + CAPACITY)
-    for nodes in ([1, 0], [0, 0], [CAPACITY]):
+    for nodes in ([1, 0], [0, 0], [10 * BLOCK_ROWS]):
         with pytest.raises(EdgedecError, match="nodes must ascend and lie in the cache"):
             sequence.commit(nodes)
-    with pytest.raises(EdgedecError, match="the cache of kv must be"):
-        move_rows(KERNELS, sequence.cache[1:], sequence.state, CAPACITY, 0, np.zeros(1, np.int32))
 
 
 def test_the_library_counts_the_same_bytes() -> None:
@@ -363,6 +487,7 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
         "head_dim": 32,
         "bits": 16,
         "capacity": CAPACITY,
+        "slots": CAPACITY,
         "offset": kv_bytes(state, CAPACITY),
         "window": 0,
         "sinks": 0,
@@ -371,15 +496,25 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
         "cap": 0.0,
     } | changes
     tables = [numpy_helper.from_array(np.ones((CAPACITY, 16), np.float32) * i, name) for i, name in enumerate("cs")]
-    names = ["q", "k", "v", "positions", "visible", "past", "cache", *("cs" if attributes["rotary"] else "")]
+    names = [
+        "q",
+        "k",
+        "v",
+        "positions",
+        "visible",
+        "sequences",
+        "blocks",
+        "cache",
+        *("cs" if attributes["rotary"] else ""),
+    ]
     node = helper.make_node("TreeAttention", names, ["out"], name="the_node", domain="edgedec", **attributes)
     make = helper.make_tensor_value_info
     inputs = [make(name, TensorProto.FLOAT, None) for name in "qkv"]
-    inputs += [make(name, TensorProto.INT64, None) for name in ("positions", "visible", "past")]
+    inputs += [make(name, TensorProto.INT64, None) for name in ("positions", "visible", "sequences")]
     graph = helper.make_graph(
         [node],
         "test",
-        [*inputs, make("cache", TensorProto.UINT8, None)],
+        [*inputs, make("blocks", TensorProto.INT32, None), make("cache", TensorProto.UINT8, None)],
         [make("out", TensorProto.FLOAT, None)],
         tables,
     )
@@ -399,7 +534,8 @@ def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
         "v": rng.normal(size=(1, n, 128)).astype(np.float32),
         "positions": np.arange(past, past + n)[None],
         "visible": visibility.pack(np.tri(n, dtype=np.bool_)).view(np.int64),
-        "past": np.array([past]),
+        "sequences": np.array([[n, past]]),
+        "blocks": np.arange(blocks_of(CAPACITY), dtype=np.int32),
         "cache": np.zeros(2 * kv_bytes(kv(4, 32), CAPACITY), np.uint8),
     }
     return inputs | changes
@@ -433,7 +569,7 @@ def test_no_tokens_give_no_rows() -> None:
         ({"offset": 5}, "offset must be a multiple of 64"),
         ({"window": -1}, "window and sinks must not be negative"),
         ({"rotary": 3}, "rotary must be 0, 1 or 2"),
-        ({"capacity": 99}, "its input 7 must hold 1584 float32, not 2400"),
+        ({"capacity": 99}, "its input 8 must hold 1584 float32, not 2400"),
     ],
 )
 def test_an_invalid_node_is_refused_when_it_is_loaded(changes: dict[str, Any], message: str) -> None:
@@ -451,8 +587,18 @@ def test_an_invalid_node_is_refused_when_it_is_loaded(changes: dict[str, Any], m
         ({"positions": np.array([[0, 1, CAPACITY]])}, "a position is outside the cache"),
         ({"visible": np.ones((2, 1), np.int64)}, r"visible must be int64 \[n, words\]"),
         ({"visible": np.zeros((3, 1), np.int64)}, "a token does not see itself"),
-        ({"past": np.array([CAPACITY])}, "the pass does not fit the cache"),
-        ({"past": np.array([1, 2])}, "past must be one int64"),
+        ({"sequences": np.array([[3, CAPACITY]])}, "the pass does not fit the c"),
+        ({"sequences": np.array([[3, 10 * BLOCK_ROWS]])}, "the pass does not fit the cache"),
+        ({"sequences": np.array([[3, -1]])}, "the pass does not fit the cache"),
+        ({"sequences": np.array([3, 0])}, r"sequences must be int64 \[s, 2\]"),
+        ({"sequences": np.array([[2, 0]])}, "the rows of the sequences are not those of the pass"),
+        ({"sequences": np.array([[2, 0], [2, 0]])}, "the rows of the sequences are not those of the pass"),
+        ({"sequences": np.array([[0, 0], [3, 0]])}, "the rows of the sequences are not those of the pass"),
+        ({"sequences": np.zeros((0, 2), np.int64)}, "the rows of the sequences are not those of the pass"),
+        ({"blocks": np.zeros((1, 1), np.int32)}, r"blocks must be int32 \[b\]"),
+        ({"blocks": np.zeros(0, np.int32)}, "the tables of blocks are too short"),
+        ({"blocks": np.array([10], np.int32)}, "a block is outside the cache"),
+        ({"blocks": np.array([-1], np.int32)}, "a block is outside the cache"),
         ({"cache": np.zeros(64, np.uint8)}, "the cache must hold"),
     ],
 )

@@ -128,6 +128,7 @@ class ScriptedTarget:
     """
 
     cost_model: CostModel | None = None
+    free_rows: int | None = None
 
     def __init__(self, text: Sequence[int], clock: Clock, seconds: Callable[[int], float]) -> None:
         self.text, self.clock, self.seconds = text, clock, seconds
