@@ -7,7 +7,7 @@ their figures. Each text has a new decoder, which learns only from that text, as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
@@ -16,10 +16,8 @@ import numpy as np
 
 from edgedec.errors import DeviceError
 from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
-from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -203,18 +201,9 @@ class SpeculationBench:
         )
         decoder.cached = self._cached
         decoder.cost = deepcopy(self._cost)
-        decoder._count = self._counting(decoder._count)  # type: ignore[method-assign]
+        decoder.on_round = lambda seconds: self.ledger.leave_round(seconds.total - seconds.device)
         decoder.open_draft(self.session.run.limits)
         return decoder
-
-    def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
-        """Return the decoder's own count of a round, extended to record the round in the ledger."""
-
-        def counted(adaptive: Adaptive, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int) -> None:
-            self.ledger.leave_round(seconds.total - seconds.device)
-            count(adaptive, tree, outcome, seconds, past=past)
-
-        return counted
 
     def read(self, prompt: I32) -> None:
         """Bring ``prompt`` into the cache, and measure the cost of passes again."""

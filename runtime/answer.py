@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from edgedec.runtime.accelerator.timings import DeviceTimings
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchCounts
+from edgedec.runtime.logprobs import TokenLogprobs
+
+if TYPE_CHECKING:
+    from edgedec.runtime.engine.scheduler import Scheduler, Task
 
 __all__ = ["Answer", "AnswerStream", "Piece", "StopReason", "Timings"]
 
@@ -81,6 +85,8 @@ class Answer:
         text: the text, without the stop string that ended it.
         tokens: ids after the prompt. If an end token ended the answer, it is the last of them and has no text.
         drafted: for each token, whether it was an accepted guess.
+        logprobs: the log-probability of each token, if they were asked for.
+        prompt_logprobs: those of the prompt's tokens after its first, if they were asked for.
         stop_reason: ``eos`` (an end token), ``stop`` (a stop string), ``limit`` (``n_predict``), ``context`` (the context is
             full) or ``interrupted``.
         timings: the times and counts; complete once the answer has ended.
@@ -89,6 +95,8 @@ class Answer:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     drafted: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     stop_reason: StopReason = "limit"
     timings: Timings = field(default_factory=Timings)
 
@@ -117,16 +125,35 @@ class AnswerStream(Iterator[Piece]):
             for piece in stream:
                 ...
 
+    Parameters:
+        task: the request.
+        scheduler: writes it, and others beside it.
+
     Members:
         answer: the answer so far. ``stop_reason`` and ``timings`` are valid once the iteration has ended or the stream was
             closed.
     """
 
-    def __init__(self, answer: Answer, pieces: Generator[Piece]) -> None:
-        self.answer, self._pieces = answer, pieces
+    def __init__(self, task: Task, scheduler: Scheduler) -> None:
+        self._task, self._scheduler = task, scheduler
+
+    @property
+    def answer(self) -> Answer:
+        """The answer so far."""
+        return self._task.writer.answer
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing is written any more. Pieces that nobody has read may be left."""
+        return self._task.ended
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        while not (pieces := self._task.writer.pieces):
+            if self._task.ended:
+                error, self._task.error = self._task.error, None
+                raise error or StopIteration
+            self._scheduler.step()
+        return pieces.popleft()
 
     def __enter__(self) -> Self:
         return self
@@ -136,6 +163,10 @@ class AnswerStream(Iterator[Piece]):
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:  # a stream that nobody can read must not hold a decoder
+        self.close()
+
     def close(self) -> None:
         """End the answer now, with the stop reason ``interrupted``. After the end of the answer this does nothing."""
-        self._pieces.close()
+        self._scheduler.cancel(self._task)
+        self._task.writer.pieces.clear()

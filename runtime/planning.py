@@ -17,9 +17,16 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
 from edgedec.runtime.estimates import tokens_per_second
-from edgedec.runtime.protocols import Drafter, Limits
+from edgedec.runtime.protocols import Bytes, Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
-from edgedec.runtime.targets import GPU_DEVICES, TargetModule, check_kv_bits, host_device, target_module
+from edgedec.runtime.targets import (
+    GPU_DEVICES,
+    TargetModule,
+    check_kv_bits,
+    host_device,
+    is_accelerator,
+    target_module,
+)
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -37,6 +44,17 @@ TREES = (16, 8, 4, 2)  # numbers of guesses to which a plan may shrink a tree
 # Memory of the tokenizers library: 16 to 22 bytes were measured for each byte of tokenizer.json.
 _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
 _HOST_BYTES = 3 << 20  # bytes of text, streams, the template engine and threads
+_SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
+_BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
+# Parts of a draft model that all sequences share. A draft's cache is one for each of them.
+_LOADED_ONCE = {
+    "draft_weights",
+    "draft_rotary_tables",
+    "draft_session",
+    "draft_activations",
+    "draft_workspace",
+    "draft_logits",
+}
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
 # Context and tree of the fixed baseline, a run without planning (docs/glossary.md).
 _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
@@ -54,13 +72,15 @@ _ROW, _READ = 0.3, 0.5
 class RunPlan:
     """A plan, the limits that keep a run within it, and its settings of speculation.
 
-    ``draft`` is the draft model; None if there is none or the plan has no room for it.
+    ``draft`` is the draft model; None if there is none or the plan has no room for it. ``sequences`` is the number of texts
+    that can be written at a time.
     """
 
     plan: Plan
     limits: Limits
     spec: SpecConfig
     draft: Bundle | None
+    sequences: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +104,19 @@ class _Planner:
     budget_bytes: int | None
     bytes_per_second: float | None  # bandwidth of an accelerator's memory; None on other devices
     acceptance: float | None = None  # share of right guesses; None: the usual one of the drafter
+    sequences: int = 1  # texts that can be written at a time
 
     def limits(self, choice: _RunChoice, ctx_size: int) -> Limits:
         widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
-        return Limits(nodes=rows, depth=depth, positions=ctx_size)
+        limits = Limits(nodes=rows, depth=depth, positions=ctx_size)
+        if self.sequences == 1:
+            return limits
+        batch = min(max(rows, self.sequences * choice.spec.nodes), widest)
+        # Room for every text, for its guesses, and for a copy of the last block of a prefix that it shares.
+        each = ctx_size + rows + 2 * _BLOCK_ROWS
+        return replace(limits, cache_rows=self.sequences * each, batch_rows=max(batch, self.sequences))
 
     def drafter(self, choice: _RunChoice) -> Drafter:
         spec, device = choice.spec, host_device(self.device)
@@ -99,6 +126,8 @@ class _Planner:
         limits = self.limits(choice, ctx_size)
         # The decoder ``switch`` compares the two models with all rows of a pass.
         rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
+        if self.sequences > 1:
+            rows = limits.batch_rows
         return {
             **self.module.footprint(
                 self.bundle,
@@ -108,13 +137,16 @@ class _Planner:
                 kv_bits=choice.kv_bits,
                 result_rows=rows,
             ),
-            **self.drafter(choice).footprint(
-                limits
-            ),  # with all rows, because a draft model reads prompts in such passes
+            # with all rows, because a draft model reads prompts in such passes
+            **self._drafts(self.drafter(choice).footprint(limits)),
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
-            "host": _HOST_BYTES,
+            "host": _HOST_BYTES + (self.sequences - 1) * _SEQUENCE_BYTES,
         }
+
+    def _drafts(self, items: Bytes) -> Bytes:
+        """Return the bytes of a draft for each sequence. The weights of a draft model are loaded once."""
+        return {name: size if name in _LOADED_ONCE else self.sequences * size for name, size in items.items()}
 
     def total(self, choice: _RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))
@@ -216,6 +248,7 @@ def make_plan(
     kv_bits: int | None = None,
     spec: SpecConfig | None = None,
     budget_bytes: int | None = None,
+    sequences: int = 1,
     baseline_bytes: int = 0,
     accelerator: AcceleratorOptions | None = None,
     draft: Bundle | None = None,
@@ -232,6 +265,7 @@ def make_plan(
         spec: settings of speculation; None: no speculation. Under a budget, trees may be smaller than these settings, and
             ``auto`` may go without a draft model or without speculation.
         budget_bytes: maximum memory of the model in bytes; None: no limit.
+        sequences: number of texts that can be written at a time.
         baseline_bytes: memory of the process without the model; the plan reports it, but does not charge it.
         accelerator: the accelerator, if the device is one; None: the default one.
         draft: the draft model, of which only the manifest is used; None: that of ``spec``.
@@ -240,7 +274,7 @@ def make_plan(
     Raises:
         UsageError: ``ctx_size`` is negative or larger than the model's context, the device is unknown or does not support
             ``kv_bits``, or the draft model has a different tokenizer.
-        UnsupportedError: ``budget_bytes`` is given for a GPU.
+        UnsupportedError: ``budget_bytes`` is given for a GPU, or several sequences for an accelerator.
         BundleError: the draft model's bundle cannot be opened.
     """
     module = target_module(device, accelerator)
@@ -258,6 +292,10 @@ def make_plan(
             f"a memory budget cannot be kept on {device}: the driver's own memory is not known beforehand; "
             "leave --memory-budget out, or use --device cpu"
         )
+    if not 1 <= sequences <= _MOST_ROWS:
+        raise UsageError(f"sequences must be 1 to {_MOST_ROWS}, the rows of a pass, not {sequences}")
+    if sequences > 1 and is_accelerator(device):
+        raise UnsupportedError(f"{device} has one cache, so it writes one text at a time, not {sequences}")
     spec = spec or SpecConfig()
     if draft is None and spec.draft is not None:
         draft = _open_draft(bundle, spec)
@@ -269,6 +307,7 @@ def make_plan(
         budget_bytes=budget_bytes,
         bytes_per_second=bounds.bytes_per_second,
         acceptance=acceptance,
+        sequences=sequences,
     )
     choices = _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)
@@ -300,7 +339,7 @@ def make_plan(
         hint="" if fits else planner.hint(choice, context),
     )
     _log_plan(plan, choice, len(choices))
-    return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)
+    return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
-from weakref import ref
 
 import numpy as np
 
@@ -23,18 +22,24 @@ from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders import open_decoder, open_switch
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.scheduler import Scheduler, Task
 from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.logprobs import token_logprobs
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token, TreePolicy
+from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.writer import Account, AnswerWriter
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -45,34 +50,8 @@ __all__ = ["Session", "open_model"]
 CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average; longer tokens are runs of blanks
 
 
-class _Account:
-    """Times and counters noted while an answer is written: the host's clock in seconds, and an accelerator's counters."""
-
-    def __init__(self, counters: Callable[[], Counters]) -> None:
-        self._counters = counters
-        self.at_start = self.at_prompt = self.at_first = Counters()
-        self.began = self.first = self.ended = 0.0
-
-    def begin(self) -> None:
-        """Note the begin of the prompt."""
-        self.at_start = self.at_prompt = self.at_first = self._counters()
-        self.began = self.first = time.perf_counter()
-
-    def prompt_read(self) -> None:
-        """Note that the prompt, or a further part of it, is in the cache."""
-        self.at_prompt = self._counters()
-
-    def first_token(self) -> None:
-        """Note the first token."""
-        self.first, self.at_first = time.perf_counter(), self._counters()
-
-    def end(self) -> None:
-        """Note the last token. Only the first call has an effect."""
-        self.ended = self.ended or time.perf_counter()
-
-
 class Session:
-    """A loaded model that answers prompts, one at a time.
+    """A loaded model that answers prompts, one at a time or several together.
 
     Call ``Session.open`` to open one, and use it as a context manager.
 
@@ -83,7 +62,7 @@ class Session:
         tokenizer: the model's tokenizer.
         target: runs the passes.
         state: the cache.
-        decoder: the decoding loop.
+        scheduler: writes the answers.
     """
 
     def __init__(
@@ -101,8 +80,6 @@ class Session:
         self._closed = False
         self._policies: dict[str, TreePolicy] = {}  # by kind of children
         self._draws = np.random.default_rng(0)  # for policies that draw children; each answer gives it a seed
-        # Weak, so that a stream that is dropped ends at once.
-        self._stream: Callable[[], AnswerStream | None] = lambda: None
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         meter.mark()
         self.target = open_target(
@@ -131,21 +108,44 @@ class Session:
         drafter = create_drafter(
             spec.drafter, run.draft, device=host_device(device), threads=threads, samples=spec.samples
         )
-        self.decoder: AutoregressiveDecoder | SwitchDecoder
-        if run.spec.decoder == "switch":
-            small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
-            self.decoder = open_switch(self.target, self.state, small=small, config=run.spec.switch)
-        else:
-            self.decoder = open_decoder(
-                self.target,
-                self.state,
-                drafter=drafter,
-                vocab_limit=self.bundle.tokens.size,
-                overlaps=self._device is not None,
-                tree_nodes=run.spec.nodes,
-            )
-        self.decoder.open_draft(run.limits)
+        cost = ObservedCost(self.target.cost_model)
+        decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
+        for number in range(run.sequences):
+            state = self.target.open(run.limits) if number else self.state
+            decoder: AutoregressiveDecoder | SwitchDecoder
+            if run.spec.decoder == "switch":
+                small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
+                decoder = open_switch(self.target, state, small=small, config=run.spec.switch)
+            else:
+                decoder = open_decoder(
+                    self.target,
+                    state,
+                    drafter=drafter,
+                    vocab_limit=self.bundle.tokens.size,
+                    overlaps=self._device is not None,
+                    tree_nodes=run.spec.nodes,
+                )
+            decoder.cost = cost
+            decoder.open_draft(run.limits)
+            decoders.append(decoder)
+        engine = Engine(
+            self.target,
+            rows=run.limits.batch_rows or run.limits.nodes,
+            cost=cost,
+            together=run.sequences == 1 or self.target.free_rows is not None,
+        )
+        self.scheduler = Scheduler(self.target, engine, decoders, run.limits)
         self.meter.mark()
+
+    @property
+    def decoder(self) -> AutoregressiveDecoder | SwitchDecoder:
+        """The decoding loop, or the first of several."""
+        return cast("AutoregressiveDecoder | SwitchDecoder", self.scheduler.decoders[0])
+
+    @decoder.setter
+    def decoder(self, decoder: AutoregressiveDecoder | SwitchDecoder) -> None:
+        self.scheduler.decoders[0] = decoder
+        self.scheduler.engine.target, self.scheduler.engine.cost = decoder.target, decoder.cost
 
     @classmethod
     def open(
@@ -158,6 +158,7 @@ class Session:
         kv_bits: int | None = None,
         spec: SpecConfig | None = None,
         budget_bytes: int | None = None,
+        sequences: int = 1,
         accelerator: AcceleratorOptions | None = None,
         progress: Progress = silent,
     ) -> Self:
@@ -172,6 +173,7 @@ class Session:
             kv_bits: bits of keys and values; None chooses them.
             spec: settings of speculation; None: no speculation.
             budget_bytes: maximum memory of the model in bytes; None: no limit.
+            sequences: number of answers that can be written at a time.
             accelerator: the accelerator, if the device is one; None: the default one.
             progress: called during the preparation of an accelerator, which may take minutes.
 
@@ -200,6 +202,7 @@ class Session:
                 kv_bits=kv_bits,
                 spec=spec,
                 budget_bytes=budget_bytes,
+                sequences=sequences,
                 baseline_bytes=meter.baseline_bytes,
                 accelerator=accelerator,
             )
@@ -226,9 +229,10 @@ class Session:
         with ExitStack() as stack:  # it calls them in the opposite order
             stack.callback(self.meter.close)
             stack.callback(self._close_device)
+            for decoder in self.scheduler.decoders:
+                stack.callback(decoder.state.close)
             stack.callback(self.state.close)
-            if stream := self._stream():
-                stack.callback(stream.close)
+            stack.callback(self.scheduler.close)
 
     def _close_device(self) -> None:
         with ExitStack() as stack:
@@ -305,6 +309,8 @@ class Session:
         ignore_eos: bool = False,
         sample: int = 0,
         dropped: int = 0,
+        logprobs: int | None = None,
+        prompt_logprobs: bool = False,
         on_text: Callable[[Piece], None] = lambda piece: None,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
@@ -322,6 +328,8 @@ class Session:
             ignore_eos=ignore_eos,
             sample=sample,
             dropped=dropped,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             interrupted=interrupted,
             progress=progress,
         )
@@ -340,12 +348,16 @@ class Session:
         ignore_eos: bool = False,
         sample: int = 0,
         dropped: int = 0,
+        logprobs: int | None = None,
+        prompt_logprobs: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> AnswerStream:
         """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
-        A session writes one answer at a time. Read an answer to its end, or close it, before you start the next one.
+        A session writes as many answers at a time as it was opened for, and reading one of them continues all. Further ones
+        wait for their turn. In a session for one answer, a new answer ends the one before: read an answer to its end, or
+        close it, before you start the next one.
 
         Args:
             prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
@@ -356,6 +368,9 @@ class Session:
             sample: index of this text among several of one prompt and seed, which are drawn independently.
             dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
                 in the whole conversation, so that none is used twice.
+            logprobs: number of likeliest tokens whose log-probabilities ``Answer.logprobs`` reports beside that of each
+                token, 0 to 20; None: no log-probabilities.
+            prompt_logprobs: fill in ``Answer.prompt_logprobs``, too. The whole prompt is then read, also if it is cached.
             interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
 
@@ -369,26 +384,73 @@ class Session:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
-        account = _Account(lambda: self._counters)
+        config = sampling or SamplingConfig()
+        account = Account(lambda: self._counters)
         request = self._request(
-            prompt, sampling or SamplingConfig(), interrupted, account, progress, sample=sample, dropped=dropped
+            prompt,
+            config,
+            interrupted,
+            account,
+            progress,
+            sample=sample,
+            dropped=dropped,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
-        ends = () if ignore_eos else self.bundle.tokens.eos
-        answer, text = Answer(), TextStream(self.tokenizer, stop, context=prompt)
-        stream = AnswerStream(answer, self._write(answer, request, account, text, n_predict=n_predict, ends=ends))
-        self._stream = ref(stream)
-        return stream
+        self.decoder.check(request)
+        writer = AnswerWriter(
+            Answer(),
+            account,
+            TextStream(self.tokenizer, stop, context=prompt),
+            n_predict=n_predict,
+            ends=() if ignore_eos else self.bundle.tokens.eos,
+            interrupted=interrupted,
+        )
+        task = Task(request=request, writer=writer, most_tokens=n_predict, on_begin=self._begin, on_end=self._finish)
+        if n_predict:
+            self.scheduler.add(task)
+        else:
+            self._write_nothing(task)
+        if task.error is not None:
+            raise task.error
+        return AnswerStream(task, self.scheduler)
+
+    def _begin(self, task: Task) -> None:
+        if self._power is not None:
+            self._power.start()
+        task.writer.account.begin()
+
+    def _write_nothing(self, task: Task) -> None:
+        """Answer with no token; nothing is read, either."""
+        task.decoder = self.decoder
+        task.decoder.begin()
+        self._begin(task)
+        task.writer.end("limit")
+        self._finish(task)
+        task.ended = True
+
+    def _finish(self, task: Task) -> None:
+        """Fill in the timings of an answer that has ended."""
+        task.writer.account.end()
+        energy = None if self._power is None else self._power.stop()
+        self.meter.mark()
+        answer, sequence = task.writer.answer, task.sequence
+        if sequence is not None:
+            answer.prompt_logprobs = sequence.prompt_logprobs
+        answer.timings = self._timings(task, energy)
 
     def _request(
         self,
         prompt: I32,
         config: SamplingConfig,
         interrupted: Callable[[], bool],
-        account: _Account,
+        account: Account,
         progress: Progress,
         *,
         dropped: int,
         sample: int,
+        logprobs: int | None,
+        prompt_logprobs: bool,
     ) -> Request:
         def prefilled(done: int, total: int) -> None:
             progress("prompt tokens", done, total)
@@ -401,6 +463,9 @@ class Session:
         if config.temperature:
             shared = random if children == "coupled" else None
             policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
+        figures = None
+        if logprobs is not None or prompt_logprobs:
+            figures = partial(token_logprobs, top=logprobs or 0, vocab=self.bundle.tokens.size)
         return Request(
             prompt=prompt,
             limits=self.run.limits,
@@ -411,9 +476,11 @@ class Session:
             random=random,
             greedy=config.temperature == 0,
             dropped=dropped,
-            top_k=0 if self._device is None or config.needs_whole_rows else self._device.top_k,
+            top_k=0 if self._device is None or config.needs_whole_rows or figures else self._device.top_k,
             interrupted=interrupted,
             on_prefill=prefilled,
+            logprobs=figures,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _policy(self, children: str, seed: Sequence[int]) -> TreePolicy:
@@ -432,81 +499,12 @@ class Session:
             self._policies[kind] = policy
         return policy
 
-    def _write(
-        self,
-        answer: Answer,
-        request: Request,
-        account: _Account,
-        text: TextStream,
-        *,
-        n_predict: int,
-        ends: Sequence[int],
-    ) -> Generator[Piece]:
-        """Write the answer and fill in its timings when it ends or its stream is closed."""
-        kept = self.decoder.shared_prefix(request.prompt)
-        if self._power is not None:
-            self._power.start()
-        ended = False
-        account.begin()
-        try:
-            yield from self._pieces(answer, request, account, text, n_predict=n_predict, ends=ends)
-            ended = True
-        except GeneratorExit:
-            answer.stop_reason, ended = "interrupted", True
-            raise
-        finally:
-            account.end()
-            energy = None if self._power is None else self._power.stop()
-            if ended:  # after a failure the target may have no counters to read
-                self.meter.mark()
-                answer.timings = self._timings(answer, request, account, energy, kept=kept)
-
-    def _pieces(
-        self,
-        answer: Answer,
-        request: Request,
-        account: _Account,
-        text: TextStream,
-        *,
-        n_predict: int,
-        ends: Sequence[int],
-    ) -> Iterator[Piece]:
-        guessed = False
-        for token, guessed in self._tokens(request, n_predict):
-            if not answer.tokens:
-                account.first_token()
-            answer.tokens.append(token)
-            answer.drafted.append(guessed)
-            if token in ends:
-                answer.stop_reason = "eos"
-                break
-            if piece := text.feed(token):
-                answer.text += piece
-                yield Piece(piece, guessed=guessed)
-            if text.stopped:
-                answer.stop_reason = "stop"
-                break
-            if len(answer.tokens) == n_predict:
-                answer.stop_reason = "limit"
-                break
-            if request.interrupted():
-                answer.stop_reason = "interrupted"
-                break
-        else:  # the decoder ended by itself
-            if n_predict == 0:
-                answer.stop_reason = "limit"
-            else:
-                answer.stop_reason = "interrupted" if request.interrupted() else "context"
-        account.end()
-        if piece := text.finish():
-            answer.text += piece
-            yield Piece(piece, guessed=guessed)
-
-    def _timings(
-        self, answer: Answer, request: Request, account: _Account, energy: Energy | None, *, kept: int
-    ) -> Timings:
-        rounds, tokens, device = self.decoder.rounds, len(answer.tokens), None
-        if self._device is not None:
+    def _timings(self, task: Task, energy: Energy | None) -> Timings:
+        decoder, account, answer = task.decoder, task.writer.account, task.writer.answer
+        tokens, prompt, device, began = len(answer.tokens), task.request.prompt, None, decoder is not None
+        rounds = decoder.rounds if decoder is not None else Rounds()
+        kept = 0 if decoder is None else decoder.shared_prefix(prompt) if task.sequence is None else task.sequence.kept
+        if self._device is not None and began:
             device = DeviceTimings(
                 facts=self._device.facts,
                 prompt=account.at_prompt - account.at_start,
@@ -517,20 +515,20 @@ class Session:
                 energy=None if energy is None else energy.as_json(tokens),
             )
         return Timings(
-            prompt_n=len(request.prompt),
+            prompt_n=len(prompt),
             prompt_kept=kept,
             prompt_ms=1000 * (account.first - account.began),
             predicted_n=tokens,
             predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self._peak_bytes,
-            lossless=self._lossless(request),
+            lossless=self._lossless(task.request),
             drafter=self.run.spec.drafter_name,
             rounds=rounds,
-            speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
+            speculating=self.run.spec.drafter != "none" and decoder is not None and decoder.speculating,
             kernel=self.target.info.kernel,
             accelerator=device,
-            switch=self.decoder.counts if isinstance(self.decoder, SwitchDecoder) else None,
+            switch=decoder.counts if isinstance(decoder, SwitchDecoder) else None,
         )
 
     def _lossless(self, request: Request) -> str:
@@ -558,12 +556,6 @@ class Session:
             return self.meter.peak_bytes
         own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
         return own + self._device.device_bytes
-
-    def _tokens(self, request: Request, n_predict: int) -> Iterator[Token]:
-        if n_predict == 0:
-            self.decoder.begin()
-            return iter(())
-        return self.decoder.generate(request)
 
 
 def open_model(

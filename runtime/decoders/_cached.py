@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.decoders.rounds import Rounds
-from edgedec.runtime.protocols import I32, Pass, PassResult, Request, State, Target, Ticket
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.protocols import F32, I32, Pass, PassResult, Request, Room, State, Target, Token, TokenSequence
 
-__all__ = ["CachedDecoder"]
+__all__ = ["CachedDecoder", "PromptSequence"]
 
 _NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 
 
 @dataclass(kw_only=True)
-class CachedDecoder:
+class CachedDecoder(ABC):
     """A decoder's cache. It keeps the rows of a common prefix for the next prompt.
 
     Members:
         target: runs the passes.
         state: the cache, opened on ``target``.
         cached: ids of the state's committed rows.
+        cost: expected duration of passes.
         rounds: statistics of the rounds of the last request.
     """
 
     target: Target
     state: State
     cached: list[int] = field(default_factory=list)
+    cost: ObservedCost = field(default_factory=ObservedCost)
     rounds: Rounds = field(default_factory=Rounds)
+
+    @abstractmethod
+    def start(self, request: Request) -> TokenSequence:
+        """Return the sequence of a request. An earlier sequence of this decoder must not go on.
+
+        Raises:
+            EdgedecError: the prompt is empty or fills the context.
+        """
+
+    def generate(self, request: Request) -> Iterator[Token]:
+        """Yield the tokens after the prompt until the context is full or the caller closes the iterator.
+
+        Raises:
+            EdgedecError: the prompt is empty or fills the context.
+            UsageError: another request was started on this decoder, which has one cache, before this one ended.
+            DeviceError: the target failed, or returned NaN.
+        """
+        return Engine(self.target, rows=request.limits.nodes, cost=self.cost).write(self.start(request))
 
     def begin(self) -> Rounds:
         """Reset the statistics for a new request, and return those of its rounds."""
@@ -38,16 +64,9 @@ class CachedDecoder:
 
     def shared_prefix(self, prompt: I32) -> int:
         """Return the number of rows of ``prompt`` that are in the cache already."""
-        return self._common_prefix(prompt.tolist()[:-1])
+        return common_prefix(prompt.tolist()[:-1], self.cached)
 
-    def _common_prefix(self, ids: list[int]) -> int:
-        """Return the length of the longest common prefix of ``ids`` and the cached ids."""
-        keep = 0
-        while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
-            keep += 1
-        return keep
-
-    def _check_prompt(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
         """Check that the prompt fits the context.
 
         Raises:
@@ -62,44 +81,129 @@ class CachedDecoder:
                 f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
             )
 
-    def _check_alone(self, rounds: Rounds) -> None:
-        """Check that no other request has started since the one that counts in ``rounds``.
+
+class PromptSequence(ABC):
+    """A sequence that first makes the cache hold exactly the prompt without its last token.
+
+    Rows of the common prefix are kept. If the request is interrupted, the rows of finished passes are kept.
+
+    Parameters:
+        decoder: has the cache.
+        request: the prompt and the settings.
+
+    Members:
+        request: the request.
+        rounds: statistics of its rounds.
+        ended: True once no pass and no token follow.
+        reading: True until the prompt is in the cache.
+        kept: number of the prompt's rows that were in the cache already.
+        prompt_logprobs: log-probabilities of the prompt's tokens after its first, if the request asks for them.
+    """
+
+    def __init__(self, decoder: CachedDecoder, request: Request) -> None:
+        prompt, limits = request.prompt, request.limits
+        self.request, self.rounds = request, decoder.begin()
+        self.ended, self.reading = False, True
+        self._cached_decoder, self._length = decoder, len(prompt)
+        self._ids = np.empty(limits.positions + 1, np.int32)
+        self._ids[: len(prompt)] = prompt
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self._rows_read = 0  # rows of the last pass over the prompt
+        ids = prompt[:-1].tolist()
+        # The log-probabilities of the prompt's tokens need a pass over all of it.
+        keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
+        decoder.state.truncate(keep)
+        del decoder.cached[keep:]
+        self.kept = keep
+
+    @property
+    def state(self) -> State:
+        """The cache."""
+        return self._cached_decoder.state
+
+    @property
+    def text(self) -> I32:
+        """The prompt and the tokens after it, int32 [t]: a view of the sequence's own array."""
+        return self._ids[: self._length]
+
+    @property
+    def unread(self) -> int:
+        """Number of the prompt's tokens whose rows are not in the cache yet, without its last token."""
+        return max(0, len(self.request.prompt) - 1 - self.state.length) if self.reading else 0
+
+    def next_pass(self, room: Room) -> Pass | None:
+        """Return the next pass of at most ``room.rows`` rows; None if none is needed now, or the sequence has ended.
 
         Raises:
-            UsageError: another one has, and uses the cache.
+            UsageError: another request was started on the decoder before this one ended.
         """
-        if self.rounds is not rounds:
+        if self._cached_decoder.rounds is not self.rounds:
             raise UsageError(
                 "another answer was started before this one ended; read an answer to its end, or close it, before "
                 "you start the next"
             )
+        if self.reading and (work := self._prompt_pass(room.rows)) is not None:
+            return work
+        return None if self.ended else self.next_tree(room)
 
-    def _prefill(self, request: Request) -> bool:
-        """Make the cache hold exactly the prompt without its last token.
+    def _prompt_pass(self, rows: int) -> Pass | None:
+        request, start, total = self.request, self.state.length, len(self.request.prompt) - 1
+        request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
+        if start == total:
+            self.reading = False
+            self.begin_text()
+            return None
+        if request.interrupted():
+            self.ended = True
+            return None
+        most = min(rows, request.limits.nodes)
+        if request.prompt_logprobs:
+            most = min(most, request.tree_nodes or most)  # memory is planned for so many rows of logits
+        chunk = self._ids[start : min(start + most, total)]
+        count = np.arange(len(chunk), dtype=np.int32)
+        self._rows_read = len(chunk)
+        return Pass(ids=chunk, positions=start + count, logits=count if request.prompt_logprobs else _NO_ROWS)
 
-        Rows of the common prefix are kept, and the other tokens run in passes of ``limits.nodes`` rows. Returns False if
-        the request was interrupted; the rows of finished passes are then kept.
-        """
-        ids, nodes = request.prompt[:-1].tolist(), request.limits.nodes
-        keep = self._common_prefix(ids)
-        self.state.truncate(keep)
-        del self.cached[keep:]
-        for start in range(keep, len(ids), nodes):
-            request.on_prefill(start, len(ids))
-            if request.interrupted():
-                return False
-            chunk = np.array(ids[start : start + nodes], np.int32)
-            positions = np.arange(start, start + len(chunk), dtype=np.int32)
-            self.rounds.prefill_seconds += self._run(Pass(ids=chunk, positions=positions, logits=_NO_ROWS)).seconds
-            self.state.commit(np.arange(len(chunk), dtype=np.int32))
-            self.cached += chunk.tolist()
-        request.on_prefill(len(ids), len(ids))  # even if no pass was needed, so that a progress bar ends
-        return True
+    def take(self, result: PassResult | None) -> list[Token]:
+        """Take the result of the last pass, or None if ``next_pass`` returned none, and return the tokens that follow."""
+        if self.ended:
+            return []
+        if self.reading:
+            assert result is not None, "a prompt that is not in the cache needs a pass"
+            self._keep_rows(result)
+            return []
+        tokens = self.accept(result)
+        for token in tokens:
+            self._ids[self._length], self._length = token.id, self._length + 1
+        self.ended = self.ended or self._length > self.request.limits.positions  # the last token needs no row
+        return tokens
 
-    def _submit(self, work: Pass) -> Ticket:
-        return self.target.submit([(self.state, work)])
+    def _keep_rows(self, result: PassResult) -> None:
+        """Commit the rows of a pass over the prompt."""
+        start, rows = self.state.length, self._rows_read
+        following = self._ids[start + 1 : start + 1 + rows].tolist()
+        if self.request.prompt_logprobs and self.request.logprobs is not None:
+            self.prompt_logprobs += map(self.request.logprobs, result.logits, following)
+        self.rounds.prefill_seconds += result.seconds
+        self.state.commit(np.arange(rows, dtype=np.int32))
+        self._cached_decoder.cached += self._ids[start : start + rows].tolist()
 
-    def _run(self, work: Pass) -> PassResult:
-        """Run a pass and wait for its result."""
-        (result,) = self._submit(work).result()
-        return result
+    def logprobs(self, row: F32, token: int) -> TokenLogprobs | None:
+        """Return the log-probability of ``token`` after a row of logits; None if the request does not ask for it."""
+        return None if self.request.logprobs is None else self.request.logprobs(row, token)
+
+    def draft_ahead(self) -> None:
+        """Do nothing while a pass runs."""
+        return None
+
+    @abstractmethod
+    def begin_text(self) -> None:
+        """Prepare the first round, after the prompt was read."""
+
+    @abstractmethod
+    def next_tree(self, room: Room) -> Pass | None:
+        """Return the pass of the next round; None if this round needs none."""
+
+    @abstractmethod
+    def accept(self, result: PassResult | None) -> list[Token]:
+        """Return the tokens of a round, and commit their rows."""

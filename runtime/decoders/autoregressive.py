@@ -4,6 +4,9 @@ Plain decoding is the same loop with a drafter that never guesses: the tree is a
 root, and the verifier's next token is the sample. Invariant: the last token of the text is never in the cache; it is node 0
 of the next pass. Between submitting a pass and waiting for its result the host may grow the next tree (``_ahead.py``).
 
+A round is three methods of ``AutoregressiveSequence``: ``next_tree``, ``draft_ahead`` and ``accept``. The engine
+(``runtime/engine``) calls them, for one sequence or for many, whose passes it submits together.
+
 Source: speculative decoding, 2211.17192; token trees, 2305.09781.
 """
 
@@ -11,16 +14,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
-from edgedec.runtime.decoders._cached import CachedDecoder
+from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.cost import CostBeside
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
 from edgedec.runtime.protocols import (
     F32,
@@ -33,14 +35,14 @@ from edgedec.runtime.protocols import (
     PassResult,
     Processor,
     Request,
+    Room,
     Token,
     TokenTree,
-    TreePolicy,
 )
 from edgedec.runtime.target_top import TOP_TAPS, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
-__all__ = ["AutoregressiveDecoder", "Rounds"]
+__all__ = ["AutoregressiveDecoder", "AutoregressiveSequence", "Rounds"]
 
 _CALIBRATED = (1, 2, 4, 16)  # numbers of rows of the passes measured before the first round, besides the largest tree's
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
@@ -53,16 +55,18 @@ class AutoregressiveDecoder(CachedDecoder):
     Members:
         drafter: makes the guesses.
         vocab_limit: number of the tokenizer's ids; larger ids pad the vocabulary.
-        cost: expected duration of passes; every pass updates it.
         overlaps: grow the next tree while a pass runs; for targets that leave the host free.
         tree_nodes: nodes of the largest tree, whose pass is measured before the first round; 0: the longest chain.
+        on_round: called after each round with its seconds.
+        price: ``cost`` beside the rows of other sequences, as drafts and policies see it; set by ``open_draft``.
     """
 
     drafter: Drafter
     vocab_limit: int
-    cost: ObservedCost = field(default_factory=ObservedCost)
     overlaps: bool = False
     tree_nodes: int = 0
+    on_round: Callable[[RoundSeconds], None] = lambda seconds: None
+    price: CostBeside = field(init=False)
     _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
 
@@ -75,7 +79,8 @@ class AutoregressiveDecoder(CachedDecoder):
         """Return the draft. The first call opens it, which may load a draft model, and measures passes."""
         limits = _with_possible_depth(limits)
         if self._draft is None:
-            self._draft = self.drafter.open(self.target.info, limits, self.cost)
+            self.price = CostBeside(self.cost)
+            self._draft = self.drafter.open(self.target.info, limits, self.price)
             if limits.depth and not self.cost.seconds(1, 0):
                 self._calibrate(limits)
         return self._draft
@@ -88,100 +93,128 @@ class AutoregressiveDecoder(CachedDecoder):
         for size in _REPEATS * sizes if largest > 1 else []:
             chain = np.arange(size, dtype=np.int32)
             work = Pass(ids=np.zeros(size, np.int32), positions=self.state.length + chain, logits=chain)
-            fastest[size] = min(self._run(work).seconds, fastest.get(size, math.inf))
+            (result,) = self.target.submit([(self.state, work)]).result()
+            fastest[size] = min(result.seconds, fastest.get(size, math.inf))
         for size, seconds in fastest.items():
             self.cost.observe(size, seconds)
 
-    def generate(self, request: Request) -> Iterator[Token]:
-        """Yield the tokens after the prompt until the context is full or the caller closes the iterator.
+    def start(self, request: Request) -> AutoregressiveSequence:
+        """Return the sequence of a request. It takes the decoder over from an earlier one, which must not go on.
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
-            UsageError: another request was started on this decoder, which has one cache, before this one ended.
-            DeviceError: the target failed, or returned NaN.
         """
-        prompt, limits = request.prompt, _with_possible_depth(request.limits)
-        self._check_prompt(request)
-        rounds = self.begin()
-        if not self._prefill(request):
-            return
-        ids = np.empty(limits.positions + 1, np.int32)
-        ids[: len(prompt)], length = prompt, len(prompt)
-        clock = RoundClock(time.perf_counter)
-        draft = self._read_prompt(ids[:length], limits, clock)
-        adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth, self.cost)
-        adaptive.begin()
-        fitted = replace(limits, nodes=min(limits.nodes, request.tree_nodes or limits.nodes))
-        grow = partial(self._grow, draft, request.policy, adaptive, fitted)
-        ahead = Ahead(draft, grow, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
-        while self.state.length < limits.positions:
-            text = ids[:length]
-            with clock.drafting:
-                tree = (ahead.take(text) if adaptive.on else None) or grow(text)
-            with clock.verifying:
-                work = self._pass(tree, request.top_k)
-            ticket = self._submit(work)
-            try:
-                if self.overlaps and ahead.pays(tree):
-                    with clock.ahead:
-                        ahead.assume(text, tree)
-            finally:  # wait even if drafting fails or is interrupted: no pass may be left running
-                (result,) = ticket.result()
-            with clock.verifying:
-                self.cost.observe(len(tree.tokens), result.seconds, self.state.length)
-                outcome = self._verify(request, tree, result, text)
-            with clock.committing:
-                self.state.commit(outcome.path)
-            with clock.observing:
-                accepted = tree.tokens[outcome.path].tolist()
-                self.cached += accepted
-                draft.observe(tree, outcome)
-            self._count(adaptive, tree, outcome, clock.take(result.seconds, self.state), past=length - 1)
-            for token in accepted[1:]:
-                ids[length], length = token, length + 1
-                yield Token(token, guessed=True)
-            ids[length], length = outcome.next_token, length + 1
-            yield Token(outcome.next_token, guessed=False)
-            self._check_alone(rounds)
+        self.check(request)
+        return AutoregressiveSequence(self, request)
 
-    def _read_prompt(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
+    def begin_speculation(self, limits: Limits) -> Adaptive:
+        """Return the decision whether to speculate, which is kept from request to request, for a new text."""
+        self._adaptive = self._adaptive or Adaptive(limits.depth, self.price)
+        self._adaptive.begin()
+        return self._adaptive
+
+
+class AutoregressiveSequence(PromptSequence):
+    """A text that is written with trees of guesses.
+
+    Parameters:
+        decoder: has the cache, the draft, and what was measured so far.
+        request: the prompt and the settings.
+    """
+
+    def __init__(self, decoder: AutoregressiveDecoder, request: Request) -> None:
+        super().__init__(decoder, request)
+        self._decoder, self._limits = decoder, _with_possible_depth(request.limits)
+        self._clock = RoundClock(time.perf_counter)
+        self._tree = root_alone(request.prompt)
+
+    def begin_text(self) -> None:
         """Open the draft and let it read the prompt. The time that this takes belongs to no round."""
-        draft = self.open_draft(limits)
+        decoder, request, limits, prompt = self._decoder, self.request, self._limits, self.text
+        self._draft = decoder.open_draft(limits)
         if limits.depth:
-            with clock.reading:
-                draft.expand(prompt, root_alone(prompt), np.zeros(1, np.int32))
-            self.rounds.read_seconds = clock.reading.take()
-        return draft
+            with self._clock.reading:
+                self._draft.expand(prompt, root_alone(prompt), np.zeros(1, np.int32))
+            self.rounds.read_seconds = self._clock.reading.take()
+        self._adaptive = decoder.begin_speculation(limits)
+        self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
+        self._ahead = Ahead(
+            self._draft, self._grow, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter
+        )
 
-    def _grow(self, draft: Draft, policy: TreePolicy, adaptive: Adaptive, limits: Limits, text: I32) -> TokenTree:
-        """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay."""
-        room = min(limits.nodes, limits.positions - len(text) + 1)
+    def next_tree(self, room: Room) -> Pass:
+        """Return the pass of the next tree."""
+        clock, text = self._clock, self.text
+        self._decoder.price.rows = room.beside
+        with clock.drafting:
+            tree = self._ahead.take(text) if self._adaptive.on else None
+            if tree is None or len(tree.tokens) > room.rows:
+                tree = self._grow(text, room.rows)
+        with clock.verifying:
+            self._tree = tree
+            return self._pass(tree)
+
+    def draft_ahead(self) -> None:
+        """Grow the next tree while the pass of this one runs, if the target leaves the host free."""
+        if self._decoder.overlaps and self._ahead.pays(self._tree):
+            with self._clock.ahead:
+                self._ahead.assume(self.text, self._tree)
+
+    def accept(self, result: PassResult | None) -> list[Token]:
+        """Accept a path of the tree, commit its rows, and return its tokens and the one after them."""
+        assert result is not None, "every round has a pass"
+        clock, tree, text = self._clock, self._tree, self.text
+        with clock.verifying:
+            outcome = self._verify(tree, result, text)
+        with clock.committing:
+            self.state.commit(outcome.path)
+        with clock.observing:
+            accepted = tree.tokens[outcome.path].tolist()
+            self._decoder.cached += accepted
+            self._draft.observe(tree, outcome)
+        self._count(tree, outcome, clock.take(result.seconds, self.state), past=len(text) - 1)
+        ids = [*accepted[1:], outcome.next_token]
+        return [
+            Token(token, guessed=at < len(ids) - 1, logprobs=self.logprobs(result.logits[node], token))
+            for at, (node, token) in enumerate(zip(outcome.path.tolist(), ids, strict=True))
+        ]
+
+    def _grow(self, text: I32, rows: int | None = None) -> TokenTree:
+        """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay.
+
+        Args:
+            text: the text, int32 [t].
+            rows: number of rows that the pass may have; None: the largest tree's.
+        """
+        adaptive, limits = self._adaptive, self._limits
+        room = min(self._rows, rows or self._rows, limits.positions - len(text) + 1)
+        policy = self.request.policy
         size = adaptive.size(policy, replace(limits, nodes=room, depth=min(limits.depth, room - 1)), len(text))
         if not size.depth:
             return root_alone(text)
-        return policy.grow(draft, text, size, self.cost, adaptive.accept)
+        return policy.grow(self._draft, text, size, self._decoder.price, adaptive.accept)
 
-    def _verify(self, request: Request, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
+    def _verify(self, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the outcome of a pass, including the drafter's taps."""
+        request, drafter = self.request, self._decoder.drafter
         distribution = _distributions(request.processor, tree, result, text)
         outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
-        if not self.drafter.taps:
+        if not drafter.taps:
             return outcome
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
-        if set(TOP_TAPS) <= set(self.drafter.taps):
+        if set(TOP_TAPS) <= set(drafter.taps):
             if request.greedy:
-                rows = [result.logits[node, : self.vocab_limit] for node in outcome.path]
+                rows = [result.logits[node, : self._decoder.vocab_limit] for node in outcome.path]
             else:
                 rows = [distribution(int(node)) for node in outcome.path]
             taps |= top_taps(rows, logits=request.greedy)
         return replace(outcome, taps=taps)
 
-    def _count(
-        self, adaptive: Adaptive, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int
-    ) -> None:
+    def _count(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int) -> None:
         """Update the statistics of the rounds and the decision whether to speculate."""
+        self._decoder.on_round(seconds)
         self.rounds.observe(tree, outcome, seconds)
-        adaptive.observe(
+        self._adaptive.observe(
             tree,
             outcome,
             seconds=seconds.total,
@@ -190,7 +223,7 @@ class AutoregressiveDecoder(CachedDecoder):
             past=past,
         )
 
-    def _pass(self, tree: TokenTree, top_k: int) -> Pass:
+    def _pass(self, tree: TokenTree) -> Pass:
         """Return the pass that runs all nodes of a tree and returns the logits of each."""
         n = len(tree.tokens)
         positions = [self.state.length]
@@ -201,8 +234,8 @@ class AutoregressiveDecoder(CachedDecoder):
             positions=np.array(positions, np.int32),
             visible=None if n == 1 else tree_visibility(tree.parents),
             logits=np.arange(n, dtype=np.int32),
-            top_k=top_k,
-            taps=tuple(name for name in self.drafter.taps if name not in TOP_TAPS),
+            top_k=self.request.top_k,
+            taps=tuple(name for name in self._decoder.drafter.taps if name not in TOP_TAPS),
         )
 
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from edgedec.runtime.protocols import CostModel
 
-__all__ = ["ObservedCost"]
+__all__ = ["CostBeside", "ObservedCost"]
 
 _SLOPE = 0.08  # additional time of each further node, relative to a pass of one node, while only one size was observed
 _FIRST = 3  # passes of a size that are averaged with equal weights
@@ -79,3 +79,21 @@ class ObservedCost:
         if nodes > high and slope < 0:
             return shape[high]  # a falling line is not extended: a larger pass may be faster, but not without end
         return max(0.0, shape[low] + slope * (nodes - low))
+
+
+class CostBeside:
+    """The duration of a pass as one of several sequences sees it, whose rows are in one pass.
+
+    Parameters:
+        cost: the duration of whole passes.
+
+    Members:
+        rows: expected number of the other sequences' rows.
+    """
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost, self.rows = cost, 0
+
+    def seconds(self, nodes: int, past: int) -> float:
+        """Return the seconds of a pass that has ``nodes`` rows of this sequence, over ``past`` cached rows."""
+        return self._cost.seconds(nodes + self.rows, past)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,11 +27,19 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.runtime import portable_math
 from edgedec.runtime.decoders._ahead import root_alone
-from edgedec.runtime.decoders._cached import CachedDecoder
+from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.rounds import Phase, Rounds
-from edgedec.runtime.protocols import F32, I32, CostModel, Limits, Pass, Request, TargetInfo, Token
+from edgedec.runtime.protocols import F32, I32, CostModel, Limits, Pass, PassResult, Request, Room, TargetInfo, Token
 
-__all__ = ["NextLogits", "SmallModel", "SwitchConfig", "SwitchCounts", "SwitchDecoder", "entropy_bits"]
+__all__ = [
+    "NextLogits",
+    "SmallModel",
+    "SwitchConfig",
+    "SwitchCounts",
+    "SwitchDecoder",
+    "SwitchSequence",
+    "entropy_bits",
+]
 
 
 class NextLogits(Protocol):
@@ -135,13 +142,11 @@ class SwitchDecoder(CachedDecoder):
     Members:
         small: the small model.
         config: when the large model takes over.
-        cost: not used; the small model's protocol asks for it.
         counts: counts of the last request.
     """
 
     small: SmallModel
     config: SwitchConfig
-    cost: CostModel
     counts: SwitchCounts = field(init=False)
     _opened: NextLogits | None = None
 
@@ -164,50 +169,89 @@ class SwitchDecoder(CachedDecoder):
             self._opened = self.small.open(self.target.info, limits, self.cost)
         return self._opened
 
-    def generate(self, request: Request) -> Iterator[Token]:
-        """Yield the tokens after the prompt; ``Token.guessed`` is True for those of the small model.
+    def start(self, request: Request) -> SwitchSequence:
+        """Return the sequence of a request. ``Token.guessed`` is True for the tokens of the small model.
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
-            UsageError: another request was started on this decoder, which has one cache, before this one ended.
-            DeviceError: a model's device failed, or returned NaN.
         """
-        self._check_prompt(request)
-        rounds = self.begin()
-        if not self._prefill(request):
-            return
-        small, drafting = self.open_draft(request.limits), Phase(time.perf_counter)
-        ids = np.empty(request.limits.positions + 1, np.int32)
-        length = len(request.prompt)
-        ids[:length] = request.prompt
-        recent: deque[float] = deque(maxlen=self.config.window)
-        before: bool | None = None
-        while length <= request.limits.positions:
-            text = ids[:length]
-            with drafting:
-                row = small.next_logits(text)
-                if row is not None:
-                    recent.append(entropy_bits(row))
-            if before is None:
-                rounds.read_seconds = drafting.take()  # the small model read the prompt
-            rounds.draft_seconds += drafting.take()
-            by_small = row is not None and sum(recent) / len(recent) < self.config.entropy
-            if not by_small:
-                row = self._read(request, text)
-                if row is None:
-                    return
-            assert row is not None
-            ids[length] = self._choose(request, text, row)
-            length += 1
-            self.counts.small_tokens += by_small
-            self.counts.large_tokens += not by_small
-            self.counts.switches += before is not None and before != by_small
-            before = by_small
-            yield Token(int(ids[length - 1]), guessed=by_small)
-            self._check_alone(rounds)
+        self.check(request)
+        return SwitchSequence(self, request)
 
-    def _choose(self, request: Request, text: I32, row: F32) -> int:
+
+class SwitchSequence(PromptSequence):
+    """A text that two models write.
+
+    Parameters:
+        decoder: has both models and the cache of the large one.
+        request: the prompt and the settings.
+    """
+
+    def __init__(self, decoder: SwitchDecoder, request: Request) -> None:
+        super().__init__(decoder, request)
+        self._decoder, self._counts = decoder, decoder.counts
+        self._drafting = Phase(time.perf_counter)
+        self._recent: deque[float] = deque(maxlen=decoder.config.window)
+        self._row: F32 | None = None  # the small model's logits of the next token
+        self._by_small: bool | None = None  # the model that wrote the last token; None before the first
+        self._catching_up = False  # True: the large model reads on
+
+    def begin_text(self) -> None:
+        """Load the small model."""
+        self._small = self._decoder.open_draft(self.request.limits)
+
+    def next_tree(self, room: Room) -> Pass | None:
+        """Return a pass of the large model over tokens that are not in its cache; None if the small model writes."""
+        if self._catching_up:
+            if self.request.interrupted():
+                self.ended = True
+                return None
+        elif self._is_certain():
+            return None
+        start = self.state.length
+        chunk = self.text[start : start + min(room.rows, self.request.limits.nodes)]
+        rows = np.arange(len(chunk), dtype=np.int32)
+        self._chunk = chunk.copy()
+        return Pass(ids=self._chunk, positions=start + rows, logits=rows, top_k=self.request.top_k)
+
+    def _is_certain(self) -> bool:
+        """Return whether the small model writes the next token, and keep its logits."""
+        with self._drafting:
+            self._row = self._small.next_logits(self.text)
+            if self._row is not None:
+                self._recent.append(entropy_bits(self._row))
+        if self._by_small is None:
+            self.rounds.read_seconds = self._drafting.take()  # the small model read the prompt
+        self.rounds.draft_seconds += self._drafting.take()
+        return self._row is not None and sum(self._recent) / len(self._recent) < self._decoder.config.entropy
+
+    def accept(self, result: PassResult | None) -> list[Token]:
+        """Return the next token; none while the large model has not read all of the text."""
+        if result is None:
+            assert self._row is not None, "the small model writes only if it has logits"
+            return [self._write(self._row, by_small=True)]
+        text, start = self.text, self.state.length
+        for after, logits in zip(range(start + 1, len(text)), result.logits, strict=False):
+            self._counts.compared += 1
+            self._counts.agreed += self._choose(text[:after], logits) == int(text[after])
+        self.state.commit(np.arange(len(self._chunk), dtype=np.int32))
+        self._decoder.cached += self._chunk.tolist()
+        self.rounds.count += 1
+        self.rounds.verify_seconds += result.seconds
+        self._catching_up = self.state.length < len(text)
+        return [] if self._catching_up else [self._write(result.logits[-1], by_small=False)]
+
+    def _write(self, row: F32, *, by_small: bool) -> Token:
+        token, counts = self._choose(self.text, row), self._counts
+        counts.small_tokens += by_small
+        counts.large_tokens += not by_small
+        counts.switches += self._by_small is not None and self._by_small != by_small
+        self._by_small = by_small
+        return Token(token, guessed=by_small, logprobs=self.logprobs(row, token))
+
+    def _choose(self, text: I32, row: F32) -> int:
         """Return the token after ``text`` that follows from logits ``row`` and the random number of its position."""
+        request = self.request
         outcome = request.verifier.accept(
             root_alone(text),
             lambda node: request.processor(row, text),
@@ -215,26 +259,3 @@ class SwitchDecoder(CachedDecoder):
             request.dropped + len(text),
         )
         return outcome.next_token
-
-    def _read(self, request: Request, text: I32) -> F32 | None:
-        """Run the tokens of ``text`` [t] that are not in the large model's cache; all but the first are the small model's.
-
-        Returns the logits of the token after ``text``; None if the request was interrupted between two passes.
-        """
-        row: F32 | None = None
-        while (start := self.state.length) < len(text):
-            if row is not None and request.interrupted():
-                return None
-            chunk = text[start : start + request.limits.nodes]
-            rows = np.arange(len(chunk), dtype=np.int32)
-            result = self._run(Pass(ids=chunk, positions=start + rows, logits=rows, top_k=request.top_k))
-            for after, logits in zip(range(start + 1, len(text)), result.logits, strict=False):
-                self.counts.compared += 1
-                self.counts.agreed += self._choose(request, text[:after], logits) == int(text[after])
-            self.state.commit(rows)
-            self.cached += chunk.tolist()
-            self.rounds.count += 1
-            self.rounds.verify_seconds += result.seconds
-            row = result.logits[-1]
-        assert row is not None, "the last token of a text is never in the cache"
-        return row

@@ -94,6 +94,7 @@ class CpuTarget:
     """
 
     cost_model: CostModel | None = None
+    free_rows: int | None = None
 
     def __init__(
         self,

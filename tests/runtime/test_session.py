@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +14,10 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime.answer import Answer, Piece, Timings
+from edgedec.runtime.accelerator.power import Energy
+from edgedec.runtime.answer import Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
@@ -166,9 +167,9 @@ def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
     reasons: list[str] = []
 
     class Spy(Session):
-        def _timings(self, answer: Answer, *arguments: Any, **options: Any) -> Timings:
-            reasons.append(answer.stop_reason)
-            return super()._timings(answer, *arguments, **options)
+        def _timings(self, task: Task, energy: Energy | None) -> Timings:
+            reasons.append(task.writer.answer.stop_reason)
+            return super()._timings(task, energy)
 
     def refuse(piece: Piece) -> None:
         raise OSError("nobody takes the text")

@@ -219,7 +219,7 @@ def test_nan_logits_are_an_error_and_the_next_answer_is_right(
     shorter = session.generate(prompt[:2], n_predict=1, sampling=GREEDY)  # one pass runs the prompt again
     assert len(shorter.tokens) == 1
     printed: list[str] = []
-    monkeypatch.setattr(session.decoder, "target", Broken(session.target, 3, row))
+    monkeypatch.setattr(session.scheduler.engine, "target", Broken(session.target, 3, row))
     with pytest.raises(DeviceError, match=r"the logit of token 7 is nan: .*edgedec doctor.*--device"):
         session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
     monkeypatch.undo()

@@ -1,0 +1,1 @@
+"""The engine: many texts are written at once, and their passes are submitted together."""

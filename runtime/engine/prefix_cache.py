@@ -1,0 +1,101 @@
+"""The prefix cache keeps the rows of texts that have ended, and finds the longest beginning of a new prompt among all rows.
+
+A prefix is found by its tokens, whichever request wrote it, also if its text is still being written. In a shared cache a
+prefix is held once: a new sequence refers to the blocks of the old one and copies at most the last of them. Where each
+sequence has a cache of its own, only a cache whose text has ended is used again, and nothing is copied.
+
+Source: prefix caching as in 2309.06180 (PagedAttention) and 2312.07104 (RadixAttention); entries are compared one by one
+here, because there are few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.runtime.decoders.prefixes import common_prefix
+from edgedec.runtime.protocols import Limits, State, Target
+
+__all__ = ["PrefixCache", "Rows"]
+
+
+@dataclass(kw_only=True)
+class Rows:
+    """The committed rows of a sequence.
+
+    Members:
+        state: the cache.
+        ids: ids of its rows, a list that its user may extend.
+    """
+
+    state: State
+    ids: list[int]
+
+
+class PrefixCache:
+    """The caches that no text uses at the moment, least recently used first.
+
+    Parameters:
+        target: opens caches.
+        limits: their limits.
+        most: maximum number of caches that are kept. Where each sequence has a cache of its own, it is the number of all
+            caches, so that the planned memory is enough.
+    """
+
+    def __init__(self, target: Target, limits: Limits, *, most: int) -> None:
+        self._target, self._limits, self._most = target, limits, most
+        self._shared = target.free_rows is not None
+        self._idle: list[Rows] = []
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the caches; a row that several share counts once for each of them."""
+        return sum(len(entry.ids) for entry in self._idle)
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def longest(self, prompt: list[int], used: Sequence[Rows] = ()) -> int:
+        """Return the number of the prompt's rows that ``take`` would find."""
+        entries = [*self._idle, *used] if self._shared else self._idle
+        return max((common_prefix(prompt, entry.ids) for entry in entries), default=0)
+
+    def take(self, prompt: list[int], used: Sequence[Rows] = ()) -> Rows:
+        """Return a cache with the longest beginning of ``prompt`` that there is.
+
+        Args:
+            prompt: ids of the prompt without its last token.
+            used: the caches of texts that are being written. Only a shared cache can share their rows.
+        """
+        entries = [*self._idle, *used] if self._shared else self._idle
+        best = max(entries, key=lambda entry: common_prefix(prompt, entry.ids), default=None)
+        keep = 0 if best is None else common_prefix(prompt, best.ids)
+        if best is None or (self._shared and not keep):
+            return Rows(state=self._target.open(self._limits), ids=[])
+        if not self._shared or (best in self._idle and keep == len(best.ids)):
+            self._idle = [entry for entry in self._idle if entry is not best]
+            return best
+        rows = Rows(state=best.state.fork(), ids=best.ids[:keep])
+        rows.state.truncate(keep)
+        return rows
+
+    def give(self, rows: Rows) -> None:
+        """Keep the cache of a text that has ended."""
+        if not rows.ids and self._shared:
+            rows.state.close()
+            return
+        self._idle.append(rows)
+        while len(self._idle) > self._most:
+            self.evict()
+
+    def evict(self) -> bool:
+        """Free the cache that was not used for the longest time; return False if there is none."""
+        if not self._idle:
+            return False
+        self._idle.pop(0).state.close()
+        return True
+
+    def close(self) -> None:
+        """Free all caches."""
+        while self.evict():
+            pass

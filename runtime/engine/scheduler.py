@@ -1,0 +1,227 @@
+"""The scheduler decides which texts are written now: it admits requests, gives them a cache, and runs the engine.
+
+A request is admitted in its turn once a decoder is idle and the shared cache has room for the longest text that it may
+become, so that no text ever ends for want of rows. Rows of texts that have ended are kept for their prefixes as long as
+nobody needs the room. A prompt that begins like one which is being read waits until the common part has been read, and then
+shares it, so that several prompts with one beginning read it once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
+from edgedec.runtime.decoders.prefixes import common_prefix
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prefix_cache import PrefixCache, Rows
+from edgedec.runtime.protocols import Limits, Request, Target
+from edgedec.runtime.writer import AnswerWriter
+
+__all__ = ["Scheduler", "Task"]
+
+_LEAST_SHARED = 32  # common tokens for which a prompt waits until another one has been read
+
+
+@dataclass(kw_only=True, eq=False)
+class Task:
+    """A request, from its submission to its end.
+
+    Members:
+        request: the prompt and the settings.
+        writer: takes the tokens.
+        most_tokens: maximum number of tokens of the answer; negative: until the context is full.
+        on_begin: called when the request is admitted.
+        on_end: called once when the answer ends without an error.
+        decoder, sequence: what writes it, once it was admitted.
+        error: reason why it failed.
+        ended: True once nothing follows.
+    """
+
+    request: Request
+    writer: AnswerWriter
+    most_tokens: int
+    on_begin: Callable[[Task], None] = lambda task: None
+    on_end: Callable[[Task], None] = lambda task: None
+    decoder: CachedDecoder | None = None
+    sequence: PromptSequence | None = None
+    error: Exception | None = None
+    ended: bool = False
+    prompt: list[int] = field(init=False)  # ids of the prompt without its last token
+
+    def __post_init__(self) -> None:
+        self.prompt = self.request.prompt[:-1].tolist()
+
+
+class Scheduler:
+    """The requests of a model.
+
+    Parameters:
+        target: runs the passes.
+        engine: the loop.
+        decoders: one for each text that may be written at a time. The only one keeps its cache; several exchange theirs.
+        limits: bounds of each text.
+
+    Members:
+        engine, decoders: the parameters of these names.
+    """
+
+    def __init__(self, target: Target, engine: Engine, decoders: Sequence[CachedDecoder], limits: Limits) -> None:
+        self._target, self.engine, self._limits = target, engine, limits
+        self.decoders = list(decoders)
+        self._waiting: deque[Task] = deque()
+        self._running: list[Task] = []
+        self._cache: PrefixCache | None = None
+        if len(decoders) > 1:
+            self._cache = PrefixCache(target, limits, most=4 * len(decoders) if self._shared else len(decoders))
+
+    @property
+    def _shared(self) -> bool:
+        return self._target.free_rows is not None
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that have not been admitted."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> Sequence[Task]:
+        """The requests that are being answered, in the order of their admission."""
+        return tuple(self._running)
+
+    @property
+    def prefix_rows(self) -> int:
+        """Number of rows that are kept for their prefixes."""
+        return 0 if self._cache is None else self._cache.rows
+
+    def add(self, task: Task) -> None:
+        """Queue a request. With a single decoder the request takes it over at once, and an earlier one fails."""
+        self._waiting.append(task)
+        if self._cache is None:
+            self._admit()
+
+    def cancel(self, task: Task) -> None:
+        """End a request now. After its end this does nothing."""
+        if task.ended:
+            return
+        if task in self._waiting:
+            self._waiting.remove(task)
+        task.writer.cancel()
+        self._end(task)
+
+    def step(self) -> None:
+        """Admit requests, and run at most one pass of each text that is being written."""
+        self._admit()
+        self._make_room()
+        parts = {id(part.sequence): part for part in self.engine.step()}
+        for task in self.running:
+            part = parts.get(id(task.sequence))
+            if part is None:
+                continue
+            task.writer.take(part.tokens)
+            assert task.sequence is not None
+            if part.error is not None:
+                task.error = part.error
+                self._end(task)
+            elif task.writer.ended or task.sequence.ended:
+                task.writer.end("interrupted" if task.request.interrupted() else "context")
+                self._end(task)
+
+    def close(self) -> None:
+        """End all requests and free the caches."""
+        for task in [*self._waiting, *self._running]:
+            self.cancel(task)
+        if self._cache is not None:
+            self._cache.close()
+
+    def _end(self, task: Task) -> None:
+        """Give back what the request holds."""
+        task.ended = True
+        self._running = [other for other in self._running if other is not task]
+        if task.sequence is not None:
+            self.engine.remove(task.sequence)
+        try:
+            if task.error is None:
+                task.on_end(task)
+        finally:
+            if self._cache is not None and task.decoder is not None:
+                self._give_back(task.decoder, keep=task.error is None)
+            task.decoder = task.sequence = None
+
+    def _give_back(self, decoder: CachedDecoder, *, keep: bool) -> None:
+        """Keep the decoder's cache for its prefix; after an error nothing is known about its rows."""
+        assert self._cache is not None
+        rows = Rows(state=decoder.state, ids=decoder.cached if keep else [])
+        if not keep:
+            rows.state.truncate(0)
+        self._cache.give(rows)
+
+    def _admit(self) -> None:
+        """Start the requests that there is room for, in their order; those that wait for a prefix let others pass."""
+        for task in tuple(self._waiting):
+            if self._cache is not None:
+                busy = [it.decoder for it in self._running]
+                idle = [decoder for decoder in self.decoders if decoder not in busy]
+                if not idle or not self._fits(task):
+                    return
+                if self._waits_for_prefix(task):
+                    continue
+                task.decoder = idle[0]
+                used = [Rows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
+                rows = self._cache.take(task.prompt, used)
+                task.decoder.state, task.decoder.cached = rows.state, rows.ids
+            else:
+                task.decoder = self.decoders[0]
+            self._waiting.remove(task)
+            self._start(task)
+
+    def _start(self, task: Task) -> None:
+        assert task.decoder is not None
+        self._running.append(task)
+        try:
+            task.on_begin(task)
+            sequence = task.decoder.start(task.request)
+            assert isinstance(sequence, PromptSequence)
+            task.sequence = sequence
+        except Exception as error:
+            task.error = error
+            self._end(task)
+            return
+        self.engine.add(sequence)
+
+    def _worst(self, task: Task) -> int:
+        """Return the most rows of a shared cache that a request may hold, with the guesses of a pass and its last block."""
+        limits, block = self._limits, self._target.info.block_rows
+        length = len(task.request.prompt) + (limits.positions if task.most_tokens < 0 else task.most_tokens)
+        rows = min(length, limits.positions) + limits.nodes
+        return -(-rows // block) * block + block  # a block that is shared is copied before it is written
+
+    def _fits(self, task: Task) -> bool:
+        """Return whether the shared cache has room for a request and for what the running ones may become."""
+        if not self._shared:
+            return True
+        return sum(map(self._worst, self._running)) + self._worst(task) <= self._limits.cache_rows
+
+    def _waits_for_prefix(self, task: Task) -> bool:
+        """Return whether a prompt that is being read will have a longer common prefix than there is now."""
+        assert self._cache is not None
+        if not self._shared:
+            return False
+        used = [Rows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
+        now = self._cache.longest(task.prompt, used)
+        return any(
+            it.sequence is not None
+            and it.sequence.reading
+            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1)
+            for it in self._running
+        )
+
+    def _make_room(self) -> None:
+        """Free rows that are kept for their prefixes, as far as the next pass may need the room."""
+        if self._cache is None or not self._shared:
+            return
+        block = self._target.info.block_rows
+        need = self._limits.batch_rows + 2 * block * len(self._running)
+        while (self._target.free_rows or 0) < need and self._cache.evict():
+            pass
