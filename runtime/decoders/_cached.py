@@ -21,7 +21,7 @@ __all__ = ["CachedDecoder", "PromptSequence"]
 _NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class CachedDecoder(ABC):
     """A decoder's cache. It keeps the rows of a common prefix for the next prompt.
 
@@ -38,6 +38,11 @@ class CachedDecoder(ABC):
     cached: list[int] = field(default_factory=list)
     cost: ObservedCost = field(default_factory=ObservedCost)
     rounds: Rounds = field(default_factory=Rounds)
+
+    @property
+    @abstractmethod
+    def speculating(self) -> bool:
+        """True while guesses are made."""
 
     @abstractmethod
     def start(self, request: Request) -> TokenSequence:

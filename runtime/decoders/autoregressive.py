@@ -48,7 +48,7 @@ _CALIBRATED = (1, 2, 4, 16)  # numbers of rows of the passes measured before the
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class AutoregressiveDecoder(CachedDecoder):
     """A decoder that continues one prompt at a time and keeps the cache rows of a common prefix for the next prompt.
 
@@ -66,7 +66,7 @@ class AutoregressiveDecoder(CachedDecoder):
     overlaps: bool = False
     tree_nodes: int = 0
     on_round: Callable[[RoundSeconds], None] = lambda seconds: None
-    price: CostBeside = field(init=False)
+    price: CostBeside = field(init=False, repr=False)
     _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
 

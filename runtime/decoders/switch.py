@@ -135,7 +135,7 @@ def entropy_bits(logits: F32) -> float:
     return max(0.0, (float(portable_math.log(np.array([total]))[0]) - mean) / math.log(2))
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class SwitchDecoder(CachedDecoder):
     """A decoder that lets a small model write where it is certain.
 

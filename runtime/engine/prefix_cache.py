@@ -19,7 +19,7 @@ from edgedec.runtime.protocols import Limits, State, Target
 __all__ = ["PrefixCache", "Rows"]
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Rows:
     """The committed rows of a sequence.
 
@@ -75,9 +75,7 @@ class PrefixCache:
         if not self._shared or (best in self._idle and keep == len(best.ids)):
             self._idle = [entry for entry in self._idle if entry is not best]
             return best
-        rows = Rows(state=best.state.fork(), ids=best.ids[:keep])
-        rows.state.truncate(keep)
-        return rows
+        return Rows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
 
     def give(self, rows: Rows) -> None:
         """Keep the cache of a text that has ended."""

@@ -211,7 +211,7 @@ class Busy:
     def __init__(self, drafting: threading.Event) -> None:
         self.inner, self.drafting, self.ended = ScriptedTarget(TEXT, Clock(), lambda rows: 1.0), drafting, list[bool]()
         self.info, self.open, self.footprint = self.inner.info, self.inner.open, self.inner.footprint
-        self.cost_model = self.inner.cost_model
+        self.cost_model, self.free_rows = self.inner.cost_model, self.inner.free_rows
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Any:
         results = self.inner.submit(work).result()

@@ -86,6 +86,7 @@ class Recording:
     def __init__(self, inner: Target) -> None:
         self.inner, self.info, self.submitted = inner, inner.info, list[list[int]]()
         self.open, self.footprint, self.cost_model = inner.open, inner.footprint, inner.cost_model
+        self.free_rows = inner.free_rows
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         self.submitted += [item.ids.tolist() for _, item in work if item.logits is not None]

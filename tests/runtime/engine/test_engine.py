@@ -1,0 +1,176 @@
+"""Test the division of a step among sequences, and failures that concern one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.engine.engine import STALL, Engine, Progress
+from edgedec.runtime.protocols import Pass, PassResult, Room, State, Ticket, Token
+from tests.runtime.support.fake_world import Clock, ScriptedTarget
+
+TEXT = [1] * 4096
+
+
+class Linear:
+    """A cost model: ten seconds, and one for each row."""
+
+    def seconds(self, nodes: int, past: int) -> float:
+        return 10.0 + nodes
+
+
+class Scripted:
+    """A sequence that reads ``prompt`` rows, and then wants as many rows as it may have, ``steps`` times."""
+
+    def __init__(
+        self, target: ScriptedTarget, *, prompt: int = 0, steps: int = 3, most: int = 99, fails: str = ""
+    ) -> None:
+        self.state: State = target.open(None)  # type: ignore[arg-type]
+        self.prompt, self.steps, self.most, self.fails = prompt, steps, most, fails
+        self.rooms: list[Room] = []
+        self.rows: list[int] = []
+
+    @property
+    def reading(self) -> bool:
+        return self.state.length < self.prompt
+
+    @property
+    def ended(self) -> bool:
+        return not self.steps
+
+    def next_pass(self, room: Room) -> Pass | None:
+        self._fail("next_pass")
+        self.rooms.append(room)
+        rows = min(room.rows, self.prompt - self.state.length if self.reading else self.most)
+        self.rows.append(rows)
+        count = np.arange(rows, dtype=np.int32)
+        logits = count[:0] if self.reading else count
+        return Pass(ids=count, positions=self.state.length + count, logits=logits) if rows else None
+
+    def draft_ahead(self) -> None:
+        self._fail("draft_ahead")
+
+    def take(self, result: PassResult | None) -> list[Token]:
+        self._fail("take")
+        if self.reading:
+            self.state.commit(np.arange(self.rows[-1], dtype=np.int32))
+            return []
+        self.steps -= 1
+        return [Token(self.steps, guessed=False)]
+
+    def _fail(self, place: str) -> None:
+        if self.fails == place:
+            raise ValueError(place)
+
+
+def make(rows: int = 16, *, together: bool = True, known: bool = True) -> tuple[Engine, ScriptedTarget]:
+    target = ScriptedTarget(TEXT, Clock(), lambda rows: 10.0 + rows)
+    cost = ObservedCost(Linear() if known else None)
+    return Engine(target, rows=rows, cost=cost, together=together), target
+
+
+def add(engine: Engine, *sequences: Scripted) -> Sequence[Scripted]:
+    for sequence in sequences:
+        engine.add(sequence)
+    return sequences
+
+
+def test_texts_share_the_rows_equally_and_take_what_others_leave() -> None:
+    engine, target = make(16)
+    eager, modest, other = add(engine, Scripted(target), Scripted(target, most=1), Scripted(target))
+    engine.step()
+    assert (eager.rows, modest.rows, other.rows) == ([5], [1], [10])
+    engine.step()
+    assert eager.rooms[-1].beside == 11
+
+
+@pytest.mark.parametrize("count", [1, 3, 15, 16])
+def test_a_step_never_has_more_rows_than_the_engine(count: int) -> None:
+    engine, target = make(16)
+    sequences = add(engine, *(Scripted(target, prompt=40 * (at % 2), steps=5) for at in range(count)))
+    while engine.sequences:
+        before = [len(sequence.rows) for sequence in sequences]
+        engine.step()
+        step = [it.rows[at] for it, at in zip(sequences, before, strict=True) if len(it.rows) > at]
+        assert 0 < sum(step) <= 16
+
+
+def test_short_prompts_are_read_in_one_pass() -> None:
+    engine, target = make(16)
+    prompts = add(engine, *(Scripted(target, prompt=length) for length in (5, 4, 30)))
+    engine.step()
+    assert [sequence.rows for sequence in prompts] == [[5], [4], [7]]
+
+
+def test_a_long_prompt_lengthens_the_passes_of_other_texts_a_little_only() -> None:
+    engine, target = make(64)
+    text, prompt = add(engine, Scripted(target, steps=100, most=2), Scripted(target, prompt=100, steps=1))
+    while prompt.reading:
+        engine.step()
+    alone = 10.0 + 2
+    assert all(alone < 10.0 + 2 + rows <= STALL * alone for rows in prompt.rows)
+    assert max(prompt.rows) == int(STALL * alone) - 12  # as many as possible
+    assert len(text.rows) == len(prompt.rows)
+
+
+def test_a_prompt_goes_on_at_least_a_row_at_a_time() -> None:
+    engine, target = make(64)
+    engine.cost = ObservedCost(type("Steep", (), {"seconds": lambda self, nodes, past: float(4**nodes)})())
+    _, prompt = add(engine, Scripted(target, steps=100, most=1), Scripted(target, prompt=3))
+    engine.step()
+    assert prompt.rows == [1]
+
+
+def test_targets_that_take_turns_see_no_rows_beside() -> None:
+    engine, target = make(16, together=False)
+    one, two = add(engine, Scripted(target, most=2), Scripted(target, most=2))
+    for _ in range(2):
+        engine.step()
+    assert [room.beside for room in (*one.rooms, *two.rooms)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("place", ["next_pass", "draft_ahead", "take"])
+def test_a_sequence_that_fails_ends_alone(place: str) -> None:
+    engine, target = make(16)
+    good, bad = add(engine, Scripted(target, steps=2), Scripted(target, fails=place))
+    parts: dict[object, Progress] = {part.sequence: part for part in engine.step()}
+    assert str(parts[bad].error) == place
+    assert (parts[bad].tokens, parts[good].error, len(parts[good].tokens)) == ([], None, 1)
+    assert engine.sequences == (good,)
+    engine.step()
+    assert not engine.sequences
+
+
+def test_a_target_that_fails_ends_the_sequences_of_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, target = make(16)
+    first, second, idle = add(engine, Scripted(target), Scripted(target), Scripted(target, most=0))
+
+    def submit(work: object) -> Ticket:
+        raise DeviceError("the device is gone")
+
+    monkeypatch.setattr(target, "submit", submit)
+    parts: dict[object, Progress] = {part.sequence: part for part in engine.step()}
+    assert str(parts[first].error) == str(parts[second].error) == "the device is gone"
+    assert parts[idle].error is None
+    assert engine.sequences == (idle,)
+
+
+def test_a_sequence_that_was_removed_has_no_part() -> None:
+    engine, target = make(16)
+    one, two = add(engine, Scripted(target), Scripted(target))
+    engine.remove(one)
+    engine.remove(one)
+    engine.step()
+    assert (one.rows, two.rows) == ([], [16])
+
+
+def test_the_cost_of_passes_is_that_of_all_rows_together() -> None:
+    engine, target = make(16, known=False)
+    add(engine, Scripted(target, most=3), Scripted(target, most=3))
+    engine.step()
+    target.seconds = lambda rows: 10.0 + rows
+    assert engine.cost.seconds(6, 0) == pytest.approx(13.0)  # the seconds that the target gave for the first pass
