@@ -21,8 +21,8 @@ __all__ = [
     "PAST",
     "POSITIONS",
     "PREFILL_ROWS",
-    "Engine",
     "OurRun",
+    "PassRunner",
     "Samples",
     "cosine",
     "headline",
@@ -39,7 +39,7 @@ SETTLE_S = 0.03  # seconds after which waiting threads of one program have stopp
 JOBS = ("decode", *(f"pass {rows}" for rows in PASS_SIZES), "prompt")
 
 
-class Engine(Protocol):
+class PassRunner(Protocol):
     """Interface of a program that a round measures."""
 
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]: ...
@@ -120,7 +120,7 @@ def settled(seconds: Sequence[float]) -> float:
     return median(seconds[1:] or seconds)
 
 
-def take(engine: Engine, job: str) -> float:
+def take(engine: PassRunner, job: str) -> float:
     """Measure the seconds of ``decode`` (per token), ``prompt``, or ``pass N``."""
     time.sleep(SETTLE_S)
     if job == "decode":
@@ -133,7 +133,7 @@ def take(engine: Engine, job: str) -> float:
 
 
 def sample(
-    ours: Engine, peer: Engine | None, stream: Callable[[], float], rounds: int, progress: Progress = silent
+    ours: PassRunner, peer: PassRunner | None, stream: Callable[[], float], rounds: int, progress: Progress = silent
 ) -> Samples:
     """Measure ``rounds`` rounds; the order of the programs alternates. ``stream`` returns the bytes per second of a read."""
     samples = Samples()

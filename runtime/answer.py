@@ -14,6 +14,7 @@ from edgedec.runtime.logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
     from edgedec.runtime.engine.scheduler import Scheduler, Task
+    from edgedec.runtime.writer import AnswerWriter
 
 __all__ = ["Answer", "AnswerStream", "Piece", "StopReason", "Timings"]
 
@@ -126,21 +127,22 @@ class AnswerStream(Iterator[Piece]):
                 ...
 
     Parameters:
+        writer: has the answer and the pieces that were not read yet.
         task: the request.
-        scheduler: writes it, and others beside it.
+        scheduler: answers it, and others beside it.
 
     Members:
         answer: the answer so far. ``stop_reason`` and ``timings`` are valid once the iteration has ended or the stream was
             closed.
     """
 
-    def __init__(self, task: Task, scheduler: Scheduler) -> None:
-        self._task, self._scheduler = task, scheduler
+    def __init__(self, writer: AnswerWriter, task: Task, scheduler: Scheduler) -> None:
+        self._writer, self._task, self._scheduler = writer, task, scheduler
 
     @property
     def answer(self) -> Answer:
         """The answer so far."""
-        return self._task.writer.answer
+        return self._writer.answer
 
     @property
     def ended(self) -> bool:
@@ -148,7 +150,7 @@ class AnswerStream(Iterator[Piece]):
         return self._task.ended
 
     def __next__(self) -> Piece:
-        while not (pieces := self._task.writer.pieces):
+        while not (pieces := self._writer.pieces):
             if self._task.ended:
                 error, self._task.error = self._task.error, None
                 raise error or StopIteration
@@ -169,4 +171,4 @@ class AnswerStream(Iterator[Piece]):
     def close(self) -> None:
         """End the answer now, with the stop reason ``interrupted``. After the end of the answer this does nothing."""
         self._scheduler.cancel(self._task)
-        self._task.writer.pieces.clear()
+        self._writer.pieces.clear()

@@ -406,38 +406,44 @@ class Session:
             ends=() if ignore_eos else self.bundle.tokens.eos,
             interrupted=interrupted,
         )
-        task = Task(request=request, writer=writer, most_tokens=n_predict, on_begin=self._begin, on_end=self._finish)
+        task = Task(
+            request=request,
+            writer=writer,
+            most_tokens=n_predict,
+            on_begin=partial(self._begin, account),
+            on_end=partial(self._finish, writer),
+        )
         if n_predict:
             self.scheduler.add(task)
         else:
-            self._write_nothing(task)
+            self._write_nothing(task, writer)
         if task.error is not None:
             raise task.error
-        return AnswerStream(task, self.scheduler)
+        return AnswerStream(writer, task, self.scheduler)
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, account: Account, task: Task) -> None:
         if self._power is not None:
             self._power.start()
-        task.writer.account.begin()
+        account.begin()
 
-    def _write_nothing(self, task: Task) -> None:
+    def _write_nothing(self, task: Task, writer: AnswerWriter) -> None:
         """Answer with no token; nothing is read, either."""
         task.decoder = self.decoder
         task.decoder.begin()
-        self._begin(task)
-        task.writer.end("limit")
-        self._finish(task)
+        self._begin(writer.account, task)
+        writer.end("limit")
+        self._finish(writer, task)
         task.ended = True
 
-    def _finish(self, task: Task) -> None:
+    def _finish(self, writer: AnswerWriter, task: Task) -> None:
         """Fill in the timings of an answer that has ended."""
-        task.writer.account.end()
+        writer.account.end()
         energy = None if self._power is None else self._power.stop()
         self.meter.mark()
-        answer, sequence = task.writer.answer, task.sequence
+        answer, sequence = writer.answer, task.sequence
         if sequence is not None:
             answer.prompt_logprobs = sequence.prompt_logprobs
-        answer.timings = self._timings(task, energy)
+        answer.timings = self._timings(writer, task, energy)
 
     def _request(
         self,
@@ -499,8 +505,8 @@ class Session:
             self._policies[kind] = policy
         return policy
 
-    def _timings(self, task: Task, energy: Energy | None) -> Timings:
-        decoder, account, answer = task.decoder, task.writer.account, task.writer.answer
+    def _timings(self, writer: AnswerWriter, task: Task, energy: Energy | None) -> Timings:
+        decoder, account, answer = task.decoder, writer.account, writer.answer
         tokens, prompt, device, began = len(answer.tokens), task.request.prompt, None, decoder is not None
         rounds = decoder.rounds if decoder is not None else Rounds()
         kept = 0 if decoder is None else decoder.shared_prefix(prompt) if task.sequence is None else task.sequence.kept

@@ -46,14 +46,14 @@ EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs th
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
     ("driver", "portable_math"),
-    ("protocols", "visibility", "target_top", "position_random", "sampling"),
+    ("protocols", "visibility", "target_top", "position_random", "sampling", "logprobs"),
     ("text", "kernels", "trees", "verifiers", "coupling"),
-    ("devices", "decoders"),
+    ("devices", "decoders", "engine"),
     ("accelerator",),
     ("targets",),
     ("drafters",),
     ("speculation", "estimates", "planning", "draft_law", "draft_advice"),
-    ("session", "answer", "conversation"),
+    ("session", "answer", "writer", "conversation"),
     ("measure", "deploy"),
 )
 

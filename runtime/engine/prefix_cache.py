@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.protocols import Limits, State, Target
 
-__all__ = ["PrefixCache", "Rows"]
+__all__ = ["CachedRows", "PrefixCache"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Rows:
+class CachedRows:
     """The committed rows of a sequence.
 
     Members:
@@ -45,7 +45,7 @@ class PrefixCache:
     def __init__(self, target: Target, limits: Limits, *, most: int) -> None:
         self._target, self._limits, self._most = target, limits, most
         self._shared = target.free_rows is not None
-        self._idle: list[Rows] = []
+        self._idle: list[CachedRows] = []
 
     @property
     def rows(self) -> int:
@@ -55,12 +55,12 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._idle)
 
-    def longest(self, prompt: list[int], used: Sequence[Rows] = ()) -> int:
+    def longest(self, prompt: list[int], used: Sequence[CachedRows] = ()) -> int:
         """Return the number of the prompt's rows that ``take`` would find."""
         entries = [*self._idle, *used] if self._shared else self._idle
         return max((common_prefix(prompt, entry.ids) for entry in entries), default=0)
 
-    def take(self, prompt: list[int], used: Sequence[Rows] = ()) -> Rows:
+    def take(self, prompt: list[int], used: Sequence[CachedRows] = ()) -> CachedRows:
         """Return a cache with the longest beginning of ``prompt`` that there is.
 
         Args:
@@ -71,13 +71,13 @@ class PrefixCache:
         best = max(entries, key=lambda entry: common_prefix(prompt, entry.ids), default=None)
         keep = 0 if best is None else common_prefix(prompt, best.ids)
         if best is None or (self._shared and not keep):
-            return Rows(state=self._target.open(self._limits), ids=[])
+            return CachedRows(state=self._target.open(self._limits), ids=[])
         if not self._shared or (best in self._idle and keep == len(best.ids)):
             self._idle = [entry for entry in self._idle if entry is not best]
             return best
-        return Rows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
+        return CachedRows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
 
-    def give(self, rows: Rows) -> None:
+    def give(self, rows: CachedRows) -> None:
         """Keep the cache of a text that has ended."""
         if not rows.ids and self._shared:
             rows.state.close()

@@ -11,17 +11,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.prefix_cache import PrefixCache, Rows
-from edgedec.runtime.protocols import Limits, Request, Target
-from edgedec.runtime.writer import AnswerWriter
+from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
+from edgedec.runtime.protocols import Limits, Request, Target, Token
 
-__all__ = ["Scheduler", "Task"]
+__all__ = ["Scheduler", "Task", "TokenWriter"]
 
 _LEAST_SHARED = 32  # common tokens for which a prompt waits until another one has been read
+
+
+class TokenWriter(Protocol):
+    """Takes the tokens of a text and decides when it is complete."""
+
+    @property
+    def ended(self) -> bool:
+        """True once no further token is taken."""
+
+    def take(self, tokens: Sequence[Token]) -> None:
+        """Add the tokens of a step, up to the one that ends the text."""
+
+    def end(self, reason: Literal["context", "interrupted"]) -> None:
+        """End the text, because the decoder ended it. After its end this does nothing."""
+
+    def cancel(self) -> None:
+        """End the text at once. After its end this does nothing."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,7 +57,7 @@ class Task:
     """
 
     request: Request
-    writer: AnswerWriter
+    writer: TokenWriter
     most_tokens: int
     on_begin: Callable[[Task], None] = lambda task: None
     on_end: Callable[[Task], None] = lambda task: None
@@ -152,7 +169,7 @@ class Scheduler:
     def _give_back(self, decoder: CachedDecoder, *, keep: bool) -> None:
         """Keep the decoder's cache for its prefix; after an error nothing is known about its rows."""
         assert self._cache is not None
-        rows = Rows(state=decoder.state, ids=decoder.cached if keep else [])
+        rows = CachedRows(state=decoder.state, ids=decoder.cached if keep else [])
         if not keep:
             rows.state.truncate(0)
         self._cache.give(rows)
@@ -168,7 +185,7 @@ class Scheduler:
                 if self._waits_for_prefix(task):
                     continue
                 task.decoder = idle[0]
-                used = [Rows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
+                used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
                 rows = self._cache.take(task.prompt, used)
                 task.decoder.state, task.decoder.cached = rows.state, rows.ids
             else:
@@ -208,7 +225,7 @@ class Scheduler:
         assert self._cache is not None
         if not self._shared:
             return False
-        used = [Rows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
+        used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
         now = self._cache.longest(task.prompt, used)
         return any(
             it.sequence is not None

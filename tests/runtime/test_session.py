@@ -23,6 +23,7 @@ from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.writer import AnswerWriter
 from tests.runtime.support.fake_world import ScriptedDraft
 
 GREEDY = SamplingConfig(temperature=0)
@@ -167,9 +168,9 @@ def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
     reasons: list[str] = []
 
     class Spy(Session):
-        def _timings(self, task: Task, energy: Energy | None) -> Timings:
-            reasons.append(task.writer.answer.stop_reason)
-            return super()._timings(task, energy)
+        def _timings(self, writer: AnswerWriter, task: Task, energy: Energy | None) -> Timings:
+            reasons.append(writer.answer.stop_reason)
+            return super()._timings(writer, task, energy)
 
     def refuse(piece: Piece) -> None:
         raise OSError("nobody takes the text")
@@ -262,6 +263,7 @@ import sys
 import numpy as np
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.writer import AnswerWriter
 from tests.runtime.support.fake_world import ScriptedDraft
 from edgedec.runtime.sampling import SamplingConfig
 path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -11,30 +10,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.plugins import load
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import Limits, Request
+from edgedec.runtime.protocols import Limits, Request, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
-from edgedec.runtime.text.stream import TextStream
-from edgedec.runtime.writer import Account, AnswerWriter
 from tests.runtime.engine.support.paged_world import BLOCK, VOCAB, PagedTarget, following
 
 
-class NoText:
-    """A text stream that makes no text."""
+class Writer:
+    """Take so many tokens."""
 
-    stopped = False
+    def __init__(self, most: int) -> None:
+        self.most, self.tokens, self.reason = most, list[int](), ""
 
-    def feed(self, token_id: int) -> str:
-        return "."
+    @property
+    def ended(self) -> bool:
+        return bool(self.reason)
 
-    def finish(self) -> str:
-        return ""
+    def take(self, tokens: Sequence[Token]) -> None:
+        self.tokens += [token.id for token in tokens][: self.most - len(self.tokens)]
+        if len(self.tokens) == self.most:
+            self.end("limit")
+
+    def end(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    def cancel(self) -> None:
+        self.end("interrupted")
 
 
 class World:
@@ -73,9 +78,7 @@ class World:
             random=PositionRandom(seed=0),
             greedy=True,
         )
-        text = cast(TextStream, NoText())
-        writer = AnswerWriter(Answer(), Account(Counters), text, n_predict=tokens, ends=(), interrupted=lambda: False)
-        task = Task(request=request, writer=writer, most_tokens=tokens, on_begin=self.begun.append)
+        task = Task(request=request, writer=Writer(tokens), most_tokens=tokens, on_begin=self.begun.append)
         self.scheduler.add(task)
         return task
 
@@ -99,9 +102,14 @@ def expected(prompt: Iterable[int], tokens: int) -> list[int]:
     return text[-tokens:]
 
 
+def written(task: Task) -> list[int]:
+    assert isinstance(task.writer, Writer)
+    return task.writer.tokens
+
+
 def check(task: Task, tokens: int = 5) -> None:
     assert task.error is None
-    assert task.writer.answer.tokens == expected(task.request.prompt.tolist(), tokens)
+    assert written(task) == expected(task.request.prompt.tolist(), tokens)
 
 
 def test_prompts_with_a_common_beginning_read_it_once() -> None:
@@ -121,7 +129,7 @@ def test_a_prefix_of_a_text_that_has_ended_is_shared_and_blocks_are_copied_on_wr
     world = World()
     first = world.add(range(1, 27), 6)
     world.run(first)
-    text = [*range(1, 27), *first.writer.answer.tokens]
+    text = [*range(1, 27), *written(first)]
     read = world.target.rows_read
     again = [world.add([*text[:cut], 30, 29], 4) for cut in (9, 26, 30)]
     world.run(*again)
@@ -162,7 +170,8 @@ def test_a_request_may_be_cancelled_at_any_time(steps: int) -> None:
         world.scheduler.cancel(task)
         world.scheduler.cancel(task)
         assert task.ended
-        assert task.writer.answer.stop_reason == "interrupted"
+        assert isinstance(task.writer, Writer)
+        assert task.writer.reason == "interrupted"
     world.run(*tasks)
     check(tasks[1], 9)
     check(tasks[3], 9)
