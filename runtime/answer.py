@@ -87,7 +87,7 @@ class Answer:
         tokens: ids after the prompt. If an end token ended the answer, it is the last of them and has no text.
         drafted: for each token, whether it was an accepted guess.
         logprobs: the log-probability of each token, if they were asked for.
-        prompt_logprobs: those of the prompt's tokens after its first, if they were asked for.
+        prompt_logprobs: log-probabilities of the prompt's tokens after its first, if they were asked for.
         stop_reason: ``eos`` (an end token), ``stop`` (a stop string), ``limit`` (``n_predict``), ``context`` (the context is
             full) or ``interrupted``.
         timings: the times and counts; complete once the answer has ended.

@@ -29,7 +29,7 @@ from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.logprobs import token_logprobs
+from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, TreePolicy
@@ -469,6 +469,8 @@ class Session:
         if config.temperature:
             shared = random if children == "coupled" else None
             policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
+        if logprobs is not None and not 0 <= logprobs <= MOST_TOP:
+            raise UsageError(f"logprobs must be 0 to {MOST_TOP} likeliest tokens, not {logprobs}")
         figures = None
         if logprobs is not None or prompt_logprobs:
             figures = partial(token_logprobs, top=logprobs or 0, vocab=self.bundle.tokens.size)

@@ -51,7 +51,7 @@ class Task:
         most_tokens: maximum number of tokens of the answer; negative: until the context is full.
         on_begin: called when the request is admitted.
         on_end: called once when the answer ends without an error.
-        decoder, sequence: what writes it, once it was admitted.
+        decoder, sequence: decoder and sequence that write the answer; None before the admission and after the end.
         error: reason why it failed.
         ended: True once nothing follows.
     """

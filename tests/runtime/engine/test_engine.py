@@ -113,7 +113,7 @@ def test_a_long_prompt_lengthens_the_passes_of_other_texts_a_little_only() -> No
         engine.step()
     alone = 10.0 + 2
     assert all(alone < 10.0 + 2 + rows <= STALL * alone for rows in prompt.rows)
-    assert max(prompt.rows) == int(STALL * alone) - 12  # as many as possible
+    assert max(prompt.rows) == int(STALL * alone) - 12  # the largest that is allowed
     assert len(text.rows) == len(prompt.rows)
 
 

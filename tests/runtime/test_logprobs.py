@@ -1,0 +1,79 @@
+"""Test log-probabilities of tokens and prompts: their values, and that nothing else changes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgedec.errors import UsageError
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.logprobs import token_logprobs
+from edgedec.runtime.protocols import I32, Pass
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
+
+PROMPT = "Once upon a time there was a"
+
+
+def test_the_figures_are_those_of_a_softmax_over_the_ids_of_the_tokenizer() -> None:
+    row = np.array([1.0, 3.0, 3.0, -np.inf, 50.0], np.float32)
+    figures = token_logprobs(row, 0, top=3, vocab=4)
+    total = np.log(np.exp([1.0, 3.0, 3.0]).sum())
+    assert figures.logprob == pytest.approx(1 - total, abs=1e-12)
+    assert [token for token, _ in figures.top] == [1, 2, 0]  # the lower of two equal ones is first
+    assert [value for _, value in figures.top] == pytest.approx([3 - total, 3 - total, 1 - total], abs=1e-12)
+    assert token_logprobs(row, 3, top=0, vocab=4).logprob == -np.inf
+
+
+def answer(session: Session, prompt: I32 | str, **options: object) -> Answer:
+    sampling = SamplingConfig(temperature=0.7, seed=3)
+    return session.generate(prompt, n_predict=12, sampling=sampling, logprobs=2, **options)  # type: ignore[arg-type]
+
+
+def test_figures_do_not_depend_on_drafter_batch_or_cache() -> None:
+    with Session.open("demo", threads=1, ctx_size=64) as session:
+        alone = answer(session, PROMPT, prompt_logprobs=True)
+        assert len(alone.logprobs) == len(alone.tokens) == 12
+        assert [figures.token for figures in alone.logprobs] == alone.tokens
+        assert (
+            answer(session, PROMPT, prompt_logprobs=True).prompt_logprobs == alone.prompt_logprobs
+        )  # the prompt is cached
+        assert answer(session, PROMPT).logprobs == alone.logprobs
+    spec = SpecConfig(drafter="ngram", tree_nodes=4)
+    with Session.open("demo", threads=1, ctx_size=64, sequences=3, spec=spec) as session:
+        sampling = SamplingConfig(temperature=0.7, seed=3)
+        streams = [
+            session.stream(text, n_predict=12, sampling=sampling, logprobs=2, prompt_logprobs=True)
+            for text in ("One day", PROMPT, PROMPT)
+        ]
+        for stream in reversed(streams):
+            assert "".join(stream)
+    for stream in streams[1:]:
+        assert stream.answer.tokens == alone.tokens
+        assert stream.answer.logprobs == alone.logprobs
+        assert stream.answer.prompt_logprobs == alone.prompt_logprobs
+
+
+def test_the_figures_of_a_prompt_are_those_of_one_pass_over_it() -> None:
+    with Session.open("demo", threads=1, ctx_size=64) as session:
+        ids = session.encode(PROMPT)
+        figures = answer(session, ids, prompt_logprobs=True).prompt_logprobs
+        state, rows = session.target.open(session.run.limits), np.arange(len(ids) - 1, dtype=np.int32)
+        work = Pass(ids=ids[:-1], positions=rows, logits=rows)
+        (result,) = session.target.submit([(state, work)]).result()
+        vocab = session.bundle.tokens.size
+        scores = result.logits[:, :vocab].astype(np.float64)
+    assert [one.token for one in figures] == ids[1:].tolist()
+    for one, row in zip(figures, scores, strict=True):
+        assert one.logprob == pytest.approx(row[one.token] - np.log(np.exp(row).sum()), abs=1e-9)
+        assert one.top[0][0] == row.argmax()
+
+
+@pytest.mark.parametrize("count", [-1, 21])
+def test_a_number_of_figures_out_of_range_is_refused(count: int) -> None:
+    with (
+        Session.open("demo", threads=1, ctx_size=64) as session,
+        pytest.raises(UsageError, match="logprobs must be 0 to 20"),
+    ):
+        session.generate(PROMPT, n_predict=1, logprobs=count)
