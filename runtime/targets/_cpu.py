@@ -94,7 +94,6 @@ class CpuTarget:
     """
 
     cost_model: CostModel | None = None
-    free_rows: int | None = None
 
     def __init__(
         self,
