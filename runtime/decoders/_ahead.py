@@ -28,7 +28,6 @@ class Ahead:
 
     Parameters:
         draft: makes the guesses.
-        grow: returns the tree of a round for its text.
         positions: maximum length of a text, in tokens.
         rounds: counts the trees; ``pays`` reads these counts.
         clock: returns the host's time in seconds.
@@ -37,13 +36,12 @@ class Ahead:
     def __init__(
         self,
         draft: Draft,
-        grow: Callable[[I32], TokenTree],
         *,
         positions: int,
         rounds: Rounds,
         clock: Callable[[], float],
     ) -> None:
-        self._draft, self._grow, self._positions, self._rounds = draft, grow, positions, rounds
+        self._draft, self._positions, self._rounds = draft, positions, rounds
         self._growing = Phase(clock)
         self._tree: TokenTree | None = None
         self._text = np.zeros(0, np.int32)
@@ -60,8 +58,14 @@ class Ahead:
         losing = rounds.ahead >= _TRIAL and rounds.saved_seconds < 0
         return len(tree.tokens) > 1 and not (losing and rounds.count % _RETRY)
 
-    def assume(self, text: I32, tree: TokenTree) -> None:
-        """Grow the tree of the next round. ``tree`` is the tree of this round, which follows ``text`` int32 [n]."""
+    def assume(self, text: I32, tree: TokenTree, grow: Callable[[I32], TokenTree]) -> None:
+        """Grow the tree of the next round.
+
+        Args:
+            text: the text, int32 [n].
+            tree: the tree of this round, which follows the text.
+            grow: returns the tree of a round for its text.
+        """
         self._tree = None
         path = np.concatenate([text, tree.tokens[likeliest_path(tree)[1:]]])
         if len(path) >= self._positions:
@@ -71,7 +75,7 @@ class Ahead:
             return
         self._text = np.append(path, guess.ids[guess.probs.argmax()])
         with self._growing:
-            self._tree = self._grow(self._text)
+            self._tree = grow(self._text)
         self._seconds = self._growing.take()
         self._rounds.ahead += 1
 

@@ -138,9 +138,7 @@ class AutoregressiveSequence(PromptSequence):
             self.rounds.read_seconds = self._clock.reading.take()
         self._adaptive = decoder.begin_speculation(limits)
         self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
-        self._ahead = Ahead(
-            self._draft, self._grow, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter
-        )
+        self._ahead = Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
 
     def next_tree(self, room: Room) -> Pass:
         """Return the pass of the next tree."""
@@ -158,7 +156,7 @@ class AutoregressiveSequence(PromptSequence):
         """Grow the next tree while the pass of this one runs, if the target leaves the host free."""
         if self._decoder.overlaps and self._ahead.pays(self._tree):
             with self._clock.ahead:
-                self._ahead.assume(self.text, self._tree)
+                self._ahead.assume(self.text, self._tree, self._grow)
 
     def accept(self, result: PassResult | None) -> list[Token]:
         """Accept a path of the tree, commit its rows, and return its tokens and the one after them."""

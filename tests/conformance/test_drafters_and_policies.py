@@ -194,7 +194,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
         )
         return grown_tree
 
-    ahead = Ahead(called, partial(grow, called), positions=64, rounds=Rounds(), clock=lambda: 0.0)
+    ahead = Ahead(called, positions=64, rounds=Rounds(), clock=lambda: 0.0)
     text = np.tile(rng.integers(0, 4, rng.integers(2, 6)), 4).astype(np.int32)  # so that there is something to guess
     while len(text) < 60:
         tree = ahead.take(text)
@@ -210,7 +210,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
             (guess,) = called.expand(assumed, root(assumed.tolist()), np.zeros(1, np.int32))
             token = int(guess.ids[guess.probs.argmax()]) if len(guess.ids) else 0
             outcome = Outcome(path=path, next_token=token)
-        ahead.assume(text, tree)
+        ahead.assume(text, tree, partial(grow, called))
         plain.observe(tree, outcome)
         called.observe(tree, outcome)
         text = after(text, tree, outcome)

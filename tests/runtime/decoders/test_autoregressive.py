@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 96,
     "tie_word_embeddings": False,
 }
-LIMITS = Limits(nodes=8, depth=0, positions=64)
+LIMITS = Limits(nodes=8, depth=0, positions=64, cache_rows=256)  # tests keep several states open
 PROMPT = np.array([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7], np.int32)
 
 
