@@ -29,6 +29,10 @@ RESERVED = {
     "transformers": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
     "amaranth": ("edgedec.hw", "edgedec.boards.flows", "edgedec.sim"),
     "amaranth_boards": ("edgedec.boards.flows",),
+    "fastapi": ("edgedec.runtime.server",),
+    "starlette": ("edgedec.runtime.server",),
+    "pydantic": ("edgedec.runtime.server",),
+    "uvicorn": ("edgedec.runtime.server",),
 }
 
 # packages and modules that are imported without Amaranth, as on a board
@@ -54,7 +58,7 @@ RUNTIME = (
     ("drafters",),
     ("speculation", "estimates", "planning", "draft_law", "draft_advice"),
     ("session", "answer", "writer", "conversation"),
-    ("measure", "deploy"),
+    ("measure", "deploy", "server"),
 )
 
 Imports = dict[str, dict[str, int]]  # module -> imported name -> line

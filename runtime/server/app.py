@@ -1,0 +1,70 @@
+"""The application: all routes, the gate in front of them, and the form of their errors."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from edgedec import __version__
+from edgedec.errors import EdgedecError
+from edgedec.runtime.server.errors import ApiError, from_edgedec, from_validation
+from edgedec.runtime.server.gate import Gate
+from edgedec.runtime.server.generation import generation_routes
+from edgedec.runtime.server.inspection import inspection_routes
+from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.settings import ServerSettings
+
+__all__ = ["create_app"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def create_app(service: ModelService, settings: ServerSettings) -> Gate:
+    """Return the application of a server.
+
+    The pages of FastAPI that show the interface are off, because they load scripts from another site; so are its records for
+    telemetry, whatever the environment says.
+    """
+    app = FastAPI(
+        title="edgedec",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
+    )
+    gates: list[Gate] = []
+    app.include_router(generation_routes(service, settings))
+    app.include_router(inspection_routes(service, settings, gates))
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        if not isinstance(error, ApiError):
+            error = ApiError(error.status_code, f"{error.detail}: {request.method} of this path", headers=error.headers)
+        return JSONResponse(error.body, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(from_validation(error).body, 400)
+
+    @app.exception_handler(EdgedecError)
+    async def failed(request: Request, error: EdgedecError) -> JSONResponse:
+        known = from_edgedec(error)
+        return JSONResponse(known.body, known.status_code)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        _LOG.error("an unexpected error", exc_info=error)
+        return JSONResponse(ApiError(500, "an unexpected error, see the server's log").body, 500)
+
+    gates.append(Gate(app, settings))
+    return gates[0]

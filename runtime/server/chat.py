@@ -1,0 +1,168 @@
+"""Chats: the prompt of a conversation, and the answers in the form of ``chat.completion``."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgedec import __version__
+from edgedec.runtime.answer import StopReason
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.logprobs import chat_logprobs
+from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.requests import ChatMessage
+from edgedec.runtime.server.service import TextEnd, TextPart, TokenLogprob
+from edgedec.runtime.server.streaming import Chunk
+
+__all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
+
+FINGERPRINT = f"edgedec-{__version__}"
+_ROLES = {"developer": "system"}  # templates know the older name
+
+
+def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return messages as a chat template takes them.
+
+    Raises:
+        ApiError: a message has neither text nor calls of tools.
+    """
+    plain = []
+    for number, message in enumerate(messages):
+        if message.text is None and not message.tool_calls:
+            raise ApiError(400, f"messages.{number}.content: it is missing", param=f"messages.{number}.content")
+        entry = message.model_dump(exclude_none=True, exclude={"content", "refusal"})
+        plain.append(entry | {"role": _ROLES.get(message.role, message.role), "content": message.text or ""})
+    return plain
+
+
+def finish_reason(reason: StopReason) -> str:
+    """Return the reason for the end of a text in OpenAI's words."""
+    return "stop" if reason in ("eos", "stop") else "length"
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """Counts of tokens of all texts of a request.
+
+    Members:
+        prompt_tokens: tokens of the prompts; a prompt of several texts counts once.
+        cached_tokens: number of them that the cache still held for the first text.
+        completion_tokens: tokens of all texts.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, event: TextEnd) -> None:
+        """Add the tokens of a text."""
+        self.completion_tokens += len(event.answer.tokens)
+        if event.index == 0:
+            self.cached_tokens = event.answer.timings.prompt_kept
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts in OpenAI's form."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(kw_only=True)
+class ChatReply:
+    """The form of a chat's answers.
+
+    Members:
+        model: the model's name.
+        text: the model's tokenizer, for the spelling of tokens in log-probabilities.
+        usage: counts of tokens.
+        choices: number of texts.
+        include_usage: end a stream with a chunk of token counts.
+        top: number of likeliest tokens to report; None: no log-probabilities.
+    """
+
+    model: str
+    text: ModelText
+    usage: Usage
+    choices: int
+    include_usage: bool
+    top: int | None = None
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    _ends: dict[int, TextEnd] = field(default_factory=dict)
+    _logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+
+    def opening(self) -> Iterator[Chunk]:
+        """Yield a chunk for each text that says who speaks, which no later chunk does."""
+        for index in range(self.choices):
+            yield self._chunk([self._choice(index, {"role": "assistant", "content": ""})])
+
+    def part(self, event: TextPart) -> Iterator[Chunk]:
+        """Yield the chunk of a part."""
+        self._logprobs.setdefault(event.index, []).extend(event.logprobs)
+        logprobs = self._shown(event.logprobs)
+        yield self._chunk([self._choice(event.index, {"content": event.text}, logprobs=logprobs)])
+
+    def ending(self, event: TextEnd) -> Iterator[Chunk]:
+        """Yield the last chunk of a text, which has no content."""
+        self._ends[event.index] = event
+        self._logprobs.setdefault(event.index, []).extend(event.logprobs)
+        self.usage.add(event)
+        reason = finish_reason(event.answer.stop_reason)
+        logprobs = self._shown(event.logprobs) if event.logprobs else None
+        chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
+        yield {**chunk, "timings": event.answer.timings.as_json()}
+
+    def closing(self) -> Iterator[Chunk]:
+        """Yield the chunk of token counts, if it was asked for."""
+        if self.include_usage:
+            timings = {"timings": self._ends[0].answer.timings.as_json()} if self.choices == 1 else {}
+            yield {**self._chunk([]), "usage": self.usage.as_json(), **timings}
+
+    def whole(self) -> dict[str, Any]:
+        """Return all answers as one object."""
+        ends = [self._ends[index] for index in range(self.choices)]
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": [self._message(end) for end in ends],
+            "usage": self.usage.as_json(),
+            "timings": ends[0].answer.timings.as_json(),
+        }
+
+    def _message(self, end: TextEnd) -> dict[str, Any]:
+        more = {} if self.choices == 1 else {"timings": end.answer.timings.as_json()}
+        return {
+            "index": end.index,
+            "message": {"role": "assistant", "content": end.answer.text, "refusal": None},
+            "logprobs": self._shown(tuple(self._logprobs[end.index])),
+            "finish_reason": finish_reason(end.answer.stop_reason),
+            **more,
+        }
+
+    def _shown(self, logprobs: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:
+        return None if self.top is None else chat_logprobs(self.text, logprobs)
+
+    def _choice(
+        self, index: int, delta: dict[str, Any], *, finish: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        chunk: dict[str, Any] = {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+        return chunk | {"usage": None} if self.include_usage else chunk

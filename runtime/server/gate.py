@@ -1,0 +1,190 @@
+"""The gate in front of the application: checks requests, reads their bodies, and counts what is being answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
+from edgedec.runtime.server.settings import ServerSettings
+
+__all__ = ["Gate"]
+
+_LOG = logging.getLogger(__name__)
+_METHODS = "GET, POST, OPTIONS"
+_PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
+# Sent with every response. A page of another site cannot frame the server's pages, and nothing guesses their type.
+_HEADERS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'"),
+    ("Cache-Control", "no-store"),
+)
+
+
+class Gate:
+    """An ASGI application that lets requests through to another one.
+
+    Parameters:
+        app: the application.
+        settings: limits and rules.
+
+    Members:
+        active: requests that are being answered now.
+        draining: True if new requests are refused because the server is ending.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app, self.settings, self.rules = app, settings, RequestRules(settings)
+        self.active = 0
+        self.draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def drain(self) -> None:
+        """Refuse new requests, and return when the last of the others is answered."""
+        self.draining = True
+        await self._empty.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a WebSocket: there is none to connect to
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        counted = scope["path"] not in PUBLIC_PATHS
+        if counted:
+            self.active += 1
+            self._empty.clear()
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            if counted:
+                self.active -= 1
+                if not self.active:
+                    self._empty.set()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
+        origin = headers.get("origin")
+        allowed = origin if origin is not None and self.rules.allows_origin(origin) else None
+        send = _with_headers(send, allowed, path)
+        if method == "OPTIONS" and allowed is not None and "access-control-request-method" in headers:
+            await self._preflight(headers, send)
+            return
+        try:
+            self.rules.check(method, path, headers)
+            self._check_room(path)
+            body = await self._read(receive) if method == "POST" else b""
+        except ApiError as error:
+            _LOG.info("%s %.200r: %d %s", method, path, error.status_code, error.error["code"])
+            closing = [("Connection", "close")]  # the rest of the body is not read
+            await _send_json(send, error.status_code, error.body, [*closing, *(error.headers or {}).items()])
+            return
+        except _GoneError:
+            return
+        await self.app(scope, _replayed(body, receive), send)
+
+    def _check_room(self, path: str) -> None:
+        if path in PUBLIC_PATHS:
+            return
+        if self.draining:
+            raise ApiError(
+                503, "the server is ending; ask another one", code="shutting_down", headers={"Retry-After": "5"}
+            )
+        if self.active > self.settings.requests:
+            raise ApiError(
+                503,
+                f"the server answers {self.settings.requests} requests already; try again later",
+                code="too_many_requests",
+                headers={"Retry-After": "1"},
+            )
+
+    async def _preflight(self, headers: Headers, send: Send) -> None:
+        """Answer a browser that asks on behalf of an allowed page whether it may send a request."""
+        try:
+            self.rules.check("OPTIONS", "/health", headers)  # a browser sends no key with this question
+        except ApiError as error:
+            await _send_json(send, error.status_code, error.body, ())
+            return
+        answer = [
+            ("Access-Control-Allow-Methods", _METHODS),
+            ("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key"),
+            ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
+        ]
+        raw = [(name.lower().encode(), value.encode()) for name, value in answer]
+        await send({"type": "http.response.start", "status": 204, "headers": raw})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _read(self, receive: Receive) -> bytes:
+        """Return the body of a request.
+
+        Raises:
+            ApiError: it is too large, or takes too long to arrive.
+        """
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _GoneError
+                    body += message.get("body", b"")
+                    if len(body) > self.settings.body_bytes:
+                        raise too_large(self.settings.body_bytes)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise ApiError(
+                408, f"the body did not arrive within {self.settings.body_seconds:g} s", code="body_timeout"
+            ) from None
+
+
+class _GoneError(Exception):
+    """The client left before it had sent its body."""
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a function that gives the application the body, and after it what else arrives."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _with_headers(send: Send, allowed: str | None, path: str) -> Send:
+    """Return a function that adds the headers of every response. ``allowed`` is the origin of a page that may read it."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            for name, value in _HEADERS:
+                headers.setdefault(name, value)
+            if allowed is not None:
+                headers["Access-Control-Allow-Origin"] = allowed
+                headers.add_vary_header("Origin")
+            _LOG.info("%.200r: %d", path, message["status"])
+        await send(message)
+
+    return send_with_headers
+
+
+async def _send_json(send: Send, status: int, value: object, headers: Iterable[tuple[str, str]]) -> None:
+    body = json.dumps(value).encode()
+    own = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    raw = [(name.lower().encode(), text.encode()) for name, text in (*own, *headers)]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

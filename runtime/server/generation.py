@@ -1,0 +1,132 @@
+"""The endpoints that write text: chats and completions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from edgedec.errors import EdgedecError
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
+from edgedec.runtime.server.completions import CompletionReply
+from edgedec.runtime.server.errors import from_edgedec, not_supported
+from edgedec.runtime.server.json_body import JsonRoute
+from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, TextOptionsRequest
+from edgedec.runtime.server.service import ModelService, TextRequest
+from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.streaming import respond
+from edgedec.runtime.server.structure import check_structure
+
+__all__ = ["generation_routes"]
+
+_SEED_BITS = 63
+
+
+def generation_routes(service: ModelService, settings: ServerSettings) -> APIRouter:
+    """Return the routes of chats and completions."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.post("/v1/chat/completions", response_model=None)
+    @router.post("/chat/completions", response_model=None, include_in_schema=False)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        """Continue a conversation by the assistant's answer."""
+        n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
+        structure = check_structure(body)
+        _check_logprobs(service, top, "logprobs")
+        messages = template_messages(body.messages)
+        async with service.text() as text:
+            sampling = _sampling(body, text)
+            ids = await asyncio.to_thread(
+                text.encode_chat, messages, tools=structure.tools, names=body.chat_template_kwargs
+            )
+            text.check_fits(ids, n_predict=n_predict, param="messages")
+            requests = _requests(body, [ids], sampling, n_predict=n_predict, top=top)
+            reply = ChatReply(
+                model=settings.model_name,
+                text=text,
+                usage=Usage(prompt_tokens=len(ids)),
+                choices=body.choices,
+                include_usage=usage_asked,
+                top=top,
+            )
+            submission = service.submit(requests)
+        return await respond(
+            request.receive, submission, reply, stream=bool(body.stream), ping_seconds=settings.ping_seconds
+        )
+
+    @router.post("/v1/completions", response_model=None)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue one or several texts."""
+        n_predict, usage_asked, prompts = body.n_predict, body.include_usage, body.prompts
+        if body.best_of is not None and body.best_of != body.choices:
+            raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
+        _check_logprobs(service, body.logprobs, "logprobs")
+        async with service.text() as text:
+            sampling = _sampling(body, text)
+            encoded = [await asyncio.to_thread(_prompt_ids, text, prompt) for prompt in prompts]
+            for ids in encoded:
+                text.check_fits(ids, n_predict=n_predict, param="prompt")
+            requests = _requests(
+                body, encoded, sampling, n_predict=n_predict, top=body.logprobs, prompt_logprobs=bool(body.echo)
+            )
+            echoes = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in prompts]
+            reply = CompletionReply(
+                model=settings.model_name,
+                text=text,
+                usage=Usage(prompt_tokens=sum(map(len, encoded))),
+                echoes=[echo if body.echo else "" for echo in echoes for _ in range(body.choices)],
+                include_usage=usage_asked,
+                top=body.logprobs,
+            )
+            submission = service.submit(requests)
+        return await respond(
+            request.receive, submission, reply, stream=bool(body.stream), ping_seconds=settings.ping_seconds
+        )
+
+    return router
+
+
+def _check_logprobs(service: ModelService, top: int | None, param: str) -> None:
+    if top is not None and not service.supports_logprobs:
+        raise not_supported(param, "log-probabilities are not supported yet; leave it out")
+
+
+def _sampling(body: TextOptionsRequest, text: ModelText) -> SamplingConfig:
+    """Return the sampling options, with a seed that all texts of the request share."""
+    try:
+        return body.sampling(text.vocabulary, seed=secrets.randbits(_SEED_BITS))
+    except EdgedecError as error:
+        raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
+
+
+def _prompt_ids(text: ModelText, prompt: str | list[int]) -> I32:
+    if isinstance(prompt, str):
+        return text.encode(prompt, param="prompt")
+    return text.check_ids(prompt, param="prompt")
+
+
+def _requests(
+    body: TextOptionsRequest,
+    prompts: list[I32],
+    sampling: SamplingConfig,
+    *,
+    n_predict: int,
+    top: int | None,
+    prompt_logprobs: bool = False,
+) -> list[TextRequest]:
+    """Return a request for each text: the first prompt's, the second prompt's, and so on."""
+    first = TextRequest(
+        prompt=prompts[0],
+        n_predict=n_predict,
+        sampling=sampling,
+        stop=body.stops,
+        ignore_eos=bool(body.ignore_eos),
+        logprobs=top,
+        prompt_logprobs=prompt_logprobs and top is not None,
+    )
+    return [replace(first, prompt=ids, sample=sample) for ids in prompts for sample in range(body.choices)]

@@ -1,0 +1,158 @@
+"""The endpoints that tell about the model and the server, and those that convert texts and ids."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from edgedec import __version__
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.chat import template_messages
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.gate import Gate
+from edgedec.runtime.server.json_body import JsonRoute
+from edgedec.runtime.server.metrics import CONTENT_TYPE
+from edgedec.runtime.server.requests import (
+    ApplyTemplateRequest,
+    DetokenizeRequest,
+    EmbeddingsRequest,
+    TokenizeRequest,
+)
+from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.settings import ServerSettings
+
+__all__ = ["inspection_routes"]
+
+
+def inspection_routes(service: ModelService, settings: ServerSettings, gate: list[Gate]) -> APIRouter:
+    """Return the routes.
+
+    Parameters:
+        service: the model.
+        settings: the settings.
+        gate: the gate of the application, once it is made.
+    """
+    router = APIRouter(route_class=JsonRoute)
+    created = int(time.time())
+
+    @router.get("/health")
+    @router.get("/v1/health", include_in_schema=False)
+    async def health() -> JSONResponse:
+        """Tell whether the server can answer requests: status 200 if it can, 503 if not yet or no more."""
+        if any(one.draining for one in gate):
+            error = ApiError(503, "the server is ending", code="shutting_down")
+        elif not service.loaded.done():
+            error = ApiError(503, "the model is being loaded", code="model_loading", headers={"Retry-After": "1"})
+        elif service.phase in ("failed", "closed"):
+            error = ApiError(503, "the model cannot be loaded", code="model_not_loaded")
+        else:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse(error.body, error.status_code, error.headers)
+
+    def model() -> dict[str, Any]:
+        return {"id": settings.model_name, "object": "model", "created": created, "owned_by": "edgedec"}
+
+    @router.get("/v1/models")
+    @router.get("/models", include_in_schema=False)
+    async def models() -> dict[str, Any]:
+        """List the model."""
+        return {"object": "list", "data": [model()]}
+
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        """Show the model."""
+        if name != settings.model_name:
+            raise ApiError(
+                404,
+                f"there is no such model; the server has {settings.model_name}",
+                param="model",
+                code="model_not_found",
+            )
+        return model()
+
+    @router.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest) -> dict[str, Any]:
+        """Refuse a request for embeddings, which no model gives yet."""
+        raise ApiError(501, "the model gives no embeddings", code="embeddings_not_supported")
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        """Return the ids of a text."""
+        if not body.parse_special:
+            raise ApiError(
+                400,
+                "parse_special: special tokens in a text are always read as tokens; leave it out",
+                param="parse_special",
+                code="unsupported_parameter",
+            )
+        async with service.text() as text:
+            ids = await asyncio.to_thread(text.tokenize, body.content, add_special=body.add_special, param="content")
+            if not body.with_pieces:
+                return {"tokens": ids.tolist()}
+            return {"tokens": [{"id": token, "piece": text.piece(token)} for token in ids.tolist()]}
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
+        """Return the text of ids."""
+        async with service.text() as text:
+            if not body.tokens:
+                return {"content": ""}
+            ids = text.check_ids(body.tokens, param="tokens")
+            return {"content": await asyncio.to_thread(text.decode, ids)}
+
+    @router.post("/apply-template")
+    async def apply_template(body: ApplyTemplateRequest) -> dict[str, Any]:
+        """Return the text of a conversation in the model's chat template."""
+        messages = template_messages(body.messages)
+        tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
+        async with service.text() as text:
+            prompt = await asyncio.to_thread(text.render_chat, messages, tools=tools, names=body.chat_template_kwargs)
+        return {"prompt": prompt}
+
+    @router.get("/props")
+    async def props() -> dict[str, Any]:
+        """Return the properties of the model, and the sampling options of a request that sets none."""
+        async with service.text() as text:
+            return {
+                "default_generation_settings": {"n_ctx": text.context, "params": _default_params()},
+                "total_slots": service.slots,
+                "model_alias": settings.model_name,
+                "chat_template": text.chat_template or "",
+                "bos_token": text.bos,
+                "eos_token": text.eos,
+                "build_info": f"edgedec {__version__}",
+                "drafter": text.drafter,
+                "planned_bytes": text.planned_bytes,
+            }
+
+    @router.get("/slots")
+    async def slots() -> list[dict[str, Any]]:
+        """Return what each slot does, without any text."""
+        async with service.text() as text:
+            return [
+                {
+                    "id": number,
+                    "n_ctx": text.context,
+                    "speculative": text.drafter != "none",
+                    "is_processing": number < service.running,
+                }
+                for number in range(service.slots)
+            ]
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Return the figures of the server in Prometheus' format."""
+        shown = service.metrics.text(running=service.running, waiting=service.waiting, loaded=service.phase == "ready")
+        return Response(shown, headers={"Content-Type": CONTENT_TYPE})
+
+    return router
+
+
+def _default_params() -> dict[str, Any]:
+    config = SamplingConfig()
+    names = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty")
+    return {"n_predict": -1, **{name: getattr(config, name) for name in (*names, "frequency_penalty", "seed")}}

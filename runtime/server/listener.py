@@ -1,0 +1,126 @@
+"""The process of the server: its socket, its signals, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from edgedec.errors import DeviceError
+from edgedec.runtime.server.gate import Gate
+from edgedec.runtime.server.service import ModelService
+
+__all__ = ["http_server", "listen", "run_server"]
+
+_BACKLOG = 128  # connections that the system holds before they are accepted
+_CONNECTIONS = 1024  # open connections, beyond which new ones are answered with 503
+_KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
+_SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Port 0 chooses a free one.
+
+    Raises:
+        DeviceError: the address is in use, or not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    address = "127.0.0.1" if host == "localhost" else host
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = getattr(error, "strerror", None) or error
+        raise DeviceError(f"--host {host} --port {port}: {reason}; choose another address or port") from error
+    return sock
+
+
+class _Server(uvicorn.Server):
+    """A server of uvicorn that leaves the signals to ``run_server``."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def http_server(gate: Gate) -> uvicorn.Server:
+    """Return the HTTP server of an application. It trusts no header of a proxy, and logs no request."""
+    config = uvicorn.Config(
+        gate,
+        http="h11",  # the same parser everywhere, whatever else is installed
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+    return _Server(config)
+
+
+def run_server(
+    gate: Gate, service: ModelService, sock: socket.socket, *, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Load the model, and answer requests until a signal ends the server.
+
+    The first SIGTERM or SIGINT lets the requests that were accepted be answered, refuses new ones, and then ends the
+    server. The second one ends the process at once.
+
+    Parameters:
+        gate: the application.
+        service: the model.
+        sock: listens.
+        ready: called when the model is loaded.
+
+    Raises:
+        EdgedecError: the model cannot be loaded.
+    """
+    asyncio.run(_serve(gate, service, sock, ready))
+
+
+async def _serve(gate: Gate, service: ModelService, sock: socket.socket, ready: Callable[[], None]) -> None:
+    server = http_server(gate)
+    loop, drains = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+
+    async def drain() -> None:
+        await gate.drain()
+        server.should_exit = True
+
+    def on_signal(number: signal.Signals) -> None:
+        if drains:
+            os._exit(_SIGNALLED + number)  # at once: the model's thread may be within a long pass
+        drains.append(asyncio.create_task(drain()))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    service.start()
+    loaded = asyncio.create_task(_await_load(service, server, ready))
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await asyncio.to_thread(service.close)
+    if loaded.done():
+        loaded.result()  # raises the error of the loading
+    else:
+        loaded.cancel()
+
+
+async def _await_load(service: ModelService, server: uvicorn.Server, ready: Callable[[], None]) -> None:
+    try:
+        await asyncio.wrap_future(service.loaded)
+    except BaseException:
+        server.should_exit = True
+        raise
+    ready()

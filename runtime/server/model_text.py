@@ -1,0 +1,183 @@
+"""Texts and ids of the loaded model: prompts, conversations, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgedec.errors import BundleError, EdgedecError
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.server.errors import ApiError, context_overflow
+from edgedec.runtime.text.chat_template import render
+
+if TYPE_CHECKING:
+    from edgedec.runtime.session import Session
+
+__all__ = ["ModelText"]
+
+_CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
+# Names that a template gets from the server and that a request may not replace.
+_OWN_NAMES = frozenset(["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "template"])
+
+
+class ModelText:
+    """The tokenizer and the chat template of a loaded model. Its methods may be called in any thread.
+
+    Parameters:
+        session: the loaded model.
+
+    Members:
+        context: size of the context in tokens.
+        vocabulary: number of ids.
+        chat_template: source of the template; None if the model has none.
+        bos, eos: spelling of the tokens that begin and end a text; empty if there is none.
+        drafter: name of the drafter.
+        planned_bytes: memory that the plan charges.
+    """
+
+    def __init__(self, session: Session) -> None:
+        tokens = session.bundle.tokens
+        self._tokenizer, self._session = session.tokenizer, session
+        self.context = session.run.limits.positions
+        self.vocabulary = tokens.size
+        self.chat_template = session.bundle.chat_template
+        self.bos = self._spelling(tokens.bos)
+        self.eos = self._spelling(tokens.eos[0] if tokens.eos else None)
+        self.drafter = session.run.spec.drafter_name
+        self.planned_bytes = session.run.plan.total_bytes
+
+    def _spelling(self, token: int | None) -> str:
+        return "" if token is None else self._tokenizer.token_of(token) or ""
+
+    def encode(self, text: str, *, param: str) -> I32:
+        """Return the ids of a plain prompt, int32 [n], with the tokens that begin a text.
+
+        Raises:
+            ApiError: the text is empty, or far too long for the context; ``param`` is the field to blame.
+        """
+        if not text:
+            raise ApiError(400, f"{param}: the prompt is empty", param=param)
+        self._check_length(text, param)
+        return self._some(self._tokenizer.encode(text), param)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        names: Mapping[str, Any] | None = None,
+    ) -> I32:
+        """Return the ids of a conversation, int32 [n], to be continued by the assistant's answer.
+
+        Parameters:
+            messages, tools, names: see ``render_chat``.
+
+        Raises:
+            ApiError: the template refuses the conversation, or the text is far too long for the context.
+        """
+        text = self.render_chat(messages, tools=tools, names=names)
+        self._check_length(text, "messages")
+        return self._some(self._tokenizer.encode_rendered(text), "messages")
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        names: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as text in the model's template.
+
+        Parameters:
+            messages: JSON data, each with ``role`` and ``content``.
+            tools: JSON data of the functions that the model may call; None: none.
+            names: further names for the template.
+
+        Raises:
+            ApiError: the model has no template (status 400), the template refuses the conversation (400), or it is
+                damaged (500).
+        """
+        if self.chat_template is None:
+            raise ApiError(
+                400,
+                "the model has no chat template; ask /v1/completions, which continues plain text",
+                param="messages",
+                code="no_chat_template",
+            )
+        if reserved := _OWN_NAMES & set(names or ()):
+            raise ApiError(
+                400,
+                f"chat_template_kwargs: {min(reserved)} is set by the server; leave it out",
+                param="chat_template_kwargs",
+            )
+        try:
+            return render(
+                self.chat_template,
+                messages,
+                bos_token=self.bos,
+                eos_token=self.eos,
+                add_generation_prompt=True,
+                tools=None if tools is None else list(tools),
+                **(names or {}),
+            )
+        except BundleError as error:
+            raise ApiError(500, str(error)) from error
+        except EdgedecError as error:
+            raise ApiError(400, str(error), param="messages", code="chat_template_refused") from error
+
+    def check_ids(self, ids: Sequence[int], *, param: str) -> I32:
+        """Return ids as an array, int32 [n].
+
+        Raises:
+            ApiError: there is none, or one is not an id of the model.
+        """
+        if not ids:
+            raise ApiError(400, f"{param}: the prompt is empty", param=param)
+        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise ApiError(400, f"{param}: token ids must be from 0 to {self.vocabulary - 1}", param=param)
+        return np.array(ids, np.int32)
+
+    def check_fits(self, ids: I32, *, n_predict: int, param: str) -> None:
+        """Check that a prompt leaves room for the first token of the answer, unless none is asked for.
+
+        Raises:
+            ApiError: it does not; the status is 400.
+        """
+        if len(ids) + (n_predict != 0) > self.context:
+            raise context_overflow(len(ids), self.context, param=param)
+
+    def tokenize(self, text: str, *, add_special: bool, param: str) -> I32:
+        """Return the ids of a text, int32 [n].
+
+        Raises:
+            ApiError: the tokenizer cannot encode the text; ``param`` is the field to blame.
+        """
+        try:
+            return self._tokenizer.encode(text, add_special=add_special)
+        except EdgedecError as error:
+            raise ApiError(400, str(error), param=param) from error
+
+    def piece(self, token: int) -> str:
+        """Return the spelling of a token in the vocabulary; empty if no token has this id."""
+        return self._tokenizer.token_of(token) or ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token within a text; a special token's are its spelling."""
+        return (self._tokenizer.decode([token]) or self.piece(token)).encode()
+
+    def decode(self, ids: Sequence[int] | I32) -> str:
+        """Return the text of ids."""
+        return self._tokenizer.decode(ids)
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""
+        if not self._session.may_fit(text):
+            least = len(text) // _CHARACTERS_PER_TOKEN
+            raise context_overflow(least, self.context, param=param, exact=False)
+
+    def _some(self, ids: I32, param: str) -> I32:
+        if not len(ids):
+            raise ApiError(400, f"{param}: the tokenizer makes no token of the prompt", param=param)
+        return ids

@@ -1,0 +1,443 @@
+"""The model of the server: the thread that runs it, and the side of it that asyncio sees.
+
+``ModelService`` is the only module that talks with a ``Session``. Requests are admitted together or not at all, wait in a
+bounded queue, and are answered in turns; each answer arrives as a series of events. A submission that is cancelled leaves
+the queue at once, or ends at the next token or between two passes over its prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self
+
+from edgedec.errors import EdgedecError
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.errors import ApiError, from_edgedec
+from edgedec.runtime.server.metrics import Metrics
+from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.session import Session
+
+__all__ = [
+    "GoneError",
+    "ModelService",
+    "ServicePhase",
+    "Submission",
+    "TextEnd",
+    "TextPart",
+    "TextRequest",
+    "TokenLogprob",
+]
+
+ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
+_LOG = logging.getLogger(__name__)
+_LONGEST_WAIT_S = 60  # seconds of a Retry-After header at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """A prompt, and how it is to be continued. The members are the arguments of ``Session.stream``.
+
+    Members:
+        prompt: ids, int32 [n].
+        n_predict: maximum number of tokens; negative: until the context is full.
+        sampling: sampling options.
+        stop: strings that end the answer.
+        ignore_eos: continue after an end token.
+        sample: index of this text among several of one prompt and seed.
+        logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
+        prompt_logprobs: True to report the prompt's tokens as well.
+    """
+
+    prompt: I32
+    n_predict: int
+    sampling: SamplingConfig
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    sample: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprob:
+    """The log-probability of a token.
+
+    Members:
+        token: id.
+        logprob: natural logarithm of its probability; None for the first token of a prompt, which nothing predicts.
+        top: (id, log-probability) of the likeliest tokens at this position, the likeliest first.
+    """
+
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart:
+    """A part of an answer's text.
+
+    Members:
+        index: number of the answer's request in its submission.
+        text: whole characters.
+        tokens: ids that were written since the part before.
+        guessed: whether the last of them was an accepted guess.
+        logprobs: log-probabilities of these tokens; empty if they were not asked for.
+    """
+
+    index: int
+    text: str
+    tokens: tuple[int, ...]
+    guessed: bool
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEnd:
+    """The end of an answer.
+
+    Members:
+        index: number of the answer's request in its submission.
+        answer: the whole answer, with its timings.
+        tokens: ids after the last part, such as an end token.
+        logprobs: log-probabilities of these tokens.
+        prompt_logprobs: log-probabilities of the prompt's tokens; empty if they were not asked for.
+    """
+
+    index: int
+    answer: Answer
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class GoneError(Exception):
+    """The submission was cancelled, usually because its client has left."""
+
+
+TextEvent = TextPart | TextEnd
+
+
+class Submission:
+    """The answers to requests that were submitted together, as events in the order in which they are written.
+
+    Use it as a context manager, which cancels what is left at its end. All methods are called in the loop's thread.
+    """
+
+    def __init__(self, service: ModelService, requests: Sequence[TextRequest]) -> None:
+        self._service, self._loop = service, asyncio.get_running_loop()
+        self._events: asyncio.Queue[TextEvent | Exception] = asyncio.Queue()
+        self._open = len(requests)
+        self.cancelled = False  # read by the model's thread
+        self.turns = [_Work(submission=self, index=index, request=request) for index, request in enumerate(requests)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    @property
+    def ended(self) -> bool:
+        """True if all events were taken."""
+        return not self._open
+
+    def cancel(self) -> None:
+        """End all answers. ``next`` raises ``GoneError`` from now on. After the last event this does nothing."""
+        if self._open and not self.cancelled:
+            self.cancelled = True
+            self._service.withdraw(self)
+            self._events.put_nowait(GoneError())
+
+    async def next(self, timeout: float | None = None) -> TextEvent | None:
+        """Return the next event; None if there was none within ``timeout`` seconds.
+
+        Raises:
+            GoneError: the submission was cancelled.
+            EdgedecError, ApiError: an answer failed; the others are cancelled.
+        """
+        if self.cancelled:
+            raise GoneError
+        try:
+            async with asyncio.timeout(timeout):
+                event = await self._events.get()
+        except TimeoutError:
+            return None
+        if isinstance(event, Exception):
+            self.cancel()
+            raise event
+        if isinstance(event, TextEnd):
+            self._open -= 1
+        return event
+
+    def post(self, event: TextEvent | Exception) -> None:
+        """Append an event. This is called in the model's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:  # the loop is closed, so nobody waits for the answer
+            self.cancelled = True
+
+
+@dataclass(kw_only=True, eq=False)
+class _Work:
+    submission: Submission
+    index: int
+    request: TextRequest
+    began: float = field(default_factory=time.monotonic)
+
+
+class ModelService:
+    """The thread that loads, runs and unloads the model.
+
+    Parameters:
+        open_session: loads the model; called in the thread, again after each unloading.
+        queue_limit: maximum number of requests that wait.
+        idle_unload_s: seconds without a request after which the model is unloaded; 0: never.
+        metrics: receives the figures of the answers.
+
+    Members:
+        loaded: future of the first loading, which has the error if it fails.
+    """
+
+    supports_logprobs = False
+    slots = 1  # requests that are answered at the same time
+
+    def __init__(
+        self,
+        open_session: Callable[[], Session],
+        *,
+        queue_limit: int = 64,
+        idle_unload_s: float = 0.0,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._open_session = open_session
+        self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
+        self.metrics = metrics or Metrics()
+        self._changed = threading.Condition()  # guards the members below
+        self._waiting: deque[_Work] = deque()
+        self._current: _Work | None = None
+        self._users = 0  # requests that use the tokenizer or wait for the model
+        self._wanted = True  # the model is to be loaded
+        self._text: Future[ModelText] = Future()  # the loaded model; a new future after each unloading
+        self._idle_since = time.monotonic()
+        self._closing = False
+        self._phase: ServicePhase = "loading"
+        self.loaded: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="edgedec-model", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which loads the model."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the answer that is being written, forget those that wait, and free the model."""
+        with self._changed:
+            self._closing = True
+            works = [*self._waiting, *([self._current] if self._current else [])]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for work in works:
+            work.submission.post(GoneError())
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def phase(self) -> ServicePhase:
+        """The state of the model."""
+        return self._phase
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queue."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Number of requests that are being answered."""
+        return int(self._current is not None)
+
+    @asynccontextmanager
+    async def text(self) -> AsyncIterator[ModelText]:
+        """Wait until the model is loaded, and keep it loaded within the block.
+
+        Raises:
+            ApiError: the model is being loaded for the first time, or cannot be loaded; the status is 503.
+        """
+        if not self.loaded.done():
+            raise ApiError(503, "the model is being loaded", code="model_loading", headers={"Retry-After": "1"})
+        with self._changed:
+            self._users += 1
+            self._wanted = True
+            future = self._text
+            self._changed.notify_all()
+        try:
+            try:
+                text = await asyncio.shield(asyncio.wrap_future(future))
+            except EdgedecError as error:
+                raise _not_loaded(error) from error
+            yield text
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._idle_since = time.monotonic()
+                self._changed.notify_all()
+
+    def submit(self, requests: Sequence[TextRequest]) -> Submission:
+        """Put requests into the queue, all or none. Call it within ``text``.
+
+        Raises:
+            ApiError: there are more requests than the server takes at once (status 400), or no room now (429).
+        """
+        if len(requests) > self.queue_limit:
+            raise ApiError(
+                400, f"the request asks for {len(requests)} texts, at most {self.queue_limit} are accepted at once"
+            )
+        submission = Submission(self, requests)
+        with self._changed:
+            if self._closing:
+                raise ApiError(503, "the server is ending; ask another one", code="shutting_down")
+            if len(self._waiting) + len(requests) > self.queue_limit:
+                raise ApiError(
+                    429,
+                    f"{len(self._waiting)} requests wait already, the queue holds {self.queue_limit}; try again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(self._retry_seconds())},
+                )
+            self._waiting.extend(submission.turns)
+            self._changed.notify_all()
+        return submission
+
+    def withdraw(self, submission: Submission) -> None:
+        """Take the requests of a submission, and of no other, out of the queue."""
+        with self._changed:
+            kept = [work for work in self._waiting if work.submission is not submission]
+            self._waiting.clear()
+            self._waiting.extend(kept)
+        self.metrics.count_cancelled()
+
+    def _retry_seconds(self) -> int:
+        seconds = self.metrics.mean_answer_seconds * (len(self._waiting) + 1)
+        return max(1, min(_LONGEST_WAIT_S, math.ceil(seconds)))
+
+    # The model's thread.
+
+    def _run(self) -> None:
+        while self._awaits_load():
+            session = self._load()
+            if session is None:
+                if self.loaded.exception() is not None:  # the server ends with this error
+                    return
+                continue
+            with session:
+                self._serve(session)
+            session = None  # frees the model before the next one is loaded
+            _LOG.info("the model is unloaded")
+
+    def _awaits_load(self) -> bool:
+        """Wait until the model is to be loaded, and return True; or return False if the service is closing."""
+        with self._changed:
+            while not (self._wanted or self._waiting or self._closing):
+                self._changed.wait()
+            self._phase = "closed" if self._closing else "loading"
+            return not self._closing
+
+    def _load(self) -> Session | None:
+        """Return the loaded model; None if it cannot be loaded, which fails all who wait for it."""
+        future = self._text
+        try:
+            session = self._open_session()
+        except BaseException as error:
+            if not isinstance(error, EdgedecError):
+                _LOG.exception("the model cannot be loaded")
+            with self._changed:
+                first = not self.loaded.done()
+                self._phase = "failed" if first else "unloaded"
+                self._text, self._wanted = Future(), False
+                works = list(self._waiting)
+                self._waiting.clear()
+            for work in works:
+                work.submission.post(_not_loaded(error))
+            future.set_exception(error)
+            if first:
+                self.loaded.set_exception(error)
+            return None
+        text = ModelText(session)
+        with self._changed:
+            self._idle_since = time.monotonic()
+            self._phase = "ready"
+        future.set_result(text)
+        if not self.loaded.done():
+            self.loaded.set_result(None)
+        _LOG.info("the model is loaded")
+        return session
+
+    def _serve(self, session: Session) -> None:
+        """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
+        while (work := self._take()) is not None:
+            try:
+                self._write(session, work)
+            except EdgedecError as error:
+                work.submission.post(from_edgedec(error))
+            except Exception as error:  # the thread goes on, whatever happens to one request
+                _LOG.exception("a request failed")
+                work.submission.post(error)
+            finally:
+                with self._changed:
+                    self._current = None
+                    self._idle_since = time.monotonic()
+
+    def _take(self) -> _Work | None:
+        """Return the next request; None if the service is closing, or the model is to be unloaded."""
+        with self._changed:
+            while not self._closing:
+                if self._waiting:
+                    self._current = self._waiting.popleft()
+                    return self._current
+                left = None
+                if self.idle_unload_s and not self._users:
+                    left = self._idle_since + self.idle_unload_s - time.monotonic()
+                    if left <= 0:  # later requests wait for the next loading
+                        self._phase, self._text, self._wanted = "unloaded", Future(), False
+                        return None
+                self._changed.wait(left)
+            return None
+
+    def _write(self, session: Session, work: _Work) -> None:
+        request, submission, told = work.request, work.submission, 0
+        stream = session.stream(
+            request.prompt,
+            n_predict=request.n_predict,
+            sampling=request.sampling,
+            stop=request.stop,
+            ignore_eos=request.ignore_eos,
+            sample=request.sample,
+            interrupted=lambda: submission.cancelled or self._closing,
+        )
+        with stream:
+            for piece in stream:
+                tokens = tuple(stream.answer.tokens[told:])
+                told += len(tokens)
+                submission.post(TextPart(index=work.index, text=str(piece), tokens=tokens, guessed=piece.guessed))
+        answer = stream.answer
+        self.metrics.count_answer(answer.timings, seconds=time.monotonic() - work.began)
+        if answer.stop_reason != "interrupted":  # else nobody waits for it, or ``close`` has said so
+            submission.post(TextEnd(index=work.index, answer=answer, tokens=tuple(answer.tokens[told:])))
+
+
+def _not_loaded(error: BaseException) -> ApiError:
+    reason = str(error) if isinstance(error, EdgedecError) else "an unexpected error, see the server's log"
+    return ApiError(503, f"the model cannot be loaded: {reason}", code="model_not_loaded")

@@ -1,0 +1,170 @@
+"""Server-sent events: the lines of a stream, pings while nothing happens, and the end of the work when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from edgedec.errors import EdgedecError
+from edgedec.runtime.server.errors import ApiError, from_edgedec
+from edgedec.runtime.server.service import GoneError, Submission, TextEnd, TextPart
+
+__all__ = ["EventStream", "Reply", "cancelled_on_disconnect", "respond"]
+
+_LOG = logging.getLogger(__name__)
+_PING = b": ping\n\n"
+_DONE = b"data: [DONE]\n\n"
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second keeps nginx from collecting the lines
+Chunk = Mapping[str, Any]
+
+
+class Reply(Protocol):
+    """The form of an answer: an object, or the chunks of a stream."""
+
+    def opening(self) -> Iterator[Chunk]:
+        """Yield the chunks before the first event."""
+
+    def part(self, event: TextPart) -> Iterator[Chunk]:
+        """Yield the chunks of a part."""
+
+    def ending(self, event: TextEnd) -> Iterator[Chunk]:
+        """Yield the chunks of the end of one text."""
+
+    def closing(self) -> Iterator[Chunk]:
+        """Yield the chunks after all texts."""
+
+    def whole(self) -> dict[str, Any]:
+        """Return the object of the answer; all events were given to ``part`` and ``ending``."""
+
+
+def _line(chunk: Chunk) -> bytes:
+    return b"data: " + json.dumps(chunk, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+@asynccontextmanager
+async def cancelled_on_disconnect(receive: Receive, submission: Submission) -> AsyncIterator[None]:
+    """Cancel the submission when the client closes its connection, and at the end of the block if it has not ended."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        submission.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        with submission:
+            yield
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
+
+
+async def respond(
+    receive: Receive, submission: Submission, reply: Reply, *, stream: bool, ping_seconds: float
+) -> Response:
+    """Return the response with the answers of a submission.
+
+    A stream begins after the first event, or after ``ping_seconds`` without one, so that an error before the first token
+    still has its own status.
+
+    Raises:
+        ApiError, EdgedecError: an answer failed before the first byte.
+    """
+    try:
+        if stream:
+            return await _begun(receive, submission, reply, ping_seconds)
+        async with cancelled_on_disconnect(receive, submission):
+            while not submission.ended:
+                _chunks(reply, await submission.next())
+        return JSONResponse(reply.whole())
+    except GoneError:
+        return JSONResponse(
+            ApiError(503, "the answer was cancelled", code="cancelled").body, 503
+        )  # the client is gone, or the server is ending
+
+
+async def _begun(receive: Receive, submission: Submission, reply: Reply, ping_seconds: float) -> Response:
+    first = asyncio.create_task(submission.next(ping_seconds))
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait([first, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not first.done():
+            submission.cancel()
+        event = await first
+    except BaseException:
+        submission.cancel()
+        raise
+    finally:
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _chunks(reply: Reply, event: TextPart | TextEnd | None) -> list[Chunk]:
+    if isinstance(event, TextPart):
+        return list(reply.part(event))
+    return [] if event is None else list(reply.ending(event))
+
+
+class EventStream(Response):
+    """A stream of an answer's chunks.
+
+    Parameters:
+        submission: the answers; cancelled when the client leaves.
+        reply: makes the chunks.
+        first: the first event, if it was awaited already.
+        ping_seconds: seconds without an event after which a comment is sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, submission: Submission, reply: Reply, *, first: TextPart | TextEnd | None, ping_seconds: float
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._submission, self._reply, self._first, self._ping_seconds = submission, reply, first, ping_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with cancelled_on_disconnect(receive, self._submission):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(GoneError):
+                async for data in self._lines():
+                    if data:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """Yield the bytes of the stream, whole events each."""
+        try:
+            yield b"".join(map(_line, self._reply.opening()))
+            if chunks := _chunks(self._reply, self._first):
+                yield b"".join(map(_line, chunks))
+            while not self._submission.ended:
+                event = await self._submission.next(self._ping_seconds)
+                yield _PING if event is None else b"".join(map(_line, _chunks(self._reply, event)))
+            yield b"".join(map(_line, self._reply.closing())) + _DONE
+        except EdgedecError as error:
+            yield _line(from_edgedec(error).body)
+        except ApiError as error:
+            yield _line(error.body)
+        except GoneError:
+            raise
+        except Exception:
+            _LOG.exception("a stream failed")
+            yield _line(ApiError(500, "an unexpected error, see the server's log").body)

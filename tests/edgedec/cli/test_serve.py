@@ -1,0 +1,194 @@
+"""Test the command line of the server: its options, its refusals, and its end by signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.runtime.server import listener
+from edgedec.runtime.server.gate import Gate
+from edgedec.runtime.server.service import ModelService
+from tests.edgedec.cli.conftest import Edgedec
+
+Started = list[tuple[Gate, ModelService, socket.socket]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """Return the servers that the command would have run."""
+    servers: Started = []
+
+    def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
+        servers.append((gate, service, sock))
+
+    monkeypatch.setattr(listener, "run_server", run_server)
+    yield servers
+    for _, _, sock in servers:
+        sock.close()
+
+
+def test_defaults_are_closed(edgedec: Edgedec, started: Started) -> None:
+    outcome = edgedec("serve", "-m", "some/story.edgedec", "--port", "0")
+    assert outcome.code == 0, outcome.stderr
+    ((gate, service, sock),) = started
+    assert (gate.settings.model_name, gate.settings.api_keys, gate.settings.cors_origins) == ("story", (), ())
+    assert gate.settings.body_bytes == 1 << 20
+    assert (service.queue_limit, service.idle_unload_s) == (64, 0)
+    assert sock.getsockname()[0] == "127.0.0.1"
+
+
+def test_options_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first-key\n\n  second-key \n")
+    words = "--port 0 --host 127.0.0.1 --allowed-host box.lan --allowed-host box --cors-origin https://a.example"
+    words += " --alias tale --queue 3 --max-body 2MiB --idle-unload 1.5"
+    outcome = edgedec(
+        "serve", "-m", "demo", *words.split(), "--api-key-file", keys, env={"EDGEDEC_SERVE_API_KEY": "third-key"}
+    )
+    assert outcome.code == 0, outcome.stderr
+    ((gate, service, _),) = started
+    settings = gate.settings
+    assert settings.api_keys == ("third-key", "first-key", "second-key")
+    assert (settings.allowed_hosts, settings.cors_origins) == (("box.lan", "box"), ("https://a.example",))
+    assert (settings.model_name, settings.body_bytes) == ("tale", 2 << 20)
+    assert (service.queue_limit, service.idle_unload_s) == (3, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("--host 0.0.0.0", 2, "--host 0.0.0.0 can be reached from other machines, and no API key is set"),
+        ("--host ::", 2, "can be reached from other machines"),
+        ("--cors-origin *", 2, "lets every web page use the server"),
+        ("--api-key two words", 2, ""),
+        ("--api-key-file EMPTY", 2, "the file is empty"),
+        ("--api-key-file BLANK", 2, "the file has no key"),
+        ("--api-key-file nowhere", 2, "nowhere"),
+        ("--max-body many", 2, "--max-body 'many' is not a size"),
+        ("--host 203.0.113.7 --api-key k", 3, "--host 203.0.113.7 --port 0: "),
+        ("--spec-type nonsense", 2, "nonsense"),
+    ],
+)
+def test_refusals(edgedec: Edgedec, started: Started, tmp_path: Path, words: str, code: int, message: str) -> None:
+    (tmp_path / "EMPTY").write_text("")
+    (tmp_path / "BLANK").write_text(" \n\n")
+    arguments = [str(tmp_path / word) if word in ("EMPTY", "BLANK") else word for word in words.split()]
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", *arguments)
+    assert (outcome.code, started) == (code, [])
+    assert message in outcome.stderr
+
+
+def test_a_key_that_is_refused_is_not_printed(edgedec: Edgedec, started: Started) -> None:
+    outcome = edgedec("serve", "-m", "demo", "--api-key", "my secret")
+    assert outcome.code == 2
+    assert "secret" not in outcome.stderr
+    outcome = edgedec("serve", "-m", "demo", env={"EDGEDEC_SERVE_API_KEY": "my secret"})
+    assert outcome.code == 2
+    assert "secret" not in outcome.stderr
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", "--api-key", "my://secret")
+    assert (outcome.code, len(started)) == (0, 1)
+    assert "secret" not in outcome.stderr
+
+
+def test_a_port_in_use_is_named(edgedec: Edgedec, started: Started) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        outcome = edgedec("serve", "-m", "demo", "--port", str(other.getsockname()[1]))
+    assert outcome.code == 3
+    assert "choose another address or port" in outcome.stderr
+
+
+def test_without_its_packages_the_command_says_what_to_install(
+    edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.cli.serve.find_spec", lambda name: None)
+    outcome = edgedec("serve", "-m", "demo")
+    assert outcome.code == 3
+    assert "edgedec serve needs fastapi and uvicorn; run: " in outcome.stderr
+    assert "[serve]" in outcome.stderr
+
+
+@contextmanager
+def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a server in a process, and yield it with its address."""
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", "demo", "-c", "1024", "--port", "0", *words]
+    env = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as server:
+        assert server.stderr is not None
+        try:
+            line = server.stderr.readline()
+            match = re.search(r"at (http://127\.0\.0\.1:\d+)", line)
+            assert match is not None, line + server.stderr.read()
+            yield server, match[1]
+        finally:
+            server.kill()
+
+
+def stream(address: str, tokens: int) -> Any:
+    body = {"prompt": "Once upon a time", "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}
+    request = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return urllib.request.urlopen(request, timeout=60)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_a_running_answer_end(number: signal.Signals) -> None:
+    with process() as (server, address):
+        with stream(address, 400) as response:
+            assert response.readline().startswith(b"data: ")
+            server.send_signal(number)
+            events = [line for line in response if line.startswith(b"data: ")]
+        assert events[-1] == b"data: [DONE]\n"
+        assert json.loads(events[-2].removeprefix(b"data: "))["timings"]["predicted_n"] == 400
+        assert server.wait(30) == 0
+
+
+@pytest.mark.thorough
+def test_a_second_signal_ends_the_server_at_once() -> None:
+    with process() as (server, address):
+        threads = [threading.Thread(target=lambda: _ignore(address), daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        with stream(address, 900) as response:
+            assert response.readline().startswith(b"data: ")
+            server.send_signal(signal.SIGTERM)
+            while b"ending" not in _health(address):
+                pass
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 128 + signal.SIGTERM
+
+
+def _ignore(address: str) -> None:
+    with suppress(OSError):
+        stream(address, 900).read()
+
+
+def _health(address: str) -> bytes:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as response:
+            return bytes(response.read())
+    except urllib.error.HTTPError as error:
+        return bytes(error.read())
+
+
+@pytest.mark.thorough
+def test_a_model_that_does_not_fit_ends_the_server_with_its_code() -> None:
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", "demo", "--port", "0", "--memory-budget", "2MiB"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 4
+    assert "--memory-budget" in ended.stderr or "budget" in ended.stderr

@@ -1,0 +1,128 @@
+"""Test the endpoints that tell about the model, and those that convert texts and ids."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from edgedec import demo
+from edgedec.runtime.server.app import create_app
+from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.session import Session
+from tests.runtime.server.support.fake_session import ScriptedSession
+from tests.runtime.server.support.serving import Served, serving
+
+
+def test_health_is_503_while_the_model_is_loaded() -> None:
+    may_load = threading.Event()
+
+    def open_session() -> Session:
+        assert may_load.wait(20)
+        return ScriptedSession().real
+
+    with serving(open_session, await_load=False) as server:
+        response = server.client.get("/health")
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "model_loading")
+        assert server.chat(max_tokens=1).status_code == 503
+        assert server.client.get("/props").status_code == 503
+        assert "edgedec:model_loaded 0" in server.client.get("/metrics").text
+        may_load.set()
+        server.service.loaded.result(20)
+        response = server.client.get("/health")
+        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+        assert server.chat(max_tokens=1).status_code == 200
+
+
+def test_models(served: Served) -> None:
+    (model,) = served.client.get("/v1/models").json()["data"]
+    assert (model["id"], model["object"]) == ("a model", "model")
+    assert served.client.get("/v1/models/a%20model").json() == model
+    response = served.client.get("/v1/models/gpt-5")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+    assert served.chat(max_tokens=1, model="gpt-5").json()["model"] == "a model"
+
+
+def test_tokens_and_texts(served: Served, session: Session) -> None:
+    ids = session.tokenizer.encode("Once upon a time, 猫", add_special=False).tolist()
+    assert served.post("/tokenize", content="Once upon a time, 猫").json() == {"tokens": ids}
+    special = session.encode("Once upon a time, 猫").tolist()
+    assert served.post("/tokenize", content="Once upon a time, 猫", add_special=True).json() == {"tokens": special}
+    pieces = served.post("/tokenize", content="Once upon a time, 猫", with_pieces=True).json()["tokens"]
+    assert pieces == [{"id": token, "piece": session.tokenizer.token_of(token)} for token in ids]
+    assert served.post("/detokenize", tokens=ids).json() == {"content": "Once upon a time, 猫"}
+    assert served.post("/detokenize", tokens=[]).json() == {"content": ""}
+    assert served.post("/detokenize", tokens=[2048]).status_code == 400
+    assert served.post("/tokenize", content="x", parse_special=False).status_code == 400
+
+
+def test_the_template(served: Served, session: Session) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    assert served.post("/apply-template", messages=messages).json() == {"prompt": session.render_chat(messages)}
+    response = served.post("/apply-template", messages=[{"role": "system", "content": "x"}])
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "chat_template_refused")
+
+
+def test_embeddings_are_refused(served: Served) -> None:
+    response = served.post("/v1/embeddings", input="x")
+    assert (response.status_code, response.json()["error"]["type"]) == (501, "not_supported_error")
+
+
+def test_properties_and_slots(served: Served) -> None:
+    props = served.client.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 256
+    assert props["default_generation_settings"]["params"]["temperature"] == 0.8
+    assert (props["total_slots"], props["model_alias"]) == (1, "a model")
+    assert "<|user|>" in props["chat_template"]
+    assert served.client.get("/slots").json() == [{"id": 0, "n_ctx": 256, "speculative": False, "is_processing": False}]
+    assert str(demo.bundle_path()) not in str(props), "no path of the machine is told"
+
+
+def samples(text: str) -> dict[str, float]:
+    return {name: float(value) for name, value in (line.split() for line in text.splitlines() if line[0] != "#")}
+
+
+def test_metrics_count_answers_under_llama_cpp_s_names(served: Served) -> None:
+    before = samples(served.client.get("/metrics").text)
+    timings = served.complete("The moon was round.", max_tokens=5, temperature=0).json()["timings"]
+    response = served.client.get("/metrics")
+    after = samples(response.text)
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    grown = {name: after[name] - before[name] for name in after}
+    assert grown["llamacpp:tokens_predicted_total"] == 5
+    assert 0 < grown["llamacpp:prompt_tokens_total"] <= timings["prompt_n"]
+    assert grown["llamacpp:prompt_tokens_total"] + grown["edgedec:prompt_tokens_kept_total"] == timings["prompt_n"]
+    assert grown["edgedec:answers_total"] == 1
+    assert grown["llamacpp:prompt_seconds_total"] > 0
+    assert (after["llamacpp:requests_processing"], after["llamacpp:requests_deferred"]) == (0, 0)
+    for line in response.text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+:[a-z_]+ .+|[a-z_]+:[a-z_]+ [0-9.e+-]+", line)
+    assert set(re.findall(r"# TYPE (\S+)", response.text)) == set(after)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/tokenize", 405)])
+def test_paths_and_methods_that_are_not_there(served: Served, method: str, path: str, status: int) -> None:
+    response = served.client.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_no_page_that_loads_scripts_from_another_site_is_served(served: Served, path: str) -> None:
+    assert served.client.get(path).status_code == 404
+
+
+def test_the_framework_sends_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    gate = create_app(ModelService(lambda: ScriptedSession().real), ServerSettings(model_name="m"))
+    telemetry = gate.app._telemetry  # type: ignore[attr-defined]  # FastAPI has no public name for its settings
+    assert not any(telemetry[name] for name in ("tracing", "metrics", "logs", "operation_spans", "auto_configure"))
+
+
+def test_the_page_names_every_path(served: Served, project_root: Path) -> None:
+    page = (project_root / "docs" / "server.md").read_text("utf-8")
+    for path in served.client.get("/openapi.json").json()["paths"]:
+        assert path.partition("{")[0] in page

@@ -1,0 +1,268 @@
+"""Test the model's thread: turns, the queue and its end, clients that leave, and the model's unloading."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BudgetError, DeviceError, UsageError
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.service import GoneError, ModelService, Submission, TextEnd, TextPart, TextRequest
+from edgedec.runtime.session import Session
+from tests.runtime.server.support.fake_session import ScriptedSession
+
+PATIENCE_S = 20.0  # seconds after which a test gives up
+
+
+def request(n_predict: int = 3, sample: int = 0) -> TextRequest:
+    prompt = np.array([5, 6], np.int32)
+    return TextRequest(prompt=prompt, n_predict=n_predict, sampling=SamplingConfig(seed=1), sample=sample)
+
+
+async def read(submission: Submission) -> list[TextPart | TextEnd]:
+    events = []
+    while not submission.ended:
+        event = await submission.next(PATIENCE_S)
+        assert event is not None, "there was no event"
+        events.append(event)
+    return events
+
+
+async def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(open_session: Callable[[], Session], **options: Any) -> AsyncIterator[ModelService]:
+    service = ModelService(open_session, **options)
+    service.start()
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(service.loaded), PATIENCE_S)
+        yield service
+    finally:
+        await asyncio.to_thread(service.close)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * PATIENCE_S))
+
+
+def test_the_events_of_an_answer() -> None:
+    async def test() -> None:
+        async with running(lambda: ScriptedSession().real) as service:
+            events = await read(service.submit([request()]))
+            assert [event.text for event in events if isinstance(event, TextPart)] == ["0.0 ", "0.1 ", "0.2 "]
+            assert [event.tokens for event in events] == [(0,), (1,), (2,), ()]
+            end = events[-1]
+            assert isinstance(end, TextEnd)
+            assert (end.answer.text, end.answer.stop_reason) == ("0.0 0.1 0.2 ", "limit")
+
+    run(test())
+
+
+def test_requests_of_one_submission_are_admitted_together_or_not_at_all() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0)
+        async with running(lambda: session.real, queue_limit=3) as service:
+            first = service.submit([request()])
+            await until(session.began.is_set)
+            second = service.submit([request(sample=number) for number in range(2)])
+            with pytest.raises(ApiError, match="2 requests wait already, the queue holds 3") as refused:
+                service.submit([request(), request()])
+            assert refused.value.status_code == 429
+            assert int((refused.value.headers or {})["Retry-After"]) >= 1
+            assert (service.running, service.waiting) == (1, 2)
+            with pytest.raises(ApiError, match="asks for 4 texts, at most 3") as refused:
+                service.submit([request()] * 4)
+            assert refused.value.status_code == 400
+            session.steps.release(100)
+            await read(first)
+            assert [event.index for event in await read(second)] == [0] * 4 + [1] * 4
+
+    run(test())
+
+
+def test_a_client_that_leaves_the_queue_disturbs_no_other() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0)
+        async with running(lambda: session.real) as service:
+            first, second, third = (service.submit([request(sample=number)]) for number in range(3))
+            await until(session.began.is_set)
+            second.cancel()
+            assert service.waiting == 1
+            with pytest.raises(GoneError):
+                await second.next()
+            session.steps.release(100)
+            assert len(await read(first)) == 4
+            part = (await read(third))[0]
+            assert isinstance(part, TextPart)
+            assert part.text == "2.0 "
+            assert len(session.answers) == 2, "the second one never began"
+
+    run(test())
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3], ids=["in the prompt", "before the first token", "in the answer"])
+def test_a_client_that_leaves_ends_its_answer(steps: int) -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=steps)
+        async with running(lambda: session.real) as service:
+            with service.submit([request(50)]) as submission:
+                await until(session.began.is_set)
+                for _ in range(steps - 1):
+                    assert isinstance(await submission.next(PATIENCE_S), TextPart)
+            await until(lambda: not service.running)
+            assert session.answers[0].stop_reason == "interrupted"
+            assert len(session.answers[0].tokens) == max(0, steps - 1)
+            session.steps.release(100)
+            assert len(await read(service.submit([request()]))) == 4, "the next one is answered"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected", "status"),
+    [
+        (DeviceError("the board is gone"), ApiError, 500),
+        (UsageError("no"), ApiError, 400),
+        (KeyError("x"), KeyError, 0),
+    ],
+)
+def test_a_request_that_fails_does_not_end_the_others(
+    failure: Exception, expected: type[Exception], status: int
+) -> None:
+    async def test() -> None:
+        session = ScriptedSession()
+        async with running(lambda: session.real) as service:
+            session.failure = failure
+            submission = service.submit([request(), request()])
+            with pytest.raises(expected) as raised:
+                await read(submission)
+            assert getattr(raised.value, "status_code", 0) == status
+            assert len(await read(service.submit([request()]))) == 4
+
+    run(test())
+
+
+def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
+    async def test() -> None:
+        sessions: list[ScriptedSession] = []
+
+        def open_session() -> Session:
+            sessions.append(ScriptedSession())
+            return sessions[-1].real
+
+        async with running(open_session, idle_unload_s=0.02) as service:
+            async with service.text():  # a request that is not submitted yet keeps the model
+                await asyncio.sleep(0.1)
+                assert (service.phase, len(sessions)) == ("ready", 1)
+            await until(lambda: service.phase == "unloaded")
+            await until(lambda: sessions[0].closed)
+            async with service.text() as text:
+                assert text.context == 64
+                submission = service.submit([request()])
+            assert len(await read(submission)) == 4
+            assert len(sessions) == 2
+        assert sessions[1].closed
+
+    run(test())
+
+
+def test_an_unloaded_model_is_freed() -> None:
+    """Check that nothing keeps the session, whose weights would stay in memory."""
+    import gc
+    import weakref
+
+    async def test() -> None:
+        sessions: list[weakref.ref[ScriptedSession]] = []
+
+        def open_session() -> Session:
+            session = ScriptedSession()
+            sessions.append(weakref.ref(session))
+            return session.real
+
+        async with running(open_session, idle_unload_s=0.02) as service:
+            async with service.text():
+                submission = service.submit([request()])
+            await read(submission)
+            del submission
+
+            def freed() -> bool:
+                gc.collect()
+                return sessions[0]() is None
+
+            await until(freed)
+
+    run(test())
+
+
+def test_a_model_that_cannot_be_loaded_again_fails_its_requests_only() -> None:
+    async def test() -> None:
+        failures: list[Exception] = []
+
+        def open_session() -> Session:
+            if failures:
+                raise failures.pop()
+            return ScriptedSession().real
+
+        async with running(open_session, idle_unload_s=0.02) as service:
+            await until(lambda: service.phase == "unloaded")
+            failures.append(BudgetError("too large"))
+            with pytest.raises(ApiError, match="the model cannot be loaded: too large") as refused:
+                async with service.text():
+                    pass
+            assert refused.value.status_code == 503
+            async with service.text():
+                submission = service.submit([request()])
+            assert len(await read(submission)) == 4
+
+    run(test())
+
+
+def test_a_model_that_cannot_be_loaded_at_first_ends_the_service() -> None:
+    def fail() -> Session:
+        raise BudgetError("too large")
+
+    service = ModelService(fail)
+    service.start()
+    with pytest.raises(BudgetError, match="too large"):
+        service.loaded.result(PATIENCE_S)
+    service.close()
+    assert service.phase == "failed"
+
+
+def test_requests_before_the_first_loading_are_refused() -> None:
+    async def test() -> None:
+        service = ModelService(lambda: ScriptedSession().real)
+        with pytest.raises(ApiError, match="being loaded") as refused:
+            async with service.text():
+                pass
+        assert refused.value.status_code == 503
+
+    run(test())
+
+
+def test_the_end_of_the_service_ends_running_and_waiting_answers() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0)
+        async with running(lambda: session.real) as service:
+            submissions = [service.submit([request()]) for _ in range(3)]
+            await until(session.began.is_set)
+        for submission in submissions:
+            with pytest.raises(GoneError):
+                await submission.next(PATIENCE_S)
+        assert session.closed
+        with pytest.raises(ApiError, match="ending"):
+            service.submit([request()])
+
+    run(test())
