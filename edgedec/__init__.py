@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from edgedec.memory import Plan
     from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
+    from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
@@ -35,6 +36,7 @@ __all__ = [
     "BundleError",
     "DeviceError",
     "EdgedecError",
+    "Grammar",
     "Piece",
     "Plan",
     "SamplingConfig",
@@ -66,6 +68,7 @@ _DEFINED_IN = {
     ),
     "memory": ("Plan",),
     "runtime.answer": ("Answer", "AnswerStream", "Piece", "Timings"),
+    "runtime.grammar.grammar": ("Grammar",),
     "runtime.sampling": ("SamplingConfig",),
     "runtime.session": ("Session",),
     "runtime.speculation": ("SpecConfig",),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "AnswerStream", "Piece", "StopReason", "Timings"]
 
-StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
+StopReason = Literal["eos", "stop", "grammar", "limit", "context", "interrupted"]
 
 
 @dataclass(kw_only=True)
@@ -88,8 +88,8 @@ class Answer:
         drafted: for each token, whether it was an accepted guess.
         logprobs: the log-probability of each token, if they were asked for.
         prompt_logprobs: log-probabilities of the prompt's tokens after its first, if they were asked for.
-        stop_reason: ``eos`` (an end token), ``stop`` (a stop string), ``limit`` (``n_predict``), ``context`` (the context is
-            full) or ``interrupted``.
+        stop_reason: ``eos`` (an end token), ``stop`` (a stop string), ``grammar`` (the grammar allows nothing further),
+            ``limit`` (``n_predict``), ``context`` (the context is full) or ``interrupted``.
         timings: the times and counts; complete once the answer has ended.
     """
 

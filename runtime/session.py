@@ -28,11 +28,14 @@ from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
+from edgedec.runtime.grammar.compiler import GrammarCompiler
+from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained
+from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, TreePolicy
+from edgedec.runtime.protocols import I32, AcceleratorTarget, Processor, Request, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
@@ -44,6 +47,7 @@ from edgedec.runtime.writer import Account, AnswerWriter
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.accelerator.power import Energy, PowerMeter
+    from edgedec.runtime.grammar.grammar import Grammar
 
 __all__ = ["Session", "open_model"]
 
@@ -81,6 +85,7 @@ class Session:
         self._policies: dict[str, TreePolicy] = {}  # by kind of children
         self._draws = np.random.default_rng(0)  # for policies that draw children; each answer gives it a seed
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
+        self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
         self.target = open_target(
             bundle,
@@ -307,6 +312,7 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -326,6 +332,7 @@ class Session:
             sampling=sampling,
             stop=stop,
             ignore_eos=ignore_eos,
+            grammar=grammar,
             sample=sample,
             dropped=dropped,
             logprobs=logprobs,
@@ -346,6 +353,7 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -365,6 +373,7 @@ class Session:
             sampling: sampling options; None: the defaults of ``SamplingConfig``.
             stop: strings that end the answer; they are not part of its text.
             ignore_eos: continue after an end token.
+            grammar: grammar that the answer follows; it ends where the grammar allows nothing further. None: any text.
             sample: index of this text among several of one prompt and seed, which are drawn independently.
             dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
                 in the whole conversation, so that none is used twice.
@@ -386,6 +395,10 @@ class Session:
             prompt = self.encode(prompt)
         config = sampling or SamplingConfig()
         account = Account(lambda: self._counters)
+        ends = () if ignore_eos else self.bundle.tokens.eos
+        constraint = None
+        if grammar is not None:
+            constraint = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
         request = self._request(
             prompt,
             config,
@@ -396,6 +409,7 @@ class Session:
             dropped=dropped,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            constraint=constraint,
         )
         self.decoder.check(request)
         writer = AnswerWriter(
@@ -403,8 +417,9 @@ class Session:
             account,
             TextStream(self.tokenizer, stop, context=prompt),
             n_predict=n_predict,
-            ends=() if ignore_eos else self.bundle.tokens.eos,
+            ends=ends,
             interrupted=interrupted,
+            complete=None if constraint is None else constraint.complete,
         )
         task = Task(
             request=request,
@@ -457,6 +472,7 @@ class Session:
         sample: int,
         logprobs: int | None,
         prompt_logprobs: bool,
+        constraint: Constraint | None,
     ) -> Request:
         def prefilled(done: int, total: int) -> None:
             progress("prompt tokens", done, total)
@@ -474,17 +490,21 @@ class Session:
         figures = None
         if logprobs is not None or prompt_logprobs:
             figures = partial(token_logprobs, top=logprobs or 0, vocab=self.bundle.tokens.size)
+        processor: Processor = sampler.distribution
+        if constraint is not None:
+            processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
+        whole_rows = config.needs_whole_rows or constraint is not None
         return Request(
             prompt=prompt,
             limits=self.run.limits,
             tree_nodes=spec.nodes,
-            processor=sampler.distribution,
+            processor=processor,
             policy=policy,
             verifier=create_verifier(spec.verifier, config.temperature),
             random=random,
             greedy=config.temperature == 0,
             dropped=dropped,
-            top_k=0 if self._device is None or config.needs_whole_rows or figures else self._device.top_k,
+            top_k=0 if self._device is None or whole_rows or figures else self._device.top_k,
             interrupted=interrupted,
             on_prefill=prefilled,
             logprobs=figures,

@@ -54,6 +54,8 @@ class AnswerWriter:
         n_predict: maximum number of tokens; negative: until the context is full.
         ends: ids of end tokens.
         interrupted: called after each token; True ends the answer.
+        complete: called with the ids of the answer after each token; True ends the answer, because its grammar allows
+            nothing further. None: there is no grammar.
 
     Members:
         pieces: parts of the text that nobody has read yet.
@@ -69,9 +71,11 @@ class AnswerWriter:
         n_predict: int,
         ends: Sequence[int],
         interrupted: Callable[[], bool],
+        complete: Callable[[Sequence[int]], bool] | None = None,
     ) -> None:
         self.answer, self.account = answer, account
         self._text, self._n_predict, self._ends, self._interrupted = text, n_predict, ends, interrupted
+        self._complete = complete
         self.pieces: deque[Piece] = deque()
         self.ended = False
         self._guessed = False
@@ -95,6 +99,8 @@ class AnswerWriter:
             self._add(self._text.feed(token.id))
             if self._text.stopped:
                 self.end("stop")
+            elif self._complete is not None and self._complete(answer.tokens):
+                self.end("grammar")
             elif len(answer.tokens) == self._n_predict:
                 self.end("limit")
             elif self._interrupted():

@@ -51,7 +51,7 @@ EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs th
 RUNTIME = (
     ("driver", "portable_math"),
     ("protocols", "visibility", "target_top", "position_random", "sampling", "logprobs"),
-    ("text", "kernels", "trees", "verifiers", "coupling"),
+    ("text", "kernels", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
     ("accelerator",),
     ("targets",),

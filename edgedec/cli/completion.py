@@ -19,7 +19,7 @@ from edgedec.quantize.methods import METHODS
 __all__ = ["commands", "completion"]
 
 _FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars of folders
-_FILES = ("FILE", "PATH", "CHECKPOINT", "TEACHER")
+_FILES = ("FILE", "FILE|TEXT", "PATH", "CHECKPOINT", "TEACHER")
 _POOLS = ("local", "ray")
 _DEVICES = (
     "cpu",

@@ -20,6 +20,7 @@ from edgedec.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer, Piece, Timings
     from edgedec.runtime.decoders.switch import SwitchCounts
+    from edgedec.runtime.grammar.grammar import Grammar
     from edgedec.runtime.protocols import I32
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
@@ -136,6 +137,30 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
     return read_text(file, "--file").removesuffix("\n")
 
 
+def _grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -> Grammar | None:
+    """Return the grammar of the options; None without any of them.
+
+    Raises:
+        UsageError: there are several, a file cannot be read, or the grammar is refused.
+        ToolError: the package that follows grammars is not installed.
+    """
+    options = {"--json-schema": json_schema, "--grammar": grammar, "--regex": regex}
+    given = [name for name, value in options.items() if value is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other; give one of them")
+    from edgedec.runtime.grammar.grammar import Grammar
+
+    if regex is not None:
+        return Grammar.regex(regex)
+    if grammar is not None:
+        return Grammar.lark(read_text(grammar, "--grammar"))
+    assert json_schema is not None
+    inline = json_schema.lstrip().startswith("{")
+    return Grammar.json_schema(json_schema if inline else read_text(Path(json_schema), "--json-schema"))
+
+
 @command_line
 def generate(
     run: RunOptions,
@@ -154,6 +179,22 @@ def generate(
     samples: Annotated[
         int, option("--samples", min=1, max=1024, metavar="N", help="Number of texts to write, drawn independently.")
     ] = 1,
+    json_schema: Annotated[
+        str | None,
+        option(
+            "--json-schema",
+            metavar="FILE|TEXT",
+            help="The answer is a JSON value of this schema: a file, or the schema itself, which begins with '{'.",
+        ),
+    ] = None,
+    grammar: Annotated[
+        Path | None,
+        option("--grammar", metavar="FILE", help="The answer follows this grammar, in Lark's notation or in GBNF."),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        option("--regex", metavar="TEXT", help="The answer is a text that this regular expression matches."),
+    ] = None,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -162,6 +203,7 @@ def generate(
     The new text is printed on stdout as it is generated, and figures are printed on stderr.
     """
     text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), replace(run.spec(), samples=samples)
+    rules = _grammar(json_schema, grammar, regex)
     session = run.open_session(spec)
     answers: list[Answer] = []
     with session, _ctrl_c() as interrupted:
@@ -174,7 +216,7 @@ def generate(
                 write(f"--- sample {sample + 1} of {samples} ---\n")
             if echo and not json:
                 write(text)
-            answers.append(_answer(session, ids, writing, sampling, sample, interrupted, json=json))
+            answers.append(_answer(session, ids, writing, sampling, sample, interrupted, rules, json=json))
             if not json:
                 write("\n")
                 note(figures(answers[-1]))
@@ -194,6 +236,7 @@ def _answer(
     sampling: SamplingConfig,
     sample: int,
     interrupted: Callable[[], bool],
+    grammar: Grammar | None,
     *,
     json: bool,
 ) -> Answer:
@@ -207,6 +250,7 @@ def _answer(
                 sampling=sampling,
                 stop=writing.stop,
                 ignore_eos=writing.ignore_eos,
+                grammar=grammar,
                 sample=sample,
                 on_text=(lambda text: report("writing", 0, 1)) if json else text_writer(show_draft=writing.show_draft),
                 interrupted=interrupted,

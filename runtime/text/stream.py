@@ -7,14 +7,16 @@ pending. And it returns characters of a run of byte tokens that the decoder repl
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["TextStream"]
+__all__ = ["TextStream", "token_bytes"]
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _INCOMPLETE = re.compile(  # unlike this, Python's incremental decoder also waits after ED A0, which is always invalid
@@ -89,6 +91,18 @@ class TextStream:
         return text[: len(text) - keep]
 
 
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """Return the bytes that each id adds to a text that is not empty; none for special tokens and ids without a token.
+
+    The joined bytes of ids, decoded, are the text that ``TextStream`` returns for them, if they are valid UTF-8.
+
+    Raises:
+        UnsupportedError: the tokenizer's decoder cannot be followed token by token.
+    """
+    detokenizer = _detokenizer(tokenizer)
+    return [detokenizer.bytes_of(token_id) for token_id in range(tokenizer.size)]
+
+
 def _overlap(text: str, stop: str) -> int:
     """Return the length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
     longest = min(len(text), len(stop) - 1)
@@ -106,6 +120,9 @@ class _Detokenizer(Protocol):
 
     def finish(self) -> str:
         """Return the remaining characters."""
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that the id adds to a text that is not empty."""
 
 
 def _detokenizer(tokenizer: Tokenizer) -> _Detokenizer:
@@ -146,13 +163,13 @@ class _ByteLevel:
         if raw is None:
             if len(self._known) == _REMEMBERED:
                 self._known.clear()
-            raw = self._known[token_id] = self._bytes_of(token_id)
+            raw = self._known[token_id] = self.bytes_of(token_id)
         raw = self._incomplete + raw
         whole = len(raw) - _incomplete_tail(raw)
         self._incomplete = raw[whole:]
         return raw[:whole].decode(errors="replace")
 
-    def _bytes_of(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
         token = self._tokenizer.token_of(token_id)
         if token is None or self._tokenizer.is_special(token_id):
             return b""
@@ -202,6 +219,21 @@ class _TokenByToken:
         incomplete = _incomplete_tail(self._run_bytes())
         del self._run[len(self._run) - incomplete :]
         return self._close_run()
+
+    def bytes_of(self, token_id: int) -> bytes:
+        token = self._tokenizer.token_of(token_id)
+        if token is None or self._tokenizer.is_special(token_id):
+            return b""
+        if self._bytes_fall_back and _BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        before = self._tokenizer.decode(self._some_token)
+        return self._tokenizer.decode([*self._some_token, token_id])[len(before) :].encode()
+
+    @cached_property
+    def _some_token(self) -> list[int]:
+        """An id that has a text of its own, in a list; an empty list if no id has."""
+        ids = (token_id for token_id in range(self._tokenizer.size) if self._tokenizer.decode([token_id]).strip())
+        return [*itertools.islice(ids, 1)]
 
     def _close_run(self) -> str:
         run, prompt = self._run, self._prompt_bytes

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.runtime.text.stream import TextStream
+from edgedec.runtime.text.stream import TextStream, token_bytes
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 EMOJI = "😀".encode()
@@ -161,6 +161,29 @@ def test_a_continuation_prints_what_follows_the_prompt(tokenizer: Tokenizer, dat
     # Elsewhere the seam is inside a character or a run of bytes; see the examples below.
     assume(whole.startswith(before) and expected(tokenizer, prompt) == before)
     assert stream_all(tokenizer, ids, context=prompt) == whole[len(before) :]
+
+
+@cache
+def bytes_of(tokenizer: Tokenizer) -> list[bytes]:
+    return token_bytes(tokenizer)
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_the_bytes_of_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    spelled = bytes_of(tokenizer)
+    assert len(spelled) == tokenizer.size
+    # A token without a text that is not special divides a run of byte tokens, so it may divide a character.
+    ids = [token_id for token_id in data.draw(ids_of(tokenizer)) if token_id < len(spelled) and spelled[token_id]]
+    raw = b"".join(spelled[token_id] for token_id in ids)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        assume(False)
+    before = [next(token_id for token_id, one in enumerate(spelled) if one.strip().isascii() and one.strip())]
+    assert stream_all(tokenizer, ids, context=before) == text
 
 
 @pytest.mark.thorough

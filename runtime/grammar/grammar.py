@@ -1,0 +1,149 @@
+"""The description of a grammar that an answer must follow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from edgedec.errors import UsageError
+from edgedec.runtime.grammar import _library, lark
+from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Schema, place_text
+from edgedec.runtime.text.tokenizer import check_unicode
+
+__all__ = ["Grammar", "Kind"]
+
+Kind = Literal["json_schema", "regex", "lark"]
+
+# Blanks between two symbols of a JSON text: none, a space, or a new line and its indentation. Without a bound, a model may
+# write blanks until the context is full.
+JSON_BLANKS = r" |\n {0,16}"
+_GBNF = re.compile(r"^\s*root\s*::=", re.MULTILINE)
+_PLACES = 64  # schemas that are tried alone to find the one that llguidance refuses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grammar:
+    """A grammar that an answer must follow. It is checked when it is made, and is independent of a model.
+
+    The class methods make a grammar of each kind.
+
+    Members:
+        kind: the notation of ``source``.
+        source: the grammar: a JSON schema, a regular expression in the syntax of Rust's regex crate that matches the whole
+            answer, or a context-free grammar in the notation of Lark as llguidance extends it, or of llama.cpp (GBNF).
+        program: the grammar in the format of llguidance, computed from the other two.
+
+    Raises:
+        UsageError: the grammar is wrong, has a part that is not supported, or is too large. The message names the part.
+        ToolError: llguidance is not installed.
+    """
+
+    kind: Kind
+    source: str
+    program: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _library.require()
+        check_unicode(self.source)
+        make = {"json_schema": _schema_program, "regex": _regex_program, "lark": _lark_program}
+        if self.kind not in make:
+            raise UsageError(f"the kind of a grammar must be one of {', '.join(make)}, not {self.kind!r}")
+        object.__setattr__(self, "program", make[self.kind](self.source))
+
+    @classmethod
+    def json_schema(cls, schema: str | Mapping[str, Any]) -> Self:
+        """Return the grammar of the JSON values that a schema describes.
+
+        Args:
+            schema: the schema, as a JSON text or as the object that ``json.loads`` returns.
+        """
+        if isinstance(schema, str):
+            return cls(kind="json_schema", source=schema)
+        try:
+            return cls(kind="json_schema", source=json.dumps(schema))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"the JSON schema is not JSON data ({error})") from error
+
+    @classmethod
+    def json_object(cls) -> Self:
+        """Return the grammar of all JSON objects."""
+        return cls(kind="json_schema", source='{"type": "object"}')
+
+    @classmethod
+    def regex(cls, pattern: str) -> Self:
+        """Return the grammar of the texts that ``pattern`` matches from beginning to end."""
+        return cls(kind="regex", source=pattern)
+
+    @classmethod
+    def lark(cls, text: str) -> Self:
+        """Return a context-free grammar in the notation of Lark or of GBNF."""
+        return cls(kind="lark", source=text)
+
+
+def _schema_program(source: str) -> str:
+    from llguidance import LLMatcher
+
+    schema = Schema(source)
+    program = LLMatcher.grammar_from_json_schema(_with_blanks(schema.text()))
+    if reason := _library.refusal(program):
+        raise UsageError(f"the JSON schema is not supported {_blame(schema)}: {reason}")
+    return program
+
+
+def _with_blanks(schema: str) -> str:
+    return json.dumps({**json.loads(schema), "x-guidance": {"whitespace_pattern": JSON_BLANKS}})
+
+
+def _blame(schema: Schema) -> str:
+    """Return the keyword and the place that llguidance refuses, as a part of a sentence.
+
+    The deepest schema that is refused by itself has the keyword; it is the one without which the rest is accepted.
+    """
+    from llguidance import LLMatcher
+
+    def refused(text: str) -> bool:
+        return bool(_library.refusal(LLMatcher.grammar_from_json_schema(text)))
+
+    places = sorted(schema.places, key=len, reverse=True)[-_PLACES:]
+    place = next((one for one in places if schema.places[one] is not False and refused(schema.text(one))), ())
+    keywords = schema.places[place]
+    for keyword in keywords if isinstance(keywords, dict) else ():
+        if not refused(schema.without(place, keyword)):
+            return f"because of the keyword {keyword!r} at {place_text((*place, keyword))}"
+    return f"at {place_text(place)}"
+
+
+def _regex_program(source: str) -> str:
+    from llguidance import LLMatcher
+
+    if len(source) > LIMIT_CHARACTERS:
+        raise UsageError(
+            f"the regular expression has {len(source):,} characters; at most {LIMIT_CHARACTERS:,} are supported"
+        )
+    program = LLMatcher.grammar_from_regex(source)
+    if reason := _library.refusal(program):
+        raise UsageError(f"the regular expression is not supported: {reason}")
+    return program
+
+
+def _lark_program(source: str) -> str:
+    text = lark.checked(_without_gbnf(source), lambda schema: _with_blanks(Schema(schema).text()))
+    program = json.dumps({"grammars": [{"lark_grammar": text}]})
+    if reason := _library.refusal(program):
+        raise UsageError(f"the grammar is not supported: {reason}")
+    return program
+
+
+def _without_gbnf(source: str) -> str:
+    """Return a grammar in Lark's notation; one in that of GBNF, which has the rule ``root``, is translated."""
+    if len(source) > LIMIT_CHARACTERS or not _GBNF.search(source):
+        return source
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(source)
+    except Exception as error:  # the translator raises errors of several kinds, RecursionError among them
+        raise UsageError(f"the grammar is not valid GBNF: {error}") from error

@@ -1,0 +1,134 @@
+"""Whole constrained texts: they are valid, and the same with every drafter, tree and verifier that keeps texts the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from edgedec.plugins import names
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
+
+pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
+
+PROMPT = "Tom and Lily went to the park. They saw a big dog.\n"
+SHORT = {"type": "string", "maxLength": 10}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "person": {
+        "type": "object",
+        "properties": {
+            "name": SHORT,
+            "age": {"type": "integer", "maximum": 120},
+            "happy": {"type": "boolean"},
+        },
+        "required": ["name", "age", "happy"],
+        "additionalProperties": False,
+    },
+    "list": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"animal": {"enum": ["dog", "cat", "bird"]}, "says": SHORT},
+            "required": ["animal", "says"],
+            "additionalProperties": False,
+        },
+        "minItems": 2,
+        "maxItems": 3,
+    },
+    "choice": {
+        "anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "boolean"}, "minItems": 4, "maxItems": 6}]
+    },
+}
+SAMPLING = {
+    "greedy": SamplingConfig(temperature=0, seed=0),
+    "default": SamplingConfig(seed=11),
+    "hot": SamplingConfig(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=12),
+}
+MOST = 300
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Session]:
+    with Session.open("demo", threads=1, ctx_size=384) as session:
+        yield session
+
+
+def write(session: Session, schema: dict[str, Any], sampling: SamplingConfig) -> Answer:
+    return session.generate(PROMPT, n_predict=MOST, sampling=sampling, grammar=Grammar.json_schema(schema))
+
+
+@pytest.mark.thorough(sample=3)
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_a_text_that_ended_by_itself_is_valid(plain: Session, schema: str, sampling: str) -> None:
+    answer = write(plain, SCHEMAS[schema], SAMPLING[sampling])
+    assert answer.stop_reason == "grammar"
+    jsonschema.Draft202012Validator(SCHEMAS[schema]).validate(json.loads(answer.text))
+
+
+@pytest.mark.thorough(sample=3)
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("policy", names(POLICIES))
+@pytest.mark.parametrize("drafter", [name for name in names(DRAFTERS) if name != "none"])
+def test_no_drafter_or_tree_changes_a_text(
+    plain: Session, drafter: str, policy: str, schema: str, sampling: str
+) -> None:
+    draft = "demo-draft" if drafter in ("model", "auto") else None
+    spec = SpecConfig(drafter=drafter, policy=policy, draft=draft, draft_max=5, tree_nodes=10)
+    with Session.open("demo", threads=2, ctx_size=384, spec=spec) as session:
+        answers = [write(one, SCHEMAS[schema], SAMPLING[sampling]) for one in (plain, session)]
+    texts = [(answer.text, answer.tokens, answer.stop_reason) for answer in answers]
+    assert texts[0] == texts[1]
+
+
+def test_tokens_that_are_required_are_guessed(plain: Session) -> None:
+    """Almost the whole text follows from the schema, so that it takes few passes."""
+    names_of = [f"a_rather_long_name_{at}" for at in range(4)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "boolean"} for name in names_of},
+        "required": names_of,
+        "additionalProperties": False,
+    }
+    with Session.open("demo", threads=1, ctx_size=384, spec=SpecConfig(drafter="copy")) as session:
+        answer = write(session, schema, SAMPLING["greedy"])
+    assert answer.tokens == write(plain, schema, SAMPLING["greedy"]).tokens
+    rounds = answer.timings.rounds
+    assert rounds.drafted > len(answer.tokens) / 2
+    assert sum(rounds.accepted) == rounds.drafted
+
+
+def test_the_limit_of_tokens_and_stop_strings_end_a_constrained_text_too(plain: Session) -> None:
+    grammar = Grammar.json_schema(SCHEMAS["person"])
+    short = plain.generate(PROMPT, n_predict=3, sampling=SAMPLING["greedy"], grammar=grammar)
+    assert (short.stop_reason, len(short.tokens)) == ("limit", 3)
+    stopped = plain.generate(PROMPT, stop=['"age'], sampling=SAMPLING["greedy"], grammar=grammar)
+    assert stopped.stop_reason == "stop"
+
+
+def test_an_end_token_ends_a_text_where_the_grammar_allows_it_and_ignored_ones_are_never_written(
+    plain: Session,
+) -> None:
+    grammar = Grammar.regex(r"(?s:.{2,})")
+    biased = SamplingConfig(temperature=0, logit_bias=((plain.bundle.tokens.eos[0], 1000.0),))
+    answer = plain.generate(PROMPT, n_predict=20, sampling=biased, grammar=grammar)
+    assert answer.stop_reason == "eos"
+    assert len(answer.text) >= 2
+    answer = plain.generate(PROMPT, n_predict=20, sampling=biased, grammar=grammar, ignore_eos=True)
+    assert answer.stop_reason == "limit"
+    assert plain.bundle.tokens.eos[0] not in answer.tokens
+
+
+def test_a_next_answer_without_a_grammar_is_free(plain: Session) -> None:
+    free = plain.generate(PROMPT, n_predict=10, sampling=SAMPLING["greedy"]).text
+    write(plain, SCHEMAS["person"], SAMPLING["greedy"])
+    assert plain.generate(PROMPT, n_predict=10, sampling=SAMPLING["greedy"]).text == free
