@@ -16,6 +16,7 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
+from edgedec.memory_budget import Budget
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.protocols import Bytes, Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
@@ -31,7 +32,7 @@ from edgedec.runtime.targets import (
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
-__all__ = ["RunPlan", "make_plan"]
+__all__ = ["RunPlan", "make_plan", "planned_budget"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -340,6 +341,41 @@ def make_plan(
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
+
+
+def planned_budget(
+    bundle: Bundle,
+    budget: Budget,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    ctx_size: int = 0,
+    kv_bits: int | None = None,
+    spec: SpecConfig | None = None,
+) -> int | None:
+    """Return the ``budget_bytes`` with which a run is planned; None: it is planned without a budget.
+
+    If the user set a limit, it is the least of all limits, and a run that does not fit is refused. A control group's limit
+    alone never refuses a run: one that fits it is planned as without a limit, another one is planned under it, and one that
+    cannot be made to fit is planned as without a limit, too, because the kernel can take back its mapped weights. It counts
+    for models that run in this process's memory only.
+
+    Args:
+        bundle, device, threads, ctx_size, kv_bits, spec: arguments of ``make_plan``, which may raise its errors.
+        budget: the limits.
+    """
+    size = budget.budget_bytes
+    if size is None or budget.has_flag:
+        return size
+    if device in GPU_DEVICES or is_accelerator(device):
+        return None
+    for limit in (None, size):
+        plan = make_plan(
+            bundle, device=device, threads=threads, ctx_size=ctx_size, kv_bits=kv_bits, spec=spec, budget_bytes=limit
+        ).plan
+        if plan.total_bytes <= size:
+            return limit
+    return None
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

@@ -258,7 +258,7 @@ def chat(
     Lines that begin with a slash are commands; /help lists them.
     """
     sampling, spec = writing.sampling(), run.spec()
-    session = run.open_session(spec)
+    session = run.open_session(spec, run.find_budget())
     with session:
         note_narrowed(session, spec)
         talk = _Chat(_conversation(session, system, shift=not no_context_shift), writing, sampling)

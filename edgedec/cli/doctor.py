@@ -156,17 +156,33 @@ def _int8_products() -> MachineCheck:
 
 def _memory() -> MachineCheck:
     from edgedec.memory import format_bytes
+    from edgedec.memory_budget import find_budget
 
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    detail = f"{format_bytes(pages * size)} in the machine"
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = int(Path(file).read_text())
-        except (OSError, ValueError):  # no such control group, or "max"
-            continue
-        if limit < pages * size:
-            detail += f", {format_bytes(limit)} for this control group"
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    detail, budget = f"{format_bytes(pages * page)} in the machine", find_budget()
+    for limit in budget.limits:
+        if limit.source == "machine":
+            detail += f", {format_bytes(limit.room_bytes)} of it free"
+        else:
+            size = f"{format_bytes(limit.limit_bytes)} for this control group"
+            detail += f", {size}, {format_bytes(limit.room_bytes)} of it free ({limit.name})"
+    if budget.limited:
+        detail += f"; {budget.explain()}"
     return MachineCheck(name="memory", status="ok", detail=detail)
+
+
+def _memory_pressure() -> MachineCheck:
+    from edgedec.memory_pressure import pressure_file
+
+    file = pressure_file()
+    if file is None:
+        return MachineCheck(
+            name="memory pressure",
+            status="absent",
+            detail="neither a control group nor /proc/pressure/memory counts stalls; a server cannot see them coming",
+            fix="boot the kernel with psi=1",
+        )
+    return MachineCheck(name="memory pressure", status="ok", detail=str(file))
 
 
 def _memory_meter() -> MachineCheck:
@@ -245,7 +261,18 @@ def checks() -> list[MachineCheck]:
     providers = _providers()
     products = [_int8_products()] if providers.status == "ok" else []
     kernels = [_kernels()] if providers.status == "ok" else []
-    here = [_cpu(), *kernels, *products, _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
+    here = [
+        _cpu(),
+        *kernels,
+        *products,
+        _memory(),
+        _memory_meter(),
+        _memory_pressure(),
+        _cache(),
+        _demo(),
+        _compiler(),
+        _vulkan(),
+    ]
     return [*needed, providers, *here, *_optional_packages()]
 
 
@@ -257,7 +284,10 @@ def doctor(json: Json = False, verbose: Verbose = 0) -> None:
     results = checks()
     missing = [check.name for check in results if check.status == "missing"]
     if json:
-        print_json({"ok": not missing, "checks": [asdict(check) for check in results]})
+        from edgedec.memory_budget import find_budget
+
+        checked = [asdict(check) for check in results]
+        print_json({"ok": not missing, "checks": checked, "budget": find_budget().as_json()})
     else:
         for check in results:
             print(f"{_MARKS[check.status]}{check.name}: {check.detail}")

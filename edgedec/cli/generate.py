@@ -204,7 +204,8 @@ def generate(
     """
     text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), replace(run.spec(), samples=samples)
     rules = _grammar(json_schema, grammar, regex)
-    session = run.open_session(spec)
+    budget = run.find_budget()
+    session = run.open_session(spec, budget)
     answers: list[Answer] = []
     with session, _ctrl_c() as interrupted:
         note_narrowed(session, spec)
@@ -224,7 +225,7 @@ def generate(
                 break
     if json:
         more = {} if samples == 1 else {"samples": [_as_json(answer) for answer in answers]}
-        print_json({**_as_json(answers[0]), **more})
+        print_json({**_as_json(answers[0]), "budget": budget.as_json(), **more})
     if answers[-1].stop_reason == "interrupted":
         raise KeyboardInterrupt  # the command ends with the exit code of Ctrl-C
 

@@ -61,29 +61,38 @@ def plan(
         return
     if draft or text is not None or plot is not None:
         raise UsageError("--draft, --text and --plot are for --advise-draft; give it, or leave them out")
-    budget, spec, device = options.budget_bytes, options.spec(), options.device
+    spec, device = options.spec(), options.device
+    from edgedec.bundle import Bundle
     from edgedec.memory import format_bytes, resident_bytes
+    from edgedec.runtime.planning import planned_budget
     from edgedec.runtime.targets import target_module
 
     bundle, accelerator = resolve_model(options.model), options.accelerator()
     target_module(device, accelerator)  # its libraries count as resident, the planner's work does not
-    resident = resident_bytes()
+    resident, budget, size = resident_bytes(), options.find_budget(), options.budget_bytes
+    if size is None and budget.limited:
+        size = planned_budget(
+            Bundle.open(bundle), budget, device=device, ctx_size=options.ctx_size, kv_bits=options.kv_bits, spec=spec
+        )
     made = api.plan_run(
         bundle,
         device=device,
         ctx_size=options.ctx_size,
         kv_bits=options.kv_bits,
         spec=spec,
-        budget_bytes=budget,
+        budget_bytes=size,
         accelerator=accelerator,
     )
     if json:
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
+        data |= {"budget": budget.as_json()}
         print_json(data | {"tree": spec.policy, "decoder": spec.decoder, "resident_bytes": resident})
     else:
         _print(made, spec, resident)
+        if budget.bound_by is not None and budget.limited and budget.bound_by.source != "flag":
+            print(f"for a run that begins now, {budget.explain()}")
     made.require_memories()
     if not made.fits:
         raise BudgetError(

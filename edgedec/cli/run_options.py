@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from edgedec.cli.console import progress
+from edgedec.cli.console import note, progress
 from edgedec.cli.options import (
     Board,
     Configuration,
@@ -53,15 +54,19 @@ from edgedec.cli.options import (
     resolve_model,
 )
 from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
-from edgedec.errors import UsageError
+from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
+    from edgedec.memory import Plan
+    from edgedec.memory_budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
 __all__ = ["PlanOptions", "RunOptions", "TextOptions", "command_line"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,17 @@ class PlanOptions:
     def budget_bytes(self) -> int | None:
         """Bytes of ``--memory-budget``; None without a budget."""
         return budget_bytes(self.memory_budget)
+
+    def find_budget(self) -> Budget:
+        """Return the memory budget of a run that begins now. This loads the device's libraries, which it does not count."""
+        from edgedec.memory_budget import find_budget
+        from edgedec.runtime.targets import target_module
+
+        target_module(self.device, self.accelerator())
+        budget = find_budget(self.budget_bytes)
+        if budget.limited:
+            _LOG.info("%s", budget.explain())
+        return budget
 
     def spec(self) -> SpecConfig:
         """Return the settings of speculation. The embedded targets have their own draft.
@@ -133,23 +149,62 @@ class RunOptions(PlanOptions):
     record: Record = None
     threads: Threads = 0
 
-    def open_session(self, spec: SpecConfig) -> Session:
-        """Plan and load the model, with a progress bar."""
+    def open_session(self, spec: SpecConfig, budget: Budget) -> Session:
+        """Plan the run under ``budget`` and load the model, with a progress bar.
+
+        Raises:
+            BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
+        """
+        from edgedec.bundle import Bundle
+        from edgedec.runtime.planning import planned_budget
         from edgedec.runtime.session import Session
 
-        bundle = resolve_model(self.model)
-        with progress("preparing the model") as report:
-            return Session.open(
-                bundle,
+        path, size = resolve_model(self.model), budget.budget_bytes
+        if size is not None and not budget.has_flag:
+            size = planned_budget(
+                Bundle.open(path),
+                budget,
                 device=self.device,
                 threads=self.threads,
                 ctx_size=self.ctx_size,
                 kv_bits=self.kv_bits,
                 spec=spec,
-                budget_bytes=self.budget_bytes,
-                accelerator=self.accelerator(self.record),
-                progress=report,
             )
+        try:
+            with progress("preparing the model") as report:
+                session = Session.open(
+                    path,
+                    device=self.device,
+                    threads=self.threads,
+                    ctx_size=self.ctx_size,
+                    kv_bits=self.kv_bits,
+                    spec=spec,
+                    budget_bytes=size,
+                    accelerator=self.accelerator(self.record),
+                    progress=report,
+                )
+        except BudgetError as error:
+            if budget.bound_by is None or budget.bound_by.source == "flag":
+                raise
+            raise BudgetError(f"{error}\n{budget.explain()}") from error
+        _note_limit(session.run.plan, budget)
+        return session
+
+
+def _note_limit(plan: Plan, budget: Budget) -> None:
+    """Say on stderr what a control group's limit, which the user did not set, means for a run."""
+    from edgedec.memory import format_bytes
+
+    size = budget.budget_bytes
+    if size is None or budget.has_flag:
+        return
+    if plan.total_bytes > size:
+        note(
+            f"this run may take {format_bytes(plan.total_bytes)}, and {budget.explain()}: it may be slow, or the system may "
+            "end it; -c with a smaller context, or a smaller model, takes less"
+        )
+    elif plan.budget_bytes is not None:
+        note(f"context {plan.ctx_size}, KV {plan.kv_bits} bits, because {budget.explain()}")
 
 
 @dataclass(frozen=True, kw_only=True)

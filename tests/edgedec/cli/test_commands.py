@@ -137,6 +137,7 @@ def test_inspect_renders_a_chat(edgedec: Edgedec, bundle: Path, mute_bundle: Pat
 
 PLAN = {
     "fits",
+    "budget",
     "budget_bytes",
     "total_bytes",
     "items",
@@ -372,7 +373,7 @@ def test_doctor_passes_on_a_complete_installation(edgedec: Edgedec) -> None:
     outcome = edgedec("doctor", "--json")
     assert outcome.code == 0
     data: dict[str, Any] = outcome.json
-    assert set(data) == {"ok", "checks"}
+    assert set(data) == {"ok", "checks", "budget"}
     assert data["ok"] is True
     assert all(set(check) == {"name", "status", "detail", "fix"} for check in data["checks"])
     names = [check["name"] for check in data["checks"]]

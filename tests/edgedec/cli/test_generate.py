@@ -56,7 +56,7 @@ def test_text_goes_to_stdout_and_figures_to_stderr(edgedec: Edgedec, bundle: Pat
 def test_json_is_all_of_stdout(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("generate", "-m", bundle, "-p", "well?", "--temp", "0", "--json")
     assert outcome.code == 0
-    assert set(outcome.json) == {"text", "tokens", "stop_reason", "timings"}
+    assert set(outcome.json) == {"text", "tokens", "stop_reason", "timings", "budget"}
     assert outcome.json["text"] == "Hi!"
     assert outcome.json["tokens"] == [*byte_tokenizer().encode("Hi!", add_special_tokens=False).ids, EOS]
     assert outcome.json["stop_reason"] == "eos"
