@@ -1,0 +1,174 @@
+"""Test what pressure files say, and when the watch calls back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.memory_pressure import PressureConfig, PressureWatch, Stalls, parse_stalls, pressure_file
+from tests.edgedec.test_cgroups import V2, machine
+
+TEXT = (
+    "some avg10=1.50 avg60=0.20 avg300=0.00 total={}\n"
+    "full avg10=0.50 avg60=0.10 avg300=0.00 total={}\n"
+)  # fmt: skip
+CONFIG = PressureConfig(high=0.2, low=0.05, window_s=4, calm_s=10, repeat_s=3, poll_s=0.001)
+
+
+def test_both_lines_are_read() -> None:
+    expected = Stalls(some_percent=1.5, full_percent=0.5, some_us=1234, full_us=56)
+    assert parse_stalls(TEXT.format(1234, 56)) == expected
+    assert parse_stalls(TEXT.format(1234, 56).splitlines()[0]) == Stalls(
+        some_percent=1.5, full_percent=0, some_us=1234, full_us=0
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "some",
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=\n",
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=-1\n",
+        "some avg10=nan avg60=0.00 avg300=0.00 total=1\n",
+        "some avg10=0 avg60=0.00 avg300=0.00 total=1\n",
+        "some avg60=0.00 avg10=0.00 avg300=0.00 total=1\n",
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=" + "9" * 30,
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=\u0663\n",
+    ],
+)
+def test_other_texts_have_no_stalls(text: str) -> None:
+    assert parse_stalls(text) is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from([*TEXT.split(), " ", "\n", "7", "total=", "\0", "é"]), max_size=30).map("".join))
+def test_any_text_is_read_or_not(text: str) -> None:
+    stalls = parse_stalls(text)
+    assert stalls is None or stalls.some_us >= 0
+
+
+def test_the_file_of_the_group_comes_first(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        cgroup="0::/a\n",
+        mounts=(V2,),
+        files={"sys/fs/cgroup/a/memory.pressure": TEXT.format(1, 1), "proc/pressure/memory": TEXT.format(2, 2)},
+    )
+    assert pressure_file(root) == root / "sys/fs/cgroup/a/memory.pressure"
+    (root / "sys/fs/cgroup/a/memory.pressure").write_text("")  # a kernel that was started with psi=0 refuses to read
+    assert pressure_file(root) == root / "proc/pressure/memory"
+    (root / "proc/pressure/memory").unlink()
+    assert pressure_file(root) is None
+
+
+class Record:
+    """Hold what a watch has called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.watch = PressureWatch(
+            lambda share: self.calls.append(f"{share:.2f}"), lambda: self.calls.append("calm"), config=CONFIG, file=None
+        )
+        self.total = 0
+
+    def run(self, begin: int, seconds: int, share: float) -> list[str]:
+        """Let a share of each second be stalls, and return the calls."""
+        before = len(self.calls)
+        for second in range(begin, begin + seconds):
+            self.total += round(share * 1e6)
+            self.watch.step(float(second), stalls(self.total))
+        return self.calls[before:]
+
+
+def stalls(some_us: int) -> Stalls:
+    return Stalls(some_percent=0, full_percent=0, some_us=some_us, full_us=0)
+
+
+def test_stalls_call_back_until_they_end() -> None:
+    record = Record()
+    assert record.run(0, 30, 0.0) == []
+    assert record.run(30, 1, 0.5) == []  # half a second in a window of four
+    assert record.run(31, 1, 0.5) == ["0.25"]
+    assert record.run(32, 6, 0.5) == ["0.50", "0.50"]  # every three seconds
+    assert record.watch.high
+    assert record.run(38, 3, 0.0) == []
+    assert record.run(41, 10, 0.0) == []
+    assert record.run(51, 5, 0.0) == ["calm"]
+    assert not record.watch.high
+    assert record.run(56, 30, 0.0) == []
+
+
+def test_shares_between_the_two_marks_change_nothing() -> None:
+    record = Record()
+    assert record.run(0, 60, 0.15) == []
+    assert "0.20" in record.run(60, 6, 0.25)
+    record.run(66, 4, 0.15)
+    assert record.run(70, 60, 0.15) == []
+    assert record.watch.high  # it has not ended
+    assert record.run(130, 9, 0.0) == []
+    assert record.run(139, 1, 0.25) == []
+    assert record.run(140, 11, 0.0) == []  # the quiet time begins anew
+    assert record.run(151, 10, 0.0) == ["calm"]
+
+
+def test_a_counter_that_falls_is_of_another_group() -> None:
+    record = Record()
+    record.run(0, 10, 0.1)
+    record.total = 0
+    assert record.run(10, 1, 0.0) == []
+    assert record.watch.share == 0.0
+    assert record.run(11, 4, 0.9) == ["0.23", "0.90"]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 20_000_000)), max_size=60))
+def test_calm_follows_pressure(steps: list[tuple[float, int]]) -> None:
+    """Check that calls and the state agree, that calm comes only after pressure, and that shares are shares."""
+    record, now, total = Record(), 0.0, 0
+    for seconds, more in steps:
+        now, total = now + seconds, total + more
+        before = record.watch.high
+        count = len(record.calls)
+        record.watch.step(now, stalls(total))
+        assert 0 <= record.watch.share <= 1
+        new = record.calls[count:]
+        if record.watch.high and not before:
+            assert new == [f"{record.watch.share:.2f}"]
+        if before and not record.watch.high:
+            assert new == ["calm"]
+        if not before and not record.watch.high:
+            assert new == []
+
+
+def test_the_thread_reads_the_file_and_survives_a_failing_call(tmp_path: Path) -> None:
+    file, called = tmp_path / "memory", threading.Event()
+    file.write_text(TEXT.format(0, 0))
+    shares = list[float]()
+
+    def fail(share: float) -> None:
+        shares.append(share)
+        if len(shares) > 1:
+            called.set()
+        raise ValueError("a reclaimer failed")
+
+    config = PressureConfig(high=0.2, low=0.05, window_s=0.01, calm_s=10, repeat_s=0, poll_s=0.001)
+    with PressureWatch(fail, config=config, file=file) as watch:
+        total = 0
+        while not called.wait(0.002):
+            total += 1_000_000
+            file.write_text(TEXT.format(total, 0))
+    assert watch.as_json() == {"file": str(file), "stalled_share": watch.share, "high": True}
+    assert not any(thread.name == "edgedec-pressure" for thread in threading.enumerate())
+    watch.close()
+
+
+def test_a_system_without_the_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), PressureWatch(lambda share: None, file=None) as watch:
+        assert watch.as_json() == {"file": None, "stalled_share": 0.0, "high": False}
+    assert "memory pressure is not watched" in caplog.text
