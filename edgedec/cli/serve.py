@@ -111,7 +111,9 @@ def serve(
         body_bytes=body_bytes,
     )
     spec = run.spec()
-    service = ModelService(lambda: run.open_session(spec), queue_limit=queue, idle_unload_s=idle_unload)
+    service = ModelService(
+        lambda: run.open_session(spec, run.find_budget()), queue_limit=queue, idle_unload_s=idle_unload
+    )
     gate = create_app(service, settings)
     sock = listen(host, port)
     address = _address(host, sock.getsockname()[1])

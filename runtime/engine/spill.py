@@ -1,0 +1,259 @@
+"""Write the rows of idle sequences to files, and read them back bit for bit.
+
+A sequence that waits for its user holds keys and values. Under a memory budget they can move to the disk. A file is bound by
+a hash of the model, the layout of the rows and the ids of the tokens; a file that does not match in every byte is refused,
+and the rows are then computed again from the ids. So a damaged disk costs time and never changes a text.
+
+The format of a file, all numbers little-endian:
+
+    8 bytes   "EDSPILL1"
+    32 bytes  binding: SHA-256 of the model's hash, the layout and the ids
+    8 bytes   number of parts
+    per part  8 bytes, its size
+    parts     one after another, without gaps
+    32 bytes  SHA-256 of everything before
+
+The files belong to one process. They lie in a folder of their own that only the user can read, because they allow the text
+to be read, and are removed when the folder is closed. A folder whose process has ended without closing it is removed by the
+next one, which sees that its lock is free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.atomic import new_file
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.memory import format_bytes
+from edgedec.runtime.protocols import I32
+
+__all__ = ["SpillError", "SpillFolder", "SpillableRows", "Spilled"]
+
+_MAGIC = b"EDSPILL1"
+_LOCK = "lock"
+_NAME = re.compile(r"\d+-[0-9a-f]{16}")  # folders: number of the process, and a random text
+_HEAD = struct.Struct("<8s32sQ")
+_DIGEST_BYTES = 32
+
+Part = NDArray[np.uint8]
+
+
+class SpillError(EdgedecError):
+    """A spilled file is missing, damaged, or belongs to other rows; the rows must be computed again."""
+
+
+class SpillableRows(Protocol):
+    """The committed rows of a sequence, as bytes."""
+
+    def layout(self) -> str:
+        """Return a text that is equal for two sequences only if their parts have the same meaning."""
+
+    def parts(self) -> Sequence[Part]:
+        """Return the bytes of the rows, uint8 [bytes] each, such as one part for each layer.
+
+        Reading changes nothing; writing restores a sequence. The sizes follow from the layout and the number of rows.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spilled:
+    """A sequence in a file: the ids int32 [n] of its rows, and the size of the file in bytes."""
+
+    file: Path
+    ids: I32
+    nbytes: int
+
+
+class SpillFolder:
+    """A folder of spilled sequences, of this process alone. Use it as a context manager.
+
+    Parameters:
+        parent: folder in which the folder is made; folders that ended processes left there are removed.
+        model: hash of the model's bundle.
+        limit_bytes: most bytes of all files together; None: what the disk has.
+
+    Raises:
+        EdgedecError: the folder cannot be made.
+    """
+
+    def __init__(self, parent: Path, *, model: str, limit_bytes: int | None = None) -> None:
+        self._model, self.limit_bytes = model, limit_bytes
+        self.nbytes = 0
+        self._files: set[Path] = set()
+        self._lock = -1
+        try:
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _locked(parent):  # otherwise another process may take a folder without a lock for a stale one
+                _remove_stale(parent)
+                self.path = parent / f"{os.getpid()}-{secrets.token_hex(8)}"
+                self.path.mkdir(mode=0o700)
+                self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise EdgedecError(
+                f"cannot keep idle sequences in {parent}: {error.strerror}; choose another folder"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, ids: I32, rows: SpillableRows) -> Spilled:
+        """Write the rows of a sequence, whose tokens are ``ids`` int32 [n]. The file is complete, or does not exist.
+
+        Raises:
+            EdgedecError: the disk is full, or the limit is reached.
+            UsageError: the folder is closed.
+        """
+        if self._lock < 0:
+            raise UsageError(f"{self.path} is closed; open another SpillFolder")
+        parts = rows.parts()
+        head = _head(self._binding(ids, rows), parts)
+        nbytes = len(head) + sum(part.nbytes for part in parts) + _DIGEST_BYTES
+        if self.limit_bytes is not None and self.nbytes + nbytes > self.limit_bytes:
+            raise EdgedecError(
+                f"an idle sequence needs {format_bytes(nbytes)} on the disk, of which "
+                f"{format_bytes(self.limit_bytes - self.nbytes)} of {format_bytes(self.limit_bytes)} are left"
+            )
+        file = self.path / secrets.token_hex(16)
+        with new_file(file) as partial:
+            _write(partial, [head, *parts])
+        _drop_from_page_cache(file)
+        self._files.add(file)
+        self.nbytes += nbytes
+        return Spilled(file=file, ids=ids.copy(), nbytes=nbytes)
+
+    def read(self, spilled: Spilled, rows: SpillableRows) -> None:
+        """Write the bytes of a file into ``rows``, a sequence with room for as many rows. The file stays.
+
+        If this fails, the content of ``rows`` is undefined.
+
+        Raises:
+            SpillError: the file is missing or damaged, or is of another model, layout or text.
+        """
+        parts = rows.parts()
+        head = _head(self._binding(spilled.ids, rows), parts)
+        try:
+            with spilled.file.open("rb") as stream:
+                digest = hashlib.sha256()
+                if os.fstat(stream.fileno()).st_size != len(head) + sum(part.nbytes for part in parts) + _DIGEST_BYTES:
+                    raise SpillError(f"{spilled.file} has another size than the rows of its sequence")
+                if stream.read(len(head)) != head:
+                    raise SpillError(f"{spilled.file} is of another model, layout or text")
+                digest.update(head)
+                for part in parts:
+                    if stream.readinto(part.data) != part.nbytes:
+                        raise SpillError(f"{spilled.file} is shorter than it was")
+                    digest.update(part.data)
+                if stream.read() != digest.digest():
+                    raise SpillError(f"{spilled.file} is damaged")
+        except OSError as error:
+            raise SpillError(f"{spilled.file} cannot be read: {error.strerror}") from error
+
+    def discard(self, spilled: Spilled) -> None:
+        """Remove the file of a sequence. A second call does nothing."""
+        if spilled.file in self._files:
+            self._files.remove(spilled.file)
+            self.nbytes -= spilled.nbytes
+            with suppress(OSError):
+                spilled.file.unlink()
+
+    def close(self) -> None:
+        """Remove the folder with all files. A second call does nothing."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock, self.nbytes = -1, 0
+            self._files.clear()
+
+    def _binding(self, ids: I32, rows: SpillableRows) -> bytes:
+        digest = hashlib.sha256()
+        for field in (self._model.encode(), rows.layout().encode(), ids.astype("<i4").tobytes()):
+            digest.update(struct.pack("<Q", len(field)))  # so that no two lists of fields have the same bytes
+            digest.update(field)
+        return digest.digest()
+
+
+def _head(binding: bytes, parts: Sequence[Part]) -> bytes:
+    return _HEAD.pack(_MAGIC, binding, len(parts)) + struct.pack(f"<{len(parts)}Q", *(part.nbytes for part in parts))
+
+
+def _write(path: Path, blocks: Iterable[bytes | Part]) -> None:
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb", buffering=0) as stream:
+        for block in blocks:
+            data = block.data if isinstance(block, np.ndarray) else memoryview(block)
+            digest.update(data)
+            _write_all(stream.fileno(), data)
+        _write_all(stream.fileno(), memoryview(digest.digest()))
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _drop_from_page_cache(file: Path) -> None:
+    """Tell the kernel that a file is not needed soon, because its pages count as memory of the control group."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """Hold the lock of all folders in ``parent``."""
+    descriptor = os.open(parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove the folders whose process does not hold their lock any more."""
+    for folder in parent.iterdir():
+        if _NAME.fullmatch(folder.name) and not folder.is_symlink() and not _is_held(folder / _LOCK):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False  # its process ended while it made or removed the folder
+    except OSError:
+        return True  # not of this user
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
