@@ -107,13 +107,15 @@ class Piece(str):
 
     Members:
         guessed: whether the last token of the piece was an accepted guess.
+        tokens: number of the answer's tokens up to this piece; 0 if it is not known.
     """
 
     guessed: bool
+    tokens: int
 
-    def __new__(cls, text: str, *, guessed: bool) -> Self:
+    def __new__(cls, text: str, *, guessed: bool, tokens: int = 0) -> Self:
         piece = super().__new__(cls, text)
-        piece.guessed = guessed
+        piece.guessed, piece.tokens = guessed, tokens
         return piece
 
 
@@ -148,6 +150,19 @@ class AnswerStream(Iterator[Piece]):
     def ended(self) -> bool:
         """True once nothing is written any more. Pieces that nobody has read may be left."""
         return self._task.ended
+
+    def take(self) -> list[Piece]:
+        """Return the pieces that are ready, without waiting for others. ``Scheduler.step`` makes them.
+
+        Raises:
+            EdgedecError: the answer has failed, and all its pieces were taken.
+        """
+        pieces = list(self._writer.pieces)
+        self._writer.pieces.clear()
+        if not pieces and self._task.error is not None:
+            error, self._task.error = self._task.error, None
+            raise error
+        return pieces
 
     def __next__(self) -> Piece:
         while not (pieces := self._writer.pieces):

@@ -352,6 +352,7 @@ def planned_budget(
     ctx_size: int = 0,
     kv_bits: int | None = None,
     spec: SpecConfig | None = None,
+    sequences: int = 1,
 ) -> int | None:
     """Return the ``budget_bytes`` with which a run is planned; None: it is planned without a budget.
 
@@ -361,7 +362,7 @@ def planned_budget(
     for models that run in this process's memory only.
 
     Args:
-        bundle, device, threads, ctx_size, kv_bits, spec: arguments of ``make_plan``, which may raise its errors.
+        bundle, device, threads, ctx_size, kv_bits, spec, sequences: arguments of ``make_plan``, which may raise its errors.
         budget: the limits.
     """
     size = budget.budget_bytes
@@ -371,7 +372,14 @@ def planned_budget(
         return None
     for limit in (None, size):
         plan = make_plan(
-            bundle, device=device, threads=threads, ctx_size=ctx_size, kv_bits=kv_bits, spec=spec, budget_bytes=limit
+            bundle,
+            device=device,
+            threads=threads,
+            ctx_size=ctx_size,
+            kv_bits=kv_bits,
+            spec=spec,
+            budget_bytes=limit,
+            sequences=sequences,
         ).plan
         if plan.total_bytes <= size:
             return limit

@@ -109,7 +109,7 @@ class AnswerWriter:
     def _add(self, text: str) -> None:
         if text:
             self.answer.text += text
-            self.pieces.append(Piece(text, guessed=self._guessed))
+            self.pieces.append(Piece(text, guessed=self._guessed, tokens=len(self.answer.tokens)))
 
     def cancel(self) -> None:
         """End the answer as interrupted, without the text that is held back. After its end this does nothing."""

@@ -149,8 +149,8 @@ class RunOptions(PlanOptions):
     record: Record = None
     threads: Threads = 0
 
-    def open_session(self, spec: SpecConfig, budget: Budget) -> Session:
-        """Plan the run under ``budget`` and load the model, with a progress bar.
+    def open_session(self, spec: SpecConfig, budget: Budget, *, sequences: int = 1) -> Session:
+        """Plan the run under ``budget`` and load the model, with a progress bar. It writes ``sequences`` texts at a time.
 
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
@@ -169,6 +169,7 @@ class RunOptions(PlanOptions):
                 ctx_size=self.ctx_size,
                 kv_bits=self.kv_bits,
                 spec=spec,
+                sequences=sequences,
             )
         try:
             with progress("preparing the model") as report:
@@ -180,6 +181,7 @@ class RunOptions(PlanOptions):
                     kv_bits=self.kv_bits,
                     spec=spec,
                     budget_bytes=size,
+                    sequences=sequences,
                     accelerator=self.accelerator(self.record),
                     progress=report,
                 )

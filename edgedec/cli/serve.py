@@ -14,6 +14,8 @@ from edgedec.install_hint import install_extra
 
 __all__ = ["serve"]
 
+_PARALLEL = 4  # texts at a time where nothing speaks against it
+
 
 def _check_packages() -> None:
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
@@ -72,6 +74,17 @@ def serve(
     alias: Annotated[
         str | None, option("--alias", metavar="NAME", help="Name of the model in answers; default: the bundle's.")
     ] = None,
+    parallel: Annotated[
+        int,
+        option(
+            "-np",
+            "--parallel",
+            min=0,
+            max=64,
+            metavar="N",
+            help="Number of texts to write at a time; 0: 4, or 1 with a budget or on an accelerator.",
+        ),
+    ] = 0,
     queue: Annotated[
         int, option("--queue", min=1, max=4096, metavar="N", help="Largest number of texts that wait; then 429.")
     ] = 64,
@@ -97,6 +110,7 @@ def serve(
     from edgedec.runtime.server.listener import listen, run_server
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
+    from edgedec.runtime.targets import is_accelerator
 
     try:
         body_bytes = parse_bytes(max_body)
@@ -111,8 +125,11 @@ def serve(
         body_bytes=body_bytes,
     )
     spec = run.spec()
+    sequences = parallel or (1 if run.memory_budget or is_accelerator(run.device) else _PARALLEL)
     service = ModelService(
-        lambda: run.open_session(spec, run.find_budget()), queue_limit=queue, idle_unload_s=idle_unload
+        lambda: run.open_session(spec, run.find_budget(), sequences=sequences),
+        queue_limit=queue,
+        idle_unload_s=idle_unload,
     )
     gate = create_app(service, settings)
     sock = listen(host, port)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgedec import __version__
 from edgedec.runtime.answer import StopReason
+from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.requests import ChatMessage
-from edgedec.runtime.server.service import TextEnd, TextPart, TokenLogprob
+from edgedec.runtime.server.service import TextEnd, TextPart
 from edgedec.runtime.server.streaming import Chunk
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
@@ -40,7 +41,7 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
 
 def finish_reason(reason: StopReason) -> str:
     """Return the reason for the end of a text in OpenAI's words."""
-    return "stop" if reason in ("eos", "stop") else "length"
+    return "stop" if reason in ("eos", "stop", "grammar") else "length"
 
 
 @dataclass(kw_only=True)
@@ -95,7 +96,7 @@ class ChatReply:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
-    _logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    _logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
     def opening(self) -> Iterator[Chunk]:
         """Yield a chunk for each text that says who speaks, which no later chunk does."""
@@ -111,10 +112,13 @@ class ChatReply:
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield the last chunk of a text, which has no content."""
         self._ends[event.index] = event
-        self._logprobs.setdefault(event.index, []).extend(event.logprobs)
+        rest = (
+            event.logprobs[:-1] if event.answer.stop_reason == "eos" else event.logprobs
+        )  # an end token has no content
+        self._logprobs.setdefault(event.index, []).extend(rest)
         self.usage.add(event)
         reason = finish_reason(event.answer.stop_reason)
-        logprobs = self._shown(event.logprobs) if event.logprobs else None
+        logprobs = self._shown(rest) if rest else None
         chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
         yield {**chunk, "timings": event.answer.timings.as_json()}
 
@@ -143,12 +147,12 @@ class ChatReply:
         return {
             "index": end.index,
             "message": {"role": "assistant", "content": end.answer.text, "refusal": None},
-            "logprobs": self._shown(tuple(self._logprobs[end.index])),
+            "logprobs": self._shown(self._logprobs[end.index]),
             "finish_reason": finish_reason(end.answer.stop_reason),
             **more,
         }
 
-    def _shown(self, logprobs: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:
+    def _shown(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         return None if self.top is None else chat_logprobs(self.text, logprobs)
 
     def _choice(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.chat import FINGERPRINT, Usage, finish_reason
-from edgedec.runtime.server.logprobs import completion_logprobs
+from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.server.service import TextEnd, TextPart, TokenLogprob
+from edgedec.runtime.server.service import TextEnd, TextPart
 from edgedec.runtime.server.streaming import Chunk
 
 __all__ = ["CompletionReply"]
@@ -25,6 +27,7 @@ class CompletionReply:
         model: the model's name.
         text: the model's tokenizer, for the spelling of tokens in log-probabilities.
         usage: counts of tokens.
+        prompts: ids of each answer's prompt.
         echoes: text before each answer: its prompt with ``echo``, else empty.
         include_usage: end a stream with a chunk of token counts.
         top: number of likeliest tokens to report; None: no log-probabilities.
@@ -33,14 +36,14 @@ class CompletionReply:
     model: str
     text: ModelText
     usage: Usage
+    prompts: list[I32]
     echoes: list[str]
     include_usage: bool
     top: int | None = None
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
-    _logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
-    _offsets: dict[int, int] = field(default_factory=dict)  # characters of each text so far
+    _offsets: dict[int, TokenOffsets] = field(default_factory=dict)  # places of a stream, by text
 
     def opening(self) -> Iterator[Chunk]:
         """Yield the prompts, with ``echo``."""
@@ -50,19 +53,16 @@ class CompletionReply:
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunk of a part."""
-        self._logprobs.setdefault(event.index, []).extend(event.logprobs)
-        offset = self._offsets.get(event.index, len(self.echoes[event.index]))
-        self._offsets[event.index] = offset + len(event.text)
-        logprobs = None if self.top is None else completion_logprobs(self.text, event.logprobs, offset=offset)
+        logprobs = self._continued(event.index, event.logprobs)
         yield self._chunk([self._choice(event.index, event.text, logprobs=logprobs)])
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield the last chunk of a text, which has no text."""
         self._ends[event.index] = event
-        self._logprobs[event.index] = [*event.prompt_logprobs, *self._logprobs.get(event.index, []), *event.logprobs]
         self.usage.add(event)
         reason = finish_reason(event.answer.stop_reason)
-        chunk = self._chunk([self._choice(event.index, "", finish=reason)])
+        logprobs = self._continued(event.index, event.logprobs) if event.logprobs else None
+        chunk = self._chunk([self._choice(event.index, "", finish=reason, logprobs=logprobs)])
         yield {**chunk, "timings": event.answer.timings.as_json()}
 
     def closing(self) -> Iterator[Chunk]:
@@ -76,7 +76,7 @@ class CompletionReply:
         more = {} if len(ends) == 1 else {"timings": None}
         choices = []
         for end in ends:
-            logprobs = None if self.top is None else completion_logprobs(self.text, self._logprobs[end.index])
+            logprobs = self._all(end)
             text = self.echoes[end.index] + end.answer.text
             choice = self._choice(end.index, text, finish=finish_reason(end.answer.stop_reason), logprobs=logprobs)
             choices.append(choice | {key: end.answer.timings.as_json() for key in more})
@@ -85,6 +85,24 @@ class CompletionReply:
             "usage": self.usage.as_json(),
             "timings": ends[0].answer.timings.as_json(),
         }
+
+    def _continued(self, index: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """Return log-probabilities of a part of a stream."""
+        if self.top is None:
+            return None
+        if index not in self._offsets:
+            self._offsets[index] = TokenOffsets(self.text, self.prompts[index], len(self.echoes[index]))
+        return completion_logprobs(self.text, logprobs, self._offsets[index])
+
+    def _all(self, end: TextEnd) -> dict[str, Any] | None:
+        """Return log-probabilities of a whole text, with ``echo`` of its prompt, too."""
+        if self.top is None:
+            return None
+        prompt, written = self.prompts[end.index], end.answer.logprobs
+        if not self.echoes[end.index]:
+            return completion_logprobs(self.text, written, TokenOffsets(self.text, prompt))
+        logprobs = [*end.prompt_logprobs, *written]
+        return completion_logprobs(self.text, logprobs, TokenOffsets(self.text, ()), first=int(prompt[0]))
 
     def _choice(
         self, index: int, text: str, *, finish: str | None = None, logprobs: dict[str, Any] | None = None

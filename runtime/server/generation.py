@@ -37,14 +37,13 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         """Continue a conversation by the assistant's answer."""
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
         structure = check_structure(body)
-        _check_logprobs(service, top, "logprobs")
         messages = template_messages(body.messages)
         async with service.text() as text:
             sampling = _sampling(body, text)
             ids = await asyncio.to_thread(
                 text.encode_chat, messages, tools=structure.tools, names=body.chat_template_kwargs
             )
-            text.check_fits(ids, n_predict=n_predict, param="messages")
+            text.check_fits(ids, param="messages")
             requests = _requests(body, [ids], sampling, n_predict=n_predict, top=top)
             reply = ChatReply(
                 model=settings.model_name,
@@ -65,12 +64,13 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, usage_asked, prompts = body.n_predict, body.include_usage, body.prompts
         if body.best_of is not None and body.best_of != body.choices:
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
-        _check_logprobs(service, body.logprobs, "logprobs")
+        if body.stream and body.echo and body.logprobs is not None:
+            raise not_supported("stream", "echo with logprobs gives whole answers only; leave it out")
         async with service.text() as text:
             sampling = _sampling(body, text)
             encoded = [await asyncio.to_thread(_prompt_ids, text, prompt) for prompt in prompts]
             for ids in encoded:
-                text.check_fits(ids, n_predict=n_predict, param="prompt")
+                text.check_fits(ids, param="prompt")
             requests = _requests(
                 body, encoded, sampling, n_predict=n_predict, top=body.logprobs, prompt_logprobs=bool(body.echo)
             )
@@ -79,6 +79,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 model=settings.model_name,
                 text=text,
                 usage=Usage(prompt_tokens=sum(map(len, encoded))),
+                prompts=[ids for ids in encoded for _ in range(body.choices)],
                 echoes=[echo if body.echo else "" for echo in echoes for _ in range(body.choices)],
                 include_usage=usage_asked,
                 top=body.logprobs,
@@ -89,11 +90,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         )
 
     return router
-
-
-def _check_logprobs(service: ModelService, top: int | None, param: str) -> None:
-    if top is not None and not service.supports_logprobs:
-        raise not_supported(param, "log-probabilities are not supported yet; leave it out")
 
 
 def _sampling(body: TextOptionsRequest, text: ModelText) -> SamplingConfig:

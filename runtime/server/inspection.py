@@ -119,7 +119,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         async with service.text() as text:
             return {
                 "default_generation_settings": {"n_ctx": text.context, "params": _default_params()},
-                "total_slots": service.slots,
+                "total_slots": max(1, service.slots),
                 "model_alias": settings.model_name,
                 "chat_template": text.chat_template or "",
                 "bos_token": text.bos,
@@ -140,7 +140,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                     "speculative": text.drafter != "none",
                     "is_processing": number < service.running,
                 }
-                for number in range(service.slots)
+                for number in range(max(1, service.slots))
             ]
 
     @router.get("/metrics")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.server.service import TokenLogprob
 
-__all__ = ["LEAST", "chat_logprobs", "completion_logprobs"]
+__all__ = ["LEAST", "TokenOffsets", "chat_logprobs", "completion_logprobs"]
 
 LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 
 
-def chat_logprobs(text: ModelText, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+def chat_logprobs(text: ModelText, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """Return log-probabilities of tokens in the shape of a chat."""
     content = []
     for item in logprobs:
@@ -22,32 +23,63 @@ def chat_logprobs(text: ModelText, logprobs: Sequence[TokenLogprob]) -> dict[str
     return {"content": content, "refusal": None}
 
 
-def _entry(text: ModelText, token: int, logprob: float | None) -> dict[str, Any]:
+def _entry(text: ModelText, token: int, logprob: float) -> dict[str, Any]:
     raw = text.token_bytes(token)
-    return {"id": token, "token": raw.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(raw)}
+    return {"token": raw.decode(errors="replace"), "logprob": max(logprob, LEAST), "bytes": list(raw)}
 
 
-def _finite(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, LEAST)
+class TokenOffsets:
+    """The places of tokens in a text, in characters. Each token begins where the whole characters before it end.
+
+    Parameters:
+        text: the model's tokenizer.
+        context: ids of the text before, which is not counted, int32 [n].
+        first: place of the first token.
+    """
+
+    def __init__(self, text: ModelText, context: Sequence[int] | I32, first: int = 0) -> None:
+        self._stream, self._place = text.stream(context), first
+
+    def next(self, token: int) -> int:
+        """Return the place of a token that follows."""
+        place = self._place
+        self._place += len(self._stream.feed(token))
+        return place
 
 
-def completion_logprobs(text: ModelText, logprobs: Sequence[TokenLogprob], *, offset: int = 0) -> dict[str, Any]:
+def completion_logprobs(
+    text: ModelText, logprobs: Sequence[TokenLogprobs], offsets: TokenOffsets, *, first: int | None = None
+) -> dict[str, Any]:
     """Return log-probabilities of tokens in the shape of a completion.
 
     Parameters:
         text: spells the tokens.
         logprobs: the tokens in the order of the text.
-        offset: place of the first token in the whole text, in characters.
+        offsets: continues with these tokens.
+        first: a token before them, which nothing predicts; None: there is none.
     """
     shape: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    if first is not None:
+        _append(shape, _spelling(text, first), None, None, offsets.next(first))
     for item in logprobs:
-        token = text.token_bytes(item.token).decode(errors="replace")
-        top: dict[str, float | None] = {}
-        for other, value in item.top:  # several tokens may have one spelling; the likeliest counts
-            top.setdefault(text.token_bytes(other).decode(errors="replace"), _finite(value))
-        shape["tokens"].append(token)
-        shape["token_logprobs"].append(_finite(item.logprob))
-        shape["top_logprobs"].append(None if item.logprob is None else top)
-        shape["text_offset"].append(offset)
-        offset += len(token)
+        top: dict[str, float] = {}
+        for other, value in item.top:
+            top.setdefault(_spelling(text, other), max(value, LEAST))
+        _append(shape, _spelling(text, item.token), max(item.logprob, LEAST), top, offsets.next(item.token))
     return shape
+
+
+def _append(
+    shape: dict[str, list[Any]], token: str, logprob: float | None, top: dict[str, float] | None, offset: int
+) -> None:
+    for name, value in zip(shape, (token, logprob, top, offset), strict=True):
+        shape[name].append(value)
+
+
+def _spelling(text: ModelText, token: int) -> str:
+    """Return a token's text. One that is a part of a character is spelled by its bytes, so that it stays different."""
+    raw = text.token_bytes(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

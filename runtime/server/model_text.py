@@ -11,12 +11,14 @@ from edgedec.errors import BundleError, EdgedecError
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.errors import ApiError, context_overflow
 from edgedec.runtime.text.chat_template import render
+from edgedec.runtime.text.stream import TextStream, token_bytes
 
 if TYPE_CHECKING:
     from edgedec.runtime.session import Session
 
 __all__ = ["ModelText"]
 
+_REMEMBERED = 4096  # tokens whose bytes are cached
 _CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
 # Names that a template gets from the server and that a request may not replace.
 _OWN_NAMES = frozenset(["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "template"])
@@ -40,6 +42,7 @@ class ModelText:
     def __init__(self, session: Session) -> None:
         tokens = session.bundle.tokens
         self._tokenizer, self._session = session.tokenizer, session
+        self._bytes: dict[int, bytes] = {}
         self.context = session.run.limits.positions
         self.vocabulary = tokens.size
         self.chat_template = session.bundle.chat_template
@@ -139,13 +142,13 @@ class ModelText:
             raise ApiError(400, f"{param}: token ids must be from 0 to {self.vocabulary - 1}", param=param)
         return np.array(ids, np.int32)
 
-    def check_fits(self, ids: I32, *, n_predict: int, param: str) -> None:
-        """Check that a prompt leaves room for the first token of the answer, unless none is asked for.
+    def check_fits(self, ids: I32, *, param: str) -> None:
+        """Check that a prompt leaves room for the first token of the answer.
 
         Raises:
             ApiError: it does not; the status is 400.
         """
-        if len(ids) + (n_predict != 0) > self.context:
+        if len(ids) >= self.context:
             raise context_overflow(len(ids), self.context, param=param)
 
     def tokenize(self, text: str, *, add_special: bool, param: str) -> I32:
@@ -165,7 +168,15 @@ class ModelText:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token within a text; a special token's are its spelling."""
-        return (self._tokenizer.decode([token]) or self.piece(token)).encode()
+        if token not in self._bytes:
+            if len(self._bytes) == _REMEMBERED:
+                self._bytes.clear()
+            self._bytes[token] = token_bytes(self._tokenizer, [token])[0] or self.piece(token).encode()
+        return self._bytes[token]
+
+    def stream(self, context: Sequence[int] | I32) -> TextStream:
+        """Return a converter of the ids that follow ``context`` into text."""
+        return TextStream(self._tokenizer, context=context)
 
     def decode(self, ids: Sequence[int] | I32) -> str:
         """Return the text of ids."""

@@ -1,8 +1,8 @@
 """The model of the server: the thread that runs it, and the side of it that asyncio sees.
 
-``ModelService`` is the only module that talks with a ``Session``. Requests are admitted together or not at all, wait in a
-bounded queue, and are answered in turns; each answer arrives as a series of events. A submission that is cancelled leaves
-the queue at once, or ends at the next token or between two passes over its prompt.
+``ModelService`` is the only class that runs a ``Session``. Requests are admitted together or not at all, wait in a bounded
+queue, and are answered as many at a time as the session was opened for; each answer arrives as a series of events. A
+submission that is cancelled leaves the queue at once, or ends before the next pass of the model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal, Self
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.answer import Answer
+from edgedec.runtime.answer import Answer, AnswerStream
+from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError, from_edgedec
@@ -37,7 +38,6 @@ __all__ = [
     "TextEnd",
     "TextPart",
     "TextRequest",
-    "TokenLogprob",
 ]
 
 ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
@@ -57,7 +57,7 @@ class TextRequest:
         ignore_eos: continue after an end token.
         sample: index of this text among several of one prompt and seed.
         logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
-        prompt_logprobs: True to report the prompt's tokens as well.
+        prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
     """
 
     prompt: I32
@@ -68,21 +68,6 @@ class TextRequest:
     sample: int = 0
     logprobs: int | None = None
     prompt_logprobs: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenLogprob:
-    """The log-probability of a token.
-
-    Members:
-        token: id.
-        logprob: natural logarithm of its probability; None for the first token of a prompt, which nothing predicts.
-        top: (id, log-probability) of the likeliest tokens at this position, the likeliest first.
-    """
-
-    token: int
-    logprob: float | None
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +86,7 @@ class TextPart:
     text: str
     tokens: tuple[int, ...]
     guessed: bool
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +98,14 @@ class TextEnd:
         answer: the whole answer, with its timings.
         tokens: ids after the last part, such as an end token.
         logprobs: log-probabilities of these tokens.
-        prompt_logprobs: log-probabilities of the prompt's tokens; empty if they were not asked for.
+        prompt_logprobs: log-probabilities of the prompt's tokens after its first; empty if they were not asked for.
     """
 
     index: int
     answer: Answer
     tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class GoneError(Exception):
@@ -198,6 +183,12 @@ class _Work:
     index: int
     request: TextRequest
     began: float = field(default_factory=time.monotonic)
+    told: int = 0  # tokens that were in an event
+
+    @property
+    def silent(self) -> bool:
+        """True if only the prompt's log-probabilities are wanted, for which one token must be written."""
+        return self.request.prompt_logprobs and self.request.n_predict == 0
 
 
 class ModelService:
@@ -211,10 +202,8 @@ class ModelService:
 
     Members:
         loaded: future of the first loading, which has the error if it fails.
+        slots: number of requests that are answered at a time; 0 before the first loading.
     """
-
-    supports_logprobs = False
-    slots = 1  # requests that are answered at the same time
 
     def __init__(
         self,
@@ -229,7 +218,7 @@ class ModelService:
         self.metrics = metrics or Metrics()
         self._changed = threading.Condition()  # guards the members below
         self._waiting: deque[_Work] = deque()
-        self._current: _Work | None = None
+        self._running: list[tuple[_Work, AnswerStream]] = []  # changed by the thread alone
         self._users = 0  # requests that use the tokenizer or wait for the model
         self._wanted = True  # the model is to be loaded
         self._text: Future[ModelText] = Future()  # the loaded model; a new future after each unloading
@@ -237,6 +226,7 @@ class ModelService:
         self._closing = False
         self._phase: ServicePhase = "loading"
         self.loaded: Future[None] = Future()
+        self.slots = 0
         self._thread = threading.Thread(target=self._run, name="edgedec-model", daemon=True)
 
     def start(self) -> None:
@@ -247,7 +237,7 @@ class ModelService:
         """End the answer that is being written, forget those that wait, and free the model."""
         with self._changed:
             self._closing = True
-            works = [*self._waiting, *([self._current] if self._current else [])]
+            works = [*self._waiting, *(work for work, _ in self._running)]
             self._waiting.clear()
             self._changed.notify_all()
         for work in works:
@@ -268,7 +258,7 @@ class ModelService:
     @property
     def running(self) -> int:
         """Number of requests that are being answered."""
-        return int(self._current is not None)
+        return len(self._running)
 
     @asynccontextmanager
     async def text(self) -> AsyncIterator[ModelText]:
@@ -378,7 +368,7 @@ class ModelService:
         text = ModelText(session)
         with self._changed:
             self._idle_since = time.monotonic()
-            self._phase = "ready"
+            self._phase, self.slots = "ready", session.run.sequences
         future.set_result(text)
         if not self.loaded.done():
             self.loaded.set_result(None)
@@ -387,55 +377,124 @@ class ModelService:
 
     def _serve(self, session: Session) -> None:
         """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
-        while (work := self._take()) is not None:
-            try:
-                self._write(session, work)
-            except EdgedecError as error:
-                work.submission.post(from_edgedec(error))
-            except Exception as error:  # the thread goes on, whatever happens to one request
-                _LOG.exception("a request failed")
-                work.submission.post(error)
-            finally:
-                with self._changed:
-                    self._current = None
-                    self._idle_since = time.monotonic()
+        while self._await_work():
+            for work in self._admitted():
+                self._begin(session, work)
+            if self._running:
+                try:
+                    session.scheduler.step()
+                except Exception as error:
+                    self._fail_all(error)
+            for work, stream in self._running:
+                self._report(work, stream)
+        for _, stream in self._running:
+            stream.close()
+        self._running = []
 
-    def _take(self) -> _Work | None:
-        """Return the next request; None if the service is closing, or the model is to be unloaded."""
+    def _await_work(self) -> bool:
+        """Wait for a request, and return True; return False if the service is closing, or the model is to be unloaded."""
         with self._changed:
             while not self._closing:
-                if self._waiting:
-                    self._current = self._waiting.popleft()
-                    return self._current
+                if self._waiting or self._running:
+                    return True
                 left = None
                 if self.idle_unload_s and not self._users:
                     left = self._idle_since + self.idle_unload_s - time.monotonic()
                     if left <= 0:  # later requests wait for the next loading
                         self._phase, self._text, self._wanted = "unloaded", Future(), False
-                        return None
+                        return False
                 self._changed.wait(left)
-            return None
+            return False
 
-    def _write(self, session: Session, work: _Work) -> None:
-        request, submission, told = work.request, work.submission, 0
-        stream = session.stream(
-            request.prompt,
-            n_predict=request.n_predict,
-            sampling=request.sampling,
-            stop=request.stop,
-            ignore_eos=request.ignore_eos,
-            sample=request.sample,
-            interrupted=lambda: submission.cancelled or self._closing,
-        )
-        with stream:
-            for piece in stream:
-                tokens = tuple(stream.answer.tokens[told:])
-                told += len(tokens)
-                submission.post(TextPart(index=work.index, text=str(piece), tokens=tokens, guessed=piece.guessed))
-        answer = stream.answer
-        self.metrics.count_answer(answer.timings, seconds=time.monotonic() - work.began)
-        if answer.stop_reason != "interrupted":  # else nobody waits for it, or ``close`` has said so
-            submission.post(TextEnd(index=work.index, answer=answer, tokens=tuple(answer.tokens[told:])))
+    def _admitted(self) -> list[_Work]:
+        """Take the requests that begin now out of the queue."""
+        with self._changed:
+            count = min(len(self._waiting), self.slots - len(self._running))
+            return [self._waiting.popleft() for _ in range(count)]
+
+    def _begin(self, session: Session, work: _Work) -> None:
+        request, submission = work.request, work.submission
+        try:
+            stream = session.stream(
+                request.prompt,
+                n_predict=1 if work.silent else request.n_predict,
+                sampling=request.sampling,
+                stop=request.stop,
+                ignore_eos=request.ignore_eos,
+                sample=request.sample,
+                logprobs=request.logprobs,
+                prompt_logprobs=request.prompt_logprobs,
+                interrupted=lambda: submission.cancelled or self._closing,
+            )
+        except Exception as error:  # the thread goes on, whatever happens to one request
+            submission.post(_shown(error))
+        else:
+            self._running = [*self._running, (work, stream)]
+
+    def _report(self, work: _Work, stream: AnswerStream) -> None:
+        """Post what is new of an answer, and forget it when it has ended."""
+        submission, answer = work.submission, stream.answer
+        if submission.cancelled:
+            stream.close()
+        ended = stream.ended
+        try:
+            for piece in stream.take():
+                if work.silent:
+                    continue
+                part = slice(work.told, piece.tokens)
+                work.told = piece.tokens
+                submission.post(
+                    TextPart(
+                        index=work.index,
+                        text=str(piece),
+                        tokens=tuple(answer.tokens[part]),
+                        guessed=piece.guessed,
+                        logprobs=tuple(answer.logprobs[part]),
+                    )
+                )
+            if not ended:
+                return
+            stream.take()  # raises the error of an answer that failed
+        except Exception as error:
+            submission.post(_shown(error))
+        else:
+            self.metrics.count_answer(answer.timings, seconds=time.monotonic() - work.began)
+            if answer.stop_reason != "interrupted":  # else nobody waits for it, or ``close`` has said so
+                submission.post(_end(work, answer))
+        self._forget(work)
+
+    def _forget(self, work: _Work) -> None:
+        with self._changed:
+            self._running = [pair for pair in self._running if pair[0] is not work]
+            self._idle_since = time.monotonic()
+
+    def _fail_all(self, error: Exception) -> None:
+        """End all answers after a failure that belongs to none of them."""
+        for work, stream in self._running:
+            work.submission.post(_shown(error))
+            stream.close()
+        self._running = []
+
+
+def _end(work: _Work, answer: Answer) -> TextEnd:
+    prompt = tuple(answer.prompt_logprobs)
+    if work.silent:
+        answer = Answer(timings=replace(answer.timings, predicted_n=0, predicted_ms=0.0))
+    return TextEnd(
+        index=work.index,
+        answer=answer,
+        tokens=tuple(answer.tokens[work.told :]),
+        logprobs=tuple(answer.logprobs[work.told :]),
+        prompt_logprobs=prompt,
+    )
+
+
+def _shown(error: Exception) -> Exception:
+    """Return the error that a client sees; one that is not expected is logged."""
+    if isinstance(error, EdgedecError):
+        return from_edgedec(error)
+    _LOG.error("a request failed", exc_info=error)
+    return error
 
 
 def _not_loaded(error: BaseException) -> ApiError:

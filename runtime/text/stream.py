@@ -91,16 +91,20 @@ class TextStream:
         return text[: len(text) - keep]
 
 
-def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+def token_bytes(tokenizer: Tokenizer, ids: Iterable[int] | None = None) -> list[bytes]:
     """Return the bytes that each id adds to a text that is not empty; none for special tokens and ids without a token.
 
     The joined bytes of ids, decoded, are the text that ``TextStream`` returns for them, if they are valid UTF-8.
+
+    Parameters:
+        tokenizer: the tokenizer.
+        ids: the ids; None: all that the tokenizer has.
 
     Raises:
         UnsupportedError: the tokenizer's decoder cannot be followed token by token.
     """
     detokenizer = _detokenizer(tokenizer)
-    return [detokenizer.bytes_of(token_id) for token_id in range(tokenizer.size)]
+    return [detokenizer.bytes_of(token_id) for token_id in (range(tokenizer.size) if ids is None else ids)]
 
 
 def _overlap(text: str, stop: str) -> int:

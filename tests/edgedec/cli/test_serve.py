@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.cli.run_options import RunOptions
 from edgedec.runtime.server import listener
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
@@ -66,6 +68,28 @@ def test_options_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: 
     assert (settings.allowed_hosts, settings.cors_origins) == (("box.lan", "box"), ("https://a.example",))
     assert (settings.model_name, settings.body_bytes) == ("tale", 2 << 20)
     assert (service.queue_limit, service.idle_unload_s) == (3, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "sequences"),
+    [
+        ("", 4),
+        ("-np 7", 7),
+        ("--parallel 2 --memory-budget 64MiB", 2),
+        ("--memory-budget 64MiB", 1),
+        ("--device sim", 1),
+    ],
+)
+def test_texts_at_a_time(
+    edgedec: Edgedec, started: Started, monkeypatch: pytest.MonkeyPatch, words: str, sequences: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(RunOptions, "open_session", lambda run, spec, budget, *, sequences: asked.append(sequences))
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", *words.split())
+    assert outcome.code == 0, outcome.stderr
+    ((_, service, _),) = started
+    service._open_session()
+    assert asked == [sequences]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +198,7 @@ def test_a_second_signal_ends_the_server_at_once() -> None:
 
 
 def _ignore(address: str) -> None:
-    with suppress(OSError):
+    with suppress(OSError, http.client.HTTPException):
         stream(address, 900).read()
 
 

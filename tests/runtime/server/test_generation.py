@@ -212,7 +212,6 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"colour": "blue"}, "colour", "Unrecognized request argument supplied: colour"),
         ({"functions": []}, "functions", "use tools instead"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "for streams only"),
-        ({"logprobs": True}, "logprobs", "not supported yet"),
         ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format", "json_object is not supported yet"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
@@ -244,7 +243,7 @@ def test_a_wrong_chat_is_refused(served: Served, body: dict[str, Any], param: st
         ({"prompt": 5}, "prompt", ""),
         ({"suffix": "the end"}, "suffix", "does not fill gaps"),
         ({"best_of": 3}, "best_of", "does not return"),
-        ({"logprobs": 1}, "logprobs", "not supported yet"),
+        ({"logprobs": 1, "echo": True, "stream": True}, "stream", "whole answers only"),
         ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ],
 )

@@ -70,6 +70,64 @@ def test_the_events_of_an_answer() -> None:
     run(test())
 
 
+def test_as_many_answers_are_written_at_a_time_as_the_session_was_opened_for() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0, sequences=2)
+        async with running(lambda: session.real) as service:
+            submission = service.submit([request(sample=number) for number in range(3)])
+            await until(lambda: len(session.answers) == 2)
+            assert (service.slots, service.running, service.waiting) == (2, 2, 1)
+            session.steps.release(4)
+            first = [await submission.next(PATIENCE_S) for _ in range(2)]
+            assert sorted(event.index for event in first if event) == [0, 1], "they go on together"
+            session.steps.release(100)
+            events = await read(submission)
+            ends = [event for event in events if isinstance(event, TextEnd)]
+            assert [event.index for event in ends][-1] == 2
+            assert {event.answer.text for event in ends} == {
+                f"{number}.0 {number}.1 {number}.2 " for number in range(3)
+            }
+
+    run(test())
+
+
+def test_a_client_that_leaves_disturbs_no_answer_beside_its_own() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0, sequences=3)
+        async with running(lambda: session.real) as service:
+            submissions = [service.submit([request(20, sample=number)]) for number in range(3)]
+            await until(lambda: len(session.answers) == 3)
+            session.steps.release(9)
+            for submission in submissions:
+                await submission.next(PATIENCE_S)
+            submissions[1].cancel()
+            await until(lambda: service.running == 2)
+            session.steps.release(100)
+            for submission in (submissions[0], submissions[2]):
+                end = (await read(submission))[-1]
+                assert isinstance(end, TextEnd)
+                assert len(end.answer.tokens) == 20
+
+    run(test())
+
+
+def test_a_failure_of_no_request_fails_those_that_run_and_not_the_thread() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=0, sequences=2)
+        async with running(lambda: session.real) as service:
+            submissions = [service.submit([request()]) for _ in range(2)]
+            await until(lambda: len(session.answers) == 2)
+            step, session.scheduler.step = session.scheduler.step, lambda: 1 // 0
+            for submission in submissions:
+                with pytest.raises(ZeroDivisionError):
+                    await submission.next(PATIENCE_S)
+            session.scheduler.step = step
+            session.steps.release(100)
+            assert len(await read(service.submit([request()]))) == 4
+
+    run(test())
+
+
 def test_requests_of_one_submission_are_admitted_together_or_not_at_all() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)

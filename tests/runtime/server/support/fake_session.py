@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self, cast
 
@@ -17,41 +17,59 @@ from edgedec.runtime.session import Session
 CONTEXT = 64
 
 
-class ScriptedStream(Iterator[Piece]):
-    """The pieces of an answer, as ``AnswerStream`` has them."""
+class ScriptedStream:
+    """An answer, as ``AnswerStream`` has it."""
 
-    def __init__(self, answer: Answer, pieces: Generator[Piece]) -> None:
-        self.answer, self._pieces = answer, pieces
+    def __init__(self, answer: Answer, steps: Generator[Piece | None]) -> None:
+        self.answer, self._steps = answer, steps
+        self.ended = False
+        self._pieces: list[Piece] = []
+        self._error: Exception | None = None
 
-    def __next__(self) -> Piece:
-        return next(self._pieces)
+    def step(self) -> None:
+        try:
+            if (piece := next(self._steps)) is not None:
+                self._pieces.append(piece)
+        except StopIteration:
+            self.ended = True
+        except Exception as error:
+            self.ended, self._error = True, error
 
-    def __enter__(self) -> Self:
-        return self
+    def take(self) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        if not pieces and self._error is not None:
+            raise self._error
+        return pieces
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pieces.close()
+    def close(self) -> None:
+        if not self.ended:
+            self.ended, self.answer.stop_reason = True, "interrupted"
+        self._steps.close()
 
 
 class ScriptedSession:
     """Writes "<sample>.<number> " for each token, after one pass over the prompt.
 
+    Parameters:
+        steps: number of permits at the beginning.
+        sequences: number of answers at a time.
+
     Members:
-        steps: permits of passes; each pass and each token takes one. Release many to let answers run.
+        steps: permits; each pass over a prompt and each token takes one. Release many to let answers run.
         began: set when an answer begins.
         answers: every answer that was begun.
         failure: raised by the next pass, if it is set.
         closed: True after the end of the session.
     """
 
-    def __init__(self, steps: int = 1 << 20) -> None:
+    def __init__(self, steps: int = 1 << 20, sequences: int = 1) -> None:
         self.steps = threading.Semaphore(steps)
         self.began = threading.Event()
         self.answers: list[Answer] = []
         self.failure: Exception | None = None
         self.closed = False
+        self._streams: list[ScriptedStream] = []
+        self.scheduler = SimpleNamespace(step=self.step)
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
             encode=lambda text, add_special=True: np.arange(len(text.split()), dtype=np.int32),
@@ -66,6 +84,7 @@ class ScriptedSession:
             limits=SimpleNamespace(positions=CONTEXT),
             spec=SimpleNamespace(drafter_name="none"),
             plan=SimpleNamespace(total_bytes=1000),
+            sequences=sequences,
         )
 
     @property
@@ -97,33 +116,36 @@ class ScriptedSession:
         **options: Any,
     ) -> ScriptedStream:
         answer = Answer()
-        self.answers.append(answer)
-        return ScriptedStream(answer, self._pieces(answer, prompt, n_predict, sample, interrupted))
-
-    def _pieces(
-        self, answer: Answer, prompt: I32, n_predict: int, sample: int, interrupted: Callable[[], bool]
-    ) -> Generator[Piece]:
         answer.timings = Timings(prompt_n=len(prompt), prompt_ms=1.0, predicted_ms=1.0)
+        self.answers.append(answer)
+        stream = ScriptedStream(answer, self._steps_of(answer, prompt, n_predict, sample, interrupted))
+        self._streams.append(stream)
         self.began.set()
-        try:
-            self._pass(interrupted)
-            for number in range(n_predict if n_predict >= 0 else CONTEXT - len(prompt)):
-                self._pass(interrupted)
+        return stream
+
+    def step(self) -> None:
+        """Let every answer go on by one pass, as far as there are permits; wait a little if there is none."""
+        self._streams = [stream for stream in self._streams if not stream.ended]
+        for stream in self._streams:
+            stream.step()
+
+    def _steps_of(
+        self, answer: Answer, prompt: I32, n_predict: int, sample: int, interrupted: Callable[[], bool]
+    ) -> Generator[Piece | None]:
+        tokens = n_predict if n_predict >= 0 else CONTEXT - len(prompt)
+        for number in range(-1, tokens):
+            while not self.steps.acquire(timeout=0.002) and not interrupted():
+                yield None
+            if interrupted():
+                answer.stop_reason = "interrupted"
+                return
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
+            if number >= 0:
                 answer.tokens.append(number)
                 answer.drafted.append(False)
                 answer.text += f"{sample}.{number} "
-                yield Piece(f"{sample}.{number} ", guessed=False)
-            answer.stop_reason = "limit" if n_predict >= 0 else "context"
-        except InterruptedError:
-            answer.stop_reason = "interrupted"
-        answer.timings.predicted_n = len(answer.tokens)
-
-    def _pass(self, interrupted: Callable[[], bool]) -> None:
-        while not self.steps.acquire(timeout=0.002):
-            if interrupted():
-                raise InterruptedError
-        if interrupted():
-            raise InterruptedError
-        if self.failure is not None:
-            failure, self.failure = self.failure, None
-            raise failure
+                answer.timings.predicted_n = len(answer.tokens)
+                yield Piece(f"{sample}.{number} ", guessed=False, tokens=len(answer.tokens))
+        answer.stop_reason = "limit" if n_predict >= 0 else "context"
