@@ -57,17 +57,23 @@ EDGEDEC_INLINE typename Lanes::Type cap_of(typename Lanes::Type x, float cap, fl
 }
 
 // Applies the rotary embedding. Each product and each sum is rounded, as in NumPy.
-inline void rotate(const float* x, int64_t size, const Rotary& rotary, int64_t position, float* out) {
-    const int64_t half = size / 2, next = rotary.pairs == 1 ? half : 1, step = rotary.pairs == 1 ? 1 : 2;
+inline void rotate(const float* __restrict x, int64_t size, const Rotary& rotary, int64_t position, float* __restrict out) {
+    const int64_t half = size / 2;
     if (!rotary.pairs) {
         for (int64_t i = 0; i < size; ++i) out[i] = x[i];
         return;
     }
-    const float *cos = rotary.cos + position * half, *sin = rotary.sin + position * half;
+    const float *__restrict cos = rotary.cos + position * half, *__restrict sin = rotary.sin + position * half;
+    if (rotary.pairs == 1) {  // a loop of its own, which the compiler turns into vectors
+        for (int64_t i = 0; i < half; ++i) {
+            out[i] = x[i] * cos[i] - x[i + half] * sin[i];
+            out[i + half] = x[i + half] * cos[i] + x[i] * sin[i];
+        }
+        return;
+    }
     for (int64_t i = 0; i < half; ++i) {
-        const float a = x[i * step], b = x[i * step + next];
-        out[i * step] = a * cos[i] - b * sin[i];
-        out[i * step + next] = b * cos[i] + a * sin[i];
+        out[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
+        out[2 * i + 1] = x[2 * i + 1] * cos[i] + x[2 * i] * sin[i];
     }
 }
 
@@ -228,15 +234,20 @@ class Rows {
     void score(int first, int64_t start, int64_t stop) {
         constexpr int kFit = N >= Lanes::kSums ? 1 : Lanes::kSums / N;
         constexpr int kStrips = kFit < 8 ? kFit : 8;  // a processor does not prefetch more streams
-        int64_t slot = start / kWidth * kWidth;
-        for (; slot + kStrips * kWidth <= stop; slot += kStrips * kWidth) score_strips<N, kStrips>(first, slot);
-        for (; slot < stop; slot += kWidth) score_strips<N, 1>(first, slot);
+        const int64_t begin = start / kWidth * kWidth, end = (stop + kWidth - 1) / kWidth * kWidth;
+        score_vectors<N, kStrips>(first, begin, end);
         if (b_.cap <= 0) return;
         const float twice = 2.0f / b_.cap;
         for (int r = first; r < first + N; ++r)
-            for (float *at = weights_ + r * stride_ + start / kWidth * kWidth, *end = weights_ + r * stride_ + slot; at < end;
-                 at += kWidth)
+            for (float *at = weights_ + r * stride_ + begin, *last = weights_ + r * stride_ + end; at < last; at += kWidth)
                 Lanes::store(at, cap_of<Lanes>(Lanes::load(at), b_.cap, twice));
+    }
+
+    // Computes the scores of whole vectors of slots, S vectors at a time, and the last ones by fewer.
+    template <int N, int S>
+    void score_vectors(int first, int64_t slot, int64_t stop) {
+        for (; slot + S * kWidth <= stop; slot += S * kWidth) score_strips<N, S>(first, slot);
+        if constexpr (S > 1) score_vectors<N, S / 2>(first, slot, stop);
     }
 
     template <int N, int S>
@@ -353,6 +364,9 @@ class Rows {
     template <int N, int C>
     void add_chunks(int first, int64_t start, int64_t stop, int64_t& d) {
         for (; d + C * kWidth <= size_; d += C * kWidth) add_chunk<N, C>(first, start, stop, d);
+        if constexpr (C > 4 && C % 4 == 0)
+            for (; d + C / 4 * 3 * kWidth <= size_; d += C / 4 * 3 * kWidth)
+                add_chunk<N, C / 4 * 3>(first, start, stop, d);
         if constexpr (C > 1) add_chunks<N, C / 2>(first, start, stop, d);
     }
 

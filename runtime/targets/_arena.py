@@ -16,7 +16,7 @@ from edgedec.errors import CacheFullError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
-from edgedec.runtime.protocols import I32
+from edgedec.runtime.protocols import I32, Pass
 
 __all__ = ["ArenaState", "CacheArena"]
 
@@ -45,34 +45,38 @@ class CacheArena:
         """Return a sequence without rows and blocks."""
         return ArenaState(self, np.empty(blocks_of(self.positions), np.int32))
 
-    def reserve(self, work: Sequence[tuple[ArenaState, int]]) -> None:
-        """Take the blocks that passes of so many rows over these sequences need, and copy shared blocks they write to.
+    def reserve(self, work: Sequence[tuple[ArenaState, Pass]]) -> None:
+        """Take the blocks that passes over these sequences need, and copy shared blocks to which they write.
 
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
         """
-        needed, copied = 0, Counter[int]()
-        for state, rows in work:
-            needed += max(0, blocks_of(state.length + rows) - state.held)
+        needed, shared = 0, list[int]()
+        for state, item in work:
+            missing = blocks_of(state.length + len(item.ids)) - state.held
+            if missing > 0:
+                needed += missing
             block = state.last_block()
             if block is not None and self._holders[block] > 1:
-                copied[block] += 1
+                shared.append(block)
         # The last holder of a block writes to it in place.
-        needed += sum(min(count, self._holders[block] - 1) for block, count in copied.items())
+        needed += sum(min(count, self._holders[block] - 1) for block, count in Counter(shared).items()) if shared else 0
         if needed > len(self._free):
             raise CacheFullError(
                 f"the caches of all sequences together are full: the pass needs {needed} more blocks of {BLOCK_ROWS} rows, "
                 f"and {len(self._free)} of {len(self._holders)} are free; close or truncate a sequence, or load the model "
                 "with more cache_rows"
             )
-        for state, rows in work:
+        if not needed:
+            return
+        for state, item in work:
             block = state.last_block()
             if block is not None and self._holders[block] > 1:
                 copy = self._take()
                 self.buffer.copy_block(block, copy)
                 state.replace_last(copy)
                 self._holders[block] -= 1
-            while state.held * BLOCK_ROWS < state.length + rows:
+            for _ in range(state.held, blocks_of(state.length + len(item.ids))):
                 state.append(self._take())
 
     def _take(self) -> int:

@@ -64,26 +64,37 @@ def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
     return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
 
 
-class _SequencePass(NamedTuple):
-    """A pass of a submit: its number there, its sequence, and the pass itself."""
+class _Arrays(NamedTuple):
+    """The inputs and outputs of n rows with r rows of logits, as views of the target's buffers."""
 
-    number: int
-    state: ArenaState
-    work: Pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Bound:
-    """The inputs and outputs of runs of n rows with r rows of logits, as views of the target's buffers."""
-
-    binding: Any
     embed: F32  # [n, width]
     positions: NDArray[np.int64]  # [n]
     rows: NDArray[np.int64]  # [r]
     visible: NDArray[np.uint64]  # [n, words]
-    causal: NDArray[np.uint64]  # [n, words]; its first rows are the causal mask of a shorter sequence
     logits: F32  # [r, vocab]
-    taps: Mapping[str, F32]
+    row_taps: Mapping[str, F32]  # name -> [n, width]
+    taps: Mapping[str, F32]  # name -> [r, width]
+
+    def part(self, row: int, end: int, result: int, stop: int) -> _Arrays:
+        """Return the part of a sequence: rows [row, end), and rows [result, stop) of logits."""
+        return _Arrays(
+            embed=self.embed[row:end],
+            positions=self.positions[row:end],
+            rows=self.rows[result:stop],
+            visible=self.visible[row:end],
+            logits=self.logits[result:stop],
+            row_taps={name: values[row:end] for name, values in self.row_taps.items()} if self.row_taps else {},
+            taps={name: values[result:stop] for name, values in self.taps.items()} if self.taps else {},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    """The bound inputs and outputs of runs of n rows with r rows of logits."""
+
+    binding: Any
+    arrays: _Arrays
+    causal: NDArray[np.uint64]  # [n, words]; its first rows are the causal mask of a shorter sequence
 
 
 class CpuTarget:
@@ -199,15 +210,17 @@ class CpuTarget:
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
         """
-        if not work:
-            return FinishedTicket([])
-        passes = [_SequencePass(number, self._checked(state, item), item) for number, (state, item) in enumerate(work)]
-        if len({id(item.state) for item in passes}) < len(passes):
+        passes = [(self._checked(state, item), item) for state, item in work]
+        if len(passes) > 1 and len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
-        self._arena.reserve([(item.state, len(item.work.ids)) for item in passes])
-        *first, last = self._runs(passes)
-        results = {number: _copied(result) for run in first for number, result in self._run(run).items()}
-        results |= self._run(last)
+        self._arena.reserve(passes)
+        if len(passes) == 1:
+            return FinishedTicket([self._run_one(*passes[0])])
+        results: dict[int, PassResult] = {}
+        runs = self._runs(passes)
+        for run in runs:
+            for number, result in zip(run, self._run([passes[number] for number in run]), strict=True):
+                results[number] = result if run is runs[-1] else _copied(result)
         return FinishedTicket([results[number] for number in range(len(passes))])
 
     def _checked(self, state: State, work: Pass) -> ArenaState:
@@ -221,60 +234,78 @@ class CpuTarget:
                 raise UnsupportedError(f"the session was opened without the tap {name!r}; open it with taps=")
         return state
 
-    def _runs(self, passes: list[_SequencePass]) -> list[list[_SequencePass]]:
-        """Return the passes of each run. Sequences with common blocks are neighbours, so that attention reads them once."""
-        if len(passes) > 1:
-            passes = sorted(passes, key=lambda item: item.state.table.tobytes())
-        runs: list[list[_SequencePass]] = []
+    def _runs(self, passes: Sequence[tuple[ArenaState, Pass]]) -> list[list[int]]:
+        """Return the numbers of the passes of each run.
+
+        Sequences with common blocks are neighbours, so that attention reads these blocks once.
+        """
+        runs: list[list[int]] = []
         left = 0
-        for item in passes:
-            rows = len(item.work.ids)
+        for number in sorted(range(len(passes)), key=lambda number: passes[number][0].table.tobytes()):
+            rows = len(passes[number][1].ids)
             if rows > left:
                 runs.append([])
                 left = self._rows
-            runs[-1].append(item)
+            runs[-1].append(number)
             left -= rows
         return runs
 
-    def _run(self, passes: list[_SequencePass]) -> dict[int, PassResult]:
-        """Run passes together and return their results by number."""
+    def _run_one(self, state: ArenaState, work: Pass) -> PassResult:
+        """Run a pass alone. It is written apart from ``_run`` because its time is a part of each token's."""
         began = time.perf_counter()
-        n = sum(len(item.work.ids) for item in passes)
-        r = sum(_result_rows(item.work) for item in passes)
-        bound = self._bind(n, r)
+        bound = self._bind(len(work.ids), _result_rows(work))
+        self._fill(bound, bound.arrays, state, work)
+        self._run_session(bound, (state,))
+        return self._result(bound.arrays, state, work, began)
+
+    def _run(self, passes: Sequence[tuple[ArenaState, Pass]]) -> list[PassResult]:
+        """Run passes together and return their results."""
+        began = time.perf_counter()
+        bound = self._bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
+        parts: list[_Arrays] = []
         row = result = block = 0
-        for at, (_, state, work) in enumerate(passes):
-            rows, results = len(work.ids), _result_rows(work)
-            blocks = blocks_of(state.length + rows)  # it may hold more after a wider pass that was not committed
-            end = row + rows
-            self._embed(work, bound.embed[row:end])
-            bound.positions[row:end] = work.positions
-            logit_rows = rows - 1 if work.logits is None else work.logits
-            bound.rows[result : result + results] = logit_rows if not row else row + logit_rows
-            mask = bound.causal[:rows] if work.visible is None else work.visible
-            bound.visible[row:end, : mask.shape[1]] = mask
-            self._sequences[at] = rows, state.length
-            self._tables[block : block + blocks] = state.table[:blocks]
-            row, result, block = end, result + results, block + blocks
+        for at, (state, work) in enumerate(passes):
+            end, stop = row + len(work.ids), result + _result_rows(work)
+            parts.append(bound.arrays.part(row, end, result, stop))
+            block += self._fill(bound, parts[-1], state, work, at=at, row=row, block=block)
+            row, result = end, stop
+        self._run_session(bound, [state for state, _ in passes])
+        return [self._result(part, state, work, began) for (state, work), part in zip(passes, parts, strict=True)]
+
+    def _fill(
+        self, bound: _Bound, part: _Arrays, state: ArenaState, work: Pass, *, at: int = 0, row: int = 0, block: int = 0
+    ) -> int:
+        """Set the inputs of sequence ``at`` of a run, whose first row is ``row``, and its table from entry ``block`` on.
+
+        Returns:
+            The number of its blocks.
+        """
+        n = len(work.ids)
+        self._embed(work, part.embed)
+        part.positions[...] = work.positions
+        if work.logits is None:
+            part.rows[0] = row + n - 1
+        else:
+            np.add(work.logits, row, out=part.rows)
+        visible = bound.causal[:n] if work.visible is None else work.visible
+        part.visible[:, : visible.shape[1]] = visible
+        self._sequences[at, 0], self._sequences[at, 1] = n, state.length
+        blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed
+        self._tables[block : block + blocks] = state.table[:blocks]
+        return blocks
+
+    def _run_session(self, bound: _Bound, states: Sequence[ArenaState]) -> None:
         try:
             self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # ONNX Runtime's exception classes share no base
-            pasts = ", ".join(str(item.state.length) for item in passes)
-            raise DeviceError(f"ONNX Runtime failed in a pass of {n} rows over {pasts} on cpu: {error}") from error
-        return self._results(passes, bound, began)
+            rows, pasts = len(bound.causal), ", ".join(str(state.length) for state in states)
+            raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
 
-    def _results(self, passes: list[_SequencePass], bound: _Bound, began: float) -> dict[int, PassResult]:
-        by_number: dict[int, PassResult] = {}
-        row = result = 0
-        for number, state, work in passes:
-            rows, results = slice(row, row + len(work.ids)), slice(result, result + _result_rows(work))
-            row, result = rows.stop, results.stop
-            logits = bound.logits[results]
-            taps = {name: bound.taps[name][rows if name in self._row_taps else results] for name in work.taps}
-            top = top_k(logits, work.top_k, self.bundle.tokens.size)
-            state.passed(len(work.ids))
-            by_number[number] = PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
-        return by_number
+    def _result(self, part: _Arrays, state: ArenaState, work: Pass, began: float) -> PassResult:
+        state.passed(len(work.ids))
+        taps = {name: (part.row_taps if name in part.row_taps else part.taps)[name] for name in work.taps}
+        top = top_k(part.logits, work.top_k, self.bundle.tokens.size)
+        return PassResult(logits=part.logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _embed(self, work: Pass, out: F32) -> None:
         if work.embeds is None:
@@ -294,34 +325,33 @@ class CpuTarget:
     def _bind(self, n: int, r: int) -> _Bound:
         if (n, r) in self._bound:
             return self._bound[n, r]
-        logits = self._buffer("logits", r, self.info.vocab)
-        taps = {}
+        taps: dict[str, F32] = {}
         for name in self._taps:
             width = self.graph.values[name].shape[1]
             assert isinstance(width, int)
             taps[name] = self._buffer(name, n if name in self._row_taps else r, width)
         causal = visibility.pack(np.tri(n, dtype=np.bool_))
-        bound = _Bound(
-            binding=self._session.io_binding(),
+        arrays = _Arrays(
             embed=self._buffer("embed", n, self._width),
             positions=np.zeros(n, np.int64),
             rows=np.zeros(r, np.int64),
             visible=np.zeros_like(causal),
-            causal=causal,
-            logits=logits,
-            taps=taps,
+            logits=self._buffer("logits", r, self.info.vocab),
+            row_taps={name: values for name, values in taps.items() if name in self._row_taps},
+            taps={name: values for name, values in taps.items() if name not in self._row_taps},
         )
+        bound = _Bound(binding=self._session.io_binding(), arrays=arrays, causal=causal)
         inputs = {
-            "embed": bound.embed[None],
-            "positions": bound.positions[None],
-            "rows": bound.rows,
-            "visible": bound.visible.view(np.int64),
+            "embed": arrays.embed[None],
+            "positions": arrays.positions[None],
+            "rows": arrays.rows,
+            "visible": arrays.visible.view(np.int64),
         }
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()} | self._shared
         for name, value in values.items():
             if name in self._inputs:
                 bound.binding.bind_ortvalue_input(name, value)
-        for name, array in {self.graph.outputs[0]: logits, **taps}.items():
+        for name, array in {self.graph.outputs[0]: arrays.logits, **taps}.items():
             bound.binding.bind_ortvalue_output(f"out.{name}", ort.OrtValue.ortvalue_from_numpy(array[None]))
         if len(self._bound) == _BINDINGS:
             del self._bound[next(iter(self._bound))]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,65 @@ items = target.footprint(limits)
 print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bound": len(target._bound)}))
 """
 
+# the same for many sequences, which fill the cache, with and without common rows
+_SEQUENCES = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from edgedec.bundle import Bundle
+from edgedec.errors import CacheFullError
+from edgedec.memory import MemoryMeter
+from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import open_target
+path, rng = Path(sys.argv[1]), np.random.default_rng(0)
+limits = Limits(nodes=16, depth=15, positions=256, cache_rows=2048, batch_rows=64)
+usable()
+full = 0
+with MemoryMeter(charged_folders(path)) as meter:
+    target = open_target(Bundle.open(path), limits=limits, threads=1)
+    states = [target.open(limits) for _ in range(16)]
+    for _ in range(60):
+        work = []
+        for state in states:
+            n = int(rng.integers(1, 17)) if state.length < 240 else 0
+            rows = np.arange(n, dtype=np.int32)
+            ids = np.full(n, 13, np.int32)
+            if n:
+                work.append((state, Pass(ids=ids, positions=rows + state.length, logits=rows)))
+        try:
+            target.submit(work).result()
+        except CacheFullError:
+            full += 1
+            for number in rng.integers(0, 16, 8):
+                new = states[int(rng.integers(0, 16))].fork() if number % 2 else target.open(limits)
+                states[number].close()
+                states[number] = new
+            continue
+        for state, item in work:
+            state.commit(item.logits)
+items = target.footprint(limits)
+print(json.dumps({"peak": meter.peak_bytes, "items": items, "full": full}))
+"""
+
+
+def _report(script: str, path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", script, str(path)]
+    result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return result
+
+
+@pytest.mark.thorough
+def test_many_sequences_stay_within_the_plan(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048}
+    write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 4}, "ternary")
+    report = _report(_SEQUENCES, tmp_path / "m")
+    items = report["items"]
+    assert report["full"], "the cache was never full"
+    assert report["peak"] > items["kv"]
+    assert report["peak"] <= sum(items.values())
+
 
 @pytest.mark.thorough
 def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
@@ -57,8 +117,7 @@ def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     """
     sizes = {"hidden_size": 768, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 8192}
     write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 2}, "ternary")
-    command = [sys.executable, "-c", _PASSES, str(tmp_path / "m")]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    report = _report(_PASSES, tmp_path / "m")
     items = report["items"]
     assert report["peak"] <= sum(items.values())
     assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
