@@ -1,0 +1,123 @@
+"""Tools that a model may call: the grammar of its calls, and the text that describes the tools to it.
+
+A call is written as many open models write it:
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    </tool_call>
+
+Several calls follow each other, each on a new line. ``tool_calls`` reads them back.
+
+Source: the format of the chat templates of Hermes 2 Pro and Qwen 2.5.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from edgedec.errors import UsageError
+from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.schema import Schema
+
+__all__ = ["BEGIN", "END", "ToolChoice", "tool_grammar", "with_instructions"]
+
+BEGIN, END = "<tool_call>", "</tool_call>"
+LIMIT_TOOLS = 128
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+# Choice of a tool: "auto" (free text or calls), "required" (at least one call), or the name of the tool to call.
+ToolChoice = Literal["auto", "required"] | str
+
+
+def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto", *, parallel: bool = True) -> Grammar:
+    """Return the grammar of an answer that may call tools.
+
+    With ``auto`` the answer is free text, or free text and then calls; the text has no ``<tool_call>`` outside calls.
+
+    Args:
+        tools: definitions as in OpenAI's interface: ``{"type": "function", "function": {"name", "parameters"}}``. The
+            parameters are a JSON schema of an object; without them, the arguments are ``{}``.
+        choice: the calls that are allowed.
+        parallel: allow several calls.
+
+    Raises:
+        UsageError: a definition is wrong, a schema is not supported, or ``choice`` is not the name of a tool.
+        ToolError: llguidance is not installed.
+    """
+    if not 1 <= len(tools) <= LIMIT_TOOLS:
+        raise UsageError(f"tools must be 1 to {LIMIT_TOOLS} definitions, not {len(tools)}")
+    functions = [_function(tool, at) for at, tool in enumerate(tools)]
+    names = [function["name"] for function in functions]
+    if len(set(names)) < len(names):
+        raise UsageError(f"tools has the function {max(names, key=names.count)!r} twice; give each its own name")
+    if choice not in ("auto", "required", *names):
+        raise UsageError(f"the tool to call must be auto, required or one of {', '.join(names)}, not {choice!r}")
+    rules = [_rule(function, at) for at, function in enumerate(functions) if choice in ("auto", "required", names[at])]
+    alternatives = " | ".join(rule.partition(":")[0] for rule in rules)
+    more = '("\\n" call)*' if parallel else ""
+    if choice == "auto":
+        start = f"start: text | lead body {more}\ntext: /(?s:.*)/\nlead[lazy]: /(?s:.*){BEGIN}/"
+    else:
+        start = f"start: call {more}"
+    shared = f'call: "{BEGIN}" body\nbody: BLANK? ({alternatives}) BLANK? "{END}"\nBLANK: /[ \\n]/'
+    return Grammar.lark("\n".join([start, shared, *rules]))
+
+
+def _function(tool: Mapping[str, Any], at: int) -> Mapping[str, Any]:
+    """Return the function of a definition, the ``at``-th of several."""
+    function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+    if not isinstance(function, Mapping):
+        raise UsageError(f'tools[{at}] must be {{"type": "function", "function": {{...}}}}')
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"tools[{at}].function.name must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}")
+    return function
+
+
+def _rule(function: Mapping[str, Any], at: int) -> str:
+    """Return the rule of the calls of a function."""
+    where = f"tools[{at}].function.parameters"
+    parameters = _NO_ARGUMENTS if function.get("parameters") is None else function["parameters"]
+    if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
+        raise UsageError(f'{where} must be a JSON schema with "type": "object"')
+    try:
+        schema = Schema(parameters).text()
+        Grammar.json_schema(schema)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    name = re.escape(function["name"])
+    return f'tool_{at}: /\\{{"name": ?"{name}", ?"arguments": ?/ %json {schema} "}}"'
+
+
+def with_instructions(
+    template: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return messages that describe the tools, if the chat template does not do so itself.
+
+    A template that has the word ``tools`` is assumed to do so. For others the description becomes the beginning of the first
+    message that is the system's or the user's.
+
+    Args:
+        template: the model's chat template.
+        messages: the conversation; each message has ``role`` and ``content``.
+        tools: the definitions.
+    """
+    result = [dict(message) for message in messages]
+    if re.search(r"\btools\b", template):
+        return result
+    first = next((message for message in result if message.get("role") in ("system", "user")), None)
+    if first is not None:
+        first["content"] = f"{_instructions(tools)}\n\n{first.get('content') or ''}"
+    return result
+
+
+def _instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return (
+        f"You may call these functions, one JSON description per line:\n{described}\n"
+        f'To call one, write:\n{BEGIN}\n{{"name": NAME, "arguments": OBJECT}}\n{END}'
+    )
