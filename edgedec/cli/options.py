@@ -213,8 +213,8 @@ SpecType = Annotated[
     option(
         "--spec-type",
         metavar="NAME",
-        help="Drafter, which guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (the fastest) or "
-        "none.",
+        help="Drafter, which guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (the fastest), "
+        "grammar (only what a grammar requires) or none.",
     ),
 ]
 ModelDraft = Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgedec.runtime.grammar.tools import BEGIN, END
 
-__all__ = ["ToolCall", "ToolCallDelta", "ToolCallParser"]
+__all__ = ["ParsedCall", "ToolCallDelta", "ToolCallParser"]
 
 # The beginning of a call, up to its arguments. The name has no character that JSON escapes.
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
@@ -41,7 +41,7 @@ class ToolCallDelta:
 
 
 @dataclass(kw_only=True)
-class ToolCall:
+class ParsedCall:
     """A call of a function.
 
     Members:
@@ -80,7 +80,7 @@ class ToolCallParser:
     def __init__(self, new_id: Callable[[], str] = _new_id) -> None:
         self._new_id = new_id
         self.content = ""
-        self.calls: list[ToolCall] = []
+        self.calls: list[ParsedCall] = []
         self._read: Callable[[], bool] = self._read_content  # reads on; False: it needs more text
         self._text = ""  # text that was not read yet
         self._parts: list[str | ToolCallDelta] = []
@@ -124,7 +124,7 @@ class ToolCallParser:
     def _read_head(self) -> bool:
         """Read a call up to its arguments."""
         if head := _HEAD.match(self._text):
-            call = ToolCall(id=self._new_id(), name=head["name"])
+            call = ParsedCall(id=self._new_id(), name=head["name"])
             self._parts.append(ToolCallDelta(index=len(self.calls), id=call.id, name=call.name))
             self.calls.append(call)
             self._text, self._read = self._text[head.end() :], self._read_arguments

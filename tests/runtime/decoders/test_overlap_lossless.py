@@ -134,7 +134,7 @@ def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, d
     assert len(alone) == (100 if drafter == "model" else END) + 1 - 20
     assert without.rounds.ahead == 0
     rounds = decoder.rounds
-    if drafter == "none":
+    if drafter in ("none", "grammar"):  # without a grammar, neither guesses
         assert rounds.ahead == 0
     elif policy != "hardware":  # it depends on the clock
         assert rounds.ahead > rounds.ahead_used > 4
