@@ -190,7 +190,8 @@ class Runs:
     def decoder(self, drafter: str, policy: str, kv_bits: int, method: str, threads: int, verifier: Verifier) -> Writer:
         bundle, key = self.bundles[method], (kv_bits, method, threads)
         if key not in self.targets:
-            self.targets[key] = open_target(bundle, limits=LIMITS, threads=threads, kv_bits=kv_bits)
+            shared = replace(LIMITS, cache_rows=2 * (LIMITS.positions + LIMITS.nodes))  # the plain text has a cache, too
+            self.targets[key] = open_target(bundle, limits=shared, threads=threads, kv_bits=kv_bits)
         if drafter not in self.drafters:
             self.drafters[drafter] = create_drafter(drafter, self.bundles["demo-draft"], threads=1)
         target = self.targets[key]
