@@ -28,6 +28,7 @@ from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
+from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained
 from edgedec.runtime.grammar.constraint import Constraint
@@ -224,6 +225,17 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def keep_on_disk(self, disk: SpillFolder) -> None:
+        """Let rows of texts that have ended move to ``disk`` when a session for several texts needs their room.
+
+        The folder may outlive the session, and serve the next one of the same model.
+        """
+        self.scheduler.keep_on_disk(disk)
+
+    def move_to_disk(self) -> None:
+        """Move the rows of texts that have ended to the folder of ``keep_on_disk``, before the model is unloaded."""
+        self.scheduler.move_to_disk()
 
     def close(self) -> None:
         """End the answer that is being written, as interrupted, and free the model. A second call does nothing.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note, read_text
-from edgedec.cli.options import Verbose, option
+from edgedec.cli.options import Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, command_line
 from edgedec.errors import ToolError, UsageError
 from edgedec.install_hint import install_extra
+
+if TYPE_CHECKING:
+    from edgedec.runtime.engine.spill import SpillFolder
+    from edgedec.runtime.session import Session
 
 __all__ = ["serve"]
 
@@ -35,6 +40,28 @@ def _keys(key: str | None, file: Path | None) -> tuple[str, ...]:
 
 def _address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _disk(run: RunOptions, size: str | None) -> AbstractContextManager[SpillFolder | None]:
+    """Return the folder of ``--disk-cache``; None without the option.
+
+    Raises:
+        UsageError: the size is not one.
+        BundleError: the model cannot be opened.
+    """
+    from edgedec.bundle import Bundle
+    from edgedec.memory import parse_bytes
+    from edgedec.paths import cache_folder
+    from edgedec.runtime.engine.spill import SpillFolder
+
+    if size is None:
+        return nullcontext()
+    try:
+        limit = parse_bytes(size)
+    except UsageError as error:
+        raise UsageError(f"--disk-cache {error}") from None
+    model = Bundle.open(resolve_model(run.model))
+    return SpillFolder(cache_folder() / "sequences", model=model.sha256, limit_bytes=limit)
 
 
 @command_line
@@ -98,6 +125,14 @@ def serve(
             help="Unload the model after this time without a request; the next one loads it again. 0: never.",
         ),
     ] = 0,
+    disk_cache: Annotated[
+        str | None,
+        option(
+            "--disk-cache",
+            metavar="SIZE",
+            help="Keep rows of ended texts in files of this size, for prompts that begin alike. They tell the texts.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
 ) -> None:
     """Answer requests over HTTP, as OpenAI's and llama.cpp's servers do.
@@ -126,12 +161,16 @@ def serve(
     )
     spec = run.spec()
     sequences = parallel or (1 if run.memory_budget or is_accelerator(run.device) else _PARALLEL)
-    service = ModelService(
-        lambda: run.open_session(spec, run.find_budget(), sequences=sequences),
-        queue_limit=queue,
-        idle_unload_s=idle_unload,
-    )
-    gate = create_app(service, settings)
-    sock = listen(host, port)
-    address = _address(host, sock.getsockname()[1])
-    run_server(gate, service, sock, ready=lambda: note(f"edgedec serves {settings.model_name} at {address}"))
+    with _disk(run, disk_cache) as disk:
+
+        def open_session() -> Session:
+            session = run.open_session(spec, run.find_budget(), sequences=sequences)
+            if disk is not None:
+                session.keep_on_disk(disk)
+            return session
+
+        service = ModelService(open_session, queue_limit=queue, idle_unload_s=idle_unload)
+        gate = create_app(service, settings)
+        sock = listen(host, port)
+        address = _address(host, sock.getsockname()[1])
+        run_server(gate, service, sock, ready=lambda: note(f"edgedec serves {settings.model_name} at {address}"))

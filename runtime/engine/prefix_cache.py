@@ -10,13 +10,20 @@ here, because there are few of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgedec.errors import EdgedecError
 from edgedec.runtime.decoders.prefixes import common_prefix
+from edgedec.runtime.engine.spill import SpillableState, Spilled, SpillFolder
 from edgedec.runtime.protocols import Limits, State, Target
 
 __all__ = ["CachedRows", "PrefixCache"]
+
+_LOG = logging.getLogger(__name__)
+
+_LEAST_SPILLED = 64  # rows for which a file is written, or read, instead of running them again
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,12 +47,16 @@ class PrefixCache:
         limits: their limits.
         most: maximum number of caches that are kept. Where each sequence has a cache of its own, it is the number of all
             caches, so that the planned memory is enough.
+
+    Members:
+        disk: folder to which rows of a shared cache move when their room is needed; None: they are dropped.
     """
 
     def __init__(self, target: Target, limits: Limits, *, most: int) -> None:
         self._target, self._limits, self._most = target, limits, most
         self._shared = target.free_rows is not None
         self._idle: list[CachedRows] = []
+        self.disk: SpillFolder | None = None
 
     @property
     def rows(self) -> int:
@@ -67,6 +78,8 @@ class PrefixCache:
             prompt: ids of the prompt without its last token.
             used: the caches of texts that are being written. Only a shared cache can share their rows.
         """
+        if restored := self._from_disk(prompt, self.longest(prompt, used)):
+            return restored
         entries = [*self._idle, *used] if self._shared else self._idle
         best = max(entries, key=lambda entry: common_prefix(prompt, entry.ids), default=None)
         keep = 0 if best is None else common_prefix(prompt, best.ids)
@@ -90,10 +103,58 @@ class PrefixCache:
         """Free the cache that was not used for the longest time; return False if there is none."""
         if not self._idle:
             return False
-        self._idle.pop(0).state.close()
+        entry = self._idle.pop(0)
+        self._to_disk(entry)
+        entry.state.close()
         return True
 
     def close(self) -> None:
         """Free all caches."""
-        while self.evict():
-            pass
+        for entry in self._idle:
+            entry.state.close()
+        self._idle.clear()
+
+    def _to_disk(self, entry: CachedRows) -> None:
+        """Write rows to the disk, if they are not there yet. Older files make room for them."""
+        state, ids = entry.state, entry.ids
+        if self.disk is None or not isinstance(state, SpillableState) or not len(ids) == state.length >= _LEAST_SPILLED:
+            return
+        if any(common_prefix(ids, spilled.ids) == len(ids) for spilled in self.disk.files):
+            return
+        for spilled in [one for one in self.disk.files if common_prefix(one.ids, ids) == len(one.ids)]:
+            self.disk.discard(spilled)  # the new file has its rows, too
+        while True:
+            try:
+                self.disk.write(ids, state)
+                return
+            except EdgedecError as error:
+                if not self.disk.files:
+                    _LOG.warning("idle rows are dropped: %s", error)
+                    return
+                self.disk.discard(self.disk.files[0])
+
+    def _longest_file(self, prompt: list[int]) -> tuple[Spilled | None, int]:
+        """Return the file with the longest beginning of ``prompt``, and the number of its rows."""
+        files = [] if self.disk is None else self.disk.files
+        best = max(files, key=lambda spilled: common_prefix(prompt, spilled.ids), default=None)
+        return best, 0 if best is None else common_prefix(prompt, best.ids)
+
+    def _from_disk(self, prompt: list[int], keep: int) -> CachedRows | None:
+        """Return the rows of a file that has a longer beginning of ``prompt`` than ``keep`` rows; None if there is none."""
+        best, rows = self._longest_file(prompt)
+        if rows < keep + _LEAST_SPILLED:
+            return None
+        while (self._target.free_rows or 0) < rows + self._target.info.block_rows and self.evict():
+            best, rows = self._longest_file(prompt)  # files may have been replaced
+        if best is None or self.disk is None:
+            return None
+        state = self._target.open(self._limits)
+        assert isinstance(state, SpillableState)
+        try:
+            self.disk.read(best, state, rows)
+        except EdgedecError as error:
+            _LOG.warning("rows are computed again: %s", error)
+            state.close()
+            self.disk.discard(best)
+            return None
+        return CachedRows(state=state, ids=best.ids[:rows])

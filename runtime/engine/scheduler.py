@@ -17,6 +17,7 @@ from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
+from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.protocols import Limits, Request, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
@@ -111,6 +112,16 @@ class Scheduler:
     def prefix_rows(self) -> int:
         """Number of rows that are kept for their prefixes."""
         return 0 if self._cache is None else self._cache.rows
+
+    def keep_on_disk(self, disk: SpillFolder) -> None:
+        """Let rows that are kept for their prefixes move to ``disk`` when their room in a shared cache is needed."""
+        if self._cache is not None and self._shared:
+            self._cache.disk = disk
+
+    def move_to_disk(self) -> None:
+        """Free all rows that are kept for their prefixes; those that are worth it move to the disk."""
+        while self._cache is not None and self._cache.evict():
+            pass
 
     def add(self, task: Task) -> None:
         """Queue a request. With a single decoder the request takes it over at once, and an earlier one fails."""

@@ -30,9 +30,10 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +41,8 @@ from numpy.typing import NDArray
 from edgedec.atomic import new_file
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import format_bytes
-from edgedec.runtime.protocols import I32
 
-__all__ = ["SpillError", "SpillFolder", "SpillableRows", "Spilled"]
+__all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]
 
 _MAGIC = b"EDSPILL1"
 _LOCK = "lock"
@@ -57,25 +57,44 @@ class SpillError(EdgedecError):
     """A spilled file is missing, damaged, or belongs to other rows; the rows must be computed again."""
 
 
-class SpillableRows(Protocol):
-    """The committed rows of a sequence, as bytes."""
+@runtime_checkable
+class SpillableState(Protocol):
+    """The cache of a sequence whose committed rows can be read and written as bytes, in parts.
 
-    def layout(self) -> str:
+    A part is small, such as one head of one layer, because it is copied.
+    """
+
+    length: int  # number of committed rows
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` committed rows."""
+
+    def rows_layout(self) -> str:
         """Return a text that is equal for two sequences only if their parts have the same meaning."""
 
-    def parts(self) -> Sequence[Part]:
-        """Return the bytes of the rows, uint8 [bytes] each, such as one part for each layer.
+    def part_sizes(self, rows: int) -> Sequence[int]:
+        """Return the bytes of each part of ``rows`` rows."""
 
-        Reading changes nothing; writing restores a sequence. The sizes follow from the layout and the number of rows.
+    def read_part(self, part: int) -> Part:
+        """Return a copy of a part of the committed rows, uint8 [bytes]."""
+
+    def restore(self, length: int) -> None:
+        """Give a sequence without rows ``length`` committed rows of undefined content.
+
+        Raises:
+            CacheFullError: a shared cache has too few free rows.
         """
+
+    def write_part(self, part: int, data: Part) -> None:
+        """Write a part of a sequence that has at least as many rows as this one, of which the first ones are used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spilled:
-    """A sequence in a file: the ids int32 [n] of its rows, and the size of the file in bytes."""
+    """A sequence in a file: the ids of its rows, and the size of the file in bytes."""
 
     file: Path
-    ids: I32
+    ids: list[int]
     nbytes: int
 
 
@@ -87,6 +106,10 @@ class SpillFolder:
         model: hash of the model's bundle.
         limit_bytes: most bytes of all files together; None: what the disk has.
 
+    Members:
+        files: the sequences, least recently used first.
+        nbytes: bytes of all files.
+
     Raises:
         EdgedecError: the folder cannot be made.
     """
@@ -94,7 +117,7 @@ class SpillFolder:
     def __init__(self, parent: Path, *, model: str, limit_bytes: int | None = None) -> None:
         self._model, self.limit_bytes = model, limit_bytes
         self.nbytes = 0
-        self._files: set[Path] = set()
+        self.files: list[Spilled] = []
         self._lock = -1
         try:
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,18 +140,20 @@ class SpillFolder:
     ) -> None:
         self.close()
 
-    def write(self, ids: I32, rows: SpillableRows) -> Spilled:
-        """Write the rows of a sequence, whose tokens are ``ids`` int32 [n]. The file is complete, or does not exist.
+    def write(self, ids: Sequence[int], state: SpillableState) -> Spilled:
+        """Write the rows of a sequence, whose tokens are ``ids``. The file is complete, or does not exist.
 
         Raises:
             EdgedecError: the disk is full, or the limit is reached.
-            UsageError: the folder is closed.
+            UsageError: the folder is closed, or the sequence has another number of rows.
         """
         if self._lock < 0:
             raise UsageError(f"{self.path} is closed; open another SpillFolder")
-        parts = rows.parts()
-        head = _head(self._binding(ids, rows), parts)
-        nbytes = len(head) + sum(part.nbytes for part in parts) + _DIGEST_BYTES
+        if len(ids) != state.length:
+            raise UsageError(f"a sequence of {state.length} rows cannot be written with {len(ids)} ids")
+        sizes = state.part_sizes(len(ids))
+        head = _head(self._binding(ids, state), sizes)
+        nbytes = len(head) + sum(sizes) + _DIGEST_BYTES
         if self.limit_bytes is not None and self.nbytes + nbytes > self.limit_bytes:
             raise EdgedecError(
                 f"an idle sequence needs {format_bytes(nbytes)} on the disk, of which "
@@ -136,43 +161,43 @@ class SpillFolder:
             )
         file = self.path / secrets.token_hex(16)
         with new_file(file) as partial:
-            _write(partial, [head, *parts])
+            _write(partial, chain([head], map(state.read_part, range(len(sizes)))))
         _drop_from_page_cache(file)
-        self._files.add(file)
+        spilled = Spilled(file=file, ids=list(ids), nbytes=nbytes)
+        self.files.append(spilled)
         self.nbytes += nbytes
-        return Spilled(file=file, ids=ids.copy(), nbytes=nbytes)
+        return spilled
 
-    def read(self, spilled: Spilled, rows: SpillableRows) -> None:
-        """Write the bytes of a file into ``rows``, a sequence with room for as many rows. The file stays.
-
-        If this fails, the content of ``rows`` is undefined.
+    def read(self, spilled: Spilled, state: SpillableState, rows: int) -> None:
+        """Give a sequence without rows the first ``rows`` rows of a file, bit for bit. The file stays.
 
         Raises:
-            SpillError: the file is missing or damaged, or is of another model, layout or text.
+            SpillError: the file is missing, damaged, or of another model, layout or text; the sequence then has no rows.
+            CacheFullError: a shared cache has too few free rows.
+            UsageError: the file has fewer rows.
         """
-        parts = rows.parts()
-        head = _head(self._binding(spilled.ids, rows), parts)
+        if not 0 <= rows <= len(spilled.ids):
+            raise UsageError(f"{spilled.file} has {len(spilled.ids)} rows, not {rows}")
+        sizes = state.part_sizes(len(spilled.ids))
+        head = _head(self._binding(spilled.ids, state), sizes)
+        state.restore(rows)
         try:
             with spilled.file.open("rb") as stream:
-                digest = hashlib.sha256()
-                if os.fstat(stream.fileno()).st_size != len(head) + sum(part.nbytes for part in parts) + _DIGEST_BYTES:
-                    raise SpillError(f"{spilled.file} has another size than the rows of its sequence")
-                if stream.read(len(head)) != head:
-                    raise SpillError(f"{spilled.file} is of another model, layout or text")
-                digest.update(head)
-                for part in parts:
-                    if stream.readinto(part.data) != part.nbytes:
-                        raise SpillError(f"{spilled.file} is shorter than it was")
-                    digest.update(part.data)
-                if stream.read() != digest.digest():
-                    raise SpillError(f"{spilled.file} is damaged")
+                _read(stream, head, sizes, state)
         except OSError as error:
+            state.truncate(0)
             raise SpillError(f"{spilled.file} cannot be read: {error.strerror}") from error
+        except SpillError as error:
+            state.truncate(0)
+            raise SpillError(f"{spilled.file} {error}") from error
+        if spilled in self.files:
+            self.files.remove(spilled)
+            self.files.append(spilled)
 
     def discard(self, spilled: Spilled) -> None:
         """Remove the file of a sequence. A second call does nothing."""
-        if spilled.file in self._files:
-            self._files.remove(spilled.file)
+        if spilled in self.files:
+            self.files.remove(spilled)
             self.nbytes -= spilled.nbytes
             with suppress(OSError):
                 spilled.file.unlink()
@@ -183,18 +208,39 @@ class SpillFolder:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock, self.nbytes = -1, 0
-            self._files.clear()
+            self.files.clear()
 
-    def _binding(self, ids: I32, rows: SpillableRows) -> bytes:
+    def _binding(self, ids: Sequence[int], state: SpillableState) -> bytes:
         digest = hashlib.sha256()
-        for field in (self._model.encode(), rows.layout().encode(), ids.astype("<i4").tobytes()):
+        for field in (self._model.encode(), state.rows_layout().encode(), np.array(ids, "<i4").tobytes()):
             digest.update(struct.pack("<Q", len(field)))  # so that no two lists of fields have the same bytes
             digest.update(field)
         return digest.digest()
 
 
-def _head(binding: bytes, parts: Sequence[Part]) -> bytes:
-    return _HEAD.pack(_MAGIC, binding, len(parts)) + struct.pack(f"<{len(parts)}Q", *(part.nbytes for part in parts))
+def _head(binding: bytes, sizes: Sequence[int]) -> bytes:
+    return _HEAD.pack(_MAGIC, binding, len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableState) -> None:
+    """Read a whole file into a sequence.
+
+    Raises:
+        SpillError: the file is another one; the message continues a sentence that begins with its name.
+    """
+    if os.fstat(stream.fileno()).st_size != len(head) + sum(sizes) + _DIGEST_BYTES:
+        raise SpillError("has another size than the rows of its sequence")
+    if stream.read(len(head)) != head:
+        raise SpillError("is of another model, layout or text")
+    digest = hashlib.sha256(head)
+    for number, size in enumerate(sizes):
+        part = np.frombuffer(stream.read(size), np.uint8)
+        if part.nbytes != size:
+            raise SpillError("became shorter while it was read")
+        digest.update(part.data)
+        state.write_part(number, part)
+    if stream.read() != digest.digest():
+        raise SpillError("is damaged")
 
 
 def _write(path: Path, blocks: Iterable[bytes | Part]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.graph import KvState
-from edgedec.onnx.kv_cache import CacheLayout, kv_bytes
+from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, kv_bytes
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.protocols import F32, I32, U64
 
@@ -30,6 +30,22 @@ class KvBuffer:
         self.cache = np.zeros(layout.nbytes, np.uint8)
         self._numbers = layout.numbers()
         self._states = (self._numbers.ctypes.data, len(self._numbers), self.cache.ctypes.data)
+
+    def heads(self) -> list[list[NDArray[np.uint8]]]:
+        """Return views of the cache by state and key/value head, in this order.
+
+        Each head has keys, values and, for int8, the scales of both, uint8 [blocks, bytes of a block] each.
+        """
+        heads, blocks = [], self.layout.blocks
+        for name, state in self.layout.states.items():
+            row, end = state.head_dim * state.bits // 8, self.layout.offsets[name]
+            for _ in range(state.kv_heads):
+                views = []
+                for width in (row, row, *((4, 4) if state.bits == 8 else ())):
+                    begin, end = end, end + blocks * BLOCK_ROWS * width
+                    views.append(self.cache[begin:end].reshape(blocks, BLOCK_ROWS * width))
+                heads.append(views)
+        return heads
 
     def move(self, blocks: I32, start: int, nodes: I32) -> None:
         """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i.

@@ -334,6 +334,8 @@ class ModelService:
                 continue
             with session:
                 self._serve(session)
+                if not self._closing:
+                    session.move_to_disk()
             session = None  # frees the model before the next one is loaded
             _LOG.info("the model is unloaded")
 

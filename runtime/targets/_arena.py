@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.errors import CacheFullError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
@@ -28,11 +29,13 @@ class CacheArena:
 
     Members:
         buffer: the keys and values.
+        heads: views of its key/value heads, see ``KvBuffer.heads``.
         positions: maximum rows of a sequence.
     """
 
     def __init__(self, kernels: Kernels, layout: CacheLayout, positions: int) -> None:
         self.buffer, self.positions = KvBuffer(kernels, layout), positions
+        self.heads = self.buffer.heads()
         self._holders = [0] * layout.blocks
         self._free = list(range(layout.blocks))  # a heap
 
@@ -78,6 +81,21 @@ class CacheArena:
                 self._holders[block] -= 1
             for _ in range(state.held, blocks_of(state.length + len(item.ids))):
                 state.append(self._take())
+
+    def extend(self, state: ArenaState, rows: int) -> None:
+        """Take the blocks for ``rows`` rows of a sequence without blocks.
+
+        Raises:
+            CacheFullError: too few blocks are free. Nothing has changed then.
+        """
+        needed = blocks_of(rows)
+        if needed > len(self._free):
+            raise CacheFullError(
+                f"{rows} rows need {needed} blocks of {BLOCK_ROWS} rows, and {len(self._free)} of {len(self._holders)} are "
+                "free; close or truncate a sequence, or load the model with more cache_rows"
+            )
+        for _ in range(needed):
+            state.append(self._take())
 
     def _take(self) -> int:
         block = heapq.heappop(self._free)
@@ -187,6 +205,49 @@ class ArenaState:
         other.length, other.held = self.length, blocks_of(self.length)
         self.arena.hold(other.table)
         return other
+
+    def rows_layout(self) -> str:
+        """Return the sizes of the states of a row."""
+        states = self.arena.buffer.layout.states.values()
+        sizes = (f"{state.name} {state.kv_heads} x {state.head_dim} x {state.bits}" for state in states)
+        return f"blocks of {BLOCK_ROWS}: {', '.join(sizes)}"
+
+    def part_sizes(self, rows: int) -> list[int]:
+        """Return the bytes of each key/value head of ``rows`` rows, whole blocks."""
+        return [blocks_of(rows) * sum(view.shape[1] for view in head) for head in self.arena.heads]
+
+    def read_part(self, part: int) -> NDArray[np.uint8]:
+        """Return a copy of the rows' blocks of a key/value head, uint8 [bytes]."""
+        self.check_open()
+        table = self._table[: blocks_of(self.length)]
+        return np.concatenate([view[table].reshape(-1) for view in self.arena.heads[part]])
+
+    def restore(self, length: int) -> None:
+        """Give a sequence without rows ``length`` committed rows of undefined content.
+
+        Raises:
+            CacheFullError: too few blocks are free.
+            UsageError: the sequence has rows, or ``length`` is more than its positions.
+        """
+        self.check_open()
+        if self.length or not 0 <= length <= self.arena.positions:
+            raise UsageError(
+                f"{length} rows can be restored to a sequence without rows and with as many positions, "
+                f"not to one with {self.length} of {self.arena.positions}"
+            )
+        self._keep(0)
+        self.arena.extend(self, length)
+        self.length = length
+
+    def write_part(self, part: int, data: NDArray[np.uint8]) -> None:
+        """Write the first blocks of a key/value head, of which ``data`` uint8 [bytes] has at least those of the rows."""
+        self.check_open()
+        views, held = self.arena.heads[part], blocks_of(self.length)
+        blocks, begin = len(data) // sum(view.shape[1] for view in views), 0
+        for view in views:
+            end = begin + blocks * view.shape[1]
+            view[self._table[:held]] = data[begin:end].reshape(blocks, view.shape[1])[:held]
+            begin = end
 
     def close(self) -> None:
         """Give the blocks back. A second call does nothing."""

@@ -21,9 +21,11 @@ from typing import Any
 import pytest
 
 from edgedec.cli.run_options import RunOptions
+from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.server import listener
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.session import Session
 from tests.edgedec.cli.conftest import Edgedec
 
 Started = list[tuple[Gate, ModelService, socket.socket]]
@@ -70,6 +72,28 @@ def test_options_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: 
     assert (service.queue_limit, service.idle_unload_s) == (3, 1.5)
 
 
+def test_rows_are_kept_on_the_disk_while_the_server_runs(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders, kept = list[Path](), list[object]()
+    monkeypatch.setattr(Session, "keep_on_disk", lambda session, disk: kept.append(disk))
+
+    def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
+        sock.close()
+        folders.extend(path for path in (tmp_path / "cache/edgedec/sequences").iterdir() if path.is_dir())
+        with service._open_session():
+            pass
+
+    monkeypatch.setattr(listener, "run_server", run_server)
+    outcome = edgedec("serve", "-m", bundle, "--port", "0", "--disk-cache", "8MiB")
+    assert outcome.code == 0, outcome.stderr
+    (folder,) = folders
+    (disk,) = kept
+    assert isinstance(disk, SpillFolder)
+    assert (disk.path, disk.limit_bytes) == (folder, 8 << 20)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sequences"),
     [
@@ -103,6 +127,7 @@ def test_texts_at_a_time(
         ("--api-key-file BLANK", 2, "the file has no key"),
         ("--api-key-file nowhere", 2, "nowhere"),
         ("--max-body many", 2, "--max-body 'many' is not a size"),
+        ("--disk-cache many", 2, "--disk-cache 'many' is not a size"),
         ("--host 203.0.113.7 --api-key k", 3, "--host 203.0.113.7 --port 0: "),
         ("--spec-type nonsense", 2, "nonsense"),
     ],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,30 +23,43 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.engine import spill
 from edgedec.runtime.engine.spill import Part, SpillError, SpillFolder
 
-IDS = np.array([5, 6, 7, -1 & 0x7FFFFFFF], np.int32)
+IDS = [5, 6, 7, 2**31 - 1]
 
 
 @dataclass
 class Rows:
-    """Rows in memory: parts of some sizes, all zero or filled from a seed."""
+    """A sequence of so many rows with parts of some bytes for each row, filled from a seed."""
 
-    sizes: Sequence[int] = (64, 0, 1000)
+    sizes: Sequence[int] = (16, 0, 250)
     seed: int | None = None
     name: str = "int8, 4 heads"
+    length: int = len(IDS)
     arrays: list[Part] = field(init=False)
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        self.arrays = [
-            np.zeros(size, np.uint8) if self.seed is None else rng.integers(0, 256, size, np.uint8)
-            for size in self.sizes
-        ]
+        if self.seed is None:
+            self.length = 0
+        self.arrays = [rng.integers(0, 256, size * self.length, np.uint8) for size in self.sizes]
 
-    def layout(self) -> str:
+    def truncate(self, length: int) -> None:
+        self.restore(length)
+
+    def rows_layout(self) -> str:
         return self.name
 
-    def parts(self) -> Sequence[Part]:
-        return self.arrays
+    def part_sizes(self, rows: int) -> Sequence[int]:
+        return [size * rows for size in self.sizes]
+
+    def read_part(self, part: int) -> Part:
+        return self.arrays[part]
+
+    def restore(self, length: int) -> None:
+        self.length = length
+        self.arrays = [np.zeros(size * length, np.uint8) for size in self.sizes]
+
+    def write_part(self, part: int, data: Part) -> None:
+        self.arrays[part][...] = data[: self.sizes[part] * self.length]
 
 
 @pytest.fixture
@@ -59,32 +74,41 @@ def files(path: Path) -> list[Path]:
 
 
 def equal(left: Rows, right: Rows) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(left.arrays, right.arrays, strict=True))
+    same = all(np.array_equal(one, other) for one, other in zip(left.arrays, right.arrays, strict=True))
+    return left.length == right.length and same
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, 5000), max_size=6), st.integers(0, 1 << 30), st.lists(st.integers(0, 2**31 - 1)))
+@given(
+    st.lists(st.integers(0, 900), max_size=6), st.integers(0, 1 << 30), st.lists(st.integers(0, 2**31 - 1), max_size=9)
+)
 def test_rows_come_back_bit_for_bit(folder: SpillFolder, sizes: list[int], seed: int, ids: list[int]) -> None:
-    rows, back = Rows(sizes, seed), Rows(sizes)
-    spilled = folder.write(np.array(ids, np.int32), rows)
+    rows, back = Rows(sizes, seed, length=len(ids)), Rows(sizes)
+    spilled = folder.write(ids, rows)
     assert spilled.nbytes == spilled.file.stat().st_size == folder.nbytes
-    folder.read(spilled, back)
+    folder.read(spilled, back, len(ids))
     assert equal(rows, back)
     folder.discard(spilled)
     folder.discard(spilled)
     assert (folder.nbytes, files(folder.path)) == (0, [])
 
 
-def test_the_format_is_the_documented_one(folder: SpillFolder) -> None:
-    import hashlib
-    import struct
+@pytest.mark.parametrize("count", range(5))
+def test_the_first_rows_alone_can_be_read(folder: SpillFolder, count: int) -> None:
+    rows, back = Rows(seed=1), Rows()
+    folder.read(folder.write(IDS, rows), back, count)
+    assert back.length == count
+    for size, whole, part in zip(rows.sizes, rows.arrays, back.arrays, strict=True):
+        assert np.array_equal(whole[: size * count], part)
 
+
+def test_the_format_is_the_documented_one(folder: SpillFolder) -> None:
     rows = Rows((3, 2), seed=1)
     content = folder.write(IDS, rows).file.read_bytes()
     binding = hashlib.sha256()
-    for part in (b"model", b"int8, 4 heads", IDS.astype("<i4").tobytes()):
+    for part in (b"model", b"int8, 4 heads", np.array(IDS, "<i4").tobytes()):
         binding.update(struct.pack("<Q", len(part)) + part)
-    head = b"EDSPILL1" + binding.digest() + struct.pack("<3Q", 2, 3, 2)
+    head = b"EDSPILL1" + binding.digest() + struct.pack("<3Q", 2, 12, 8)
     body = head + rows.arrays[0].tobytes() + rows.arrays[1].tobytes()
     assert content == body + hashlib.sha256(body).digest()
 
@@ -94,10 +118,19 @@ def test_rows_can_be_read_again_and_written_again(folder: SpillFolder) -> None:
     first, second = folder.write(IDS, rows), folder.write(IDS, Rows(seed=2))
     assert first.file != second.file
     for _ in range(2):
-        folder.read(first, back)
+        folder.read(first, back, 4)
         assert equal(rows, back)
-    folder.read(second, back)
+    folder.read(second, back, 4)
     assert equal(Rows(seed=2), back)
+
+
+def test_other_numbers_of_rows_are_refused(folder: SpillFolder) -> None:
+    with pytest.raises(UsageError, match="a sequence of 4 rows cannot be written with 3 ids"):
+        folder.write(IDS[:3], Rows(seed=1))
+    spilled = folder.write(IDS, Rows(seed=1))
+    for rows in (-1, 5):
+        with pytest.raises(UsageError, match=f"has 4 rows, not {rows}"):
+            folder.read(spilled, Rows(), rows)
 
 
 # --- what differs is refused ------------------------------------------------------------------------------------------
@@ -106,23 +139,22 @@ def test_rows_can_be_read_again_and_written_again(folder: SpillFolder) -> None:
 def test_other_rows_are_refused(tmp_path: Path, folder: SpillFolder) -> None:
     spilled = folder.write(IDS, Rows(seed=1))
     message = "is of another model, layout or text|has another size"
-    for rows in (Rows(name="int8, 5 heads"), Rows((64, 1, 999)), Rows((64, 0, 1001)), Rows((1064,)), Rows((64, 1000))):
+    for rows in (Rows(name="int8, 5 heads"), Rows((16, 1, 249)), Rows((16, 0, 251)), Rows((266,)), Rows((16, 250))):
         with pytest.raises(SpillError, match=message):
-            folder.read(spilled, rows)
-    changed = IDS.copy()
-    changed[2] += 1
-    for ids in (changed, IDS[:3], np.append(IDS, np.int32(0)), np.zeros(0, np.int32)):
+            folder.read(spilled, rows, 4)
+        assert rows.length == 0
+    for ids in ([5, 6, 8, IDS[3]], [6, 5, 7, IDS[3]], [*IDS, 0]):
         with pytest.raises(SpillError, match=message):
-            folder.read(spill.Spilled(file=spilled.file, ids=ids, nbytes=spilled.nbytes), Rows())
+            folder.read(spill.Spilled(file=spilled.file, ids=ids, nbytes=spilled.nbytes), Rows(), 4)
     with SpillFolder(tmp_path / "other", model="model 2") as other, pytest.raises(SpillError, match=message):
-        other.read(spilled, Rows())
+        other.read(spilled, Rows(), 4)
 
 
 def test_fields_of_the_binding_cannot_be_shifted(tmp_path: Path, folder: SpillFolder) -> None:
     """Move the end of the model's hash to the begin of the layout."""
     spilled = folder.write(IDS, Rows(seed=1, name="x"))
     with SpillFolder(tmp_path / "other", model="mode") as other, pytest.raises(SpillError, match="is of another model"):
-        other.read(spilled, Rows(name="lx"))
+        other.read(spilled, Rows(name="lx"), 4)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -133,7 +165,7 @@ def test_every_changed_bit_is_detected(folder: SpillFolder, data: st.DataObject)
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     spilled.file.write_bytes(content)
     with pytest.raises(SpillError):
-        folder.read(spilled, Rows())
+        folder.read(spilled, Rows(), 4)
     folder.discard(spilled)
 
 
@@ -147,7 +179,7 @@ def test_files_of_another_size_are_refused(folder: SpillFolder, change: str) -> 
     elif change != "missing":
         spilled.file.write_bytes({"shorter": content[:-1], "longer": content + b"\0", "empty": b""}[change])
     with pytest.raises(SpillError, match=r"has another size|cannot be read"):
-        folder.read(spilled, Rows())
+        folder.read(spilled, Rows(), 4)
     folder.discard(spilled)
 
 
@@ -171,7 +203,7 @@ def test_a_full_disk_leaves_nothing(folder: SpillFolder, monkeypatch: pytest.Mon
         folder.write(IDS, Rows(seed=1))
     monkeypatch.undo()
     assert (files(folder.path), folder.nbytes) == ([], 0)
-    folder.read(folder.write(IDS, Rows(seed=1)), Rows())
+    folder.read(folder.write(IDS, Rows(seed=1)), Rows(), 4)
 
 
 def test_the_limit_holds_for_all_files_together(tmp_path: Path) -> None:
@@ -220,11 +252,13 @@ import numpy as np
 from edgedec.runtime.engine.spill import SpillFolder
 
 class Rows:
-    def layout(self): return ""
-    def parts(self): return [np.ones(9, np.uint8)]
+    length = 1
+    def rows_layout(self): return ""
+    def part_sizes(self, rows): return [9]
+    def read_part(self, part): return np.ones(9, np.uint8)
 
 folder = SpillFolder(Path(sys.argv[1]), model="")
-print(folder.write(np.zeros(1, np.int32), Rows()).file, flush=True)
+print(folder.write([7], Rows()).file, flush=True)
 time.sleep(60)
 """
 

@@ -226,12 +226,14 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
                 assert (service.phase, len(sessions)) == ("ready", 1)
             await until(lambda: service.phase == "unloaded")
             await until(lambda: sessions[0].closed)
+            assert sessions[0].moved
             async with service.text() as text:
                 assert text.context == 64
                 submission = service.submit([request()])
             assert len(await read(submission)) == 4
             assert len(sessions) == 2
         assert sessions[1].closed
+        assert not sessions[1].moved  # nothing is written at the end of the server
 
     run(test())
 

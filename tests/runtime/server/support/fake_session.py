@@ -60,6 +60,7 @@ class ScriptedSession:
         answers: every answer that was begun.
         failure: raised by the next pass, if it is set.
         closed: True after the end of the session.
+        moved: True once the rows of ended texts were moved to the disk.
     """
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1) -> None:
@@ -67,7 +68,7 @@ class ScriptedSession:
         self.began = threading.Event()
         self.answers: list[Answer] = []
         self.failure: Exception | None = None
-        self.closed = False
+        self.closed = self.moved = False
         self._streams: list[ScriptedStream] = []
         self.scheduler = SimpleNamespace(step=self.step)
         self.tokenizer = SimpleNamespace(
@@ -122,6 +123,10 @@ class ScriptedSession:
         self._streams.append(stream)
         self.began.set()
         return stream
+
+    def move_to_disk(self) -> None:
+        assert not self.closed
+        self.moved = True
 
     def step(self) -> None:
         """Let every answer go on by one pass, as far as there are permits; wait a little if there is none."""
