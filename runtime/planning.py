@@ -18,7 +18,7 @@ from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
 from edgedec.memory_budget import Budget
 from edgedec.runtime.estimates import tokens_per_second
-from edgedec.runtime.protocols import Bytes, Drafter, Limits
+from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import (
     GPU_DEVICES,
@@ -47,15 +47,6 @@ _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
 _HOST_BYTES = 3 << 20  # bytes of text, streams, the template engine and threads
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
-# Parts of a draft model that all sequences share. A draft's cache is one for each of them.
-_LOADED_ONCE = {
-    "draft_weights",
-    "draft_rotary_tables",
-    "draft_session",
-    "draft_activations",
-    "draft_workspace",
-    "draft_logits",
-}
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
 # Context and tree of the fixed baseline, a run without planning (docs/glossary.md).
 _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
@@ -129,25 +120,27 @@ class _Planner:
         rows = limits.nodes if choice.spec.decoder == "switch" else min(choice.spec.nodes, limits.nodes)
         if self.sequences > 1:
             rows = limits.batch_rows
+        target = self.module.footprint(
+            self.bundle,
+            limits,
+            device=self.device,
+            threads=self.threads,
+            kv_bits=choice.kv_bits,
+            result_rows=rows,
+        )
+        # The limits are those of all rows, because a draft model reads prompts in such passes.
+        drafter = self.drafter(choice).footprint(limits)
         return {
-            **self.module.footprint(
-                self.bundle,
-                limits,
-                device=self.device,
-                threads=self.threads,
-                kv_bits=choice.kv_bits,
-                result_rows=rows,
-            ),
-            # with all rows, because a draft model reads prompts in such passes
-            **self._drafts(self.drafter(choice).footprint(limits)),
+            **target,
+            # All sequences share the draft model and its cache, and each has a draft of its own.
+            **{
+                name: size if name.removeprefix("draft_") in target else self.sequences * size
+                for name, size in drafter.items()
+            },
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES + (self.sequences - 1) * _SEQUENCE_BYTES,
         }
-
-    def _drafts(self, items: Bytes) -> Bytes:
-        """Return the bytes of a draft for each sequence. The weights of a draft model are loaded once."""
-        return {name: size if name in _LOADED_ONCE else self.sequences * size for name, size in items.items()}
 
     def total(self, choice: _RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))

@@ -156,12 +156,16 @@ class Scheduler:
                 task.writer.end("interrupted" if task.request.interrupted() else "context")
                 self._end(task)
 
+    def forget(self) -> None:
+        """Free the rows that are kept for their prefixes."""
+        if self._cache is not None:
+            self._cache.close()
+
     def close(self) -> None:
         """End all requests and free the caches."""
         for task in [*self._waiting, *self._running]:
             self.cancel(task)
-        if self._cache is not None:
-            self._cache.close()
+        self.forget()
 
     def _end(self, task: Task) -> None:
         """Give back what the request holds."""
