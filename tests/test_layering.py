@@ -58,7 +58,7 @@ RUNTIME = (
     ("drafters",),
     ("speculation", "estimates", "planning", "draft_law", "draft_advice"),
     ("session", "answer", "writer", "conversation"),
-    ("measure", "deploy", "server"),
+    ("batch", "measure", "deploy", "server"),
 )
 
 Imports = dict[str, dict[str, int]]  # module -> imported name -> line

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from edgedec import __version__
 from edgedec.cli._origins import OriginCommand, check_variables, named_by_variable
 from edgedec.cli._streams import OutputError, discard_output, guard
+from edgedec.cli.batch import batch
 from edgedec.cli.bench import bench
 from edgedec.cli.boards import boards
 from edgedec.cli.build_bitstream import build_bitstream
@@ -137,6 +138,7 @@ for _name, _function in (
     ("generate", generate),
     ("chat", chat),
     ("serve", serve),
+    ("batch", batch),
     ("bench", bench),
     ("eval", eval_command),
     ("simulate", simulate),

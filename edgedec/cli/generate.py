@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
-__all__ = ["figures", "generate", "note_narrowed", "text_writer", "write"]
+__all__ = ["ctrl_c", "figures", "generate", "note_narrowed", "text_writer", "write"]
 
 
 def write(text: str) -> None:
@@ -107,7 +107,7 @@ def figures(answer: Answer) -> str:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
+def ctrl_c() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns True after Ctrl-C. A second Ctrl-C ends the command at once.
 
     If Ctrl-C is ignored, as in a background job of a shell, it stays ignored.
@@ -207,7 +207,7 @@ def generate(
     budget = run.find_budget()
     session = run.open_session(spec, budget)
     answers: list[Answer] = []
-    with session, _ctrl_c() as interrupted:
+    with session, ctrl_c() as interrupted:
         note_narrowed(session, spec)
         ids = session.encode(text)
         if sampling.seed < 0:  # one seed for all samples, which differ by their index

@@ -14,9 +14,21 @@ from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.logprobs import TokenLogprobs
-from edgedec.runtime.protocols import F32, I32, Pass, PassResult, Request, Room, State, Target, Token, TokenSequence
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    Limits,
+    Pass,
+    PassResult,
+    Request,
+    Room,
+    State,
+    Target,
+    Token,
+    TokenSequence,
+)
 
-__all__ = ["CachedDecoder", "PromptSequence"]
+__all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
 
 _NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 
@@ -77,14 +89,23 @@ class CachedDecoder(ABC):
         Raises:
             EdgedecError: it is empty or leaves no room for an answer.
         """
-        prompt, positions = request.prompt, request.limits.positions
-        if not len(prompt):
-            raise EdgedecError("the prompt has no tokens; it must have at least 1")
-        if len(prompt) >= positions:
-            raise EdgedecError(
-                f"the prompt has {len(prompt)} tokens, the context holds {positions}, and the answer needs at least "
-                f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
-            )
+        check_prompt(request.prompt, request.limits)
+
+
+def check_prompt(prompt: I32, limits: Limits) -> None:
+    """Check that a prompt int32 [n] fits the context.
+
+    Raises:
+        EdgedecError: it is empty or leaves no room for an answer.
+    """
+    positions = limits.positions
+    if not len(prompt):
+        raise EdgedecError("the prompt has no tokens; it must have at least 1")
+    if len(prompt) >= positions:
+        raise EdgedecError(
+            f"the prompt has {len(prompt)} tokens, the context holds {positions}, and the answer needs at least "
+            f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
+        )
 
 
 class PromptSequence(ABC):

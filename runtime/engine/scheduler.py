@@ -51,7 +51,7 @@ class Task:
         writer: takes the tokens.
         most_tokens: maximum number of tokens of the answer; negative: until the context is full.
         on_begin: called when the request is admitted.
-        on_end: called once when the answer ends without an error.
+        on_end: called once when an admitted request ends without an error.
         decoder, sequence: decoder and sequence that write the answer; None before the admission and after the end.
         error: reason why it failed.
         ended: True once nothing follows.
@@ -174,7 +174,7 @@ class Scheduler:
         if task.sequence is not None:
             self.engine.remove(task.sequence)
         try:
-            if task.error is None:
+            if task.error is None and task.decoder is not None:
                 task.on_end(task)
         finally:
             if self._cache is not None and task.decoder is not None:

@@ -25,7 +25,7 @@ from tests.edgedec.cli.conftest import Edgedec
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
 NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
-NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve"}
+NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:
