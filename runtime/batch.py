@@ -43,7 +43,7 @@ _URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDefaults:
-    """What holds where a request says nothing else.
+    """The options of requests that say nothing else.
 
     Members:
         n_predict: maximum number of tokens; negative: until the context is full.
