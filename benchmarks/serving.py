@@ -186,7 +186,7 @@ def main() -> None:
     data: dict[str, Any] = {}
     with Session.open(path, threads=options.threads, ctx_size=1024, kv_bits=16, sequences=8) as session:
         timed = Timed(session)
-        session.scheduler.engine.target = timed  # type: ignore[assignment]
+        session.scheduler.engine.target = timed
         data["kernel"], data["threads"] = session.target.info.kernel, options.threads
         data["decode"] = decode(session)
         data["eight_over_one"] = {past: row["8"] / row["1"] for past, row in data["decode"].items()}

@@ -134,7 +134,7 @@ def test_a_prompt_that_does_not_fit_has_an_error_and_is_tried_again(tmp_path: Pa
 
 
 def test_a_full_disk_keeps_the_answers_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
+    synced: list[int] = []
 
     def fsync(descriptor: int) -> None:
         if len(synced) == 1:
