@@ -9,6 +9,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
@@ -20,7 +21,7 @@ from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, Text
 from edgedec.runtime.server.service import ModelService, TextRequest
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import respond
-from edgedec.runtime.server.structure import check_structure
+from edgedec.runtime.server.structure import answer_grammar, tool_use
 
 __all__ = ["generation_routes"]
 
@@ -36,15 +37,16 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a conversation by the assistant's answer."""
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
-        structure = check_structure(body)
+        tools = tool_use(body)
         messages = template_messages(body.messages)
+        grammar = await asyncio.to_thread(answer_grammar, body)
         async with service.text() as text:
             sampling = _sampling(body, text)
             ids = await asyncio.to_thread(
-                text.encode_chat, messages, tools=structure.tools, names=body.chat_template_kwargs
+                text.encode_chat, messages, tools=tools.definitions, names=body.chat_template_kwargs
             )
             text.check_fits(ids, param="messages")
-            requests = _requests(body, [ids], sampling, n_predict=n_predict, top=top)
+            requests = _requests(body, [ids], sampling, grammar, n_predict=n_predict, top=top)
             reply = ChatReply(
                 model=settings.model_name,
                 text=text,
@@ -66,13 +68,20 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
         if body.stream and body.echo and body.logprobs is not None:
             raise not_supported("stream", "echo with logprobs gives whole answers only; leave it out")
+        grammar = await asyncio.to_thread(answer_grammar, body)
         async with service.text() as text:
             sampling = _sampling(body, text)
             encoded = [await asyncio.to_thread(_prompt_ids, text, prompt) for prompt in prompts]
             for ids in encoded:
                 text.check_fits(ids, param="prompt")
             requests = _requests(
-                body, encoded, sampling, n_predict=n_predict, top=body.logprobs, prompt_logprobs=bool(body.echo)
+                body,
+                encoded,
+                sampling,
+                grammar,
+                n_predict=n_predict,
+                top=body.logprobs,
+                prompt_logprobs=bool(body.echo),
             )
             echoes = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in prompts]
             reply = CompletionReply(
@@ -110,6 +119,7 @@ def _requests(
     body: TextOptionsRequest,
     prompts: list[I32],
     sampling: SamplingConfig,
+    grammar: Grammar | None,
     *,
     n_predict: int,
     top: int | None,
@@ -122,6 +132,7 @@ def _requests(
         sampling=sampling,
         stop=body.stops,
         ignore_eos=bool(body.ignore_eos),
+        grammar=grammar,
         logprobs=top,
         prompt_logprobs=prompt_logprobs and top is not None,
     )

@@ -106,6 +106,8 @@ class TextOptionsRequest(_Body):
     frequency_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=BIASES)] | None = None
     ignore_eos: bool | None = None
+    json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -22,6 +22,7 @@ from typing import Literal, Self
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
@@ -55,6 +56,7 @@ class TextRequest:
         sampling: sampling options.
         stop: strings that end the answer.
         ignore_eos: continue after an end token.
+        grammar: grammar that the answer follows; None: any text.
         sample: index of this text among several of one prompt and seed.
         logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
         prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
@@ -65,6 +67,7 @@ class TextRequest:
     sampling: SamplingConfig
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
     sample: int = 0
     logprobs: int | None = None
     prompt_logprobs: bool = False
@@ -423,6 +426,7 @@ class ModelService:
                 sampling=request.sampling,
                 stop=request.stop,
                 ignore_eos=request.ignore_eos,
+                grammar=request.grammar,
                 sample=request.sample,
                 logprobs=request.logprobs,
                 prompt_logprobs=request.prompt_logprobs,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server import requests
 from edgedec.runtime.session import Session
@@ -130,6 +132,41 @@ def test_parts_of_a_message_are_lines_of_its_text(served: Served) -> None:
     assert "Tell me\na story." in prompts[0]
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"animal": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["animal", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA, "strict": True}}},
+        {"json_schema": SCHEMA},
+    ],
+    ids=["OpenAI's", "llama.cpp's"],
+)
+def test_an_answer_follows_a_schema(served: Served, session: Session, fields: dict[str, Any]) -> None:
+    sampling = SamplingConfig(seed=4)
+    expected = session.generate(session.encode_chat(CHAT), sampling=sampling, grammar=Grammar.json_schema(SCHEMA))
+    choice = served.post("/v1/chat/completions", messages=CHAT, seed=4, **fields).json()["choices"][0]
+    assert choice["message"]["content"] == expected.text
+    assert choice["finish_reason"] == "stop"
+    pet = json.loads(expected.text)
+    assert pet["animal"] in ("cat", "dog")
+    assert 1 <= pet["age"] <= 9
+
+
+def test_other_grammars(served: Served) -> None:
+    body = served.chat("Tell me.", response_format={"type": "json_object"}, max_tokens=60, seed=1).json()
+    assert body["choices"][0]["message"]["content"].lstrip().startswith("{")
+    for grammar in ('start: "yes" | "no"', 'root ::= "yes" | "no"'):
+        body = served.complete("Is it? ", grammar=grammar).json()
+        assert body["choices"][0]["text"] in ("yes", "no")
+
+
 # Completions.
 
 
@@ -213,7 +250,15 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"functions": []}, "functions", "use tools instead"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "for streams only"),
         ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "json_object is not supported yet"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"uniqueItems": True}}}},
+            "response_format",
+            "'uniqueItems' at #/uniqueItems, which is not supported",
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format", "missing"),
+        ({"response_format": {"type": "json_object"}, "grammar": "start: /a/"}, "grammar", "only one"),
+        ({"json_schema": {"type": "nonsense"}}, "json_schema", "nonsense"),
+        ({"grammar": "start: ("}, "grammar", "not supported"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported yet"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
