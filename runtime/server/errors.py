@@ -25,7 +25,6 @@ _TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
-    501: "not_supported_error",
     503: "unavailable_error",
 }
 # Names of fields, and not of types (``str``, ``constrained-int``, ``NamedTool``, ``list[int]``).

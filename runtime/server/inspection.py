@@ -77,7 +77,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     @router.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest) -> dict[str, Any]:
         """Refuse a request for embeddings, which no model gives yet."""
-        raise ApiError(501, "the model gives no embeddings", code="embeddings_not_supported")
+        raise ApiError(400, "the model gives no embeddings", code="embeddings_not_supported")
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:

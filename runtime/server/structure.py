@@ -57,7 +57,7 @@ def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
         except UsageError as error:
             raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_grammar") from error
         except ToolError as error:
-            raise ApiError(501, f"{param}: {error}", param=param) from error
+            raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_parameter") from error
     return None
 
 

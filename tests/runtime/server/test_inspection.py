@@ -68,7 +68,7 @@ def test_the_template(served: Served, session: Session) -> None:
 
 def test_embeddings_are_refused(served: Served) -> None:
     response = served.post("/v1/embeddings", input="x")
-    assert (response.status_code, response.json()["error"]["type"]) == (501, "not_supported_error")
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_properties_and_slots(served: Served) -> None:
