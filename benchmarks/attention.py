@@ -4,7 +4,9 @@ Each is the only node of a session, and runs over the caches of 24 layers in tur
 processor's cache. GroupQueryAttention keeps float32 and gets its tree as an additive bias. TreeAttention rotates queries and
 keys in the node, and GroupQueryAttention here does not. The rounds are interleaved and medians are reported.
 
-    .venv/bin/python benchmarks/attention.py [--json] [--rounds 9]
+``--sequences`` compares eight sequences of one query each whose leading blocks are the same with eight that share none.
+
+    .venv/bin/python benchmarks/attention.py [--json] [--rounds 9] [--sequences]
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import KvState
-from edgedec.onnx.kv_cache import blocks_of, kv_bytes
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, kv_bytes
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
@@ -32,6 +34,8 @@ from edgedec.runtime.kernels.operator import register, usable
 LAYERS = 24
 SHAPES = {"0.73B (16 heads of 96)": (16, 16, 96), "2B4T (20 heads of 128, 5 KV heads)": (20, 5, 128)}
 PASTS, QUERIES, THREADS, BITS = (256, 1500), (1, 8), (1, 2), (16, 8, 32)
+SEQUENCES, SHARED, OWN = 8, 1008, 16  # sequences, and their common and own rows
+FEW_LAYERS = 6  # the caches of eight sequences are not in the processor's cache either
 Run = Callable[[], None]
 
 
@@ -41,18 +45,29 @@ class AttentionCase:
     kv_heads: int
     head_dim: int
     past: int
-    queries: int
+    queries: int  # rows of each sequence in the pass
     threads: int
+    sequences: int = 1
+    shared: int = 0  # leading rows of all sequences that lie in the same blocks, a multiple of 16
+    layers: int = LAYERS
 
     @property
     def capacity(self) -> int:
         return self.past + 32
 
+    @property
+    def blocks(self) -> NDArray[np.int32]:
+        """The tables of the sequences one after another, without blocks that no pass uses."""
+        size = blocks_of(self.past + self.queries)
+        tables = np.arange(self.sequences * size, dtype=np.int32).reshape(self.sequences, size)
+        tables[:, : self.shared // BLOCK_ROWS] = tables[0, : self.shared // BLOCK_ROWS]
+        return tables.ravel()
+
     def rows(self, seed: int = 0) -> dict[str, NDArray[np.float32]]:
         rng = np.random.default_rng(seed)
         widths = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
         return {
-            name: rng.normal(size=(1, self.queries, heads * self.head_dim)).astype(np.float32)
+            name: rng.normal(size=(1, self.sequences * self.queries, heads * self.head_dim)).astype(np.float32)
             for name, heads in widths.items()
         }
 
@@ -107,7 +122,7 @@ def stock(case: AttentionCase) -> Run:
     }
     bindings = []
     rng = np.random.default_rng(1)
-    for _ in range(LAYERS):
+    for _ in range(case.layers):
         binding = onnx_session.io_binding()
         for name, array in fixed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
@@ -128,6 +143,7 @@ def stock(case: AttentionCase) -> Run:
 
 def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     state = KvState(name="kv", kv_heads=case.kv_heads, head_dim=case.head_dim, bits=bits)
+    slots = case.sequences * BLOCK_ROWS * blocks_of(case.past + case.queries)
     names = ["q", "k", "v", "positions", "visible", "sequences", "blocks", "cache"]
     node = helper.make_node(
         "TreeAttention",
@@ -139,7 +155,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
         head_dim=case.head_dim,
         bits=bits,
         capacity=case.capacity,
-        slots=case.capacity,
+        slots=slots,
         offset=0,
         window=0,
         sinks=0,
@@ -155,19 +171,19 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
     onnx_session = session(case, node, kinds, ["out"], tables, kernels)
     fixed = {
         **case.rows(),
-        "positions": np.arange(case.past, case.past + case.queries)[None],
-        "visible": visibility.pack(np.tri(case.queries, dtype=np.bool_)).view(np.int64),
-        "sequences": np.array([[case.queries, case.past]]),
-        "blocks": np.arange(blocks_of(case.capacity), dtype=np.int32),
+        "positions": np.tile(np.arange(case.past, case.past + case.queries), case.sequences)[None],
+        "visible": np.tile(visibility.pack(np.tri(case.queries, dtype=np.bool_)).view(np.int64), (case.sequences, 1)),
+        "sequences": np.array([[case.queries, case.past]] * case.sequences),
+        "blocks": case.blocks,
     }
     bindings = []
     rng = np.random.default_rng(1)
-    for _ in range(LAYERS):
+    for _ in range(case.layers):
         binding = onnx_session.io_binding()
         for name, array in fixed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         # Bytes that are small numbers in every type. The time does not depend on values unless they are NaN or denormal.
-        cache = rng.integers(0x30, 0x38, kv_bytes(state, case.capacity), np.uint8)
+        cache = rng.integers(0x30, 0x38, kv_bytes(state, slots), np.uint8)
         binding.bind_ortvalue_input("cache", ort.OrtValue.ortvalue_from_numpy(cache))
         binding.bind_output("out")
         bindings.append((binding, cache))
@@ -181,6 +197,20 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
 
 def measure(case: AttentionCase, kernels: Kernels, rounds: int) -> dict[str, Any]:
     runs = {"stock": stock(case)} | {f"kv{bits}": ours(case, kernels, bits) for bits in BITS}
+    medians, spread = timed(runs, rounds)
+    ratios = {f"kv{bits}": medians["stock"] / medians[f"kv{bits}"] for bits in BITS}
+    return {"ms": medians, "spread_ms": spread, "ratio": ratios}
+
+
+def measure_sequences(apart: AttentionCase, kernels: Kernels, bits: int, rounds: int) -> dict[str, Any]:
+    """Return the times of sequences that share their leading blocks, of others, and of one sequence alone."""
+    cases = {"apart": apart, "shared": replace(apart, shared=SHARED), "one": replace(apart, sequences=1)}
+    medians, spread = timed({name: ours(case, kernels, bits) for name, case in cases.items()}, rounds)
+    return {"ms": medians, "spread_ms": spread, "ratio": medians["apart"] / medians["shared"]}
+
+
+def timed(runs: Mapping[str, Run], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the medians and the spreads of interleaved rounds, in milliseconds."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -189,9 +219,7 @@ def measure(case: AttentionCase, kernels: Kernels, rounds: int) -> dict[str, Any
             if number:  # the first round is a warm-up
                 seconds[name].append(time.perf_counter() - began)
     medians = {name: 1000 * median(times) for name, times in seconds.items()}
-    spread = {name: 1000 * (max(times) - min(times)) for name, times in seconds.items()}
-    ratios = {f"kv{bits}": medians["stock"] / medians[f"kv{bits}"] for bits in BITS}
-    return {"ms": medians, "spread_ms": spread, "ratio": ratios}
+    return medians, {name: 1000 * (max(times) - min(times)) for name, times in seconds.items()}
 
 
 def _cells(figures: dict[str, Any]) -> str:
@@ -199,15 +227,43 @@ def _cells(figures: dict[str, Any]) -> str:
     return "  ".join([f"stock {figures['ms']['stock']:7.2f}", *ours_cells])
 
 
+def _report_sequences(kernels: Kernels, rounds: int, *, as_json: bool) -> int:
+    results = []
+    print(f"path {kernels.code_path}; 1 thread; ms a layer, medians", file=sys.stderr)
+    for name, (heads, kv_heads, head_dim) in SHAPES.items():
+        case = AttentionCase(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            past=SHARED + OWN,
+            queries=1,
+            threads=1,
+            sequences=SEQUENCES,
+            layers=FEW_LAYERS,
+        )
+        for bits in BITS:
+            figures = measure_sequences(case, kernels, bits, rounds)
+            results.append({"shape": name, "bits": bits, "sequences": SEQUENCES, "shared": SHARED, **figures})
+            cells = "  ".join(f"{label} {ms / FEW_LAYERS:.2f}" for label, ms in figures["ms"].items())
+            line = f"{name:36} kv{bits}: {cells}; apart / shared {figures['ratio']:.2f}"
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+    if as_json:
+        print(json.dumps({"path": kernels.code_path, "layers": FEW_LAYERS, "results": results}))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sequences", action="store_true")
     options = parser.parse_args()
     kernels = usable()
     if kernels is None:
         print("the CPU kernels were not built; run: edgedec doctor", file=sys.stderr)
         return 3
+    if options.sequences:
+        return _report_sequences(kernels, options.rounds, as_json=options.json)
     results = []
     print(
         f"path {kernels.code_path}; ms for {LAYERS} layers, medians; x: times faster than GroupQueryAttention",

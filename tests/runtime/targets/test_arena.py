@@ -195,6 +195,14 @@ def test_more_rows_than_a_run_has_run_in_several(target: CpuTarget) -> None:
         np.testing.assert_array_equal(logits, run(wide, chain(wide.open(limits), 20, 9 * at))[0])
 
 
+def test_sequences_with_common_blocks_are_neighbours_in_a_run(target: CpuTarget) -> None:
+    first, second = _arena_state(written(target, 20)), _arena_state(written(target, 20, 40))
+    states = [first, second, first.fork(), second.fork(), first.fork()]
+    (order,) = target._runs([(state, chain(state, 1)[1]) for state in states])
+    families = [number % 2 for number in order]
+    assert families in ([0, 0, 0, 1, 1], [1, 1, 0, 0, 0])
+
+
 @pytest.mark.parametrize("use", ["commit", "truncate", "fork", "submit"])
 def test_a_closed_sequence_is_refused(target: CpuTarget, use: str) -> None:
     state = written(target, 3)
