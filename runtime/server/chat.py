@@ -10,6 +10,7 @@ from typing import Any
 
 from edgedec import __version__
 from edgedec.runtime.answer import StopReason
+from edgedec.runtime.grammar.tool_calls import ToolCallDelta, ToolCallParser
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import chat_logprobs
@@ -17,10 +18,12 @@ from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.requests import ChatMessage
 from edgedec.runtime.server.service import TextEnd, TextPart
 from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.tool_messages import template_calls
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
 
 FINGERPRINT = f"edgedec-{__version__}"
+_NOT_FOR_TEMPLATES: Any = {"content": True, "refusal": True, "tool_calls": {"__all__": {"index": True}}}
 _ROLES = {"developer": "system"}  # templates know the older name
 
 
@@ -34,7 +37,9 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     for number, message in enumerate(messages):
         if message.text is None and not message.tool_calls:
             raise ApiError(400, f"messages.{number}.content: it is missing", param=f"messages.{number}.content")
-        entry = message.model_dump(exclude_none=True, exclude={"content", "refusal"})
+        entry = message.model_dump(exclude_none=True, exclude=_NOT_FOR_TEMPLATES)
+        if "tool_calls" in entry:
+            entry["tool_calls"] = template_calls(entry["tool_calls"])
         plain.append(entry | {"role": _ROLES.get(message.role, message.role), "content": message.text or ""})
     return plain
 
@@ -85,6 +90,7 @@ class ChatReply:
         choices: number of texts.
         include_usage: end a stream with a chunk of token counts.
         top: number of likeliest tokens to report; None: no log-probabilities.
+        has_tools: True if the texts may have calls of tools.
     """
 
     model: str
@@ -93,10 +99,13 @@ class ChatReply:
     choices: int
     include_usage: bool
     top: int | None = None
+    has_tools: bool = False
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
     _logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    _parsers: dict[int, ToolCallParser] = field(default_factory=dict)
+    _pending: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # not sent yet, for want of a chunk
 
     def opening(self) -> Iterator[Chunk]:
         """Yield a chunk for each text that says who speaks, which no later chunk does."""
@@ -104,21 +113,35 @@ class ChatReply:
             yield self._chunk([self._choice(index, {"role": "assistant", "content": ""})])
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
-        """Yield the chunk of a part."""
-        self._logprobs.setdefault(event.index, []).extend(event.logprobs)
-        logprobs = self._shown(event.logprobs)
-        yield self._chunk([self._choice(event.index, {"content": event.text}, logprobs=logprobs)])
+        """Yield the chunks of a part: one of text, or those of calls."""
+        parts = self._parser(event.index).feed(event.text) if self.has_tools else [event.text]
+        yield from self._deltas(event.index, parts, event.logprobs)
+
+    def _parser(self, index: int) -> ToolCallParser:
+        return self._parsers.setdefault(index, ToolCallParser())
+
+    def _deltas(
+        self, index: int, parts: Sequence[str | ToolCallDelta], logprobs: Sequence[TokenLogprobs]
+    ) -> Iterator[Chunk]:
+        """Yield a chunk for each part; the first one has the log-probabilities that none had so far."""
+        self._logprobs.setdefault(index, []).extend(logprobs)
+        self._pending.setdefault(index, []).extend(logprobs)
+        for part in parts:
+            delta = {"content": part} if isinstance(part, str) else {"tool_calls": [part.as_json()]}
+            shown, self._pending[index] = self._shown(self._pending[index]), []
+            yield self._chunk([self._choice(index, delta, logprobs=shown)])
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
-        """Yield the last chunk of a text, which has no content."""
+        """Yield what is left, and the last chunk of a text, which has no content."""
         self._ends[event.index] = event
         rest = (
             event.logprobs[:-1] if event.answer.stop_reason == "eos" else event.logprobs
         )  # an end token has no content
-        self._logprobs.setdefault(event.index, []).extend(rest)
+        yield from self._deltas(event.index, self._parser(event.index).finish() if self.has_tools else [], rest)
         self.usage.add(event)
-        reason = finish_reason(event.answer.stop_reason)
-        logprobs = self._shown(rest) if rest else None
+        reason = self._reason(event)
+        pending = self._pending[event.index]
+        logprobs = self._shown(pending) if pending else None
         chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
         yield {**chunk, "timings": event.answer.timings.as_json()}
 
@@ -144,13 +167,22 @@ class ChatReply:
 
     def _message(self, end: TextEnd) -> dict[str, Any]:
         more = {} if self.choices == 1 else {"timings": end.answer.timings.as_json()}
+        message: dict[str, Any] = {"role": "assistant", "content": end.answer.text, "refusal": None}
+        if self.has_tools and (calls := self._parser(end.index).calls):
+            message["content"] = self._parser(end.index).content or None
+            message["tool_calls"] = [call.as_json() for call in calls]
         return {
             "index": end.index,
-            "message": {"role": "assistant", "content": end.answer.text, "refusal": None},
+            "message": message,
             "logprobs": self._shown(self._logprobs[end.index]),
-            "finish_reason": finish_reason(end.answer.stop_reason),
+            "finish_reason": self._reason(end),
             **more,
         }
+
+    def _reason(self, end: TextEnd) -> str:
+        reason = finish_reason(end.answer.stop_reason)
+        called = self.has_tools and self._parser(end.index).calls
+        return "tool_calls" if called and reason == "stop" else reason
 
     def _shown(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         return None if self.top is None else chat_logprobs(self.text, logprobs)

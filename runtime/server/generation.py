@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -39,11 +40,11 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
         tools = tool_use(body)
         messages = template_messages(body.messages)
-        grammar = await asyncio.to_thread(answer_grammar, body)
+        grammar = await asyncio.to_thread(tools.grammar if tools else partial(answer_grammar, body))
         async with service.text() as text:
             sampling = _sampling(body, text)
             ids = await asyncio.to_thread(
-                text.encode_chat, messages, tools=tools.definitions, names=body.chat_template_kwargs
+                text.encode_chat, messages, tools=tools.definitions if tools else None, names=body.chat_template_kwargs
             )
             text.check_fits(ids, param="messages")
             requests = _requests(body, [ids], sampling, grammar, n_predict=n_predict, top=top)
@@ -54,6 +55,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 choices=body.choices,
                 include_usage=usage_asked,
                 top=top,
+                has_tools=tools is not None,
             )
             submission = service.submit(requests)
         return await respond(

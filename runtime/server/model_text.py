@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgedec.errors import BundleError, EdgedecError
+from edgedec.runtime.grammar.tools import with_instructions
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.errors import ApiError, context_overflow
+from edgedec.runtime.server.tool_messages import as_plain_text, knows_tools
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream, token_bytes
 
@@ -91,7 +93,7 @@ class ModelText:
         tools: Sequence[Mapping[str, Any]] | None = None,
         names: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation as text in the model's template.
+        """Return a conversation as text in the model's template. A template that knows no tools gets their description.
 
         Parameters:
             messages: JSON data, each with ``role`` and ``content``.
@@ -109,6 +111,8 @@ class ModelText:
                 param="messages",
                 code="no_chat_template",
             )
+        if tools is not None:
+            messages = with_instructions(self.chat_template, messages, tools)
         if reserved := _OWN_NAMES & set(names or ()):
             raise ApiError(
                 400,
@@ -118,7 +122,7 @@ class ModelText:
         try:
             return render(
                 self.chat_template,
-                messages,
+                as_plain_text(messages) if not knows_tools(self.chat_template) else messages,
                 bos_token=self.bos,
                 eos_token=self.eos,
                 add_generation_prompt=True,

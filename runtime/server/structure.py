@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.server.errors import ApiError, not_supported
+from edgedec.runtime.grammar.tools import tool_grammar
+from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.requests import ChatRequest, NamedTool, TextOptionsRequest
 
 __all__ = ["ToolUse", "answer_grammar", "tool_use"]
@@ -16,13 +18,29 @@ __all__ = ["ToolUse", "answer_grammar", "tool_use"]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolUse:
-    """The tools of a chat.
+    """The tools of a chat, and the calls that its answer may have.
 
     Members:
-        definitions: for the chat template, as JSON data; None if there are none.
+        definitions: for the chat template, as JSON data.
+        named: name of the function that must be called; None: any.
+        required: at least one call is made.
+        parallel: allow several calls.
     """
 
-    definitions: Sequence[Mapping[str, Any]] | None = None
+    definitions: Sequence[Mapping[str, Any]]
+    named: str | None
+    required: bool
+    parallel: bool
+
+    def grammar(self) -> Grammar:
+        """Return the grammar of the answer. This may take a while.
+
+        Raises:
+            ApiError: a schema is not supported; the status is 400 and the message names the keyword.
+        """
+        tools = [tool for tool in self.definitions if self.named in (None, tool["function"]["name"])]
+        choice: Literal["required", "auto"] = "required" if self.required else "auto"
+        return _checked("tools", lambda: tool_grammar(tools, choice, parallel=self.parallel))
 
 
 def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
@@ -52,28 +70,46 @@ def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
     if len(sources) > 1:
         raise ApiError(400, f"{' and '.join(sources)}: an answer can follow only one", param=min(sources))
     for param, source in sources.items():
-        try:
-            return Grammar.lark(source) if isinstance(source, str) else Grammar.json_schema(source)
-        except UsageError as error:
-            raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_grammar") from error
-        except ToolError as error:
-            raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_parameter") from error
+        return _checked(param, partial(_grammar, source))
     return None
 
 
-def tool_use(body: ChatRequest) -> ToolUse:
-    """Return the tools of a chat.
+def _grammar(source: str | Mapping[str, Any]) -> Grammar:
+    return Grammar.lark(source) if isinstance(source, str) else Grammar.json_schema(source)
+
+
+def _checked(param: str, make: Callable[[], Grammar]) -> Grammar:
+    try:
+        return make()
+    except UsageError as error:
+        raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_grammar") from error
+    except ToolError as error:
+        raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_parameter") from error
+
+
+def tool_use(body: ChatRequest) -> ToolUse | None:
+    """Return the tools of a chat; None if there are none, or none may be called.
 
     Raises:
-        ApiError: the fields contradict each other, or ask for something that is not supported; the status is 400.
+        ApiError: the fields contradict each other; the status is 400.
     """
     names = [tool.function.name for tool in body.tools or ()]
-    if len(set(names)) < len(names):
-        raise ApiError(400, "tools: two functions have the same name", param="tools")
-    if body.tool_choice is not None and not names and body.tool_choice != "none":
+    choice = body.tool_choice if body.tool_choice is not None else "auto" if names else "none"
+    if choice == "none":
+        return None
+    if not names:
         raise ApiError(400, "tool_choice needs tools", param="tool_choice")
-    if isinstance(body.tool_choice, NamedTool) and body.tool_choice.function.name not in names:
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    if named is not None and named not in names:
         raise ApiError(400, "tool_choice names a function that is not in tools", param="tool_choice.function.name")
-    if names and body.tool_choice != "none":
-        raise not_supported("tools", "calls of tools are not supported yet; leave them out")
-    return ToolUse()
+    form = body.response_format
+    for param in ("json_schema", "grammar", *(["response_format"] if form is not None and form.type != "text" else [])):
+        if getattr(body, param) is not None:
+            raise ApiError(400, f"{param} and tools: an answer can follow only one", param=param)
+    definitions = [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools or ()]
+    return ToolUse(
+        definitions=definitions,
+        named=named,
+        required=choice != "auto",
+        parallel=body.parallel_tool_calls is not False,
+    )

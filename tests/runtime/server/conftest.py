@@ -13,7 +13,7 @@ from tests.runtime.server.support.serving import Served, serving
 
 
 def open_demo() -> Session:
-    return Session.open(demo.bundle_path(), threads=1, ctx_size=256, sequences=3)
+    return Session.open(demo.bundle_path(), threads=1, ctx_size=512, sequences=3)
 
 
 @pytest.fixture(scope="package")

@@ -260,7 +260,22 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"json_schema": {"type": "nonsense"}}, "json_schema", "nonsense"),
         ({"grammar": "start: ("}, "grammar", "not supported"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported yet"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]},
+            "tools",
+            "the keyword 'not' at #/not, which is not supported",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools", "twice"),
+        ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, "tools.0.function.name", "pattern"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+            "tool_choice.function.name",
+            "not in tools",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "grammar": "start: /a/"}, "grammar", "only one"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs", "set by the server"),
     ],
@@ -309,13 +324,13 @@ def test_fields_that_cannot_change_a_text_are_accepted(served: Served) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(served: Served, stream: bool) -> None:
-    response = served.complete([5] * 256, max_tokens=1, stream=stream)
+    response = served.complete([5] * 512, max_tokens=1, stream=stream)
     error = response.json()["error"]
     assert response.status_code == 400
-    assert "(256 tokens) exceeds the available context size (256 tokens)" in error["message"]
+    assert "(512 tokens) exceeds the available context size (512 tokens)" in error["message"]
     assert (error["code"], error["type"]) == ("context_length_exceeded", "exceed_context_size_error")
-    assert (error["n_prompt_tokens"], error["n_ctx"]) == (256, 256)
-    assert served.complete([5] * 255, max_tokens=1).status_code == 200
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (512, 512)
+    assert served.complete([5] * 511, max_tokens=1).status_code == 200
 
 
 def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(
@@ -324,10 +339,10 @@ def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(
     from edgedec.runtime.text.tokenizer import Tokenizer
 
     monkeypatch.setattr(Tokenizer, "encode", lambda *args, **options: pytest.fail("it was tokenized"))
-    for response in (served.chat("x" * 10_000), served.complete("x" * 10_000)):
+    for response in (served.chat("x" * 20_000), served.complete("x" * 20_000)):
         error = response.json()["error"]
-        assert (response.status_code, error["code"], error["n_ctx"]) == (400, "context_length_exceeded", 256)
-        assert error["n_prompt_tokens"] >= 312
+        assert (response.status_code, error["code"], error["n_ctx"]) == (400, "context_length_exceeded", 512)
+        assert error["n_prompt_tokens"] >= 625
         assert "exceeds the available context size" in error["message"]
 
 

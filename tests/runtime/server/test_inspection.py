@@ -73,11 +73,11 @@ def test_embeddings_are_refused(served: Served) -> None:
 
 def test_properties_and_slots(served: Served) -> None:
     props = served.client.get("/props").json()
-    assert props["default_generation_settings"]["n_ctx"] == 256
+    assert props["default_generation_settings"]["n_ctx"] == 512
     assert props["default_generation_settings"]["params"]["temperature"] == 0.8
     assert (props["total_slots"], props["model_alias"]) == (3, "a model")
     assert "<|user|>" in props["chat_template"]
-    slot = {"n_ctx": 256, "speculative": False, "is_processing": False}
+    slot = {"n_ctx": 512, "speculative": False, "is_processing": False}
     assert served.client.get("/slots").json() == [{"id": number, **slot} for number in range(3)]
     assert str(demo.bundle_path()) not in str(props), "no path of the machine is told"
 

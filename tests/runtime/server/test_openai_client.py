@@ -73,9 +73,9 @@ def test_completions_and_models(client: Any, session: Session) -> None:
 
 def test_errors_are_those_of_the_client(client: Any, served: Served) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model="any", prompt=[5] * 300)
+        client.completions.create(model="any", prompt=[5] * 600)
     assert refused.value.code == "context_length_exceeded"
-    assert refused.value.body["n_prompt_tokens"] == 300
+    assert refused.value.body["n_prompt_tokens"] == 600
     with pytest.raises(openai.BadRequestError, match="Unrecognized request argument"):
         client.chat.completions.create(model="any", messages=CHAT, extra_body={"colour": 1})
     with pytest.raises(openai.NotFoundError):
