@@ -30,7 +30,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.grammar.compiler import GrammarCompiler
-from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained
+from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
 from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
@@ -515,6 +515,7 @@ class Session:
             verifier=create_verifier(spec.verifier, config.temperature),
             random=random,
             greedy=config.temperature == 0,
+            learned=None if constraint is None else masked(constraint),
             dropped=dropped,
             top_k=0 if self._device is None or whole_rows or figures else self._device.top_k,
             interrupted=interrupted,

@@ -202,7 +202,8 @@ class AutoregressiveSequence(PromptSequence):
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
         if set(TOP_TAPS) <= set(drafter.taps):
             if request.greedy:
-                rows = [result.logits[node, : self._decoder.vocab_limit] for node in outcome.path]
+                learned = _distributions(request.learned or _unchanged, tree, result, text)
+                rows = [learned(int(node))[: self._decoder.vocab_limit] for node in outcome.path]
             else:
                 rows = [distribution(int(node)) for node in outcome.path]
             taps |= top_taps(rows, logits=request.greedy)
@@ -235,6 +236,10 @@ class AutoregressiveSequence(PromptSequence):
             top_k=self.request.top_k,
             taps=tuple(name for name in self._decoder.drafter.taps if name not in TOP_TAPS),
         )
+
+
+def _unchanged(logits: F32, text: I32) -> F32:
+    return logits
 
 
 def _distributions(processor: Processor, tree: TokenTree, result: PassResult, text: I32) -> Callable[[int], F32]:

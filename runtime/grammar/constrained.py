@@ -24,32 +24,41 @@ from edgedec.runtime.protocols import (
     TreeSize,
 )
 
-__all__ = ["ConstrainedPolicy", "constrained"]
+__all__ = ["ConstrainedPolicy", "constrained", "masked"]
 
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
+
+
+def masked(constraint: Constraint) -> Processor:
+    """Return a function from logits [V] and a text [t] to the logits without tokens that the grammar does not allow there.
+
+    After a complete answer, which is not continued, it changes nothing. It keeps a row with a logit that is NaN or infinite,
+    so that the sampler refuses it.
+    """
+
+    def logits_of(logits: F32, text: I32) -> F32:
+        allowed = constraint.allowed(text)
+        if allowed is None or not math.isfinite(logits.max(initial=-math.inf)):
+            return logits
+        result = np.full(len(logits), -math.inf, np.float32)
+        ids = np.flatnonzero(allowed[: len(logits)])
+        result[ids] = logits[ids]
+        if not (result > -math.inf).any():
+            raise EdgedecError(
+                "the grammar allows no token that the model could write here; a logit bias may forbid all that it allows"
+            )
+        return result
+
+    return logits_of
 
 
 def constrained(processor: Processor, constraint: Constraint) -> Processor:
     """Return a processor that excludes tokens which the grammar does not allow, before all other steps.
 
-    Verifiers, policies and drafters see the distributions that it returns. After a complete answer, which is not continued,
-    it excludes nothing.
+    Verifiers, policies and drafters see the distributions that it returns.
     """
-
-    def distribution(logits: F32, history: I32) -> F32:
-        allowed = constraint.allowed(history)
-        if allowed is None or not math.isfinite(logits.max(initial=-math.inf)):
-            return processor(logits, history)  # the processor refuses logits that are not numbers
-        masked = np.full(len(logits), -math.inf, np.float32)
-        ids = np.flatnonzero(allowed[: len(logits)])
-        masked[ids] = logits[ids]
-        if not (masked > -math.inf).any():
-            raise EdgedecError(
-                "the grammar allows no token that the model could write here; a logit bias may forbid all that it allows"
-            )
-        return processor(masked, history)
-
-    return distribution
+    logits_of = masked(constraint)
+    return lambda logits, text: processor(logits_of(logits, text), text)
 
 
 class ConstrainedPolicy:

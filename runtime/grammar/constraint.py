@@ -90,10 +90,7 @@ class Constraint:
             return None
         if place == "outside":
             at = len(self._consumed)
-            raise EdgedecError(
-                f"token {answer[at]} does not follow the grammar after {at} tokens of the answer; the tokens of the model "
-                "cannot spell what the grammar requires there, so change the grammar"
-            )
+            raise EdgedecError(f"token {answer[at]} does not follow the grammar after {at} tokens of the answer")
         accepts = self._matcher.is_accepting()
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8).copy()
         self._check(answer)
@@ -104,6 +101,13 @@ class Constraint:
                 packed[token // 8] |= 1 << token % 8
             if not packed.any():
                 return None
+        # If no token begins the bytes that are required, the library returns the tokens that may follow these bytes.
+        first = int(np.unpackbits(packed, bitorder="little").argmax())
+        if first not in self._ends and not self._matcher.validate_tokens([first]):
+            raise EdgedecError(
+                f"no token of the model continues the grammar after {len(answer)} tokens of the answer; change the grammar, "
+                "so that it requires characters that the vocabulary has"
+            )
         return packed
 
     def _move(self, answer: list[int]) -> Literal["open", "complete", "outside"]:

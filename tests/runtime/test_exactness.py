@@ -78,7 +78,7 @@ def test_the_array_has_every_pair(sizes: list[int]) -> None:
     assert len(rows) == len(set(rows)) <= np.prod(sizes)
 
 
-# In a text without a grammar the drafter ``grammar`` is ``none``.
+# The drafter ``grammar`` is left out, because it guesses nothing in a text without a grammar.
 GUESSING = tuple(name for name in names(DRAFTERS) if name != "grammar")
 FACTORS = (GUESSING, names(POLICIES), (16, 8, 32), ("demo", "demo-int8"), (1, 2))
 ROWS = covering_array(*FACTORS)

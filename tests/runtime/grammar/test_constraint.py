@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders, models
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.grammar import _library
+from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.grammar.support.random_writer import END, compiler, demo_bytes, demo_tokenizer
 
 GRAMMARS = {
@@ -128,7 +132,7 @@ def test_a_grammar_can_name_a_special_token() -> None:
 
 def test_a_text_outside_the_grammar_is_an_error_and_the_constraint_can_be_used_further() -> None:
     constraint = start(Grammar.regex("ab*"))
-    with pytest.raises(EdgedecError, match=r"token \d+ does not follow the grammar after 1 tokens of the answer"):
+    with pytest.raises(EdgedecError, match=r"token \d+ does not follow the grammar after 1 tokens"):
         constraint.allowed(np.concatenate([ids_of("a"), ids_of("x")]))
     assert_allowed(constraint, ids_of("ab").tolist(), {b"b", b"bb", b""})
 
@@ -149,6 +153,29 @@ def test_a_grammar_that_exceeds_a_limit_ends_the_answer_with_an_error(monkeypatc
     with pytest.raises(EdgedecError, match=r"the grammar cannot be followed after .* too many states: .*; simplify"):
         grow(constraint, [], np.random.default_rng(1), 200)
     assert constraint.allowed(np.zeros(0, np.int32)) is not None, "it begins anew"
+
+
+def few_tokens(*tokens: str) -> Tokenizer:
+    """Return a byte-level tokenizer with these tokens only."""
+    tokenizer = HfTokenizer(models.BPE({token: at for at, token in enumerate(tokens)}, [], ignore_merges=True))
+    tokenizer.decoder = decoders.ByteLevel()
+    return Tokenizer(tokenizer.to_str())
+
+
+@pytest.mark.parametrize("pattern", ["a{2}c", "a[cd]", "a(c|d)b"])
+def test_a_character_that_no_token_spells_is_an_error_where_it_is_required(pattern: str) -> None:
+    constraint = GrammarCompiler(few_tokens("a", "b", "aa")).constraint(Grammar.regex(pattern), prompt_length=0)
+    answer: list[int] = []
+    with pytest.raises(EdgedecError, match="grammar"):
+        write_longest(constraint, answer)
+    assert set(answer) <= {0, 2}, "it wrote a token that the grammar does not allow"
+    assert not constraint.complete(answer)
+
+
+def write_longest(constraint: Constraint, answer: list[int]) -> None:
+    """Add the last of the allowed tokens to an answer, until it is complete."""
+    while (mask := constraint.allowed(np.array(answer, np.int32))) is not None:
+        answer.append(int(np.flatnonzero(mask)[-1]))
 
 
 def test_only_kept_masks_take_memory() -> None:

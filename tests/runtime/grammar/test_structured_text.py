@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from edgedec.plugins import names
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import I32, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
+from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS, TOP_TAPS
+from tests.runtime.grammar.support.random_writer import compiler
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
@@ -105,6 +109,45 @@ def test_tokens_that_are_required_are_guessed(plain: Session) -> None:
     rounds = answer.timings.rounds
     assert rounds.drafted > len(answer.tokens) / 2
     assert sum(rounds.accepted) == rounds.drafted
+
+
+class Listening:
+    """A drafter that guesses nothing, and notes the target's likeliest tokens after each node."""
+
+    taps: tuple[str, ...] = TOP_TAPS
+
+    def __init__(self) -> None:
+        self.rows: list[set[int]] = []
+
+    def footprint(self, limits: Limits) -> dict[str, int]:
+        return {}
+
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> Listening:
+        return self
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        for ids, probs in zip(outcome.taps[TOP_IDS], outcome.taps[TOP_PROBS], strict=True):
+            self.rows.append({int(token) for token in ids[probs > 0]})
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "hot"])
+def test_drafters_learn_from_what_the_grammar_allows(sampling: str) -> None:
+    listening, grammar = Listening(), Grammar.json_schema(SCHEMAS["choice"])
+    spec = SpecConfig(drafter=listening)
+    with Session.open("demo", threads=1, ctx_size=384, spec=spec) as session:
+        answer = session.generate(PROMPT, n_predict=MOST, sampling=SAMPLING[sampling], grammar=grammar)
+    assert len(answer.tokens) <= len(listening.rows)
+    several = 0
+    constraint = compiler().constraint(grammar, prompt_length=0)
+    for at, row in zip(range(len(answer.tokens)), listening.rows, strict=False):
+        mask = constraint.allowed(np.array(answer.tokens[:at], np.int32))
+        assert mask is not None
+        assert row <= set(np.flatnonzero(mask).tolist())
+        several += len(row) > 1
+    assert several, "the likeliest token alone would be allowed anyway"
 
 
 def test_the_limit_of_tokens_and_stop_strings_end_a_constrained_text_too(plain: Session) -> None:
