@@ -95,7 +95,6 @@ class Constraint:
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8).copy()
         self._check(answer)
         packed[self._vocab // 8 :] &= (1 << self._vocab % 8) - 1  # without the bit that stands for the end
-        packed[self._vocab // 8 + 1 :] = 0
         if accepts:
             for token in self._ends:
                 packed[token // 8] |= 1 << token % 8

@@ -163,6 +163,11 @@ def test_content_and_calls_do_not_depend_on_the_pieces(name: str, cuts: list[int
     assert [delta.index for delta in deltas] == sorted(delta.index for delta in deltas)
 
 
+def test_what_is_too_long_for_the_beginning_of_a_call_is_not_held_back() -> None:
+    assert ToolCallParser().feed("<tool_call>" + "x" * 300) == ["<tool_call>", "x" * 300]
+    assert ToolCallParser().feed('<tool_call>{"name"') == []
+
+
 def test_parts_have_openais_form() -> None:
     parser, parts = parsed(call("f", '{"a": 1}'), [])
     deltas = [part.as_json() for part in parts if isinstance(part, ToolCallDelta)]
