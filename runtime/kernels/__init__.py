@@ -88,13 +88,14 @@ class Kernels:
         self.path = path
         try:
             self._library = ctypes.CDLL(str(path))
+            version = self._library.edgedec_abi()
+            if version != _ABI:  # checked first, because another version may lack some of the functions
+                raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
             for name, (result, arguments) in _FUNCTIONS.items():
                 function = getattr(self._library, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise DeviceError(f"{path} is not edgedec's kernel library: {error}; {install_again()}") from error
-        if (version := self._library.edgedec_abi()) != _ABI:
-            raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
         code_path = self._library.edgedec_path()
         message = self._library.edgedec_error().decode()
         if code_path is None:

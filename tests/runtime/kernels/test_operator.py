@@ -236,6 +236,18 @@ def test_a_file_that_is_not_a_library_is_refused(tmp_path: Path) -> None:
         Kernels(path)
 
 
+def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may lack functions, so its version is asked before they are looked up."""
+
+    class Older:
+        def edgedec_abi(self) -> int:
+            return 2
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Older())
+    with pytest.raises(DeviceError, match=r"has interface 2, this edgedec needs \d+; run: "):
+        Kernels(tmp_path / "libedgedec_kernels.so")
+
+
 def test_an_older_onnx_runtime_gets_a_message_with_the_required_version(kernels: Kernels) -> None:
     """Use a stand-in for ONNX Runtime 1.16, which has version 16 of the interface, not 17; CreateStatus comes first."""
     messages: list[bytes] = []
