@@ -94,7 +94,6 @@ class _Bound:
 
     binding: Any
     arrays: _Arrays
-    causal: NDArray[np.uint64]  # [n, words]; its first rows are the causal mask of a shorter sequence
 
 
 class CpuTarget:
@@ -147,6 +146,9 @@ class CpuTarget:
                 "cache": self._arena.buffer.cache,
             }.items()
         }
+        self._positions = np.zeros(self._rows, np.int64)
+        self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
+        self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         self._floats: dict[str, F32] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
 
@@ -254,7 +256,7 @@ class CpuTarget:
         """Run a pass alone. It is written apart from ``_run`` because its time is a part of each token's."""
         began = time.perf_counter()
         bound = self._bind(len(work.ids), _result_rows(work))
-        self._fill(bound, bound.arrays, state, work)
+        self._fill(bound.arrays, state, work)
         self._run_session(bound, (state,))
         return self._result(bound.arrays, state, work, began)
 
@@ -267,14 +269,12 @@ class CpuTarget:
         for at, (state, work) in enumerate(passes):
             end, stop = row + len(work.ids), result + _result_rows(work)
             parts.append(bound.arrays.part(row, end, result, stop))
-            block += self._fill(bound, parts[-1], state, work, at=at, row=row, block=block)
+            block += self._fill(parts[-1], state, work, at=at, row=row, block=block)
             row, result = end, stop
         self._run_session(bound, [state for state, _ in passes])
         return [self._result(part, state, work, began) for (state, work), part in zip(passes, parts, strict=True)]
 
-    def _fill(
-        self, bound: _Bound, part: _Arrays, state: ArenaState, work: Pass, *, at: int = 0, row: int = 0, block: int = 0
-    ) -> int:
+    def _fill(self, part: _Arrays, state: ArenaState, work: Pass, *, at: int = 0, row: int = 0, block: int = 0) -> int:
         """Set the inputs of sequence ``at`` of a run, whose first row is ``row``, and its table from entry ``block`` on.
 
         Returns:
@@ -287,8 +287,8 @@ class CpuTarget:
             part.rows[0] = row + n - 1
         else:
             np.add(work.logits, row, out=part.rows)
-        visible = bound.causal[:n] if work.visible is None else work.visible
-        part.visible[:, : visible.shape[1]] = visible
+        words = _words(n)
+        part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
         self._sequences[at, 0], self._sequences[at, 1] = n, state.length
         blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed
         self._tables[block : block + blocks] = state.table[:blocks]
@@ -298,7 +298,7 @@ class CpuTarget:
         try:
             self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # ONNX Runtime's exception classes share no base
-            rows, pasts = len(bound.causal), ", ".join(str(state.length) for state in states)
+            rows, pasts = len(bound.arrays.embed), ", ".join(str(state.length) for state in states)
             raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
 
     def _result(self, part: _Arrays, state: ArenaState, work: Pass, began: float) -> PassResult:
@@ -330,17 +330,16 @@ class CpuTarget:
             width = self.graph.values[name].shape[1]
             assert isinstance(width, int)
             taps[name] = self._buffer(name, n if name in self._row_taps else r, width)
-        causal = visibility.pack(np.tri(n, dtype=np.bool_))
         arrays = _Arrays(
             embed=self._buffer("embed", n, self._width),
-            positions=np.zeros(n, np.int64),
+            positions=self._positions[:n],
             rows=np.zeros(r, np.int64),
-            visible=np.zeros_like(causal),
+            visible=self._visible[: n * _words(n)].reshape(n, -1),
             logits=self._buffer("logits", r, self.info.vocab),
             row_taps={name: values for name, values in taps.items() if name in self._row_taps},
             taps={name: values for name, values in taps.items() if name not in self._row_taps},
         )
-        bound = _Bound(binding=self._session.io_binding(), arrays=arrays, causal=causal)
+        bound = _Bound(binding=self._session.io_binding(), arrays=arrays)
         inputs = {
             "embed": arrays.embed[None],
             "positions": arrays.positions[None],
@@ -357,6 +356,11 @@ class CpuTarget:
             del self._bound[next(iter(self._bound))]
         self._bound[n, r] = bound
         return bound
+
+
+def _words(rows: int) -> int:
+    """Return the words of 64 bits of a row of a mask."""
+    return -(-rows // 64)
 
 
 def _result_rows(work: Pass) -> int:
@@ -408,6 +412,7 @@ def cpu_footprint(
         **loaded,
         RUNTIME: RUNTIME_BYTES,
         "kv": layout.nbytes,
+        "masks": 8 * (rows * _words(rows) + limits.nodes * _words(limits.nodes)),
         "block_tables": _BLOCK_BYTES * layout.blocks + 2 * 4 * rows * blocks,  # two tables for each sequence
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
         "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
