@@ -36,7 +36,7 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, AcceleratorTarget, Processor, Request, TreePolicy
+from edgedec.runtime.protocols import I32, AcceleratorTarget, Processor, ReleasingTarget, Request, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
@@ -236,6 +236,23 @@ class Session:
     def move_to_disk(self) -> None:
         """Move the rows of texts that have ended to the folder of ``keep_on_disk``, before the model is unloaded."""
         self.scheduler.move_to_disk()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the cache that no text holds, and that ``release_idle`` would give back to the system, at most."""
+        return self.target.idle_bytes if isinstance(self.target, ReleasingTarget) else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the rows of texts that have ended, which are kept for their prefixes, at most."""
+        if not isinstance(self.target, ReleasingTarget):
+            return 0
+        return self.scheduler.prefix_rows * self.target.block_bytes // self.target.info.block_rows
+
+    def release_idle(self) -> None:
+        """Give memory that is not needed now back to the system. Later passes take it again."""
+        if isinstance(self.target, ReleasingTarget):
+            self.target.release_idle()
 
     def close(self) -> None:
         """End the answer that is being written, as interrupted, and free the model. A second call does nothing.

@@ -143,6 +143,7 @@ def serve(
     from edgedec.memory import parse_bytes
     from edgedec.runtime.server.app import create_app
     from edgedec.runtime.server.listener import listen, run_server
+    from edgedec.runtime.server.memory import ServerMemory
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.targets import is_accelerator
@@ -164,12 +165,14 @@ def serve(
     with _disk(run, disk_cache) as disk:
 
         def open_session() -> Session:
-            session = run.open_session(spec, run.find_budget(), sequences=sequences)
+            memory.budget = run.find_budget()
+            session = run.open_session(spec, memory.budget, sequences=sequences)
             if disk is not None:
                 session.keep_on_disk(disk)
             return session
 
-        service = ModelService(open_session, queue_limit=queue, idle_unload_s=idle_unload)
+        memory = ServerMemory()
+        service = ModelService(open_session, queue_limit=queue, idle_unload_s=idle_unload, memory=memory)
         gate = create_app(service, settings)
         sock = listen(host, port)
         address = _address(host, sock.getsockname()[1])

@@ -290,17 +290,20 @@ class MemoryLedger:
     def relieve(self) -> int:
         """Let the first reclaimer that has something give back all of it, because the system is short of memory.
 
-        What it gives back is not free for anything else until ``end_relief``. Call this again if it was not enough.
+        What it gives back is not free for anything else until ``end_relief``. Call this again if it was not enough. A part
+        may also give pages back to the system for which its reservation stays, because it will need them again.
 
         Returns:
             The bytes that were given back; 0 if no reclaimer has anything.
         """
         with self._reclaiming:
             for reclaimer in list(self._reclaimers):
-                if given := self._ask(reclaimer, reclaimer.reclaimable()):
-                    with self._lock:
-                        self._withheld += min(given, self._free() if self.budget_bytes is not None else given)
-                    return given
+                held = reclaimer.reclaimable()
+                given = self._ask(reclaimer, held)
+                with self._lock:
+                    self._withheld += min(given, self._free() if self.budget_bytes is not None else given)
+                if relieved := max(given, held - reclaimer.reclaimable()):
+                    return relieved
         return 0
 
     def end_relief(self) -> None:

@@ -143,6 +143,11 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 for number in range(max(1, service.slots))
             ]
 
+    @router.get("/memory")
+    async def memory() -> dict[str, Any]:
+        """Return the limits of the memory, what holds it, and whether programs wait for memory."""
+        return service.memory.as_json()
+
     @router.get("/metrics")
     async def metrics() -> Response:
         """Return the figures of the server in Prometheus' format."""

@@ -22,11 +22,13 @@ from typing import Literal, Self
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
+from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError, from_edgedec
+from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.session import Session
@@ -187,6 +189,22 @@ class _Work:
     request: TextRequest
     began: float = field(default_factory=time.monotonic)
     told: int = 0  # tokens that were in an event
+    memory: Reservation | None = None
+
+    def most_bytes(self, positions: int) -> int:
+        """Return the most memory that the request takes outside the model, with a context of ``positions`` tokens."""
+        request = self.request
+        return request_bytes(
+            prompt=len(request.prompt),
+            answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+        )
+
+    def free(self) -> None:
+        """Give the reserved memory back. A second call does nothing."""
+        if self.memory is not None:
+            self.memory.close()
 
     @property
     def silent(self) -> bool:
@@ -202,6 +220,7 @@ class ModelService:
         queue_limit: maximum number of requests that wait.
         idle_unload_s: seconds without a request after which the model is unloaded; 0: never.
         metrics: receives the figures of the answers.
+        memory: the ledger of the model and its requests.
 
     Members:
         loaded: future of the first loading, which has the error if it fails.
@@ -215,8 +234,11 @@ class ModelService:
         queue_limit: int = 64,
         idle_unload_s: float = 0.0,
         metrics: Metrics | None = None,
+        memory: ServerMemory | None = None,
     ) -> None:
         self._open_session = open_session
+        self.memory = memory or ServerMemory()
+        self.memory.wake = self._wake
         self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
         self.metrics = metrics or Metrics()
         self._changed = threading.Condition()  # guards the members below
@@ -234,7 +256,12 @@ class ModelService:
 
     def start(self) -> None:
         """Start the thread, which loads the model."""
+        self.memory.watch.start()
         self._thread.start()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the answer that is being written, forget those that wait, and free the model."""
@@ -247,6 +274,7 @@ class ModelService:
             work.submission.post(GoneError())
         if self._thread.is_alive():
             self._thread.join()
+        self.memory.watch.close()
 
     @property
     def phase(self) -> ServicePhase:
@@ -335,10 +363,14 @@ class ModelService:
                 if self.loaded.exception() is not None:  # the server ends with this error
                     return
                 continue
-            with session:
-                self._serve(session)
-                if not self._closing:
-                    session.move_to_disk()
+            try:
+                with session:
+                    self.memory.load(session)
+                    self._serve(session)
+                    if not self._closing:
+                        session.move_to_disk()
+            finally:
+                self.memory.unload()
             session = None  # frees the model before the next one is loaded
             _LOG.info("the model is unloaded")
 
@@ -383,7 +415,9 @@ class ModelService:
     def _serve(self, session: Session) -> None:
         """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
         while self._await_work():
-            for work in self._admitted():
+            if self.memory.pressed:
+                self.memory.relieve()
+            while work := self._admitted(session):
                 self._begin(session, work)
             if self._running:
                 try:
@@ -392,15 +426,16 @@ class ModelService:
                     self._fail_all(error)
             for work, stream in self._running:
                 self._report(work, stream)
-        for _, stream in self._running:
+        for work, stream in self._running:
             stream.close()
+            work.free()
         self._running = []
 
     def _await_work(self) -> bool:
         """Wait for a request, and return True; return False if the service is closing, or the model is to be unloaded."""
         with self._changed:
             while not self._closing:
-                if self._waiting or self._running:
+                if self._waiting or self._running or self.memory.pressed:
                     return True
                 left = None
                 if self.idle_unload_s and not self._users:
@@ -411,11 +446,21 @@ class ModelService:
                 self._changed.wait(left)
             return False
 
-    def _admitted(self) -> list[_Work]:
-        """Take the requests that begin now out of the queue."""
+    def _admitted(self, session: Session) -> _Work | None:
+        """Take the next request out of the queue; None if there is none, or it must wait for another one to end."""
         with self._changed:
-            count = min(len(self._waiting), self.slots - len(self._running))
-            return [self._waiting.popleft() for _ in range(count)]
+            if not self._waiting or len(self._running) >= self.slots:
+                return None
+            work = self._waiting[0]
+        # Reclaiming memory may write to the disk, during which requests may come and leave.
+        work.memory = self.memory.admit(work.most_bytes(session.run.limits.positions), alone=not self._running)
+        if work.memory is None:
+            return None
+        with self._changed:
+            if self._waiting and self._waiting[0] is work:
+                return self._waiting.popleft()
+        work.free()  # its client left meanwhile
+        return self._admitted(session)
 
     def _begin(self, session: Session, work: _Work) -> None:
         request, submission = work.request, work.submission
@@ -433,6 +478,7 @@ class ModelService:
                 interrupted=lambda: submission.cancelled or self._closing,
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
+            work.free()
             submission.post(_shown(error))
         else:
             self._running = [*self._running, (work, stream)]
@@ -470,6 +516,7 @@ class ModelService:
         self._forget(work)
 
     def _forget(self, work: _Work) -> None:
+        work.free()
         with self._changed:
             self._running = [pair for pair in self._running if pair[0] is not work]
             self._idle_since = time.monotonic()
@@ -479,6 +526,7 @@ class ModelService:
         for work, stream in self._running:
             work.submission.post(_shown(error))
             stream.close()
+            work.free()
         self._running = []
 
 

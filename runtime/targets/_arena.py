@@ -18,6 +18,7 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
 from edgedec.runtime.protocols import I32, Pass
+from edgedec.runtime.targets._heap import release_pages
 
 __all__ = ["ArenaState", "CacheArena"]
 
@@ -38,6 +39,7 @@ class CacheArena:
         self.heads = self.buffer.heads()
         self._holders = [0] * layout.blocks
         self._free = list(range(layout.blocks))  # a heap
+        self._stale: set[int] = set()  # free blocks that were written to, whose pages are still there
 
     @property
     def free_rows(self) -> int:
@@ -100,6 +102,7 @@ class CacheArena:
     def _take(self) -> int:
         block = heapq.heappop(self._free)
         self._holders[block] = 1
+        self._stale.discard(block)
         return block
 
     def hold(self, blocks: I32) -> None:
@@ -113,6 +116,30 @@ class CacheArena:
             self._holders[block] -= 1
             if not self._holders[block]:
                 heapq.heappush(self._free, block)
+                self._stale.add(block)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of rows in all states."""
+        return sum(view.shape[1] for head in self.heads for view in head)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of free blocks whose memory ``release_pages`` would give back to the system, at most."""
+        return len(self._stale) * self.block_bytes
+
+    def release_pages(self) -> None:
+        """Give the pages that hold nothing but free blocks back to the system. A later pass gets new ones."""
+        free = np.zeros(len(self._holders) + 2, np.int8)
+        free[np.array(self._free, np.intp) + 1] = 1
+        begins, ends = (np.flatnonzero(np.diff(free) == step) for step in (1, -1))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            if self._stale.isdisjoint(range(begin, end)):
+                continue
+            for head in self.heads:
+                for view in head:
+                    release_pages(view[begin:end])
+        self._stale.clear()
 
 
 class ArenaState:

@@ -202,6 +202,20 @@ class CpuTarget:
         """Rows of the cache that no sequence holds."""
         return self._arena.free_rows
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of ``info.block_rows`` rows of the cache."""
+        return self._arena.block_bytes
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the cache that no sequence holds and that ``release_idle`` would give back to the system, at most."""
+        return self._arena.idle_bytes
+
+    def release_idle(self) -> None:
+        """Give the memory of rows that no sequence holds back to the system, until passes write to them again."""
+        self._arena.release_pages()
+
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
         return self._arena.open()

@@ -1,13 +1,19 @@
-"""Settings of glibc's heap for the time in which a session makes and frees copies of its weights."""
+"""Return freed memory to the system: glibc's heap while a session is loaded, and pages of arrays that hold nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import sys
 from collections.abc import Iterator
 
-__all__ = ["freed_blocks_go_back"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["freed_blocks_go_back", "release_pages"]
+
+_MADV_DONTNEED = 4  # the value on Linux. Source: madvise(2)
 
 # Parameters of mallopt. Source: mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -33,3 +39,16 @@ def freed_blocks_go_back() -> Iterator[None]:
     finally:  # passes allocate and free activations; these blocks should stay with the process
         mallopt(_MMAP_THRESHOLD, _RUNNING_BYTES)
         mallopt(_TRIM_THRESHOLD, 2 * _RUNNING_BYTES)
+
+
+def release_pages(array: NDArray[np.uint8]) -> None:
+    """Give the whole pages of a contiguous array in anonymous memory back to the system; their content is then zero.
+
+    Elsewhere than on Linux this does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_DONTNEED)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.errors import CacheFullError, EdgedecError, UsageError
+from edgedec.memory import MemoryMeter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State
@@ -299,3 +300,33 @@ def test_the_footprint_charges_the_arena_and_wide_runs(bundle: Bundle) -> None:
     assert wide["activations"] == 2 * two["activations"] == 2 * one["activations"]
     assert wide["logits"] == 2 * two["logits"]
     assert wide["workspace"] > two["workspace"] == one["workspace"]
+
+
+def test_released_pages_are_given_back_and_taken_again(bundle: Bundle) -> None:
+    """Check the bits after rows that were written into released blocks, and those of rows between released blocks."""
+    target = opened(bundle, replace(LIMITS, cache_rows=256))
+    first, kept, last = written(target, 40, 1), written(target, 20, 2), written(target, 40, 3)
+    right = run(target, chain(kept.fork(), 3))
+    assert target.idle_bytes % target.block_bytes == 0
+    first.close()
+    last.close()
+    assert target.idle_bytes >= 6 * target.block_bytes
+    target.release_idle()
+    assert target.idle_bytes == 0
+    np.testing.assert_array_equal(run(target, chain(kept.fork(), 3)), right)
+    again = written(target, 20, 2)
+    np.testing.assert_array_equal(run(target, chain(again, 3)), right)
+
+
+@pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
+def test_released_pages_are_no_longer_charged(bundle: Bundle) -> None:
+    target = opened(bundle, replace(LIMITS, cache_rows=64 * 2000))
+    size = 8000 * target.block_bytes
+    meter = MemoryMeter()
+    target._arena.buffer.cache[...] = 1
+    assert meter.charged_bytes() >= 0.9 * size
+    state = written(target, 40)
+    target._arena._stale.update(target._arena._free)  # all free blocks were written to above
+    target.release_idle()
+    assert meter.charged_bytes() <= 0.2 * size
+    state.close()

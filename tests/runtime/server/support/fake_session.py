@@ -53,6 +53,7 @@ class ScriptedSession:
     Parameters:
         steps: number of permits at the beginning.
         sequences: number of answers at a time.
+        budget_bytes: memory budget, of which the model takes 900 bytes.
 
     Members:
         steps: permits; each pass over a prompt and each token takes one. Release many to let answers run.
@@ -63,7 +64,9 @@ class ScriptedSession:
         moved: True once the rows of ended texts were moved to the disk.
     """
 
-    def __init__(self, steps: int = 1 << 20, sequences: int = 1) -> None:
+    idle_bytes = kept_bytes = 0
+
+    def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
         self.steps = threading.Semaphore(steps)
         self.began = threading.Event()
         self.answers: list[Answer] = []
@@ -84,7 +87,9 @@ class ScriptedSession:
         self.run = SimpleNamespace(
             limits=SimpleNamespace(positions=CONTEXT),
             spec=SimpleNamespace(drafter_name="none"),
-            plan=SimpleNamespace(total_bytes=1000),
+            plan=SimpleNamespace(
+                total_bytes=1000, budget_bytes=budget_bytes, phases={"run": {"weights": 900, "host": 100}}
+            ),
             sequences=sequences,
         )
 

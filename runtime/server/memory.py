@@ -1,0 +1,128 @@
+"""The memory of the server: what it holds, and what it gives back while the system is short of memory.
+
+The ledger has an item for each part of the loaded model, from its plan, and one for the requests that are being answered. A
+request begins when its worst case fits. The model's thread alone calls ``relieve``, because only it may touch the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from edgedec.memory_budget import Budget
+from edgedec.memory_pressure import PressureWatch, pressure_file
+from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
+from edgedec.runtime.session import Session
+
+__all__ = ["ServerMemory", "request_bytes"]
+
+# Bytes of Python objects, as bounds of what was measured: a token of an answer with its text and its event, a token of a
+# prompt, and an entry of log-probabilities.
+_ANSWER_TOKEN, _PROMPT_TOKEN, _LOGPROB = 1024, 64, 512
+_REQUEST = 16 << 10  # bytes of a request's other objects
+# Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
+_PARTS = {
+    "weights": "weights",
+    "rotary_tables": "weights",
+    "session": "weights",
+    "kv": "arena",
+    "tokenizer": "tokenizer",
+}
+_HOST = "host"  # the item of a plan that the requests take the place of
+
+
+def request_bytes(*, prompt: int, answer: int, logprobs: int | None = None, prompt_logprobs: bool = False) -> int:
+    """Return the most memory that a request takes outside the model, in bytes.
+
+    Args:
+        prompt, answer: numbers of tokens.
+        logprobs: number of likeliest tokens that are reported for each token; None: none are.
+        prompt_logprobs: True if they are reported for the prompt, too.
+    """
+    reported = 0 if logprobs is None else (1 + logprobs) * (answer + prompt * prompt_logprobs)
+    return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + _LOGPROB * reported
+
+
+class ServerMemory:
+    """The ledger of the loaded model, and the watch of the system's pressure.
+
+    Parameters:
+        budget: limits of the memory, for reports; None: unknown.
+        wake: called in the thread of the watch when ``relieve`` should be called.
+    """
+
+    def __init__(self, budget: Budget | None = None, *, wake: Callable[[], None] = lambda: None) -> None:
+        self.budget, self.wake = budget, wake
+        self.ledger = MemoryLedger(None)
+        self._relief = threading.Event()
+        self.watch = PressureWatch(self._pressed, self._calm, file=pressure_file())
+
+    @property
+    def pressed(self) -> bool:
+        """True if ``relieve`` should be called."""
+        return self._relief.is_set()
+
+    def load(self, session: Session) -> None:
+        """Begin the ledger of a model that was just loaded.
+
+        Its memory is that of the plan, within which the model stays, and the plan's part for the host is that of requests.
+        """
+        plan = session.run.plan
+        reclaimers = [
+            Reclaimer(
+                name="idle pools", reclaimable=lambda: session.idle_bytes, reclaim=lambda _: session.release_idle()
+            ),
+            Reclaimer(
+                name="prompt cache", reclaimable=lambda: session.kept_bytes, reclaim=lambda _: _drop_kept(session)
+            ),
+        ]
+        ledger = MemoryLedger(plan.budget_bytes, reclaimers=reclaimers)
+        for name, size in plan.phases["run"].items():
+            if name != _HOST:
+                part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
+                ledger.charge(part, size)
+        self.ledger = ledger
+
+    def unload(self) -> None:
+        """End the ledger of a model that is unloaded."""
+        self.ledger = MemoryLedger(None)
+
+    def admit(self, nbytes: int, *, alone: bool) -> Reservation | None:
+        """Reserve the worst case of a request; None if it must wait for another one to end.
+
+        Args:
+            alone: True if no request is being answered, so that this one must not wait. It is then admitted with the
+                bytes that are free, which are the plan's.
+        """
+        ledger = self.ledger
+        try:
+            return ledger.reserve("requests", nbytes)
+        except AdmissionError as error:
+            return ledger.reserve("requests", min(nbytes, error.free_bytes)) if alone else None
+
+    def relieve(self) -> int:
+        """Give memory back after the system was short of it, and return the bytes."""
+        self._relief.clear()
+        return self.ledger.relieve()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the limits, the ledger and the pressure."""
+        return {
+            "budget": None if self.budget is None else self.budget.as_json(),
+            "ledger": self.ledger.as_json(),
+            "pressure": self.watch.as_json(),
+        }
+
+    def _pressed(self, share: float) -> None:
+        self._relief.set()
+        self.wake()
+
+    def _calm(self) -> None:
+        self._relief.clear()
+        self.ledger.end_relief()
+
+
+def _drop_kept(session: Session) -> None:
+    session.move_to_disk()
+    session.release_idle()

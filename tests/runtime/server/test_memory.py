@@ -1,0 +1,166 @@
+"""Test the server's ledger: requests begin when their worst case fits, give it back however they end, and pressure frees."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.memory_pressure import Stalls
+from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.memory import request_bytes
+from edgedec.runtime.server.service import TextPart, TextRequest
+from tests.runtime.server.support.fake_session import ScriptedSession
+from tests.runtime.server.support.serving import Served, serving
+from tests.runtime.server.test_service import read, run, running, until
+
+ONE = request_bytes(prompt=2, answer=3)  # bytes of a request below
+
+
+def request(n_predict: int = 3) -> TextRequest:
+    prompt = np.array([5, 6], np.int32)
+    return TextRequest(prompt=prompt, n_predict=n_predict, sampling=SamplingConfig(seed=1))
+
+
+def scripted(requests: float, sequences: int = 4) -> ScriptedSession:
+    """Return a session without permits, whose budget has room for so many requests."""
+    return ScriptedSession(steps=0, sequences=sequences, budget_bytes=900 + int(requests * ONE))
+
+
+def test_a_request_begins_when_its_worst_case_fits() -> None:
+    async def test() -> None:
+        session = scripted(2.5)
+        async with running(lambda: session.real) as service, service.text():
+            submissions = [service.submit([request()]) for _ in range(3)]
+            await until(lambda: service.running == 2)
+            await asyncio.sleep(0.02)
+            assert (service.running, service.waiting) == (2, 1)
+            assert service.memory.ledger.items() == {"weights": 900, "requests": 2 * ONE}
+            session.steps.release(1 << 16)
+            for submission in submissions:
+                assert len(await read(submission)) == 4
+            await until(lambda: not service.running)
+            assert service.memory.ledger.items() == {"weights": 900, "requests": 0}
+            assert service.memory.ledger.peak_bytes == 900 + 2 * ONE
+
+    run(test())
+
+
+def test_a_request_that_is_alone_is_admitted_even_if_its_worst_case_is_large() -> None:
+    async def test() -> None:
+        session = scripted(0.5)
+        session.steps.release(1 << 16)
+        async with running(lambda: session.real) as service, service.text():
+            for _ in range(2):
+                assert len(await read(service.submit([request()]))) == 4
+            assert service.memory.ledger.peak_bytes == service.memory.ledger.budget_bytes
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", ["cancelled while it waits", "cancelled", "failed"])
+def test_memory_is_given_back_however_a_request_ends(end: str) -> None:
+    async def test() -> None:
+        session = scripted(1.5)
+        async with running(lambda: session.real) as service, service.text():
+            first, second = service.submit([request()]), service.submit([request()])
+            await until(lambda: service.running == 1)
+            if end == "cancelled while it waits":
+                second.cancel()
+            elif end == "cancelled":
+                first.cancel()
+                await until(lambda: len(session.answers) == 2)
+                second.cancel()
+            else:
+                session.failure = DeviceError("the device is gone")
+            session.steps.release(1 << 16)
+            await until(lambda: not service.running and not service.waiting)
+            assert service.memory.ledger.items() == {"weights": 900, "requests": 0}
+
+    run(test())
+
+
+def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
+    calls: list[str] = []
+
+    class Session(ScriptedSession):
+        idle_bytes, kept_bytes = 300, 200
+
+        def release_idle(self) -> None:
+            calls.append("release")
+            self.idle_bytes = 0
+
+        def move_to_disk(self) -> None:
+            calls.append("move")
+            self.kept_bytes = 0
+            self.idle_bytes = 200
+
+    async def test() -> None:
+        session = Session()
+        async with running(lambda: session.real) as service:
+            watch, total = service.memory.watch, 0
+            for second in range(30):
+                total += 500_000
+                watch.step(float(second), Stalls(some_percent=0, full_percent=0, some_us=total, full_us=0))
+                if watch.high:
+                    break
+            await until(lambda: calls == ["release"])
+            watch.step(second + 5.0, Stalls(some_percent=0, full_percent=0, some_us=total + 5_000_000, full_us=0))
+            await until(lambda: calls == ["release", "move", "release"])
+            assert not service.memory.pressed
+            data = service.memory.as_json()
+            assert [one["reclaimable_bytes"] for one in data["ledger"]["reclaimers"]] == [0, 0]
+            assert data["pressure"]["high"]
+        assert service.memory.ledger.charged_bytes == 0
+
+    run(test())
+
+
+def test_the_ledger_can_be_read(served: Served) -> None:
+    data = served.client.get("/memory").json()
+    items = data["ledger"]["items"]
+    assert {"weights", "arena", "tokenizer", "passes"} <= set(items)
+    assert sum(items.values()) == data["ledger"]["charged_bytes"] > 0
+    assert [one["name"] for one in data["ledger"]["reclaimers"]] == ["idle pools", "prompt cache"]
+    assert set(data["pressure"]) == {"file", "stalled_share", "high"}
+
+
+def test_the_ledger_is_empty_without_a_model() -> None:
+    with serving(lambda: ScriptedSession().real, idle_unload_s=0.01) as server:
+        for _ in range(2000):
+            if server.service.phase == "unloaded":
+                break
+            server.service.loaded.result(1)
+        end = server.client.get("/memory").json()
+    assert end["budget"] is None
+    assert end["ledger"]["budget_bytes"] is None
+
+
+@pytest.mark.parametrize("logprobs", [None, 0, 5, 20])
+def test_the_bytes_of_a_request_are_an_upper_bound(logprobs: int | None) -> None:
+    """Compare with the objects that an answer of 500 tokens after 300 keeps, if its client takes no event."""
+    answer, prompt = 500, 300
+    tracemalloc.start()
+    try:
+        ids = np.arange(prompt, dtype=np.int32)
+        top = [
+            TokenLogprobs(
+                token=at + 1000, logprob=-at / 3, top=tuple((at + 7, -at / 7 - n) for n in range(logprobs or 0))
+            )
+            for at in range((answer + prompt) if logprobs is not None else 0)
+        ]
+        tokens = [at + 100_000 for at in range(answer)]
+        events = [
+            TextPart(index=0, text=f" word{at}", tokens=(tokens[at],), guessed=False, logprobs=tuple(top[at : at + 1]))
+            for at in range(answer)
+        ]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(events) + len(ids) == answer + prompt
+    bound = request_bytes(prompt=prompt, answer=answer, logprobs=logprobs, prompt_logprobs=True)
+    assert used <= bound
