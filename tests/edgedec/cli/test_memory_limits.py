@@ -110,12 +110,14 @@ def test_a_budget_of_the_user_is_a_promise_under_every_limit(
     assert "control group" not in stderr
 
 
+@pytest.mark.thorough
 def test_chat_is_limited_too(edgedec: Edgedec, bundle: Path, limit: Limit, sizes: tuple[int, int]) -> None:
     limit((sizes[0] + sizes[1]) // 2)
     outcome = edgedec("chat", "-m", bundle, stdin="/exit\n")
     assert "bounded by this control group" in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_the_log_says_what_bounds_the_run(edgedec: Edgedec, bundle: Path, limit: Limit, sizes: tuple[int, int]) -> None:
     limit(sizes[0])
     _, stderr = generated(edgedec, bundle, "-v")

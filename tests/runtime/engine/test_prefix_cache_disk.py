@@ -93,6 +93,7 @@ def test_restored_rows_give_the_same_bits(
     disk.discard(spilled)
 
 
+@pytest.mark.thorough(sample=1)
 def test_rows_need_room_and_an_empty_sequence(target: CpuTarget, disk: SpillFolder) -> None:
     ids = text(60, 0)
     state, other = written(target, ids), written(target, ids)
@@ -114,6 +115,7 @@ def test_rows_need_room_and_an_empty_sequence(target: CpuTarget, disk: SpillFold
     state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_layouts_of_other_sizes_differ(bundle: Bundle, target: CpuTarget, disk: SpillFolder) -> None:
     kernels = usable()
     assert kernels is not None
@@ -162,6 +164,7 @@ def test_evicted_rows_are_found_again(target: CpuTarget, cache: PrefixCache, dis
     rows.state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_short_rows_are_run_again(target: CpuTarget, cache: PrefixCache, disk: SpillFolder) -> None:
     give(target, cache, text(19, 1))
     cache.evict()
@@ -175,6 +178,7 @@ def test_short_rows_are_run_again(target: CpuTarget, cache: PrefixCache, disk: S
     rows.state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_a_file_is_written_once_and_longer_rows_replace_it(
     target: CpuTarget, cache: PrefixCache, disk: SpillFolder
 ) -> None:
@@ -188,6 +192,7 @@ def test_a_file_is_written_once_and_longer_rows_replace_it(
     rows.state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_damaged_rows_are_run_again(target: CpuTarget, cache: PrefixCache, disk: SpillFolder) -> None:
     ids = text(50, 1)
     give(target, cache, ids)
@@ -201,6 +206,7 @@ def test_damaged_rows_are_run_again(target: CpuTarget, cache: PrefixCache, disk:
     rows.state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_rows_on_the_disk_evict_others_for_their_room(target: CpuTarget, cache: PrefixCache, disk: SpillFolder) -> None:
     texts = [text(60, seed) for seed in range(3)]
     for ids in texts[:2]:
@@ -214,6 +220,7 @@ def test_rows_on_the_disk_evict_others_for_their_room(target: CpuTarget, cache: 
     rows.state.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_the_oldest_files_make_room_on_the_disk(target: CpuTarget, tmp_path: Path) -> None:
     cache = PrefixCache(target, LIMITS, most=4)
     ids = [text(64, seed) for seed in range(3)]
@@ -239,6 +246,7 @@ def test_the_oldest_files_make_room_on_the_disk(target: CpuTarget, tmp_path: Pat
     cache.disk.close()
 
 
+@pytest.mark.thorough(sample=1)
 def test_without_a_disk_evicted_rows_are_dropped(target: CpuTarget) -> None:
     cache = PrefixCache(target, replace(LIMITS), most=2)
     ids = text(60, 1)

@@ -78,7 +78,7 @@ def equal(left: Rows, right: Rows) -> bool:
     return left.length == right.length and same
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(0, 900), max_size=6), st.integers(0, 1 << 30), st.lists(st.integers(0, 2**31 - 1), max_size=9)
 )
@@ -157,7 +157,7 @@ def test_fields_of_the_binding_cannot_be_shifted(tmp_path: Path, folder: SpillFo
         other.read(spilled, Rows(name="lx"), 4)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(st.data())
 def test_every_changed_bit_is_detected(folder: SpillFolder, data: st.DataObject) -> None:
     spilled = folder.write(IDS, Rows(seed=1))
