@@ -147,6 +147,7 @@ class Rows {
     static constexpr int kMost = Lanes::kRowsAtOnce;
     static constexpr int64_t kWidth = Lanes::kWidth;
     static constexpr bool kScaled = sizeof(T) == 1;
+    static constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the processor's cache
 
   public:
     // `segment` is that of the first row. It becomes that of the last row.
@@ -246,17 +247,21 @@ class Rows {
     // Computes the scores of whole vectors of slots, S vectors at a time, and the last ones by fewer.
     template <int N, int S>
     void score_vectors(int first, int64_t slot, int64_t stop) {
-        for (; slot + S * kWidth <= stop; slot += S * kWidth) score_strips<N, S>(first, slot);
+        for (; slot + S * kWidth <= stop; slot += S * kWidth)
+            score_strips<N, S>(first, slot, slot + 2 * S * kWidth <= stop ? slot + S * kWidth : slot);
         if constexpr (S > 1) score_vectors<N, S / 2>(first, slot, stop);
     }
 
+    // Computes the scores of S vectors of slots from `slot` on, and prefetches the keys of those from `next` on.
     template <int N, int S>
-    void score_strips(int first, int64_t slot) {
-        const T* at[S];
+    void score_strips(int first, int64_t slot, int64_t next) {
+        const T *at[S], *ahead[S];
         int64_t place[S];  // slots of the cache
         for (int s = 0; s < S; ++s) {
             place[s] = segments_[first]->slot(slot + s * kWidth);
             at[s] = keys_ + place[s] / kKeyBlock * kKeyBlock * size_ + place[s] % kKeyBlock;
+            const int64_t later = segments_[first]->slot(next + s * kWidth);
+            ahead[s] = keys_ + later / kKeyBlock * kKeyBlock * size_ + later % kKeyBlock;
         }
         const float* queries = queries_ + first * size_;
         float* weights = weights_ + first * stride_ + slot;
@@ -266,6 +271,8 @@ class Rows {
         for (int64_t d = 0; d < size_; ++d) {
             Type keys[S];
             for (int s = 0; s < S; ++s) keys[s] = Lanes::load(at[s] + d * kKeyBlock);
+            if (!(d & 1))
+                for (int s = 0; s < S; ++s) __builtin_prefetch(ahead[s] + d * kKeyBlock);
 #pragma GCC unroll 8
             for (int n = 0; n < N; ++n) {
                 const Type query = Lanes::broadcast(queries[n * size_ + d]);
@@ -391,6 +398,8 @@ class Rows {
             for (; slot < end; ++slot, values += size) {
                 Type here[C];
                 for (int c = 0; c < C; ++c) here[c] = Lanes::load(values + c * kWidth);
+                // Processors do not prefetch across pages by themselves. An address outside the cache is ignored.
+                for (int64_t c = 0; c < C * kWidth; c += kLine) __builtin_prefetch(values + kKeyBlock * size + c);
 #pragma GCC unroll 8
                 for (int n = 0; n < N; ++n) {
                     const Type weight = Lanes::broadcast(weights[n * stride + slot]);
