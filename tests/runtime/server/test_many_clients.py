@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edgedec import demo
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -24,6 +25,17 @@ BEGINNINGS = [
 ]
 
 
+SCHEMAS = [
+    {
+        "type": "object",
+        "properties": {"name": {"enum": ["Tom", "Lily"]}},
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 1, "maxItems": 3},
+]
+
+
 def requests(count: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     return [
@@ -33,6 +45,7 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
             "temperature": draw.choice([0, 0.7, 1.2]),
             "seed": draw.randrange(1000),
             "repeat_penalty": draw.choice([1.0, 1.0, 1.1]),
+            "json_schema": draw.choice([None, None, None, *SCHEMAS]),
         }
         for _ in range(count)
     ]
@@ -41,13 +54,15 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
 def alone(session: Session, request: dict[str, Any]) -> str:
     names = ("temperature", "seed", "repeat_penalty")
     sampling = SamplingConfig(**{name: request[name] for name in names})
-    return session.generate(request["prompt"], n_predict=request["max_tokens"], sampling=sampling).text
+    grammar = None if request["json_schema"] is None else Grammar.json_schema(request["json_schema"])
+    answer = session.generate(request["prompt"], n_predict=request["max_tokens"], sampling=sampling, grammar=grammar)
+    return answer.text
 
 
 def text_of(served: Served, request: dict[str, Any], number: int) -> str | None:
     """Return the text of a request; None if its client, every fifth one, left within the stream."""
     if number % 5 == 4:
-        body = {**request, "stream": True, "max_tokens": 200, "ignore_eos": True}
+        body = {**request, "stream": True, "max_tokens": 200, "ignore_eos": True, "json_schema": None}
         with served.client.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
             for _ in range(number % 7):
@@ -64,10 +79,11 @@ def text_of(served: Served, request: dict[str, Any], number: int) -> str | None:
 @pytest.mark.parametrize(
     ("drafter", "count"),
     [
-        ("none", 24),
+        ("none", 20),
         pytest.param("none", 160, marks=pytest.mark.thorough),
         pytest.param("ngram", 160, marks=pytest.mark.thorough),
         pytest.param("model", 80, marks=pytest.mark.thorough),
+        pytest.param("ngram", 1000, marks=pytest.mark.slow),
     ],
 )
 def test_texts_among_others_are_the_texts_alone(session: Session, drafter: str, count: int) -> None:
