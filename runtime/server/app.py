@@ -15,6 +15,7 @@ from edgedec.runtime.server.errors import ApiError, from_edgedec, from_validatio
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.generation import generation_routes
 from edgedec.runtime.server.inspection import inspection_routes
+from edgedec.runtime.server.page import page_routes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 
@@ -45,6 +46,7 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
     gates: list[Gate] = []
     app.include_router(generation_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
+    app.include_router(page_routes())
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:

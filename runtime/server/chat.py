@@ -115,7 +115,8 @@ class ChatReply:
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunks of a part: one of text, or those of calls."""
         parts = self._parser(event.index).feed(event.text) if self.has_tools else [event.text]
-        yield from self._deltas(event.index, parts, event.logprobs)
+        for chunk in self._deltas(event.index, parts, event.logprobs):
+            yield {**chunk, "guessed": True} if event.guessed else chunk
 
     def _parser(self, index: int) -> ToolCallParser:
         return self._parsers.setdefault(index, ToolCallParser())

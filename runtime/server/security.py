@@ -20,8 +20,9 @@ from edgedec.runtime.server.settings import ServerSettings, is_loopback
 
 __all__ = ["PUBLIC_PATHS", "RequestRules"]
 
-# Paths that are answered without a key, because load balancers ask for them. They tell nothing about the model.
-PUBLIC_PATHS = frozenset(["/health", "/v1/health"])
+# Paths that are answered without a key: load balancers ask for the first two, and the page asks for the key itself. They
+# tell nothing about the model.
+PUBLIC_PATHS = frozenset(["/health", "/v1/health", "/"])
 
 
 class RequestRules:
