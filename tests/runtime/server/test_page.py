@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from edgedec import demo
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.server.page import page_routes
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from tests.runtime.server.support.chromium import Page, chromium
+from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
+from tests.runtime.server.test_streaming import until
+from tests.runtime.test_exactness import Insistent
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 SHIFT = 8  # modifier of a key in the DevTools protocol
@@ -40,10 +44,12 @@ def test_the_page_names_no_address() -> None:
 
 @pytest.fixture(scope="module")
 def speculating() -> Iterator[Served]:
-    """Return a server with the embedded model and a drafter."""
+    """Return a server with the embedded model and a drafter that is asked whether it pays or not."""
     spec = SpecConfig(drafter="ngram")
-    with serving(lambda: Session.open(demo.bundle_path(), threads=1, ctx_size=1024, spec=spec)) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoregressive, "Adaptive", Insistent)
+        with serving(lambda: Session.open(demo.bundle_path(), threads=1, ctx_size=1024, spec=spec)) as server:
+            yield server
 
 
 @pytest.fixture
@@ -102,25 +108,31 @@ def test_a_chat_with_streaming_retry_and_edit(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_escape_stops_an_answer_whose_text_stays(page: Page) -> None:
-    set_option(page, "temperature", "0")
-    ask(page, "Tell me a story.")
-    page.wait("document.querySelectorAll('article .text')[1]?.textContent.length > 10")
+def test_escape_stops_an_answer_whose_text_stays(page: Page, controlled: Served, script: ScriptedSession) -> None:
+    page.open(f"http://127.0.0.1:{controlled.port}/")
+    script.steps.release(4)  # the prompt and three tokens
+    ask(page, "Hello")
+    page.wait(f"{TEXTS}[1] === '0.0 0.1 0.2 '")
+    assert page.run("document.getElementById('conversation').getAttribute('aria-busy')") == "true"
     page.key("Escape")
     page.wait(IDLE)
-    assert page.run("document.getElementById('speed').textContent") in ("Stopped", "Done")
-    assert len(page.run(TEXTS)) == 2
+    until(lambda: script.answers[0].stop_reason == "interrupted")
+    assert page.run("document.getElementById('speed').textContent") == "Stopped"
+    assert page.run(TEXTS) == ["Hello", "0.0 0.1 0.2 "]
     assert page.run("document.getElementById('alert').textContent") == ""
 
 
 @pytest.mark.slow
 def test_accepted_guesses_are_marked(page: Page) -> None:
     set_option(page, "temperature", "0")
-    set_option(page, "max_tokens", "300")
-    ask(page, "no no no no no no no no no no no no no no no no")
-    page.wait(f"{IDLE} && {TEXTS}.length === 2")
-    accepted = page.run("/(\\d+) of \\d+ guesses accepted/.exec(document.querySelector('.figures').textContent)[1]")
-    marked = page.run("document.querySelectorAll('.guessed').length")
+    set_option(page, "max_tokens", "60")
+    for count in (2, 4):  # the second answer repeats parts of the first
+        ask(page, "Tell me a story.")
+        page.wait(f"{IDLE} && {TEXTS}.length === {count}")
+    accepted = page.run(
+        "/(\\d+) of \\d+ guesses accepted/.exec([...document.querySelectorAll('.figures')][1].textContent)[1]"
+    )
+    marked = page.run("document.querySelectorAll('article:last-child .guessed').length")
     assert 0 < marked <= int(accepted)
 
 
@@ -149,6 +161,7 @@ def test_the_page_fits_the_screen_and_is_readable_in_both_schemes(page: Page, wi
     ask(page, "x" * 300)
     page.wait(f"{IDLE} && {TEXTS}.length === 2")
     assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
     contrast = """(() => {
       const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number).map((value) => {
         const part = value / 255;
