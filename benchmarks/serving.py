@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._speculation_model import padded_bundle
 from edgedec import demo

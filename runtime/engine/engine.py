@@ -12,8 +12,8 @@ True computes a row without regard to other rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, TokenSequence
@@ -23,19 +23,27 @@ __all__ = ["STALL", "Engine", "Progress"]
 STALL = 1.8  # ratio by which a prompt may lengthen the passes of texts that are being written
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Progress:
-    """The part that a sequence had in a step.
+    """The part that a sequence has in a step.
 
     Members:
         sequence: the sequence.
+        work, result: its pass and the result; None if it needed no pass, and ``result`` also if there was an error.
         tokens: tokens that it wrote.
         error: reason why it cannot go on; None if it can.
     """
 
     sequence: TokenSequence
-    tokens: list[Token] = field(default_factory=list)
+    work: Pass | None = None
+    result: PassResult | None = None
+    tokens: Sequence[Token] = ()
     error: Exception | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the pass."""
+        return 0 if self.work is None else len(self.work.ids)
 
 
 class Engine:
@@ -57,7 +65,7 @@ class Engine:
     def __init__(self, target: Target, *, rows: int, cost: ObservedCost, together: bool = True) -> None:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self._sequences: list[TokenSequence] = []
-        self._used: dict[int, int] = {}  # rows of each sequence in the last step, by its identity
+        self._last: list[Progress] = []  # parts of the last step
 
     @property
     def sequences(self) -> tuple[TokenSequence, ...]:
@@ -89,45 +97,51 @@ class Engine:
             self.remove(sequence)
 
     def step(self) -> list[Progress]:
-        """Run at most one pass of every sequence, and return the progress of each, in the order of adding."""
-        failed: dict[int, Exception] = {}
-        work = self._gather(failed)
-        results = self._run([(sequence, item) for sequence, item in work if item is not None], failed)
-        parts = []
-        for sequence, _ in work:
-            tokens: list[Token] = []
-            if id(sequence) not in failed:
+        """Run at most one pass of every sequence, and return the progress of each."""
+        parts = self._gather()
+        if passes := [part for part in parts if part.work is not None]:
+            self._run(passes)
+        ended = False
+        for part in parts:
+            if part.error is None:
                 try:
-                    tokens = sequence.take(results.get(id(sequence)))
+                    part.tokens = part.sequence.take(part.result)
                 except Exception as error:
-                    failed[id(sequence)] = error
-            parts.append(Progress(sequence=sequence, tokens=tokens, error=failed.get(id(sequence))))
-        self._sequences = [it for it in self._sequences if not it.ended and id(it) not in failed]
+                    part.error = error
+            ended = ended or part.error is not None or part.sequence.ended
+        if ended:
+            failed = [part.sequence for part in parts if part.error is not None]
+            self._sequences = [it for it in self._sequences if not it.ended and it not in failed]
+        self._last = parts
         return parts
 
-    def _gather(self, failed: dict[int, Exception]) -> list[tuple[TokenSequence, Pass | None]]:
-        """Ask the sequences for their passes. Those that fail get an entry in ``failed``."""
+    def _gather(self) -> list[Progress]:
+        """Ask the sequences for their passes."""
         writing = [sequence for sequence in self._sequences if not sequence.reading]
         reading = [sequence for sequence in self._sequences if sequence.reading]
-        before = sum(self._used.values()) if self._together else 0
-        work: list[tuple[TokenSequence, Pass | None]] = []
+        beside = self._beside() if self._together and len(self._sequences) > 1 else {}
+        parts: list[Progress] = []
         left, others = self._rows, len(writing)
-        for number, sequence in enumerate([*writing, *reading]):
+        for number, sequence in enumerate([*writing, *reading] if writing and reading else self._sequences):
             if number == len(writing) and writing:
                 left = min(left, self._chunk(self._rows - left))
             if left <= 0:
                 break
-            rows = left if number >= len(writing) else max(1, left // others)
+            part = Progress(sequence)
+            rows = left if others <= 1 else left // others or 1
             others -= 1
-            beside = max(0, before - self._used.get(id(sequence), 0))
-            item = None
             try:
-                item = sequence.next_pass(Room(rows=rows, beside=beside))
+                part.work = sequence.next_pass(Room(rows, beside.get(sequence, 0)))
             except Exception as error:
-                failed[id(sequence)] = error
-            work.append((sequence, item))
-            left -= 0 if item is None else len(item.ids)
-        return work
+                part.error = error
+            parts.append(part)
+            left -= part.rows
+        return parts
+
+    def _beside(self) -> dict[TokenSequence, int]:
+        """Return for each sequence of the last step the rows that the others had in it."""
+        total = sum(part.rows for part in self._last)
+        return {part.sequence: total - part.rows for part in self._last}
 
     def _chunk(self, rows: int) -> int:
         """Return the number of rows of prompts that may join a pass of ``rows`` rows."""
@@ -137,39 +151,41 @@ class Engine:
         sizes = [size for size in range(1, most + 1) if self.cost.seconds(rows + size, 0) <= STALL * alone]
         return max(sizes, default=min(1, most))
 
-    def _run(self, passes: list[tuple[TokenSequence, Pass]], failed: dict[int, Exception]) -> dict[int, PassResult]:
-        """Submit the passes together and return the results by the identity of the sequence."""
-        self._used = {id(sequence): len(item.ids) for sequence, item in passes}
-        if not passes:
-            return {}
+    def _run(self, parts: list[Progress]) -> None:
+        """Submit the passes together and wait for the results."""
         try:
-            ticket = self.target.submit([(sequence.state, item) for sequence, item in passes])
+            ticket = self.target.submit([(part.sequence.state, part.work) for part in parts if part.work is not None])
             try:
-                for sequence, _ in passes:
-                    self._draft_ahead(sequence, failed)
+                for part in parts:
+                    if not part.sequence.reading:
+                        _draft_ahead(part)
             finally:  # wait even if drafting is interrupted: no pass may be left running
                 results = ticket.result()
         except Exception as error:
-            error.__context__ = error.__context__ or next(iter(failed.values()), None)  # drafting may have failed, too
-            failed.update({id(sequence): error for sequence, _ in passes})
-            return {}
-        self._observe(passes, results)
-        return {id(sequence): result for (sequence, _), result in zip(passes, results, strict=True)}
-
-    def _draft_ahead(self, sequence: TokenSequence, failed: dict[int, Exception]) -> None:
-        if sequence.reading:
+            drafting = next((part.error for part in parts if part.error is not None), None)
+            error.__context__ = error.__context__ or drafting
+            for part in parts:
+                part.error = error
             return
-        try:
-            sequence.draft_ahead()
-        except Exception as error:
-            failed[id(sequence)] = error
+        for part, result in zip(parts, results, strict=True):
+            part.result = result
+        self._observe(parts)
 
-    def _observe(self, passes: list[tuple[TokenSequence, Pass]], results: list[PassResult]) -> None:
+    def _observe(self, parts: list[Progress]) -> None:
         """Update the cost. Passes over prompts alone do not count, because they compute no logits."""
-        if self._together and not all(sequence.reading for sequence, _ in passes):
-            past = max(sequence.state.length for sequence, _ in passes)
-            self.cost.observe(sum(self._used.values()), results[0].seconds, past)
-        elif not self._together:
-            for (sequence, item), result in zip(passes, results, strict=True):
-                if not sequence.reading:
-                    self.cost.observe(len(item.ids), result.seconds, sequence.state.length)
+        if self._together:
+            if not all(part.sequence.reading for part in parts):
+                assert parts[0].result is not None
+                past = max([part.sequence.state.length for part in parts])
+                self.cost.observe(sum([part.rows for part in parts]), parts[0].result.seconds, past)
+            return
+        for part in parts:
+            if not part.sequence.reading and part.result is not None:
+                self.cost.observe(part.rows, part.result.seconds, part.sequence.state.length)
+
+
+def _draft_ahead(part: Progress) -> None:
+    try:
+        part.sequence.draft_ahead()
+    except Exception as error:
+        part.error = error

@@ -140,19 +140,17 @@ class Scheduler:
 
     def step(self) -> None:
         """Admit requests, and run at most one pass of each text that is being written."""
-        self._admit()
+        if self._waiting:
+            self._admit()
         self._make_room()
-        parts = {id(part.sequence): part for part in self.engine.step()}
-        for task in self.running:
-            part = parts.get(id(task.sequence))
-            if part is None:
-                continue
+        tasks = {id(task.sequence): task for task in self._running}
+        for part in self.engine.step():
+            task = tasks[id(part.sequence)]
             task.writer.take(part.tokens)
-            assert task.sequence is not None
             if part.error is not None:
                 task.error = part.error
                 self._end(task)
-            elif task.writer.ended or task.sequence.ended:
+            elif task.writer.ended or part.sequence.ended:
                 task.writer.end("interrupted" if task.request.interrupted() else "context")
                 self._end(task)
 

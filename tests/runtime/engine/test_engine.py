@@ -139,7 +139,7 @@ def test_a_sequence_that_fails_ends_alone(place: str) -> None:
     good, bad = add(engine, Scripted(target, steps=2), Scripted(target, fails=place))
     parts: dict[object, Progress] = {part.sequence: part for part in engine.step()}
     assert str(parts[bad].error) == place
-    assert (parts[bad].tokens, parts[good].error, len(parts[good].tokens)) == ([], None, 1)
+    assert (len(parts[bad].tokens), parts[good].error, len(parts[good].tokens)) == (0, None, 1)
     assert engine.sequences == (good,)
     engine.step()
     assert not engine.sequences
