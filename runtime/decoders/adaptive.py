@@ -80,6 +80,8 @@ class Adaptive:
             limits: bounds of the tree.
             past: cached rows.
         """
+        if limits.nodes == 1 and not limits.depth:
+            return limits
         if not self.on or limits.nodes <= 1:
             return replace(limits, nodes=1, depth=0)
         self._age += 1

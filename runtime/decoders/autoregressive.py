@@ -139,6 +139,7 @@ class AutoregressiveSequence(PromptSequence):
             self.rounds.read_seconds = self._clock.reading.take()
         self._adaptive = decoder.begin_speculation(limits)
         self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
+        self._room = replace(limits, nodes=0)  # limits of the last tree
         self._ahead = Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
 
     def next_tree(self, room: Room) -> Pass:
@@ -187,8 +188,10 @@ class AutoregressiveSequence(PromptSequence):
         """
         adaptive, limits = self._adaptive, self._limits
         room = min(self._rows, rows or self._rows, limits.positions - len(text) + 1)
+        if room != self._room.nodes:  # it seldom changes, and a new object takes longer than the comparison
+            self._room = replace(limits, nodes=room, depth=min(limits.depth, room - 1))
         policy = self.request.policy
-        size = adaptive.size(policy, replace(limits, nodes=room, depth=min(limits.depth, room - 1)), len(text))
+        size = adaptive.size(policy, self._room, len(text))
         if not size.depth:
             return root_alone(text)
         return policy.grow(self._draft, text, size, self._decoder.price, adaptive.accept)
