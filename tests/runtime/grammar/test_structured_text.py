@@ -94,6 +94,25 @@ def test_no_drafter_or_tree_changes_a_text(
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_texts_that_are_written_together_are_those_written_alone(plain: Session, drafter: str) -> None:
+    """Three constrained texts and a free one take turns; each has a state of its own."""
+    grammars = [*map(Grammar.json_schema, SCHEMAS.values()), None]
+    configs = [SAMPLING["greedy"], SAMPLING["default"], SAMPLING["hot"], SAMPLING["default"]]
+    spec = SpecConfig(drafter=drafter)
+    with Session.open("demo", threads=1, ctx_size=384, spec=spec, sequences=4) as session:
+        streams = [
+            session.stream(PROMPT, n_predict=120, sampling=config, grammar=grammar)
+            for config, grammar in zip(configs, grammars, strict=True)
+        ]
+        waiting = list(streams)
+        while waiting:
+            waiting = [stream for stream in waiting if next(stream, None) is not None]
+    for stream, config, grammar in zip(streams, configs, grammars, strict=True):
+        alone = plain.generate(PROMPT, n_predict=120, sampling=config, grammar=grammar)
+        assert (stream.answer.tokens, stream.answer.stop_reason) == (alone.tokens, alone.stop_reason)
+
+
 def test_tokens_that_are_required_are_guessed(plain: Session) -> None:
     """Almost the whole text follows from the schema, so that it takes few passes."""
     names_of = [f"a_rather_long_name_{at}" for at in range(4)]
