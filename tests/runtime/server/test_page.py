@@ -87,7 +87,8 @@ def test_a_chat_with_streaming_retry_and_edit(page: Page) -> None:
     assert "tokens" in page.run("document.querySelector('.figures').textContent")
     assert page.run("document.getElementById('conversation').getAttribute('aria-busy')") == "false"
     page.wait("document.getElementById('memory').value > 0")
-    assert "MiB" in page.run("document.getElementById('memory-text').textContent")
+    assert re.fullmatch(r"[\d.]+ of [\d.]+ MiB", page.run("document.getElementById('memory-text').textContent"))
+    assert "weights: " in page.run("document.getElementById('parts').textContent")
 
     page.run("document.getElementById('retry').click()")
     page.wait(f"{IDLE} && {TEXTS}.length === 2")
@@ -157,7 +158,7 @@ def test_the_page_fits_the_screen_and_is_readable_in_both_schemes(page: Page, wi
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=640, deviceScaleFactor=1, mobile=width < 500)
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     set_option(page, "max_tokens", "20")
-    page.run("document.querySelector('details').open = true")
+    page.run("document.querySelector('form details').open = true")
     ask(page, "x" * 300)
     page.wait(f"{IDLE} && {TEXTS}.length === 2")
     assert page.run("document.documentElement.scrollWidth") <= width
@@ -193,7 +194,7 @@ def test_keyboard_and_screen_reader(page: Page) -> None:
     assert page.run("document.getElementById('message').value") == "a\nb"
     page.key("Enter", text="\r")
     page.wait(f"{IDLE} && {TEXTS}.length === 2")
-    page.run("document.querySelector('details').open = true")
+    page.run("document.querySelector('form details').open = true")
     nodes = page.call("Accessibility.getFullAXTree")["nodes"]
     named = [
         (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
