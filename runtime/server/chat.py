@@ -110,7 +110,7 @@ class ChatReply:
     def opening(self) -> Iterator[Chunk]:
         """Yield a chunk for each text that says who speaks, which no later chunk does."""
         for index in range(self.choices):
-            yield self._chunk([self._choice(index, {"role": "assistant", "content": ""})])
+            yield self._chunk([self._choice(index, {"role": "assistant", "content": None})])
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunks of a part: one of text, or those of calls."""

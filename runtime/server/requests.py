@@ -104,7 +104,11 @@ class TextOptionsRequest(_Body):
     repeat_last_n: Count | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=BIASES)] | None = None
+    logit_bias: (
+        Annotated[dict[str, float], Field(max_length=BIASES)]
+        | Annotated[list[list[str | int | float | bool]], Field(max_length=BIASES, fail_fast=True)]
+        | None
+    ) = None
     ignore_eos: bool | None = None
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
@@ -150,17 +154,21 @@ class TextOptionsRequest(_Body):
         return SamplingConfig(**values, logit_bias=self._biases(vocabulary), seed=seed if own < 0 else own)
 
     def _biases(self, vocabulary: int) -> tuple[tuple[int, float], ...]:
+        given: list[Any] = [*self.logit_bias.items()] if isinstance(self.logit_bias, dict) else self.logit_bias or []
+        if any(len(pair) != 2 for pair in given):
+            raise ApiError(400, "logit_bias: a list must hold pairs of a token id and a bias", param="logit_bias")
         pairs = []
-        for token, bias in (self.logit_bias or {}).items():
+        for name, value in given:
+            token, bias = str(name), -_BIAS if value is False else value
             if not (token.isascii() and token.isdecimal() and len(token) < 10 and int(token) < vocabulary):
                 raise ApiError(
                     400, f"logit_bias: a key must be a token id from 0 to {vocabulary - 1}", param="logit_bias"
                 )
-            if not -_BIAS <= bias <= _BIAS:
+            if isinstance(bias, str | bool) or not -_BIAS <= bias <= _BIAS:
                 raise ApiError(
                     400, f"logit_bias: a bias must be from -{_BIAS:g} to {_BIAS:g}", param=f"logit_bias.{token}"
                 )
-            pairs.append((int(token), bias))
+            pairs.append((int(token), float(bias)))
         return tuple(pairs)
 
 
@@ -204,9 +212,9 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class JsonSchema(_Body):
-    """A JSON schema with its name."""
+    """A JSON schema with its name, which has no effect."""
 
-    name: str
+    name: str | None = None
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -217,6 +225,7 @@ class ResponseFormat(_Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None  # llama.cpp's, for json_object
 
 
 class CalledFunction(_Body):

@@ -54,9 +54,11 @@ def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
         raise ApiError(
             400, "response_format: json_schema is needed for the type json_schema only", param="response_format"
         )
+    if form is not None and form.schema_ is not None and form.type != "json_object":
+        raise ApiError(400, "response_format.schema is for the type json_object only", param="response_format.schema")
     sources: dict[str, str | Mapping[str, Any]] = {}
     if form is not None and form.type == "json_object":
-        sources["response_format"] = {"type": "object"}
+        sources["response_format"] = {"type": "object"} if form.schema_ is None else form.schema_
     if form is not None and form.json_schema is not None:
         if form.json_schema.schema_ is None:
             raise ApiError(

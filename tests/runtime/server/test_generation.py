@@ -18,6 +18,17 @@ SAMPLED = {"temperature": 0.9, "seed": 7, "top_p": 0.8, "top_k": 30, "min_p": 0.
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": -0.25, "repeat_last_n": 8}
 
 
+def test_biases_may_be_pairs(served: Served) -> None:
+    plain = served.complete(max_tokens=12, temperature=0).json()["choices"][0]["text"]
+    (token, *_) = served.post("/tokenize", content=plain).json()["tokens"]
+    biased = [
+        served.complete(max_tokens=12, temperature=0, logit_bias=bias).json()["choices"][0]["text"]
+        for bias in ({str(token): -100}, [[token, -100]], [[token, False]], [[str(token), -100.0]])
+    ]
+    assert set(biased) == {biased[0]}
+    assert biased[0] != plain
+
+
 def config(options: dict[str, Any]) -> SamplingConfig:
     bias = {"logit_bias": tuple((int(token), value) for token, value in options.get("logit_bias", {}).items())}
     return SamplingConfig(**{**options, **bias})
@@ -59,10 +70,10 @@ def test_a_stream_has_the_text_of_the_whole_answer(served: Served, session: Sess
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert all(set(chunk["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"} for chunk in chunks)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[0] == {"role": "assistant", "content": None}
     assert all(set(delta) == {"content"} and delta["content"] for delta in deltas[1:-1])
     assert deltas[-1] == {}
-    assert "".join(delta.get("content", "") for delta in deltas) == expected.text
+    assert "".join(delta.get("content") or "" for delta in deltas) == expected.text
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert chunks[-1]["timings"]["predicted_n"] == 24
     assert not any("usage" in chunk for chunk in chunks)
@@ -144,9 +155,10 @@ SCHEMA = {
     "fields",
     [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA, "strict": True}}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
         {"json_schema": SCHEMA},
     ],
-    ids=["OpenAI's", "llama.cpp's"],
+    ids=["OpenAI's", "llama.cpp's format", "llama.cpp's field"],
 )
 def test_an_answer_follows_a_schema(served: Served, session: Session, fields: dict[str, Any]) -> None:
     sampling = SamplingConfig(seed=4)
@@ -245,6 +257,10 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"logit_bias": {"x": 1}}, "logit_bias", "a token id"),
         ({"logit_bias": {"2048": 1}}, "logit_bias", "from 0 to 2047"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1", "from -100 to 100"),
+        ({"logit_bias": [[1]]}, "logit_bias", "pairs"),
+        ({"logit_bias": [["x", 1]]}, "logit_bias", "a token id"),
+        ({"logit_bias": [[1, 1]] * 1025}, "logit_bias", ""),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "json_object only"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1024 items"),
         ({"colour": "blue"}, "colour", "Unrecognized request argument supplied: colour"),
         ({"functions": []}, "functions", "use tools instead"),

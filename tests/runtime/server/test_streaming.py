@@ -73,7 +73,7 @@ def test_a_failure_within_a_stream_is_an_event_and_its_end(
     with controlled.client.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as response:
         lines = (line for line in response.iter_lines() if line.startswith("data: "))
         first = [json.loads(next(lines).removeprefix("data: ")) for _ in range(3)]
-        assert [chunk["choices"][0]["delta"]["content"] for chunk in first] == ["", "0.0 ", "0.1 "]
+        assert [chunk["choices"][0]["delta"]["content"] for chunk in first] == [None, "0.0 ", "0.1 "]
         script.failure = failure
         script.steps.release(100)
         rest = list(lines)

@@ -80,7 +80,7 @@ def test_a_stream_has_index_always_and_identity_once(served: Served) -> None:
     body = {"messages": CHAT, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 120, **fields}
     chunks = served.events("/v1/chat/completions", **body)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[0] == {"role": "assistant", "content": None}
     calls = [delta["tool_calls"][0] for delta in deltas[1:-1]]
     assert all(call["index"] == 0 for call in calls)
     assert calls[0]["function"]["name"] == whole["message"]["tool_calls"][0]["function"]["name"]
