@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,7 @@ __all__ = ["Gate"]
 _LOG = logging.getLogger(__name__)
 _METHODS = "GET, POST, OPTIONS"
 _PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
+_DISCARDED_BYTES, _DISCARDED_S = 8 << 20, 2.0  # bytes and seconds of a refused body that are read and forgotten
 # Sent with every response. A page of another site cannot frame the server's pages, and nothing guesses their type.
 _HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
@@ -80,12 +82,17 @@ class Gate:
             await self._preflight(headers, send)
             return
         try:
-            self.rules.check(method, path, headers)
-            self._check_room(path)
+            try:
+                self.rules.check(method, path, headers)
+                self._check_room(path)
+            except ApiError:
+                if method == "POST":
+                    await _discard(receive)
+                raise
             body = await self._read(receive) if method == "POST" else b""
         except ApiError as error:
             _LOG.info("%s %.200r: %d %s", method, path, error.status_code, error.error["code"])
-            closing = [("Connection", "close")]  # the rest of the body is not read
+            closing = [("Connection", "close")]  # a part of the body may be left
             await _send_json(send, error.status_code, error.body, [*closing, *(error.headers or {}).items()])
             return
         except _GoneError:
@@ -138,6 +145,8 @@ class Gate:
                         raise _GoneError
                     body += message.get("body", b"")
                     if len(body) > self.settings.body_bytes:
+                        if message.get("more_body", False):
+                            await _discard(receive)
                         raise too_large(self.settings.body_bytes)
                     if not message.get("more_body", False):
                         return bytes(body)
@@ -145,6 +154,21 @@ class Gate:
             raise ApiError(
                 408, f"the body did not arrive within {self.settings.body_seconds:g} s", code="body_timeout"
             ) from None
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the body of a request that is refused, within limits.
+
+    Many clients read no answer before they have sent everything, and would see a connection that breaks instead.
+    """
+    left = _DISCARDED_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARDED_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+                left -= len(message.get("body", b""))
 
 
 class _GoneError(Exception):

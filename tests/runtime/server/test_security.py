@@ -290,6 +290,23 @@ def test_a_body_beyond_the_limit_is_refused(locked: Served, declared: bool) -> N
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ("Content-Type: text/plain\r\nX-Api-Key: KEY", b"415"),
+        ("Content-Type: application/json", b"401"),
+        ("Content-Type: application/json\r\nX-Api-Key: KEY", b"413"),
+    ],
+)
+def test_a_client_that_sends_all_before_it_reads_sees_the_refusal(locked: Served, headers: str, status: bytes) -> None:
+    body = b"x" * (3 << 20)  # more than the buffers of a connection hold
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{headers.replace('KEY', KEY)}\r\n"
+    with socket.create_connection(("127.0.0.1", locked.port), timeout=10) as sock:
+        sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    assert answer.split()[1] == status
+
+
 def test_a_body_that_does_not_arrive_is_given_up(locked: Served) -> None:
     with socket.create_connection(("127.0.0.1", locked.port), timeout=10) as sock:
         sock.sendall(
