@@ -147,7 +147,7 @@ def test_calm_follows_pressure(steps: list[tuple[float, int]]) -> None:
 
 
 def test_the_thread_reads_the_file_and_survives_a_failing_call(tmp_path: Path) -> None:
-    file, called = tmp_path / "memory", threading.Event()
+    file, new, called = tmp_path / "memory", tmp_path / "new", threading.Event()
     file.write_text(TEXT.format(0, 0))
     shares = list[float]()
 
@@ -162,7 +162,8 @@ def test_the_thread_reads_the_file_and_survives_a_failing_call(tmp_path: Path) -
         total = 0
         while not called.wait(0.002):
             total += 1_000_000
-            file.write_text(TEXT.format(total, 0))
+            new.write_text(TEXT.format(total, 0))
+            new.replace(file)  # the thread must not read a file that is being written
     assert watch.as_json() == {"file": str(file), "stalled_share": watch.share, "high": True}
     assert not any(thread.name == "edgedec-pressure" for thread in threading.enumerate())
     watch.close()
