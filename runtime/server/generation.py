@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from dataclasses import replace
 from functools import partial
@@ -40,10 +39,10 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
         tools = tool_use(body)
         messages = template_messages(body.messages)
-        grammar = await asyncio.to_thread(tools.grammar if tools else partial(answer_grammar, body))
+        grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body))
         async with service.text() as text:
             sampling = _sampling(body, text)
-            ids = await asyncio.to_thread(
+            ids = await service.in_thread(
                 text.encode_chat, messages, tools=tools.definitions if tools else None, names=body.chat_template_kwargs
             )
             text.check_fits(ids, param="messages")
@@ -70,10 +69,10 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
         if body.stream and body.echo and body.logprobs is not None:
             raise not_supported("stream", "echo with logprobs gives whole answers only; leave it out")
-        grammar = await asyncio.to_thread(answer_grammar, body)
+        grammar = await service.in_thread(answer_grammar, body)
         async with service.text() as text:
             sampling = _sampling(body, text)
-            encoded = [await asyncio.to_thread(_prompt_ids, text, prompt) for prompt in prompts]
+            encoded = [await service.in_thread(_prompt_ids, text, prompt) for prompt in prompts]
             for ids in encoded:
                 text.check_fits(ids, param="prompt")
             requests = _requests(

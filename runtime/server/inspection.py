@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -90,7 +89,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 code="unsupported_parameter",
             )
         async with service.text() as text:
-            ids = await asyncio.to_thread(text.tokenize, body.content, add_special=body.add_special, param="content")
+            ids = await service.in_thread(text.tokenize, body.content, add_special=body.add_special, param="content")
             if not body.with_pieces:
                 return {"tokens": ids.tolist()}
             return {"tokens": [{"id": token, "piece": text.piece(token)} for token in ids.tolist()]}
@@ -102,7 +101,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             if not body.tokens:
                 return {"content": ""}
             ids = text.check_ids(body.tokens, param="tokens")
-            return {"content": await asyncio.to_thread(text.decode, ids)}
+            return {"content": await service.in_thread(text.decode, ids)}
 
     @router.post("/apply-template")
     async def apply_template(body: ApplyTemplateRequest) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
         messages = template_messages(body.messages)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
-            prompt = await asyncio.to_thread(text.render_chat, messages, tools=tools, names=body.chat_template_kwargs)
+            prompt = await service.in_thread(text.render_chat, messages, tools=tools, names=body.chat_template_kwargs)
         return {"prompt": prompt}
 
     @router.get("/props")

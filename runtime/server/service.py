@@ -14,11 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, ParamSpec, Self, TypeVar
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
@@ -45,6 +46,9 @@ __all__ = [
 
 ServicePhase = Literal["loading", "ready", "unloaded", "failed", "closed"]
 _LOG = logging.getLogger(__name__)
+_TEXT_THREADS = 2
+P = ParamSpec("P")
+R = TypeVar("R")
 _LONGEST_WAIT_S = 60  # seconds of a Retry-After header at most
 
 
@@ -252,6 +256,7 @@ class ModelService:
         self._phase: ServicePhase = "loading"
         self.loaded: Future[None] = Future()
         self.slots = 0
+        self._text_threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="edgedec-text")
         self._thread = threading.Thread(target=self._run, name="edgedec-model", daemon=True)
 
     def start(self) -> None:
@@ -274,6 +279,7 @@ class ModelService:
             work.submission.post(GoneError())
         if self._thread.is_alive():
             self._thread.join()
+        self._text_threads.shutdown(wait=False, cancel_futures=True)
         self.memory.watch.close()
 
     @property
@@ -316,6 +322,14 @@ class ModelService:
                 self._users -= 1
                 self._idle_since = time.monotonic()
                 self._changed.notify_all()
+
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+        """Return what ``function`` returns in a thread: work on texts, which may take a while and much memory.
+
+        Only ``_TEXT_THREADS`` such calls run at a time, so that their memory is bounded however many requests there are.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._text_threads, partial(function, *args, **options))
 
     def submit(self, requests: Sequence[TextRequest]) -> Submission:
         """Put requests into the queue, all or none. Call it within ``text``.
@@ -421,6 +435,7 @@ class ModelService:
                 self._begin(session, work)
             if self._running:
                 try:
+                    self.metrics.count_step(len(self._running))
                     session.scheduler.step()
                 except Exception as error:
                     self._fail_all(error)

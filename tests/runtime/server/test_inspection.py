@@ -97,6 +97,8 @@ def test_metrics_count_answers_under_llama_cpp_s_names(served: Served) -> None:
     assert 0 < grown["llamacpp:prompt_tokens_total"] <= timings["prompt_n"]
     assert grown["llamacpp:prompt_tokens_total"] + grown["edgedec:prompt_tokens_kept_total"] == timings["prompt_n"]
     assert grown["edgedec:answers_total"] == 1
+    assert grown["llamacpp:n_decode_total"] >= 5
+    assert after["llamacpp:n_busy_slots_per_decode"] >= 1
     assert grown["llamacpp:prompt_seconds_total"] > 0
     assert (after["llamacpp:requests_processing"], after["llamacpp:requests_deferred"]) == (0, 0)
     for line in response.text.splitlines():

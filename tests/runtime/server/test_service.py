@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -208,6 +209,26 @@ def test_a_request_that_fails_does_not_end_the_others(
                 await read(submission)
             assert getattr(raised.value, "status_code", 0) == status
             assert len(await read(service.submit([request()]))) == 4
+
+    run(test())
+
+
+def test_work_on_texts_is_bounded() -> None:
+    async def test() -> None:
+        at_once, most, lock = 0, 0, threading.Lock()
+
+        def work() -> None:
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.005)
+            with lock:
+                at_once -= 1
+
+        async with running(lambda: ScriptedSession().real) as service:
+            await asyncio.gather(*(service.in_thread(work) for _ in range(12)))
+        assert most == 2
 
     run(test())
 
