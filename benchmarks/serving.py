@@ -11,7 +11,7 @@ figures of a table are of one session and one run, and ratios are of medians.
   the same prompts without common tokens.
 - ``stall``: the longest gap between two tokens of a text while another prompt of 1,000 tokens is read, beside the median gap
   when it is alone.
-- ``speculation``: tokens per second of 4 sequences that copy their prompt, with and without guesses.
+- ``speculation``: tokens per second of 4 sequences that retell a story of their prompt, with and without guesses.
 - ``loop``: microseconds of a step outside of the target's pass, by the number of sequences.
 """
 
@@ -30,6 +30,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
+from benchmarks._prompts import prepare, read_prompts
 from benchmarks._speculation_model import padded_bundle
 from edgedec import demo
 from edgedec.runtime.answer import AnswerStream
@@ -42,6 +43,7 @@ GREEDY = SamplingConfig(temperature=0)
 COUNTS = (1, 2, 4, 8)
 PASTS = (64, 512)
 MOST_PROMPTS = 16
+COPIED = 96  # tokens of each retold story
 STEPS = 24  # measured steps of a round
 ROUNDS = 3
 
@@ -166,16 +168,19 @@ def loop(session: Session, timed: Timed) -> dict[str, float]:
 
 
 def copying(path: str, threads: int) -> dict[str, float]:
-    """Return the tokens per second of 4 sequences that repeat themselves, without and with guesses."""
+    """Return the tokens per second of 4 sequences that retell a story of their prompt, without and with guesses."""
+    with Session.open("demo", ctx_size=1024) as small:
+        ids = [prepare(small, prompt, COPIED) for prompt in read_prompts(None, 4) if prompt.kind == "copying"]
     speeds = {}
     for drafter in ("none", "ngram"):
-        with Session.open(
-            path, threads=threads, ctx_size=512, sequences=4, spec=SpecConfig(drafter=drafter)
-        ) as session:
-            ids = [np.tile(prompt[:24], 4) for prompt in prompts(session, 4, 64)]
-            streams = begin(session, ids)
-            seconds, tokens = steps(session, streams, 2 * STEPS)
-            speeds[drafter] = tokens / sum(seconds)
+        spec = SpecConfig(drafter=drafter)
+        with Session.open(path, threads=threads, ctx_size=1024, sequences=4, spec=spec) as session:
+            streams = begin(session, ids, n_predict=COPIED)
+            began, before = time.perf_counter(), sum(len(stream.answer.tokens) for stream in streams)
+            while not any(stream.ended for stream in streams):  # all of them write
+                session.scheduler.step()
+            tokens = sum(len(stream.answer.tokens) for stream in streams) - before
+            speeds[drafter] = tokens / (time.perf_counter() - began)
             end(streams)
     return speeds | {"ratio": speeds["ngram"] / speeds["none"]}
 

@@ -20,7 +20,7 @@ from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, Tok
 
 __all__ = ["STALL", "Engine", "Progress"]
 
-STALL = 1.8  # ratio by which a prompt may lengthen the passes of texts that are being written
+STALL = 1.7  # ratio by which a prompt may lengthen the passes of texts that are being written
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +66,8 @@ class Engine:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step
+        self._alone: tuple[int, float] | None = None  # rows and seconds of the last pass without a prompt
+        self._row_seconds = 0.0  # seconds by which a row of a prompt lengthens such a pass; 0.0: not known yet
 
     @property
     def sequences(self) -> tuple[TokenSequence, ...]:
@@ -145,11 +147,22 @@ class Engine:
 
     def _chunk(self, rows: int) -> int:
         """Return the number of rows of prompts that may join a pass of ``rows`` rows."""
-        most, alone = self._rows - rows, self.cost.seconds(rows, 0)
+        most, alone = self._rows - rows, self._alone_seconds(rows)
         if not alone or not self._together:
             return most
-        sizes = [size for size in range(1, most + 1) if self.cost.seconds(rows + size, 0) <= STALL * alone]
-        return max(sizes, default=min(1, most))
+        price = self._row_seconds or max(1e-9, self.cost.seconds(rows + most, 0) - self.cost.seconds(rows, 0)) / max(
+            1, most
+        )
+        return min(most, max(1, int((STALL - 1) * alone / price)))
+
+    def _alone_seconds(self, rows: int) -> float:
+        """Return the seconds of a pass of ``rows`` rows without those of prompts; 0.0 if nothing is known yet."""
+        expected = self.cost.seconds(rows, 0)
+        if self._alone is None:
+            return expected
+        # The last one that was measured counts, because the cost model follows passes with prompts, too.
+        measured_rows, seconds = self._alone
+        return seconds * expected / max(1e-9, self.cost.seconds(measured_rows, 0))
 
     def _run(self, parts: list[Progress]) -> None:
         """Submit the passes together and wait for the results."""
@@ -176,12 +189,25 @@ class Engine:
         if self._together:
             if not all(part.sequence.reading for part in parts):
                 assert parts[0].result is not None
+                self._observe_prompts(parts, parts[0].result.seconds)
                 past = max([part.sequence.state.length for part in parts])
                 self.cost.observe(sum([part.rows for part in parts]), parts[0].result.seconds, past)
             return
         for part in parts:
             if not part.sequence.reading and part.result is not None:
                 self.cost.observe(part.rows, part.result.seconds, part.sequence.state.length)
+
+    def _observe_prompts(self, parts: list[Progress], seconds: float) -> None:
+        """Learn the seconds of a pass without rows of prompts, and of a row of a prompt in a pass with both."""
+        read = sum([part.rows for part in parts if part.sequence.reading])
+        rows = sum([part.rows for part in parts]) - read
+        if not read:
+            self._alone = rows, seconds
+            return
+        price = max(1e-9, seconds - self._alone_seconds(rows)) / read
+        self._row_seconds = (
+            price if not self._row_seconds else max(price, self._row_seconds + (price - self._row_seconds) / 8)
+        )
 
 
 def _draft_ahead(part: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.engine.engine import STALL, Engine, Progress
 from edgedec.runtime.protocols import Pass, PassResult, Room, State, Ticket, Token
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedTarget
 
 TEXT = [1] * 4096
@@ -21,6 +23,15 @@ class Linear:
 
     def seconds(self, nodes: int, past: int) -> float:
         return 10.0 + nodes
+
+
+class Together(ScriptedTarget):
+    """A target whose passes take the time of all rows together."""
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
+        rows = sum(len(item.ids) for _, item in work)
+        results = super().submit(work).result()
+        return FinishedTicket([replace(result, seconds=self.seconds(rows)) for result in results])
 
 
 class Scripted:
@@ -68,7 +79,7 @@ class Scripted:
 
 
 def make(rows: int = 16, *, together: bool = True, known: bool = True) -> tuple[Engine, ScriptedTarget]:
-    target = ScriptedTarget(TEXT, Clock(), lambda rows: 10.0 + rows)
+    target = (Together if together else ScriptedTarget)(TEXT, Clock(), lambda rows: 10.0 + rows)
     cost = ObservedCost(Linear() if known else None)
     return Engine(target, rows=rows, cost=cost, together=together), target
 
@@ -115,6 +126,22 @@ def test_a_long_prompt_lengthens_the_passes_of_other_texts_a_little_only() -> No
     assert all(alone < 10.0 + 2 + rows <= STALL * alone for rows in prompt.rows)
     assert max(prompt.rows) == int(STALL * alone) - 12  # the largest that is allowed
     assert len(text.rows) == len(prompt.rows)
+
+
+def test_the_rows_of_a_prompt_follow_what_was_measured() -> None:
+    """Expect a cost of a tenth of the real one, as after a change of the machine's speed."""
+    engine, target = make(64)
+    (text,) = add(engine, Scripted(target, steps=1000, most=2))
+    target.seconds = lambda rows: 100.0 + 10 * rows**1.2
+    engine.step()
+    (prompt,) = add(engine, Scripted(target, prompt=200, steps=1))
+    while prompt.reading:
+        engine.step()
+    alone = target.seconds(2)
+    lengths = [target.seconds(2 + rows) / alone for rows in prompt.rows]
+    assert all(length <= 1.05 * STALL for length in lengths[1:])  # the first one is what the model expects
+    assert max(lengths[1:]) > 0.8 * STALL
+    assert len(text.rows) == 1 + len(prompt.rows)
 
 
 def test_a_prompt_goes_on_at_least_a_row_at_a_time() -> None:
@@ -172,5 +199,4 @@ def test_the_cost_of_passes_is_that_of_all_rows_together() -> None:
     engine, target = make(16, known=False)
     add(engine, Scripted(target, most=3), Scripted(target, most=3))
     engine.step()
-    target.seconds = lambda rows: 10.0 + rows
-    assert engine.cost.seconds(6, 0) == pytest.approx(13.0)  # the seconds that the target gave for the first pass
+    assert engine.cost.seconds(6, 0) == pytest.approx(16.0)
