@@ -323,7 +323,7 @@ class NoDrafter:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"drafter": "guess"}, "--spec-type must be one of auto, copy, model, .*, not 'guess'"),
+        ({"drafter": "guess"}, "--spec-type must be one of auto, copy, grammar, model, .*, not 'guess'"),
         ({"policy": "bush"}, "--spec-tree must be one of chain, .*, not 'bush'"),
         ({"draft_max": 0}, "--draft-max must be 1 to 63, not 0"),
         ({"draft_max": 64}, "--draft-max must be 1 to 63, not 64"),

@@ -18,6 +18,8 @@ CALLS = {  # command -> calls of it with the bundle NAME
     "inspect": ["inspect NAME"],
     "plan": ["plan -m NAME", "plan -m BUNDLE --spec-type model -md NAME"],
     "generate": ["generate -m NAME -p hi", "generate -m BUNDLE -p hi --spec-type model -md NAME"],
+    "serve": ["serve -m NAME --port 0"],
+    "batch": ["batch requests -m NAME -o out"],
     "chat": ["chat -m NAME", "chat -m BUNDLE --spec-type model -md NAME"],
     "bench": ["bench -m NAME"],
     "eval": ["eval -m NAME --text text", "eval -m BUNDLE -m NAME --text text"],
@@ -51,6 +53,7 @@ def test_an_embedded_model_is_a_bundle(
 
     monkeypatch.setattr("edgedec.demo.bundle_path", embedded)
     Path("text").write_text("some text")
+    Path("requests").write_text('{"prompt": "hi"}')
     values = {"NAME": name, "BUNDLE": str(bundle)}
     outcome = edgedec(*(values.get(word, word) for word in words.split()))
     assert (outcome.code, outcome.stderr) == (2, f"edgedec: {name} was asked for\n")
