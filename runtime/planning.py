@@ -32,7 +32,7 @@ from edgedec.runtime.targets import (
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
-__all__ = ["RunPlan", "make_plan", "planned_budget"]
+__all__ = ["RunPlan", "make_plan", "most_sequences", "planned_budget"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -377,6 +377,48 @@ def planned_budget(
         if plan.total_bytes <= size:
             return limit
     return None
+
+
+def most_sequences(
+    bundle: Bundle,
+    most: int,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    ctx_size: int = 0,
+    kv_bits: int | None = None,
+    spec: SpecConfig | None = None,
+    budget_bytes: int | None = None,
+) -> int:
+    """Return the largest number of texts, 1 to ``most``, that can be written at a time as a single one would be.
+
+    That is, with the context, the KV bits and the speculation that the plan for one text has under the same budget.
+
+    Args:
+        bundle: the model.
+        most: upper bound of the result.
+        device, threads, ctx_size, kv_bits, spec, budget_bytes: arguments of ``make_plan``, which may raise its errors.
+    """
+    if is_accelerator(device):
+        return 1
+
+    def settings(sequences: int) -> tuple[int, int, SpecConfig, bool] | None:
+        run = make_plan(
+            bundle,
+            device=device,
+            threads=threads,
+            ctx_size=ctx_size,
+            kv_bits=kv_bits,
+            spec=spec,
+            budget_bytes=budget_bytes,
+            sequences=sequences,
+        )
+        return (run.limits.positions, run.plan.kv_bits, run.spec, run.plan.draft_model) if run.plan.fits else None
+
+    one = settings(1)
+    if one is None:
+        return 1
+    return next((count for count in range(most, 1, -1) if settings(count) == one), 1)
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

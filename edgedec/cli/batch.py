@@ -15,7 +15,7 @@ from edgedec.errors import EdgedecError
 
 __all__ = ["batch"]
 
-_PARALLEL = 8  # texts at a time without --parallel
+_PARALLEL = 8  # most texts at a time without --parallel
 
 
 @command_line
@@ -32,7 +32,7 @@ def batch(
             min=0,
             max=64,
             metavar="N",
-            help="Number of texts to write at a time; 0: 8, or 1 on an accelerator.",
+            help="Number of texts to write at a time; 0: up to 8, as many as the budget has room for without less context.",
         ),
     ] = 0,
     json: Json = False,
@@ -47,7 +47,6 @@ def batch(
     from edgedec.cli.options import resolve_model
     from edgedec.runtime.batch import BatchDefaults, journal_path, read_batch, run_batch
     from edgedec.runtime.session import open_model
-    from edgedec.runtime.targets import is_accelerator
 
     defaults = BatchDefaults(
         n_predict=writing.n_predict, sampling=writing.sampling(), stop=writing.stop, ignore_eos=writing.ignore_eos
@@ -55,8 +54,9 @@ def batch(
     spec = run.spec()
     bundle: Bundle = open_model(resolve_model(run.model), run.device, run.accelerator())[0]
     items = read_batch(file, bundle.sha256, defaults)
-    sequences = parallel or (1 if is_accelerator(run.device) else _PARALLEL)
-    with run.open_session(spec, run.find_budget(), sequences=sequences) as session, ctrl_c() as interrupted:
+    budget = run.find_budget()
+    sequences = run.parallel(parallel, spec, budget, most=_PARALLEL)
+    with run.open_session(spec, budget, sequences=sequences) as session, ctrl_c() as interrupted:
         note_narrowed(session, spec)
         with progress("answering") as report:
             result = run_batch(session, items, output, interrupted=interrupted, progress=report)

@@ -149,6 +149,28 @@ class RunOptions(PlanOptions):
     record: Record = None
     threads: Threads = 0
 
+    def parallel(self, requested: int, spec: SpecConfig, budget: Budget, *, most: int) -> int:
+        """Return the number of texts to write at a time: ``requested``, or for 0 the largest that costs nothing.
+
+        It is at most ``most``, and each text has the context and the speculation that it would have alone.
+        """
+        from edgedec.bundle import Bundle
+        from edgedec.runtime.planning import most_sequences
+        from edgedec.runtime.targets import is_accelerator
+
+        if requested or is_accelerator(self.device):
+            return requested or 1
+        return most_sequences(
+            Bundle.open(resolve_model(self.model)),
+            most,
+            device=self.device,
+            threads=self.threads,
+            ctx_size=self.ctx_size,
+            kv_bits=self.kv_bits,
+            spec=spec,
+            budget_bytes=budget.budget_bytes,
+        )
+
     def open_session(self, spec: SpecConfig, budget: Budget, *, sequences: int = 1) -> Session:
         """Plan the run under ``budget`` and load the model, with a progress bar. It writes ``sequences`` texts at a time.
 

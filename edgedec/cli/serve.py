@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_PARALLEL = 4  # texts at a time where nothing speaks against it
+_PARALLEL = 4  # most texts at a time without --parallel
 
 
 def _check_packages() -> None:
@@ -109,7 +109,7 @@ def serve(
             min=0,
             max=64,
             metavar="N",
-            help="Number of texts to write at a time; 0: 4, or 1 with a budget or on an accelerator.",
+            help="Number of texts to write at a time; 0: up to 4, as many as the budget has room for without less context.",
         ),
     ] = 0,
     queue: Annotated[
@@ -146,7 +146,6 @@ def serve(
     from edgedec.runtime.server.memory import ServerMemory
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
-    from edgedec.runtime.targets import is_accelerator
 
     try:
         body_bytes = parse_bytes(max_body)
@@ -161,11 +160,11 @@ def serve(
         body_bytes=body_bytes,
     )
     spec = run.spec()
-    sequences = parallel or (1 if run.memory_budget or is_accelerator(run.device) else _PARALLEL)
     with _disk(run, disk_cache) as disk:
 
         def open_session() -> Session:
             memory.budget = run.find_budget()
+            sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL)
             session = run.open_session(spec, memory.budget, sequences=sequences)
             if disk is not None:
                 session.keep_on_disk(disk)
