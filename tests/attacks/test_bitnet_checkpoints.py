@@ -282,7 +282,7 @@ def test_nan_among_weights_that_are_quantized_on_load_is_refused(tmp_path: Path)
         quantize(open_checkpoint(tmp_path / "m"), tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["config.json", "model.safetensors"])
 @settings(max_examples=60)
 @given(data=st.data())

@@ -193,6 +193,7 @@ def test_a_damaged_run_names_the_way_out(teacher: Path, file: str) -> None:
     assert distil(teacher, "-o", "out", *SHORT, "--restart")[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_learning_rate_that_diverges_is_reported(teacher: Path) -> None:
     """Check that the last good checkpoint stays, and that the message says where the model diverged."""
     code, stderr = distil(

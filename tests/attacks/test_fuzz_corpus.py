@@ -45,7 +45,7 @@ def test_seeds_are_the_same_every_time_and_some_are_read(reader: str, tmp_path: 
     assert None in [check(target, seed, tmp_path) for seed in seeds]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @each_reader
 def test_kept_inputs_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     target, inputs = BY_NAME[reader], corpus.kept_inputs(reader)
@@ -148,7 +148,7 @@ def test_every_reader_has_a_target() -> None:
     assert modules == frozenset().union(*(target.modules for target in TARGETS))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @each_reader
 def test_seeds_run_the_modules_of_their_target(reader: str, tmp_path: Path) -> None:
     target, folder = BY_NAME[reader], Path(untrusted.__file__).parent

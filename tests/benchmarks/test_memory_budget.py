@@ -201,7 +201,7 @@ def test_the_kernel_s_mark_counts_touched_memory(child: Any) -> None:
     assert libraries < 4 * MIB
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [

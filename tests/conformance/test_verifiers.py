@@ -123,7 +123,7 @@ def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
     return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "grow"), [(name, grow) for name in LOSSLESS for grow in (guessed_chain, drawn_for(name))]
 )
@@ -177,7 +177,7 @@ class _RejectedMayComeBack:
         return Outcome(path=np.array([0], np.int32), next_token=random.token(target(0), position))
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
 @pytest.mark.parametrize("bug", [_FirstChildAlways, _RejectedMayComeBack])
 def test_the_statistic_catches_a_planted_bug(bug: Callable[[], Verifier], grow: Grow) -> None:

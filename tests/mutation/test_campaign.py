@@ -219,7 +219,7 @@ UNUSUAL = {
 }
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", UNUSUAL)
 def test_ends_other_than_a_failed_test_are_judged(tree: Path, tmp_path: Path, case: str) -> None:
     file, text, noticed = UNUSUAL[case]

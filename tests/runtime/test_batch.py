@@ -90,13 +90,13 @@ def test_a_run_goes_on_from_its_journal_after_any_end(tmp_path: Path) -> None:
 def test_answers_to_other_requests_are_not_touched(tmp_path: Path, place: str) -> None:
     output = tmp_path / "out.jsonl"
     path = output if place == "output" else journal_path(output)
-    for content in ("my notes\n", '{"id": "1", "request": "0"}\n', '{"id": "x"}\n', '["id"]\n', "\x00\n"):
-        path.write_text(content)
-        with Session.open("demo", threads=1, ctx_size=64) as session:
-            items = read_batch(write(tmp_path, lines_of(REQUESTS[0])), session.bundle.sha256, DEFAULTS)
+    with Session.open("demo", threads=1, ctx_size=64) as session:
+        items = read_batch(write(tmp_path, lines_of(REQUESTS[0])), session.bundle.sha256, DEFAULTS)
+        for content in ("my notes\n", '{"id": "1", "request": "0"}\n', '{"id": "x"}\n', '["id"]\n', "\x00\n"):
+            path.write_text(content)
             with pytest.raises(UsageError, match="has answers to other requests"):
                 run(session, items, output)
-        assert path.read_text() == content
+            assert path.read_text() == content
 
 
 def test_other_options_are_other_requests(tmp_path: Path) -> None:

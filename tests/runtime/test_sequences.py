@@ -80,7 +80,7 @@ def check_together(spec: SpecConfig, requests: list[Wish], expected: list[Answer
     assert len(left) < len(requests) / 2
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["chain", "dynamic"])
 @pytest.mark.parametrize("drafter", ["auto", "none", "model", "ngram", "copy", "stand"])
 def test_texts_together_are_those_alone(drafter: str, policy: str) -> None:

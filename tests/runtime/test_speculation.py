@@ -90,7 +90,7 @@ def prompt(known: KnownAnswer) -> I32:
 # Ends of an answer
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
 def test_the_limit_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected = known.expect(prompt)
@@ -109,7 +109,7 @@ def first_places(tokens: Sequence[int], end: int) -> list[int]:
     return [at for at in range(end) if tokens.index(tokens[at]) == at]
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("place", range(10))
 def test_an_end_token_may_end_an_answer_within_a_run(
     known: KnownAnswer, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch
@@ -255,7 +255,7 @@ def write_bundle(path: Path, **change: int) -> Path:
     return path
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [

@@ -98,6 +98,7 @@ def test_every_configuration_of_a_board_occurs_once(few: Exploration) -> None:
     assert all((point.config.tile_rows, point.config.prefetch_beats) == (80, 256) for point in few.points)
 
 
+@pytest.mark.thorough
 def test_a_point_equals_the_build_of_its_text(few: Exploration) -> None:
     model = shape_model(GRAPH)
     for point in few.points[::7]:
@@ -256,6 +257,7 @@ def test_an_impossible_clock_is_refused(inline: WorkerPool) -> None:
         explore(GRAPH, ULX3S, {**FEW, "clock_hz": 333.33e6}, pool=inline)
 
 
+@pytest.mark.thorough
 def test_a_picture_is_the_same_each_time(few: Exploration, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("one.svg", "two.svg"):

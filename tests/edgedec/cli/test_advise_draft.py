@@ -111,6 +111,7 @@ def word_tokenizer() -> str:
     return tokenizer.to_str()
 
 
+@pytest.mark.thorough
 def test_drafts_of_one_s_own_are_measured_on_the_text(edgedec: Edgedec, tmp_path: Path) -> None:
     """Compare positions and acceptances with those of the lines of each of two files, and the two with each other."""
     pairs = [make_pair(tmp_path / str(width), tokenizer_json=word_tokenizer(), hidden_size=width) for width in WIDTHS]

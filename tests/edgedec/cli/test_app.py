@@ -168,7 +168,7 @@ def test_module_is_the_command() -> None:
 DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
-@pytest.mark.thorough(sample=24)
+@pytest.mark.thorough(sample=10)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -351,7 +351,7 @@ def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> 
     assert outcome.stderr == "edgedec: --draft-max must be 1 to 63, not 99\n"
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [("generate", "-p", "Once"), ("plan",), ("chat",)], ids=lambda words: str(words[0]))
 def test_the_simulation_without_its_packages_names_the_missing_one(bundle: Path, command: tuple[str, ...]) -> None:
     """Run in a process of its own, because a module that is imported anew is not the module that later tests use."""

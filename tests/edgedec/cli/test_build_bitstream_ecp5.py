@@ -67,7 +67,7 @@ def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     assert data["chat"] == chat
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sync", "memory", "message"),
     [
@@ -117,7 +117,7 @@ def test_a_tool_that_fails_is_named(edgedec: Edgedec, source: Path, monkeypatch:
     )
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_tools_that_were_started(
     edgedec: Edgedec,

@@ -125,6 +125,7 @@ def test_a_draft_is_distilled(edgedec: Edgedec, checkpoint: Path) -> None:
     assert edgedec("quantize", "draft", "-o", "bundle", "--method", "int8").code == 0
 
 
+@pytest.mark.thorough
 @needs_torch
 @pytest.mark.usefixtures("little_text")
 def test_defaults_come_from_the_project(edgedec: Edgedec, checkpoint: Path) -> None:

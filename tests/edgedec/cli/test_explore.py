@@ -94,6 +94,7 @@ def test_a_printed_configuration_can_be_built(edgedec: Edgedec, source: Path, mo
     assert "-o b: contains a build; choose another folder" in again.stderr
 
 
+@pytest.mark.thorough
 def test_files_hold_the_same_points(edgedec: Edgedec, source: Path) -> None:
     pytest.importorskip("matplotlib")
     outcome = edgedec(*words(source, "-o", "an exploration", "--json"))

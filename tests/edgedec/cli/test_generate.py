@@ -161,7 +161,7 @@ def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: 
     assert f"; lossless: {answers[-1].timings.lossless}" in line
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("entropy", ["0", "64"])
 def test_switching_reports_the_tokens_of_each_model(edgedec: Edgedec, bundle: Path, entropy: str) -> None:
     options = ("generate", "-m", bundle, *LOOP, "-md", bundle, "--decoder", "switch", "--switch-entropy", entropy)

@@ -16,6 +16,7 @@ SCHEMA = (
 )
 
 
+@pytest.mark.thorough
 def test_each_option_forms_the_answer(edgedec: Edgedec, tmp_path: Path) -> None:
     schema, grammar = tmp_path / "schema.json", tmp_path / "list.lark"
     schema.write_text(SCHEMA)

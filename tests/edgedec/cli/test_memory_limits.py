@@ -57,6 +57,7 @@ def generated(edgedec: Edgedec, bundle: Path, *options: str) -> tuple[dict[str, 
     return outcome.json, outcome.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_that_fits_is_as_without_a_limit(
     edgedec: Edgedec, bundle: Path, limit: Limit, sizes: tuple[int, int]
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_second_conversation_opens_the_port_again(edgedec: Edgedec, bundle: Pa
     assert again.stdout.splitlines()[0] == outcome.stdout.splitlines()[0], "the port is free again"
 
 
+@pytest.mark.thorough
 def test_another_configuration_is_refused_with_the_option_to_give(edgedec: Edgedec, bundle: Path, port: Path) -> None:
     actual, expected = configuration(bundle), configuration(bundle, "board,slots=1")
     outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", "board,slots=1", *ASKED)
@@ -110,6 +111,7 @@ def test_another_configuration_is_refused_with_the_option_to_give(edgedec: Edged
     assert "as they were given to edgedec build-bitstream" in outcome.stderr
 
 
+@pytest.mark.thorough
 def test_a_configuration_is_named_as_it_can_be_given(edgedec: Edgedec, bundle: Path, port: Path) -> None:
     """Check booleans and clocks as well."""
     text = "board,slots=1,ultra=false,clock_hz=50e6"

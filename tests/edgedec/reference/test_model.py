@@ -101,7 +101,7 @@ def test_a_long_prefill_gives_the_bits_of_single_steps(kind: str) -> None:
     assert same(cache_, reached)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["float", "planes2"])
 def test_wide_rows_give_the_same_bits(kind: str) -> None:
     """Use widths at which a BLAS library computes in blocks and threads."""

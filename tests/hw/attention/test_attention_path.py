@@ -105,7 +105,7 @@ def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: in
     check(layer, passes, beat_bytes=beat_bytes, slots=2)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("rotated", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("idle", [0.0, {"input": 0.6}])
 def test_queries_and_keys_may_skip_the_rotary(rotated: tuple[bool, bool], idle: Any) -> None:
@@ -146,7 +146,7 @@ def test_the_next_parts_wait_for_the_heads() -> None:
     check(layer, passes, beat_bytes=8, slots=2, eager=True, stall={"new_values": 0.97})
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("rotate", [0, 1])
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(16, 16), (8, 12)])
 def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -> None:

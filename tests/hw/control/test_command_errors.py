@@ -295,6 +295,7 @@ def test_read_errors_are_counted_from_the_last_soft_reset_not_from_the_doorbell(
     Bench(config=CONFIG, work=100).run(script)
 
 
+@pytest.mark.thorough
 def test_a_write_error_names_the_last_command() -> None:
     wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     item = Pass(raw=program(CONFIG, [LOAD, READ, wait, wait, wait, STOP]))

@@ -76,7 +76,7 @@ def test_outputs_equal_the_layout(slots: int, k: int, port_bytes: int, rows: boo
     assert write(collected["requests"], collected["data"], port_bytes) == expected
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("slots", "k", "port_bytes", "rows", "pace"),
     [

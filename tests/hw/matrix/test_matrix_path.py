@@ -186,7 +186,7 @@ def test_a_beat_takes_a_cycle_within_planes_tiles_and_groups() -> None:
     assert beats[-1] - beats[20] == layout.beats - 21
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("beat_bytes", [8, 16])
 def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None:
     rng = np.random.default_rng(3)

@@ -92,6 +92,7 @@ def test_no_port_runs_ahead_of_the_slowest(slow: int, lags: float, limit: int) -
     assert max(leads) == limit
 
 
+@pytest.mark.thorough
 def test_an_error_names_port_and_range() -> None:
     failing = (frozenset[int](), frozenset({4096 + 9 * 8}), frozenset[int](), frozenset[int]())
     actual, expected, _ = read([(40, 2), (3, 0), (8, 4)], beat_bytes=16, ports=2, failing=failing, errors=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import pytest
+
 from edgedec.quantize.demo_pair import sketch_words, words
 from edgedec.quantize.demo_pair.check import name_faults, names_in
 from edgedec.quantize.demo_pair.sketch import Scene, Sketch, listed, scene, sketch
@@ -23,6 +25,7 @@ def all_scenes() -> tuple[Scene, ...]:
     return tuple(scene(seed) for seed in range(400))
 
 
+@pytest.mark.thorough
 def test_a_sketch_and_a_scene_are_functions_of_their_seeds() -> None:
     assert [sketch(seed) for seed in (5, 2)] == [all_sketches()[5], all_sketches()[2]]
     assert [scene(seed) for seed in (5, 2)] == [all_scenes()[5], all_scenes()[2]]

@@ -25,6 +25,7 @@ def test_a_conversation_is_a_function_of_its_seed() -> None:
     assert [tuple(conversation(seed)) for seed in (9, 4)] == [talks()[9], talks()[4]]
 
 
+@pytest.mark.thorough
 def test_every_turn_has_an_answer_and_only_plain_texts_ask_nothing() -> None:
     for turns in talks():
         assert all(answer.strip() for _, answer in turns)

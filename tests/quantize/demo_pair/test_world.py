@@ -54,6 +54,7 @@ def test_a_story_is_a_function_of_its_seed() -> None:
     assert len({item.text for item in tales()}) == len(tales())
 
 
+@pytest.mark.thorough
 def test_length_and_repetition_inside_a_story() -> None:
     shares = sorted(repeated_share(item.text) for item in tales())
     assert shares[len(shares) // 2] < 0.04

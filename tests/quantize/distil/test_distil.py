@@ -136,6 +136,7 @@ def test_a_float_draft_is_quantized_to_int8(tmp_path: Path, student: list[TorchG
     assert bundle.config["hidden_size"] == 16
 
 
+@pytest.mark.thorough
 def test_a_llama2c_teacher_can_be_distilled(tmp_path: Path) -> None:
     opened = open_checkpoint(write_llama2c(tmp_path / "llama2c"))
     distil(opened, tmp_path / "out", options(length=6, batch_tokens=24))

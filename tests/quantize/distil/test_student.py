@@ -70,6 +70,7 @@ def test_biases_of_interleaved_rows_are_reordered_too(tmp_path: Path) -> None:
 # --- depth ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_each_layer_starts_from_one_at_the_same_depth(ours: int, theirs: int) -> None:
     sources = [_layer_source(layer, ours, theirs) for layer in range(ours)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_the_least_recently_used_context_is_replaced() -> None:
     assert (table.ids[row].tolist(), table.values[row].tolist(), table.counts[row]) == ([-1, -1], [0.0, 0.0], 0)
 
 
+@pytest.mark.thorough
 def test_the_table_has_its_stated_bytes_and_does_not_grow() -> None:
     stated = ContextTable.table_bytes(1000, 12)
     tracemalloc.start()

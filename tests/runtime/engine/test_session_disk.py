@@ -34,6 +34,7 @@ def written(session: Session, prompt: str) -> tuple[list[int], int]:
     return answer.tokens, answer.timings.prompt_kept
 
 
+@pytest.mark.thorough
 def test_texts_are_the_same_and_prompts_are_kept_over_an_unloading(path: Path, tmp_path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=256) as session:
         expected = [written(session, prompt)[0] for prompt in PROMPTS]

@@ -147,6 +147,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("name", TEXTS)
 @given(cuts=st.lists(st.integers(0, 200), max_size=40))
 def test_content_and_calls_do_not_depend_on_the_pieces(name: str, cuts: list[int]) -> None:

@@ -259,6 +259,7 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
     run(test())
 
 
+@pytest.mark.thorough
 def test_an_unloaded_model_is_freed() -> None:
     """Check that nothing keeps the session, whose weights would stay in memory."""
     import gc

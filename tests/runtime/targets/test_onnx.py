@@ -127,7 +127,7 @@ print(meter.peak_bytes, kept, sum(items.values()), sum(items.values()) - items["
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("unsigned", [False, True])
 @pytest.mark.parametrize(("method", "vocab"), [("int8", 2048), ("ternary", 32000)])
 def test_loading_stays_within_the_plan(tmp_path: Path, method: str, vocab: int, unsigned: bool) -> None:

@@ -242,6 +242,7 @@ macro m()|endmacro|m()|is defined|,|[|]"""
 pieces = st.sampled_from([*PIECES.replace("\n", "|").split("|"), "| list", "| join"])
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(st.lists(pieces, max_size=14).map(" ".join) | st.text(max_size=30))
 def test_any_text_is_a_template_or_an_edgedec_error(template: str) -> None:

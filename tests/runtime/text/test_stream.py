@@ -168,7 +168,7 @@ def bytes_of(tokenizer: Tokenizer) -> list[bytes]:
     return token_bytes(tokenizer)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=150)
 @given(data=st.data())

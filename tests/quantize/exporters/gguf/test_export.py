@@ -239,7 +239,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
         export_gguf(bundle, tmp_path / "file" / "m.gguf")
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["llama2-32k.tokenizer.model", "tok105.vocab"])
 def test_pieces_survive_a_round_trip(tmp_path: Path, shared_data: Path, name: str) -> None:
     """Check that a SentencePiece vocabulary cuts texts as before."""
