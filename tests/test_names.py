@@ -7,6 +7,7 @@ are local to their module and are not compared.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ def doubled(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: sorted(paths) for name, paths in public_classes(modules).items() if len(paths) > 1}
 
 
+@functools.cache
 def project() -> list[tuple[str, str]]:
     """Return (path, source) of each module of the project."""
     files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]

@@ -232,6 +232,7 @@ def test_a_full_disk_is_an_error(teacher: Path) -> None:
     assert distil(teacher, "-o", "out", *SHORT, *options)[0] == 0
 
 
+@pytest.mark.thorough
 def test_ctrl_c_during_sampling_ends_the_run(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample: Callable[..., object] = text_module._sample
     calls: list[int] = []

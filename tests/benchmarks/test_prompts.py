@@ -180,6 +180,7 @@ def test_prompts_leave_room_in_the_context(session: Session, positions: int) -> 
             P.prepare(opened, prompt, positions)
 
 
+@pytest.mark.thorough
 def test_later_turns_follow_the_answers_to_earlier_ones(session: Session) -> None:
     prompt = P.Prompt(kind="multi-turn", source="here", turns=("Once upon a time", "What then?"))
     text = session.tokenizer.decode(P.prepare(session, prompt, 40))

@@ -31,6 +31,7 @@ def test_gains_are_those_of_the_last_sample() -> None:
     assert figures["looping"] == 1
 
 
+@pytest.mark.thorough
 def test_a_repeated_text_is_learned_and_the_switch_is_put_back() -> None:
     """Check at temperature 0, where every sample is the same text."""
     story, spec, before = prompts.read_prompts(None, 1)[0], SpecConfig(drafter="stand", draft_max=4), Adaptive.size

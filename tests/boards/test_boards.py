@@ -277,6 +277,7 @@ def test_the_default_configuration_is_that_of_the_kv260() -> None:
     assert (config.ports, config.port_bytes, config.clock_hz) == (board.ports, board.port_bytes, board.clock_hz)
 
 
+@pytest.mark.thorough
 def test_a_refusal_does_not_walk_through_the_image(bitnet: IntegerModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that formulas are used, which take a second for 0.7 billion weights, and no walk over half a million runs
     of beats.

@@ -149,7 +149,7 @@ def test_every_node_of_any_tree_gets_a_distribution(name: str, seed: int, span: 
             text = after(text, tree, outcome)
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
@@ -216,7 +216,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
         text = after(text, tree, outcome)
 
 
-@pytest.mark.thorough(sample=4)
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("positions", [64, 1024])
 @pytest.mark.parametrize("name", names(DRAFTERS))
 def test_a_draft_stays_within_its_footprint_for_any_length_of_the_text(name: str, positions: int) -> None:

@@ -159,6 +159,7 @@ def slow_form(visible: NDArray[np.bool_]) -> str:
     return "tree" if np.array_equal(unpack(tree(np.array(parents, np.int32)), n), visible) else "any"
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(
     st.one_of(

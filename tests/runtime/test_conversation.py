@@ -51,7 +51,7 @@ def say(conversation: Conversation, message: str, *, n_predict: int = 24) -> tup
     return answer.tokens, dropped
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", [None, "You tell stories."])
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_after_a_drop_the_text_is_that_of_a_fresh_session(model: Path, drafter: str, system: str | None) -> None:

@@ -51,7 +51,7 @@ def test_generate_reports_figures_and_reasons(path: Path) -> None:
     assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verifier", "lossless"),
     [

@@ -76,6 +76,7 @@ def dominates(better: tuple[float, float], worse: tuple[float, float]) -> bool:
     return better != worse and better[0] <= worse[0] and better[1] >= worse[1]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30))
 def test_points_on_a_front_are_not_dominated_and_all_others_are(pairs: list[tuple[float, float]]) -> None:
     front = pareto(pairs)

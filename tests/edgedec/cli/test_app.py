@@ -449,7 +449,7 @@ app.main()
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("signals", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)]
 )

@@ -58,6 +58,7 @@ def test_without_vivado_everything_is_written_and_the_code_is_3(edgedec: Edgedec
     assert (Path("a build") / "rtl/accelerator.v").is_file()
 
 
+@pytest.mark.thorough
 def test_no_build_exits_with_0(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source), "--no-build")
     assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build\n")

@@ -94,6 +94,7 @@ def test_a_device_that_fails_during_an_answer_ends_its_line(ask: Ask, monkeypatc
     assert "edgedec: the board does not answer" in stderr.splitlines()
 
 
+@pytest.mark.thorough
 def test_dropped_turns_are_reported_once_each_time(ask: Ask) -> None:
     """Compute the prompts: 22, 46 and then 70 of 60 tokens; at 80 % turns are dropped until half the context is free."""
     code, lines, stderr = ask(*["how?"] * 5, "/stats", options=("-c", "60", "--system", "kin"))
@@ -164,6 +165,7 @@ def test_an_answer_ends_at_its_limits(ask: Ask, option: tuple[str, ...], answer:
     assert ask("o", options=option)[1] == [answer]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("colours")
 def test_show_draft_colours_accepted_guesses_only(ask: Ask, bundle: Path, answers: list[Answer]) -> None:
     options = ("--spec-type", "ngram", "-n", "66")

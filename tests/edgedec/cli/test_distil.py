@@ -90,6 +90,7 @@ def test_json_is_complete(edgedec: Edgedec, checkpoint: Path) -> None:
     assert edgedec("generate", "-m", "bundle", "-p", "?", "-n", "3", "--temp", "0").code == 0
 
 
+@pytest.mark.thorough
 @needs_torch
 @pytest.mark.usefixtures("little_text")
 def test_a_second_run_prints_the_same_table(edgedec: Edgedec, checkpoint: Path) -> None:

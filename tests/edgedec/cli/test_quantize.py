@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_bundle(edgedec: Edgedec, checkpoint: Path)
     assert one == two != other
 
 
+@pytest.mark.thorough
 def test_a_model_too_large_to_write_its_own_text_is_refused(
     edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ def test_wrong_requests_are_refused_before_the_calibration(
     assert outcome.stderr.count("\n") == 1
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["int8", "native", "planes3"])
 def test_the_configuration_by_shape_is_that_by_weights(tmp_path: Path, kind: str) -> None:
     """It is chosen before the weights are read, and must be the one that the weights lead to."""

@@ -28,7 +28,7 @@ def items(table: Array, lanes: int) -> list[Any]:
     return list(table.T.reshape(-1, lanes, len(table)).tolist())
 
 
-@pytest.mark.rtl(sample=2)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "head_dim", "lanes", "heads"),

@@ -132,7 +132,7 @@ class Written:
         self.errors = collected["error"]
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", [(4, 1, 1, 8), (64, 4, 3, 8), (64, 1, 8, 96)])
 def test_all_requests_are_written(size: tuple[int, int, int, int], idle: float, stall: float) -> None:
@@ -310,7 +310,7 @@ class Whole(Component):
         return m
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("size", [(16, 2, 3, 8), (64, 4, 8, 96)])
 def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
     config, committed = cache_config(*size), 11

@@ -202,7 +202,7 @@ def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None
     assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # rows of the last tile
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("rows", [40, 39, 37, 36, 1])
 def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     """Check this because its words arrive within that many cycles, and wait."""
@@ -217,7 +217,7 @@ def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     assert cycles["rows"] == [cycle - drain for cycle in cycles["output"]]
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), ({"scales": 0.99}, 0.0), (0.0, 0.95), ({"rows": 0.9}, 0.5)])
 def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) -> None:
     """Queue as many as fit between the sequencer and the output, each with another number of spare rows."""

@@ -67,7 +67,7 @@ def test_ranges_over_lagging_ports_are_joined(beat_bytes: int, ports: int, stall
     assert all(sum(beats for _, beats in model.reads) == len(expected) for model in memories)
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("slow", range(4))
 @pytest.mark.parametrize(("lags", "limit"), [(0.0, 0), (0.7, 16)])
 def test_no_port_runs_ahead_of_the_slowest(slow: int, lags: float, limit: int) -> None:

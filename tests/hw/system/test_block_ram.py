@@ -62,7 +62,7 @@ def bursts(rng: random.Random, count: int, start: int, end: int, data_bytes: int
     return bursts_drawn
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(("data_bytes", "seed"), [(4, 0), (8, 1), (8, 2), (16, 3)])
 def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:
     """Let each manager write to its half while the other one reads there, and compare the final memory."""

@@ -305,7 +305,7 @@ class Loop(Component):
         return m
 
 
-@pytest.mark.rtl(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize(
     ("clock_hz", "baud", "off"),
     [

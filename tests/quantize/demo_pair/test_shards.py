@@ -57,6 +57,7 @@ def test_a_shard_holds_the_documents_of_its_seeds(tmp_path: Path) -> None:
         parts.close()
 
 
+@pytest.mark.thorough
 def test_a_process_that_does_not_write_waits(tmp_path: Path) -> None:
     result: list[int] = []
     reader = threading.Thread(target=lambda: result.append(len(shards(tmp_path, writes=False).read(0))), daemon=True)

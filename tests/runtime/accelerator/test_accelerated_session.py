@@ -55,7 +55,7 @@ def plain(path: Path) -> Answer:
     return answer(path)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("drafter", "tree"),
     [("ngram", "chain"), ("copy", "static"), ("stand", "dynamic"), ("trigram", "delayed"), ("auto", "hardware")],

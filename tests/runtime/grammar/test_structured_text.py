@@ -114,6 +114,7 @@ def test_texts_that_are_written_together_are_those_written_alone(plain: Session,
         assert (stream.answer.tokens, stream.answer.stop_reason) == (alone.tokens, alone.stop_reason)
 
 
+@pytest.mark.thorough
 def test_tokens_that_are_required_are_guessed(plain: Session) -> None:
     """Almost the whole text follows from the schema, so that it takes few passes."""
     names_of = [f"a_rather_long_name_{at}" for at in range(4)]

@@ -163,7 +163,7 @@ def slow_sum(model: ReferenceModel, ids: Sequence[int], start: int) -> float:
     return total
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @given(items=st.lists(questions, min_size=1, max_size=3), nodes=st.integers(1, 8))
 @settings(max_examples=15)
 def test_scores_equal_the_slow_computation(bundle: Bundle, items: list[Item], nodes: int) -> None:

@@ -94,6 +94,7 @@ def test_the_self_test_selects_the_form(tmp_path: Path, monkeypatch: pytest.Monk
     assert forms == [not exact]
 
 
+@pytest.mark.thorough
 def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
     if not signed_int8_is_exact():
         pytest.skip("uint8 x int8 saturates on this CPU: edgedec never uses it here")

@@ -141,7 +141,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=150)
 @given(data=st.data())

@@ -159,7 +159,7 @@ def test_another_seed_is_placed_again(program: Program, output: Path, log: Path)
     assert (again.report, (output / "ulx3s-85f.bit").read_bytes()) == (first.report, before)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("failing", "step", "before"),
     [
@@ -343,7 +343,7 @@ def check_descriptions(output: Path) -> None:
             assert hashlib.sha256((output / name).read_bytes()).hexdigest() == digest
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("sync", [83.21, 53.3])
 def test_descriptions_are_of_the_present_bitstream_at_every_moment(
@@ -421,7 +421,7 @@ def test_bitstreams_of_the_user_are_kept(program: Program, output: Path) -> None
     assert [str(path.relative_to(output)) for path in mine] == ["old/ulx3s-85f.bit", "other.bit", "ulx3s-85f.mine.bit"]
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sync", "memory", "nearest"), [(53.3, 110.0, 50e6), (65.0, 99.0, None), (53.3, 99.0, None), (28.0, 110.0, 25e6)]
 )
@@ -536,7 +536,7 @@ def test_results_of_another_build_are_refused(
         build(BOARD, program, output)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 def test_changed_results_are_built_again(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
@@ -562,7 +562,7 @@ def test_missing_results_are_built_again(program: Program, output: Path, name: s
         build(BOARD, program, output)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_bitstream_that_was_moved_is_built_again(program: Program, output: Path, seed: int) -> None:
     """Check that the moved file stays."""
@@ -576,7 +576,7 @@ def test_a_bitstream_that_was_moved_is_built_again(program: Program, output: Pat
     check_descriptions(output)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 def test_another_seed_replaces_damaged_files(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
@@ -585,7 +585,7 @@ def test_another_seed_replaces_damaged_files(program: Program, output: Path, nam
     check_descriptions(output)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_run_by_hand_repairs_damaged_files(

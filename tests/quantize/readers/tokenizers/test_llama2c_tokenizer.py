@@ -69,7 +69,7 @@ def tok512(shared_data: Path) -> tuple[Tokenizer, list[tuple[bytes, float]]]:
     return converted(read_tokenizer_bin(path)), vocabulary
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["GrimmsFairyTales.txt", "tinyshakespeare.txt", "wikitext-2/valid.txt"])
 def test_real_text_is_encoded_alike(
     tok512: tuple[Tokenizer, list[tuple[bytes, float]]], shared_data: Path, name: str
