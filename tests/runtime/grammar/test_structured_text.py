@@ -12,6 +12,7 @@ import pytest
 
 from edgedec.plugins import names
 from edgedec.runtime.answer import Answer
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
@@ -20,6 +21,7 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS, TOP_TAPS
 from tests.runtime.grammar.support.random_writer import compiler
+from tests.runtime.support.fake_world import Willing
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
@@ -115,8 +117,9 @@ def test_texts_that_are_written_together_are_those_written_alone(plain: Session,
 
 
 @pytest.mark.thorough
-def test_tokens_that_are_required_are_guessed(plain: Session) -> None:
-    """Almost the whole text follows from the schema, so that it takes few passes."""
+def test_tokens_that_are_required_are_guessed(plain: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Almost the whole text follows from the schema, so that it takes few passes where guesses are always made."""
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)  # whether they pay depends on the clock
     names_of = [f"a_rather_long_name_{at}" for at in range(4)]
     schema = {
         "type": "object",
