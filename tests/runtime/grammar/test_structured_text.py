@@ -119,7 +119,7 @@ def test_texts_that_are_written_together_are_those_written_alone(plain: Session,
 @pytest.mark.thorough
 def test_tokens_that_are_required_are_guessed(plain: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Almost the whole text follows from the schema, so that it takes few passes where guesses are always made."""
-    monkeypatch.setattr(autoregressive, "Adaptive", Willing)  # whether they pay depends on the clock
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)  # the real one measures time
     names_of = [f"a_rather_long_name_{at}" for at in range(4)]
     schema = {
         "type": "object",
