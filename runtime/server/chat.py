@@ -16,8 +16,8 @@ from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.requests import ChatMessage
-from edgedec.runtime.server.service import TextEnd, TextPart
 from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.tool_messages import template_calls
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]

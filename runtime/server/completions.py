@@ -13,8 +13,8 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.chat import FINGERPRINT, Usage, finish_reason
 from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.server.service import TextEnd, TextPart
 from edgedec.runtime.server.streaming import Chunk
+from edgedec.runtime.server.submission import TextEnd, TextPart
 
 __all__ = ["CompletionReply"]
 

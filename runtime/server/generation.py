@@ -18,10 +18,11 @@ from edgedec.runtime.server.errors import from_edgedec, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, TextOptionsRequest
-from edgedec.runtime.server.service import ModelService, TextRequest
+from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.streaming import respond
 from edgedec.runtime.server.structure import answer_grammar, tool_use
+from edgedec.runtime.server.submission import TextRequest
 
 __all__ = ["generation_routes"]
 

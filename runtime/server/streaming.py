@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.server.errors import ApiError, from_edgedec
-from edgedec.runtime.server.service import GoneError, Submission, TextEnd, TextPart
+from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextPart
 
 __all__ = ["EventStream", "Reply", "cancelled_on_disconnect", "respond"]
 

@@ -13,7 +13,7 @@ from edgedec.memory_pressure import Stalls
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.memory import request_bytes
-from edgedec.runtime.server.service import TextPart, TextRequest
+from edgedec.runtime.server.submission import TextPart, TextRequest
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_service import read, run, running, until

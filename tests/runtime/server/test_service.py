@@ -15,7 +15,8 @@ import pytest
 from edgedec.errors import BudgetError, DeviceError, UsageError
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.service import GoneError, ModelService, Submission, TextEnd, TextPart, TextRequest
+from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextPart, TextRequest
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.fake_session import ScriptedSession
 

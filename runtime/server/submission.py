@@ -1,0 +1,204 @@
+"""Requests for texts, the events of their answers, and the submission that connects a client with the model's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.engine.ledger import Reservation
+from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.server.memory import request_bytes
+
+__all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """A prompt, and how it is to be continued. The members are the arguments of ``Session.stream``.
+
+    Members:
+        prompt: ids, int32 [n].
+        n_predict: maximum number of tokens; negative: until the context is full.
+        sampling: sampling options.
+        stop: strings that end the answer.
+        ignore_eos: continue after an end token.
+        grammar: grammar that the answer follows; None: any text.
+        sample: index of this text among several of one prompt and seed.
+        logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
+        prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
+    """
+
+    prompt: I32
+    n_predict: int
+    sampling: SamplingConfig
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    grammar: Grammar | None = None
+    sample: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart:
+    """A part of an answer's text.
+
+    Members:
+        index: number of the answer's request in its submission.
+        text: whole characters.
+        tokens: ids that were written since the part before.
+        guessed: whether the last of them was an accepted guess.
+        logprobs: log-probabilities of these tokens; empty if they were not asked for.
+    """
+
+    index: int
+    text: str
+    tokens: tuple[int, ...]
+    guessed: bool
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEnd:
+    """The end of an answer.
+
+    Members:
+        index: number of the answer's request in its submission.
+        answer: the whole answer, with its timings.
+        tokens: ids after the last part, such as an end token.
+        logprobs: log-probabilities of these tokens.
+        prompt_logprobs: log-probabilities of the prompt's tokens after its first; empty if they were not asked for.
+    """
+
+    index: int
+    answer: Answer
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class GoneError(Exception):
+    """The submission was cancelled, usually because its client has left."""
+
+
+TextEvent = TextPart | TextEnd
+
+
+class Submission:
+    """The answers to requests that were submitted together, as events in the order in which they are written.
+
+    Use it as a context manager, which cancels what is left at its end. All methods are called in the loop's thread, except
+    ``post``.
+
+    Parameters:
+        requests: the requests.
+        withdraw: called when the submission is cancelled before its end.
+
+    Members:
+        cancelled: True once nobody waits for the answers.
+        turns: a turn for each request.
+    """
+
+    def __init__(self, requests: Sequence[TextRequest], *, withdraw: Callable[[Submission], None]) -> None:
+        self._withdraw, self._loop = withdraw, asyncio.get_running_loop()
+        self._events: asyncio.Queue[TextEvent | Exception] = asyncio.Queue()
+        self._open = len(requests)
+        self.cancelled = False  # read by the model's thread
+        self.turns = [
+            QueuedText(submission=self, index=index, request=request) for index, request in enumerate(requests)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    @property
+    def ended(self) -> bool:
+        """True if all events were taken."""
+        return not self._open
+
+    def cancel(self) -> None:
+        """End all answers. ``next`` raises ``GoneError`` from now on. After the last event this does nothing."""
+        if self._open and not self.cancelled:
+            self.cancelled = True
+            self._withdraw(self)
+            self._events.put_nowait(GoneError())
+
+    async def next(self, timeout: float | None = None) -> TextEvent | None:
+        """Return the next event; None if there was none within ``timeout`` seconds.
+
+        Raises:
+            GoneError: the submission was cancelled.
+            EdgedecError, ApiError: an answer failed; the others are cancelled.
+        """
+        if self.cancelled:
+            raise GoneError
+        try:
+            async with asyncio.timeout(timeout):
+                event = await self._events.get()
+        except TimeoutError:
+            return None
+        if isinstance(event, Exception):
+            self.cancel()
+            raise event
+        if isinstance(event, TextEnd):
+            self._open -= 1
+        return event
+
+    def post(self, event: TextEvent | Exception) -> None:
+        """Append an event. This is called in the model's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:  # the loop is closed, so nobody waits for the answer
+            self.cancelled = True
+
+
+@dataclass(kw_only=True, eq=False)
+class QueuedText:
+    """The turn of a request, from its submission to the end of its answer.
+
+    Members:
+        submission, index, request: the request, and its number in its submission.
+        began: time of the submission, in the seconds of ``time.monotonic``.
+        told: number of tokens of the answer that were in an event.
+        memory: its reserved memory; None before it is admitted.
+    """
+
+    submission: Submission
+    index: int
+    request: TextRequest
+    began: float = field(default_factory=time.monotonic)
+    told: int = 0
+    memory: Reservation | None = None
+
+    def most_bytes(self, positions: int) -> int:
+        """Return the most memory that the request takes outside the model, with a context of ``positions`` tokens."""
+        request = self.request
+        return request_bytes(
+            prompt=len(request.prompt),
+            answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+        )
+
+    def free(self) -> None:
+        """Give the reserved memory back. A second call does nothing."""
+        if self.memory is not None:
+            self.memory.close()
+
+    @property
+    def silent(self) -> bool:
+        """True if only the prompt's log-probabilities are wanted, for which one token must be written."""
+        return self.request.prompt_logprobs and self.request.n_predict == 0
