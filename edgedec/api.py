@@ -169,8 +169,8 @@ def plan_run(
         UnsupportedError: the device does not run the model, or cannot keep a budget.
     """
     from edgedec.memory import MemoryMeter
+    from edgedec.runtime.model_folder import open_model
     from edgedec.runtime.planning import make_plan
-    from edgedec.runtime.session import open_model
     from edgedec.runtime.targets import target_module
 
     bundle, accelerator = open_model(model if isinstance(model, str) else Path(model), device, accelerator)

@@ -16,7 +16,6 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
-from edgedec.memory_budget import Budget
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
@@ -32,7 +31,7 @@ from edgedec.runtime.targets import (
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
-__all__ = ["RunPlan", "make_plan", "most_sequences", "planned_budget"]
+__all__ = ["RunPlan", "make_plan"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -334,91 +333,6 @@ def make_plan(
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
-
-
-def planned_budget(
-    bundle: Bundle,
-    budget: Budget,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    ctx_size: int = 0,
-    kv_bits: int | None = None,
-    spec: SpecConfig | None = None,
-    sequences: int = 1,
-) -> int | None:
-    """Return the ``budget_bytes`` with which a run is planned; None: it is planned without a budget.
-
-    If the user set a limit, it is the least of all limits, and a run that does not fit is refused. A control group's limit
-    alone never refuses a run: one that fits it is planned as without a limit, another one is planned under it, and one that
-    cannot be made to fit is planned as without a limit, too, because the kernel can take back its mapped weights. It counts
-    for models that run in this process's memory only.
-
-    Args:
-        bundle, device, threads, ctx_size, kv_bits, spec, sequences: arguments of ``make_plan``, which may raise its errors.
-        budget: the limits.
-    """
-    size = budget.budget_bytes
-    if size is None or budget.has_flag:
-        return size
-    if device in GPU_DEVICES or is_accelerator(device):
-        return None
-    for limit in (None, size):
-        plan = make_plan(
-            bundle,
-            device=device,
-            threads=threads,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            spec=spec,
-            budget_bytes=limit,
-            sequences=sequences,
-        ).plan
-        if plan.total_bytes <= size:
-            return limit
-    return None
-
-
-def most_sequences(
-    bundle: Bundle,
-    most: int,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    ctx_size: int = 0,
-    kv_bits: int | None = None,
-    spec: SpecConfig | None = None,
-    budget_bytes: int | None = None,
-) -> int:
-    """Return the largest number of texts, 1 to ``most``, that can be written at a time as a single one would be.
-
-    That is, with the context, the KV bits and the speculation that the plan for one text has under the same budget.
-
-    Args:
-        bundle: the model.
-        most: upper bound of the result.
-        device, threads, ctx_size, kv_bits, spec, budget_bytes: arguments of ``make_plan``, which may raise its errors.
-    """
-    if is_accelerator(device):
-        return 1
-
-    def settings(sequences: int) -> tuple[int, int, SpecConfig, bool] | None:
-        run = make_plan(
-            bundle,
-            device=device,
-            threads=threads,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            spec=spec,
-            budget_bytes=budget_bytes,
-            sequences=sequences,
-        )
-        return (run.limits.positions, run.plan.kv_bits, run.spec, run.plan.draft_model) if run.plan.fits else None
-
-    one = settings(1)
-    if one is None:
-        return 1
-    return next((count for count in range(most, 1, -1) if settings(count) == one), 1)
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import numpy as np
-
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
@@ -19,27 +17,22 @@ from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
-from edgedec.runtime.coupling import Coupled
-from edgedec.runtime.decoders import open_decoder, open_switch
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import Rounds
-from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
+from edgedec.runtime.decoders.switch import SwitchDecoder
 from edgedec.runtime.driver.counters import Counters
-from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.scheduler import Scheduler, Task
+from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.grammar.compiler import GrammarCompiler
-from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
-from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
+from edgedec.runtime.model_folder import open_model
+from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.planning import RunPlan, make_plan
-from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, AcceleratorTarget, Processor, ReleasingTarget, Request, TreePolicy
-from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier, verifier_traits
-from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
+from edgedec.runtime.protocols import I32, AcceleratorTarget, ReleasingTarget
+from edgedec.runtime.request_builder import RequestBuilder
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -50,7 +43,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.accelerator.power import Energy, PowerMeter
     from edgedec.runtime.grammar.grammar import Grammar
 
-__all__ = ["Session", "open_model"]
+__all__ = ["Session"]
 
 CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average; longer tokens are runs of blanks
 
@@ -83,8 +76,6 @@ class Session:
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
         self._closed = False
-        self._policies: dict[str, TreePolicy] = {}  # by kind of children
-        self._draws = np.random.default_rng(0)  # for policies that draw children; each answer gives it a seed
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
@@ -98,49 +89,28 @@ class Session:
             progress=progress,
         )
         self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
+        top_k = 0 if self._device is None else self._device.top_k
+        self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=top_k)
         self._power: PowerMeter | None = None
         try:
             self._power = None if self._device is None else power_meter(self._device.facts)
-            self._open_decoder(device=device, threads=threads)
+            self._open_decoders(device=device, threads=threads)
         except BaseException:
             self._close_device()
             raise
 
-    def _open_decoder(self, *, device: str, threads: int) -> None:
-        run = self.run
+    def _open_decoders(self, *, device: str, threads: int) -> None:
         self.meter.mark()
-        self.state = self.target.open(run.limits)
-        spec = run.spec
-        drafter = create_drafter(
-            spec.drafter, run.draft, device=host_device(device), threads=threads, samples=spec.samples
-        )
-        cost = ObservedCost(self.target.cost_model)
-        decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
-        for number in range(run.sequences):
-            state = self.target.open(run.limits) if number else self.state
-            decoder: AutoregressiveDecoder | SwitchDecoder
-            if run.spec.decoder == "switch":
-                small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
-                decoder = open_switch(self.target, state, small=small, config=run.spec.switch)
-            else:
-                decoder = open_decoder(
-                    self.target,
-                    state,
-                    drafter=drafter,
-                    vocab_limit=self.bundle.tokens.size,
-                    overlaps=self._device is not None,
-                    tree_nodes=run.spec.nodes,
-                )
-            decoder.cost = cost
-            decoder.open_draft(run.limits)
-            decoders.append(decoder)
-        engine = Engine(
+        self.state = self.target.open(self.run.limits)
+        self.scheduler = open_scheduler(
             self.target,
-            rows=run.limits.batch_rows or run.limits.nodes,
-            cost=cost,
-            together=run.sequences == 1 or self.target.free_rows is not None,
+            self.state,
+            self.run,
+            vocab_limit=self.bundle.tokens.size,
+            overlaps=self._device is not None,
+            device=device,
+            threads=threads,
         )
-        self.scheduler = Scheduler(self.target, engine, decoders, run.limits)
         self.meter.mark()
 
     @property
@@ -422,23 +392,26 @@ class Session:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
-        config = sampling or SamplingConfig()
         account = Account(lambda: self._counters)
         ends = () if ignore_eos else self.bundle.tokens.eos
         constraint = None
         if grammar is not None:
             constraint = self._grammars.constraint(grammar, prompt_length=len(prompt), ends=ends)
-        request = self._request(
+
+        def on_prefill(done: int, total: int) -> None:
+            progress("prompt tokens", done, total)
+            account.prompt_read()
+
+        request = self._requests.build(
             prompt,
-            config,
-            interrupted,
-            account,
-            progress,
+            sampling or SamplingConfig(),
             sample=sample,
             dropped=dropped,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             constraint=constraint,
+            interrupted=interrupted,
+            on_prefill=on_prefill,
         )
         self.decoder.check(request)
         writer = AnswerWriter(
@@ -489,74 +462,6 @@ class Session:
             answer.prompt_logprobs = sequence.prompt_logprobs
         answer.timings = self._timings(writer, task, energy)
 
-    def _request(
-        self,
-        prompt: I32,
-        config: SamplingConfig,
-        interrupted: Callable[[], bool],
-        account: Account,
-        progress: Progress,
-        *,
-        dropped: int,
-        sample: int,
-        logprobs: int | None,
-        prompt_logprobs: bool,
-        constraint: Constraint | None,
-    ) -> Request:
-        def prefilled(done: int, total: int) -> None:
-            progress("prompt tokens", done, total)
-            account.prompt_read()
-
-        spec, sampler = self.run.spec, Sampler(config, self.bundle.tokens.size)
-        random = PositionRandom.seeded(config.seed, sample)
-        children = verifier_traits(spec.verifier, config.temperature).children
-        policy = self._policy(children, [random.seed, sample])
-        if config.temperature:
-            shared = random if children == "coupled" else None
-            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
-        if logprobs is not None and not 0 <= logprobs <= MOST_TOP:
-            raise UsageError(f"logprobs must be 0 to {MOST_TOP} likeliest tokens, not {logprobs}")
-        figures = None
-        if logprobs is not None or prompt_logprobs:
-            figures = partial(token_logprobs, top=logprobs or 0, vocab=self.bundle.tokens.size)
-        processor: Processor = sampler.distribution
-        if constraint is not None:
-            processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
-        whole_rows = config.needs_whole_rows or constraint is not None
-        return Request(
-            prompt=prompt,
-            limits=self.run.limits,
-            tree_nodes=spec.nodes,
-            processor=processor,
-            policy=policy,
-            verifier=create_verifier(spec.verifier, config.temperature),
-            random=random,
-            greedy=config.temperature == 0,
-            learned=None if constraint is None else masked(constraint),
-            dropped=dropped,
-            top_k=0 if self._device is None or whole_rows or figures else self._device.top_k,
-            interrupted=interrupted,
-            on_prefill=prefilled,
-            logprobs=figures,
-            prompt_logprobs=prompt_logprobs,
-        )
-
-    def _policy(self, children: str, seed: Sequence[int]) -> TreePolicy:
-        """Return the policy whose trees have such children. It is kept from answer to answer, because policies learn.
-
-        Args:
-            children: kind of children, a value of ``VerifierTraits.children``.
-            seed: seed of the numbers that the children of the next answer are drawn with.
-        """
-        self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        kind = children if children in ("drawn", "independent") else "chosen"
-        policy = self._policies.get(kind)
-        if policy is None:
-            rng = None if kind == "chosen" else self._draws
-            policy = create_policy(self.run.spec.policy, rng, independent=kind == "independent")
-            self._policies[kind] = policy
-        return policy
-
     def _timings(self, writer: AnswerWriter, task: Task, energy: Energy | None) -> Timings:
         decoder, account, answer = task.decoder, writer.account, writer.answer
         tokens, prompt, device, began = len(answer.tokens), task.request.prompt, None, decoder is not None
@@ -580,7 +485,7 @@ class Session:
             predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self._peak_bytes,
-            lossless=self._lossless(task.request),
+            lossless=self._requests.lossless(task.request, batch_invariant=self.target.info.batch_invariant),
             drafter=self.run.spec.drafter_name,
             rounds=rounds,
             speculating=self.run.spec.drafter != "none" and decoder is not None and decoder.speculating,
@@ -588,16 +493,6 @@ class Session:
             accelerator=device,
             switch=decoder.counts if isinstance(decoder, SwitchDecoder) else None,
         )
-
-    def _lossless(self, request: Request) -> str:
-        """Return in which sense the text is the one that would be written without guesses."""
-        spec = self.run.spec
-        if spec.decoder == "switch":
-            return "lossy"
-        kept = verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless
-        if spec.drafter != "none" and kept != "exact":
-            return kept
-        return "exact" if self.target.info.batch_invariant else "up to float ties"
 
     @property
     def _counters(self) -> Counters:
@@ -614,31 +509,3 @@ class Session:
             return self.meter.peak_bytes
         own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
         return own + self._device.device_bytes
-
-
-def open_model(
-    path: str | Path, device: str, accelerator: AcceleratorOptions | None
-) -> tuple[Bundle, AcceleratorOptions | None]:
-    """Return the model at ``path``, or the embedded model of that name, and the options of its accelerator.
-
-    The options are those of the argument, with the board bundle if ``path`` is one.
-
-    Raises:
-        UsageError: the options name a board or a configuration that is not the board bundle's.
-    """
-    path = bundle_folder(path)
-    if not is_accelerator(device):
-        return Bundle.open(path), accelerator
-    from edgedec.runtime.accelerator.board_bundle import open_board_bundle
-    from edgedec.runtime.accelerator.board_manifest import MANIFEST
-    from edgedec.runtime.accelerator.options import AcceleratorOptions
-
-    if not (path / MANIFEST).is_file():
-        return Bundle.open(path), accelerator
-    board_bundle, options = open_board_bundle(path), accelerator or AcceleratorOptions()
-    if options.board not in ("", board_bundle.board) or options.size != "small" or options.overrides:
-        raise UsageError(
-            f"{path} is the accelerator that was built for {board_bundle.board}; leave out --board and --configuration, or "
-            "give the model's own bundle"
-        )
-    return board_bundle.model, replace(options, board_bundle=board_bundle)

@@ -55,10 +55,10 @@ RUNTIME = (
     ("text", "kernels", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
     ("accelerator",),
-    ("targets",),
+    ("targets", "model_folder"),
     ("drafters",),
-    ("speculation", "estimates", "planning", "draft_law", "draft_advice"),
-    ("session", "answer", "writer", "conversation"),
+    ("speculation", "estimates", "planning", "plan_search", "draft_law", "draft_advice"),
+    ("session", "open_scheduler", "request_builder", "answer", "writer", "conversation"),
     ("batch", "measure", "deploy", "server"),
 )
 

@@ -51,7 +51,7 @@ def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, pl
     """Carry out ``--advise-draft``."""
     from edgedec.cli._plot import check_plot
     from edgedec.runtime.draft_advice import advise_draft
-    from edgedec.runtime.session import open_model
+    from edgedec.runtime.model_folder import open_model
 
     if (
         options.spec_type not in ("none", "model")

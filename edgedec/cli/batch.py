@@ -46,7 +46,7 @@ def batch(
     from edgedec.bundle import Bundle
     from edgedec.cli.options import resolve_model
     from edgedec.runtime.batch import BatchDefaults, journal_path, read_batch, run_batch
-    from edgedec.runtime.session import open_model
+    from edgedec.runtime.model_folder import open_model
 
     defaults = BatchDefaults(
         n_predict=writing.n_predict, sampling=writing.sampling(), stop=writing.stop, ignore_eos=writing.ignore_eos

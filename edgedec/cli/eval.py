@@ -169,7 +169,7 @@ def eval_command(
         check_plot(plot)
     from edgedec.families import context_size
     from edgedec.runtime.measure.choices import read_items
-    from edgedec.runtime.session import open_model
+    from edgedec.runtime.model_folder import open_model
 
     items = [] if choices is None else read_items(choices)
     models = [open_model(resolve_model(name), device, None) for name in model]

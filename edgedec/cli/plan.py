@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,16 +65,23 @@ def plan(
     spec, device = options.spec(), options.device
     from edgedec.bundle import Bundle
     from edgedec.memory import format_bytes, resident_bytes
-    from edgedec.runtime.planning import planned_budget
+    from edgedec.runtime.plan_search import planned_budget
+    from edgedec.runtime.planning import make_plan
     from edgedec.runtime.targets import target_module
 
     bundle, accelerator = resolve_model(options.model), options.accelerator()
     target_module(device, accelerator)  # its libraries count as resident, the planner's work does not
     resident, budget, size = resident_bytes(), options.find_budget(), options.budget_bytes
     if size is None and budget.limited:
-        size = planned_budget(
-            Bundle.open(bundle), budget, device=device, ctx_size=options.ctx_size, kv_bits=options.kv_bits, spec=spec
+        plan_function = partial(
+            make_plan,
+            Bundle.open(bundle),
+            device=device,
+            ctx_size=options.ctx_size,
+            kv_bits=options.kv_bits,
+            spec=spec,
         )
+        size = planned_budget(plan_function, budget, device=device)
     made = api.plan_run(
         bundle,
         device=device,

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from edgedec.memory import Plan
     from edgedec.memory_budget import Budget
     from edgedec.runtime.accelerator.options import AcceleratorOptions
+    from edgedec.runtime.plan_search import PlanFunction
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
@@ -154,21 +155,30 @@ class RunOptions(PlanOptions):
 
         It is at most ``most``, and each text has the context and the speculation that it would have alone.
         """
-        from edgedec.bundle import Bundle
-        from edgedec.runtime.planning import most_sequences
+        from edgedec.runtime.plan_search import most_sequences
         from edgedec.runtime.targets import is_accelerator
 
         if requested or is_accelerator(self.device):
             return requested or 1
-        return most_sequences(
+        return most_sequences(self._plan(spec), most, device=self.device, budget_bytes=budget.budget_bytes)
+
+    def _plan(self, spec: SpecConfig) -> PlanFunction:
+        """Return the function that plans this run.
+
+        Raises:
+            BundleError: the model cannot be opened.
+        """
+        from edgedec.bundle import Bundle
+        from edgedec.runtime.planning import make_plan
+
+        return functools.partial(
+            make_plan,
             Bundle.open(resolve_model(self.model)),
-            most,
             device=self.device,
             threads=self.threads,
             ctx_size=self.ctx_size,
             kv_bits=self.kv_bits,
             spec=spec,
-            budget_bytes=budget.budget_bytes,
         )
 
     def open_session(self, spec: SpecConfig, budget: Budget, *, sequences: int = 1) -> Session:
@@ -177,22 +187,12 @@ class RunOptions(PlanOptions):
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
         """
-        from edgedec.bundle import Bundle
-        from edgedec.runtime.planning import planned_budget
+        from edgedec.runtime.plan_search import planned_budget
         from edgedec.runtime.session import Session
 
         path, size = resolve_model(self.model), budget.budget_bytes
         if size is not None and not budget.has_flag:
-            size = planned_budget(
-                Bundle.open(path),
-                budget,
-                device=self.device,
-                threads=self.threads,
-                ctx_size=self.ctx_size,
-                kv_bits=self.kv_bits,
-                spec=spec,
-                sequences=sequences,
-            )
+            size = planned_budget(self._plan(spec), budget, device=self.device, sequences=sequences)
         try:
             with progress("preparing the model") as report:
                 session = Session.open(

@@ -19,8 +19,9 @@ from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.measure.choices import read_items
+from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session, open_model
+from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.schemes import TernaryScheme
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import planning
 from edgedec.runtime.estimates import tokens_per_second
-from edgedec.runtime.planning import make_plan, most_sequences
+from edgedec.runtime.plan_search import most_sequences
+from edgedec.runtime.planning import make_plan
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 
 MIB = 1 << 20
@@ -413,12 +415,15 @@ def test_the_peak_stays_within_the_budget(drafter: str, ctx_size: int) -> None:
 
 def test_as_many_texts_are_written_as_cost_no_text_its_context() -> None:
     bundle = Bundle.open(demo.bundle_path())
-    assert most_sequences(bundle, 6) == 6
-    assert most_sequences(bundle, 6, device="interpreter") == 1
+    assert most_sequences(partial(make_plan, bundle), 6) == 6
+    assert most_sequences(partial(make_plan, bundle), 6, device="interpreter") == 1
     sizes = [make_plan(bundle, ctx_size=512, sequences=count).plan.total_bytes for count in range(1, 5)]
     assert sizes == sorted(sizes)
     for count, size in enumerate(sizes[:3], 1):
         # Under a budget a plan may have narrower passes, which are part of no comparison, so a few more texts may fit.
-        assert count <= most_sequences(bundle, 4, ctx_size=512, kv_bits=16, budget_bytes=size) <= count + 1
-    assert most_sequences(bundle, 4, ctx_size=512, budget_bytes=1 << 20) == 1  # not even one fits
-    assert most_sequences(bundle, 4, budget_bytes=sizes[0]) == 1  # further texts would have less context
+        plan = partial(make_plan, bundle, ctx_size=512, kv_bits=16)
+        assert count <= most_sequences(plan, 4, budget_bytes=size) <= count + 1
+    assert most_sequences(partial(make_plan, bundle, ctx_size=512), 4, budget_bytes=1 << 20) == 1  # not even one fits
+    assert (
+        most_sequences(partial(make_plan, bundle), 4, budget_bytes=sizes[0]) == 1
+    )  # further texts would have less context

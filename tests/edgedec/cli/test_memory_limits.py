@@ -15,7 +15,8 @@ from edgedec.bundle import Bundle
 from edgedec.memory import format_bytes
 from edgedec.memory_budget import find_budget
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.planning import make_plan, planned_budget
+from edgedec.runtime.plan_search import planned_budget
+from edgedec.runtime.planning import make_plan
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import CONFIG, byte_tokenizer
 from tests.edgedec.test_cgroups import MIB
@@ -156,16 +157,18 @@ def test_devices_with_memory_of_their_own_are_not_limited_by_the_group(
     tmp_path: Path, bundle: Path, device: str
 ) -> None:
     budget = find_budget(root=container(tmp_path, limit=1))
-    assert planned_budget(Bundle.open(bundle), budget, device=device) is None
+    assert planned_budget(partial(make_plan, Bundle.open(bundle), device=device), budget, device=device) is None
 
 
 def test_the_settings_of_the_run_decide_whether_it_fits(tmp_path: Path, bundle: Path) -> None:
     opened = Bundle.open(bundle)
     small, large = (make_plan(opened, ctx_size=size, kv_bits=16).plan.total_bytes for size in (128, 2048))
     budget = find_budget(root=container(tmp_path, limit=small))
-    assert planned_budget(opened, budget, ctx_size=128) is None
-    assert planned_budget(opened, budget, ctx_size=2048, kv_bits=16) is None  # no plan can make it fit
+    assert planned_budget(partial(make_plan, opened, ctx_size=128), budget) is None
+    assert (
+        planned_budget(partial(make_plan, opened, ctx_size=2048, kv_bits=16), budget) is None
+    )  # no plan can make it fit
     assert small + MIB < large
     roomy = find_budget(root=container(tmp_path, limit=small + MIB))
-    assert planned_budget(opened, roomy) == small + MIB
-    assert planned_budget(opened, roomy, ctx_size=2048, kv_bits=16) is None
+    assert planned_budget(partial(make_plan, opened), roomy) == small + MIB
+    assert planned_budget(partial(make_plan, opened, ctx_size=2048, kv_bits=16), roomy) is None

@@ -1,0 +1,67 @@
+"""Open the decoders of a planned run, and the engine and the scheduler that they share."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from edgedec.runtime.decoders import open_decoder, open_switch
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.scheduler import Scheduler
+from edgedec.runtime.planning import RunPlan
+from edgedec.runtime.protocols import State, Target
+from edgedec.runtime.speculation import create_drafter
+from edgedec.runtime.targets import host_device
+
+__all__ = ["open_scheduler"]
+
+
+def open_scheduler(
+    target: Target,
+    state: State,
+    run: RunPlan,
+    *,
+    vocab_limit: int,
+    overlaps: bool,
+    device: str,
+    threads: int,
+) -> Scheduler:
+    """Return the scheduler of a run, with a decoder for each text that can be written at a time.
+
+    All decoders share the drafter and what is learned about the duration of passes.
+
+    Args:
+        target: runs the passes.
+        state: cache of the first text; the others are opened here.
+        run: plan of the run.
+        vocab_limit: number of ids that the tokenizer knows.
+        overlaps: True if the host may draft while the target runs a pass.
+        device: a value of ``--device``.
+        threads: number of CPU threads; 0 leaves it to the target.
+    """
+    spec = run.spec
+    drafter = create_drafter(spec.drafter, run.draft, device=host_device(device), threads=threads, samples=spec.samples)
+    cost = ObservedCost(target.cost_model)
+    decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
+    for number in range(run.sequences):
+        cache = target.open(run.limits) if number else state
+        decoder: AutoregressiveDecoder | SwitchDecoder
+        if spec.decoder == "switch":
+            small = cast(SmallModel, drafter)  # ``SpecConfig`` takes no other drafter than ``model`` for a switch
+            decoder = open_switch(target, cache, small=small, config=spec.switch)
+        else:
+            decoder = open_decoder(
+                target, cache, drafter=drafter, vocab_limit=vocab_limit, overlaps=overlaps, tree_nodes=spec.nodes
+            )
+        decoder.cost = cost
+        decoder.open_draft(run.limits)
+        decoders.append(decoder)
+    engine = Engine(
+        target,
+        rows=run.limits.batch_rows or run.limits.nodes,
+        cost=cost,
+        together=run.sequences == 1 or target.free_rows is not None,
+    )
+    return Scheduler(target, engine, decoders, run.limits)

@@ -1,0 +1,122 @@
+"""Make requests for a loaded model of prompts and of the options of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from edgedec.errors import UsageError
+from edgedec.runtime.coupling import Coupled
+from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
+from edgedec.runtime.grammar.constraint import Constraint
+from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
+from edgedec.runtime.planning import RunPlan
+from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.protocols import I32, Processor, Request, TreePolicy
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.speculation import create_policy, create_verifier, verifier_traits
+
+__all__ = ["RequestBuilder"]
+
+
+class RequestBuilder:
+    """Makes the requests of a session.
+
+    It keeps the tree policies from request to request, because they learn.
+
+    Parameters:
+        run: plan of the run, with its limits and its settings of speculation.
+        vocab: number of ids.
+        top_k: number of likeliest tokens of a row that the target returns in place of whole rows; 0: whole rows.
+    """
+
+    def __init__(self, run: RunPlan, *, vocab: int, top_k: int = 0) -> None:
+        self._run, self._vocab, self._top_k = run, vocab, top_k
+        self._policies: dict[str, TreePolicy] = {}  # by kind of children
+        self._draws = np.random.default_rng(0)  # for policies that draw children; each request gives it a seed
+
+    def build(
+        self,
+        prompt: I32,
+        config: SamplingConfig,
+        *,
+        sample: int,
+        dropped: int,
+        logprobs: int | None,
+        prompt_logprobs: bool,
+        constraint: Constraint | None,
+        interrupted: Callable[[], bool],
+        on_prefill: Callable[[int, int], None],
+    ) -> Request:
+        """Return the request for a continuation of ``prompt``, int32 [n].
+
+        Args:
+            prompt, sample, dropped, logprobs, prompt_logprobs, interrupted: see ``Session.stream``.
+            config: sampling options.
+            constraint: the grammar of the answer; None: any text.
+            on_prefill: called with the rows of the prompt that are in the cache, and their total.
+
+        Raises:
+            UsageError: ``logprobs`` is out of range.
+        """
+        spec, sampler = self._run.spec, Sampler(config, self._vocab)
+        random = PositionRandom.seeded(config.seed, sample)
+        children = verifier_traits(spec.verifier, config.temperature).children
+        policy = self._policy(children, [random.seed, sample])
+        if config.temperature:
+            shared = random if children == "coupled" else None
+            policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
+        if logprobs is not None and not 0 <= logprobs <= MOST_TOP:
+            raise UsageError(f"logprobs must be 0 to {MOST_TOP} likeliest tokens, not {logprobs}")
+        figures = None
+        if logprobs is not None or prompt_logprobs:
+            figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
+        processor: Processor = sampler.distribution
+        if constraint is not None:
+            processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
+        whole_rows = config.needs_whole_rows or constraint is not None or figures is not None
+        return Request(
+            prompt=prompt,
+            limits=self._run.limits,
+            tree_nodes=spec.nodes,
+            processor=processor,
+            policy=policy,
+            verifier=create_verifier(spec.verifier, config.temperature),
+            random=random,
+            greedy=config.temperature == 0,
+            learned=None if constraint is None else masked(constraint),
+            dropped=dropped,
+            top_k=0 if whole_rows else self._top_k,
+            interrupted=interrupted,
+            on_prefill=on_prefill,
+            logprobs=figures,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def lossless(self, request: Request, *, batch_invariant: bool) -> str:
+        """Return in which sense the text is the one that would be written without guesses: ``Timings.lossless``."""
+        spec = self._run.spec
+        if spec.decoder == "switch":
+            return "lossy"
+        kept = verifier_traits(spec.verifier, 0 if request.greedy else 1).lossless
+        if spec.drafter != "none" and kept != "exact":
+            return kept
+        return "exact" if batch_invariant else "up to float ties"
+
+    def _policy(self, children: str, seed: Sequence[int]) -> TreePolicy:
+        """Return the policy whose trees have such children.
+
+        Args:
+            children: kind of children, a value of ``VerifierTraits.children``.
+            seed: seed of the numbers that the children of the next answer are drawn with.
+        """
+        self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        kind = children if children in ("drawn", "independent") else "chosen"
+        policy = self._policies.get(kind)
+        if policy is None:
+            rng = None if kind == "chosen" else self._draws
+            policy = create_policy(self._run.spec.policy, rng, independent=kind == "independent")
+            self._policies[kind] = policy
+        return policy
