@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from edgedec.errors import UsageError
+from edgedec.runtime.grammar.closed_schema import closed_schema
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.schema import Schema
 
@@ -40,7 +41,7 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
 
     Args:
         tools: definitions as in OpenAI's interface: ``{"type": "function", "function": {"name", "parameters"}}``. The
-            parameters are a JSON schema of an object; without them, the arguments are ``{}``.
+            parameters are a JSON schema of an object, closed by ``closed_schema``; without them, the arguments are ``{}``.
         choice: the calls that are allowed.
         parallel: allow several calls.
 
@@ -85,7 +86,8 @@ def _rule(function: Mapping[str, Any], at: int) -> str:
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
         raise UsageError(f'{where} must be a JSON schema with "type": "object"')
     try:
-        schema = Schema(parameters).text()
+        Schema(parameters)  # names the place of an error in the schema as it was given
+        schema = Schema(closed_schema(parameters)).text()
         Grammar.json_schema(schema)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error

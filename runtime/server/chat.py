@@ -15,7 +15,7 @@ from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.server.requests import ChatMessage
+from edgedec.runtime.server.requests import ConversationRequest
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.tool_messages import template_calls
@@ -27,12 +27,13 @@ _NOT_FOR_TEMPLATES: Any = {"content": True, "refusal": True, "tool_calls": {"__a
 _ROLES = {"developer": "system"}  # templates know the older name
 
 
-def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """Return messages as a chat template takes them.
+def template_messages(body: ConversationRequest) -> list[dict[str, Any]]:
+    """Return the messages of a conversation as a chat template takes them.
 
     Raises:
         ApiError: a message has neither text nor calls of tools.
     """
+    messages, ending = body.messages, body.ending
     plain = []
     for number, message in enumerate(messages):
         if message.text is None and not message.tool_calls:
@@ -41,6 +42,8 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
         if "tool_calls" in entry:
             entry["tool_calls"] = template_calls(entry["tool_calls"])
         plain.append(entry | {"role": _ROLES.get(message.role, message.role), "content": message.text or ""})
+    if ending == "open":
+        plain[-1]["content"] = messages[-1].joined("")  # no line may be added to a text that is continued
     return plain
 
 

@@ -39,12 +39,16 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         """Continue a conversation by the assistant's answer."""
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
         tools = tool_use(body)
-        messages = template_messages(body.messages)
+        messages = template_messages(body)
         grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body))
         async with service.text() as text:
             sampling = _sampling(body, text)
             ids = await service.in_thread(
-                text.encode_chat, messages, tools=tools.definitions if tools else None, names=body.chat_template_kwargs
+                text.encode_chat,
+                messages,
+                tools=tools.definitions if tools else None,
+                names=body.chat_template_kwargs,
+                ending=body.ending,
             )
             text.check_fits(ids, param="messages")
             requests = _requests(body, [ids], sampling, grammar, n_predict=n_predict, top=top)

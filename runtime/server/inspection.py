@@ -88,28 +88,43 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
                 param="parse_special",
                 code="unsupported_parameter",
             )
+        param = "content" if body.prompt is None else "prompt"
         async with service.text() as text:
-            ids = await service.in_thread(text.tokenize, body.content, add_special=body.add_special, param="content")
+            ids = await service.in_thread(text.tokenize, body.text, add_special=body.special, param=param)
+            size = {} if body.prompt is None else {"count": len(ids), "max_model_len": text.context}
             if not body.with_pieces:
-                return {"tokens": ids.tolist()}
-            return {"tokens": [{"id": token, "piece": text.piece(token)} for token in ids.tolist()]}
+                return {"tokens": ids.tolist(), **size}
+            return {"tokens": [{"id": token, "piece": text.piece(token)} for token in ids.tolist()], **size}
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
-        """Return the text of ids."""
+        """Return the text of ids, under the names that llama.cpp (``content``) and vLLM (``prompt``) have for it."""
         async with service.text() as text:
-            if not body.tokens:
-                return {"content": ""}
-            ids = text.check_ids(body.tokens, param="tokens")
-            return {"content": await service.in_thread(text.decode, ids)}
+            ids = text.check_ids(body.tokens, param="tokens") if body.tokens else []
+            content = await service.in_thread(text.decode, ids)
+            return {"content": content, "prompt": content}
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, Any]:
+        """Return the tokens that begin and end a text, and the chat template, as vLLM does."""
+        async with service.text() as text:
+            return {
+                "bos_token": text.bos or None,
+                "eos_token": text.eos or None,
+                "vocab_size": text.vocabulary,
+                "model_max_length": text.context,
+                "chat_template": text.chat_template,
+            }
 
     @router.post("/apply-template")
     async def apply_template(body: ApplyTemplateRequest) -> dict[str, Any]:
         """Return the text of a conversation in the model's chat template."""
-        messages = template_messages(body.messages)
+        messages = template_messages(body)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
-            prompt = await service.in_thread(text.render_chat, messages, tools=tools, names=body.chat_template_kwargs)
+            prompt = await service.in_thread(
+                text.render_chat, messages, tools=tools, names=body.chat_template_kwargs, ending=body.ending
+            )
         return {"prompt": prompt}
 
     @router.get("/props")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from edgedec.errors import BundleError, EdgedecError
 from edgedec.runtime.grammar.tools import with_instructions
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.errors import ApiError, context_overflow
+from edgedec.runtime.server.requests import PromptEnding
 from edgedec.runtime.server.tool_messages import as_plain_text, knows_tools
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream, token_bytes
@@ -73,16 +75,17 @@ class ModelText:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         names: Mapping[str, Any] | None = None,
+        ending: PromptEnding = "answer",
     ) -> I32:
         """Return the ids of a conversation, int32 [n], to be continued by the assistant's answer.
 
         Parameters:
-            messages, tools, names: see ``render_chat``.
+            messages, tools, names, ending: see ``render_chat``.
 
         Raises:
             ApiError: the template refuses the conversation, or the text is far too long for the context.
         """
-        text = self.render_chat(messages, tools=tools, names=names)
+        text = self.render_chat(messages, tools=tools, names=names, ending=ending)
         self._check_length(text, "messages")
         return self._some(self._tokenizer.encode_rendered(text), "messages")
 
@@ -92,6 +95,7 @@ class ModelText:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         names: Mapping[str, Any] | None = None,
+        ending: PromptEnding = "answer",
     ) -> str:
         """Return a conversation as text in the model's template. A template that knows no tools gets their description.
 
@@ -99,10 +103,11 @@ class ModelText:
             messages: JSON data, each with ``role`` and ``content``.
             tools: JSON data of the functions that the model may call; None: none.
             names: further names for the template.
+            ending: the end of the text; with ``open`` it ends with the content of the last message, to its last space.
 
         Raises:
-            ApiError: the model has no template (status 400), the template refuses the conversation (400), or it is
-                damaged (500).
+            ApiError: the model has no template (status 400), the template refuses the conversation or to leave it open
+                (400), or it is damaged (500).
         """
         if self.chat_template is None:
             raise ApiError(
@@ -119,13 +124,16 @@ class ModelText:
                 f"chat_template_kwargs: {min(reserved)} is set by the server; leave it out",
                 param="chat_template_kwargs",
             )
+        mark = f"end-{secrets.token_hex(8)}" if ending == "open" else ""
+        if mark:  # the text is cut here, because templates write the end of a message after its content
+            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
         try:
-            return render(
+            text = render(
                 self.chat_template,
                 as_plain_text(messages) if not knows_tools(self.chat_template) else messages,
                 bos_token=self.bos,
                 eos_token=self.eos,
-                add_generation_prompt=True,
+                add_generation_prompt=ending == "answer",
                 tools=None if tools is None else list(tools),
                 **(names or {}),
             )
@@ -133,6 +141,15 @@ class ModelText:
             raise ApiError(500, str(error)) from error
         except EdgedecError as error:
             raise ApiError(400, str(error), param="messages", code="chat_template_refused") from error
+        if mark and text.count(mark) != 1:
+            raise ApiError(
+                400,
+                "the chat template does not show the end of the last message, so it cannot be continued; "
+                "set continue_final_message to false",
+                param="continue_final_message",
+                code="chat_template_refused",
+            )
+        return text.partition(mark)[0] if mark else text
 
     def check_ids(self, ids: Sequence[int], *, param: str) -> I32:
         """Return ids as an array, int32 [n].

@@ -19,8 +19,10 @@ __all__ = [
     "ChatMessage",
     "ChatRequest",
     "CompletionRequest",
+    "ConversationRequest",
     "DetokenizeRequest",
     "EmbeddingsRequest",
+    "PromptEnding",
     "ResponseFormat",
     "TextOptionsRequest",
     "TokenizeRequest",
@@ -209,6 +211,9 @@ class NamedTool(_Body):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
+# The end of a conversation's prompt: "answer", the text after which the assistant answers; "open", the last message without
+# its end, which the answer continues; "closed", the last message with its end.
+PromptEnding = Literal["answer", "open", "closed"]
 
 
 class JsonSchema(_Body):
@@ -258,12 +263,54 @@ class ChatMessage(_Body):
     @property
     def text(self) -> str | None:
         """The content as one text: parts are joined by newlines. None if the message has none."""
+        return self.joined("\n")
+
+    def joined(self, separator: str) -> str | None:
+        """Return the content as one text, with ``separator`` between its parts. None if the message has none."""
         if self.content is None or isinstance(self.content, str):
             return self.content
-        return "\n".join(part.text for part in self.content)
+        return separator.join(part.text for part in self.content)
 
 
-class ChatRequest(TextOptionsRequest):
+class ConversationRequest(_Body):
+    """The fields from which the prompt of a conversation is made."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
+    tools: Annotated[list[ToolDefinition], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def ending(self) -> PromptEnding:
+        """The end of the prompt. Without a choice, a last message of the assistant is continued, as llama.cpp does.
+
+        Raises:
+            ApiError: there is no such message, or ``add_generation_prompt`` asks for another one.
+        """
+        last = self.messages[-1]
+        may_continue = last.role == "assistant" and bool(last.text) and not last.tool_calls
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise ApiError(
+                    400,
+                    "continue_final_message and add_generation_prompt contradict each other; leave one out",
+                    param="continue_final_message",
+                )
+            if not may_continue:
+                raise ApiError(
+                    400,
+                    "continue_final_message: the last message must be the assistant's, with text and without tool_calls",
+                    param="continue_final_message",
+                )
+        if self.continue_final_message or (
+            may_continue and self.continue_final_message is None and self.add_generation_prompt is None
+        ):
+            return "open"
+        return "closed" if self.add_generation_prompt is False else "answer"
+
+
+class ChatRequest(ConversationRequest, TextOptionsRequest):
     """The body of ``/v1/chat/completions``."""
 
     unsupported: ClassVar[dict[str, str]] = {
@@ -274,15 +321,12 @@ class ChatRequest(TextOptionsRequest):
         "prediction": "guesses are made by the server's own drafter; leave it out",
         "web_search_options": "the server does not search; leave it out",
     }
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
-    tools: Annotated[list[ToolDefinition], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def n_predict(self) -> int:
@@ -363,12 +407,41 @@ class EmbeddingsRequest(_Body):
 
 
 class TokenizeRequest(_Body):
-    """The body of ``/tokenize``."""
+    """The body of ``/tokenize``, with the names of llama.cpp (``content``) or of vLLM (``prompt``)."""
 
-    content: str
-    add_special: bool = False
+    content: str | None = None
+    add_special: bool | None = None
     parse_special: bool = True
     with_pieces: bool = False
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The text to tokenize.
+
+        Raises:
+            ApiError: there is none, or there are two.
+        """
+        if self.content is not None and self.prompt is not None:
+            raise ApiError(400, "content and prompt are two names of the text; leave one out", param="prompt")
+        if (text := self.prompt if self.content is None else self.content) is None:
+            raise ApiError(400, "content: it is missing", param="content")
+        return text
+
+    @property
+    def special(self) -> bool:
+        """True to add the tokens that begin a text. The default is that of the server whose name the text has.
+
+        Raises:
+            ApiError: the two names of the option contradict each other.
+        """
+        if self.add_special is not None and self.add_special_tokens not in (None, self.add_special):
+            raise ApiError(
+                400, "add_special and add_special_tokens contradict each other; leave one out", param="add_special"
+            )
+        chosen = self.add_special_tokens if self.add_special is None else self.add_special
+        return self.prompt is not None if chosen is None else chosen
 
 
 class DetokenizeRequest(_Body):
@@ -377,9 +450,5 @@ class DetokenizeRequest(_Body):
     tokens: TokenIds
 
 
-class ApplyTemplateRequest(_Body):
+class ApplyTemplateRequest(ConversationRequest):
     """The body of ``/apply-template``."""
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
-    tools: Annotated[list[ToolDefinition], Field(max_length=TOOLS, fail_fast=True)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None

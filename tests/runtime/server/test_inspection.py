@@ -53,10 +53,32 @@ def test_tokens_and_texts(served: Served, session: Session) -> None:
     assert served.post("/tokenize", content="Once upon a time, 猫", add_special=True).json() == {"tokens": special}
     pieces = served.post("/tokenize", content="Once upon a time, 猫", with_pieces=True).json()["tokens"]
     assert pieces == [{"id": token, "piece": session.tokenizer.token_of(token)} for token in ids]
-    assert served.post("/detokenize", tokens=ids).json() == {"content": "Once upon a time, 猫"}
-    assert served.post("/detokenize", tokens=[]).json() == {"content": ""}
+    text = "Once upon a time, 猫"
+    assert served.post("/detokenize", tokens=ids).json() == {"content": text, "prompt": text}
+    assert served.post("/detokenize", tokens=[]).json() == {"content": "", "prompt": ""}
     assert served.post("/detokenize", tokens=[2048]).status_code == 400
     assert served.post("/tokenize", content="x", parse_special=False).status_code == 400
+
+
+def test_the_tokenizer_under_the_names_of_vllm(served: Served, session: Session) -> None:
+    plain = session.tokenizer.encode("Once", add_special=False).tolist()
+    size = {"max_model_len": 512}
+    assert served.post("/tokenize", prompt="Once", add_special_tokens=False).json() == {
+        "tokens": plain,
+        "count": len(plain),
+        **size,
+    }
+    assert served.post("/tokenize", prompt="Once").json() == {"tokens": [0, *plain], "count": len(plain) + 1, **size}
+    assert served.post("/tokenize", content="Once", add_special_tokens=True).json() == {"tokens": [0, *plain]}
+    info = served.client.get("/tokenizer_info").json()
+    assert (info["bos_token"], info["eos_token"], info["vocab_size"]) == ("<s>", "</s>", 2048)
+    assert info["chat_template"] == session.bundle.chat_template
+    for body in (
+        {},
+        {"content": "a", "prompt": "a"},
+        {"prompt": "a", "add_special": True, "add_special_tokens": False},
+    ):
+        assert served.post("/tokenize", **body).status_code == 400, body
 
 
 def test_the_template(served: Served, session: Session) -> None:
