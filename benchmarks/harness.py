@@ -36,7 +36,7 @@ __all__ = ["MODES", "TOLERANCE", "differences", "harness_figures", "own_figures"
 
 TOLERANCE = 1e-6  # relative difference of a figure
 CONTEXT = 1024  # tokens; each question, and the whole text, must fit
-TEXT_CHARACTERS = 1_500  # of the text, so that it is one window in both programs
+TEXT_CHARACTERS = 1_500  # least length of the text in characters; it must be one window in both programs
 # Ways in which the harness sends its requests: ids or texts, one or several in a request, one or several at a time.
 MODES: Mapping[str, Mapping[str, object]] = {
     "ids": {"tokenized_requests": True},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from edgedec import __version__
+from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import template_messages
 from edgedec.runtime.server.errors import ApiError
@@ -100,7 +102,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
         """Return the text of ids, under the names that llama.cpp (``content``) and vLLM (``prompt``) have for it."""
         async with service.text() as text:
-            ids = text.check_ids(body.tokens, param="tokens") if body.tokens else []
+            ids: Sequence[int] | I32 = text.check_ids(body.tokens, param="tokens") if body.tokens else ()
             content = await service.in_thread(text.decode, ids)
             return {"content": content, "prompt": content}
 
