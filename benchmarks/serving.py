@@ -9,8 +9,9 @@ figures of a table are of one session and one run, and ratios are of medians.
 - ``decode``: tokens per second of 1, 2, 4 and 8 sequences, by the number of cached rows of each.
 - ``prefix``: rows that 16 prompts with 500 common tokens run, and the seconds until all of them are read, beside those of
   the same prompts without common tokens.
-- ``stall``: the longest gap between two tokens of a text while another prompt of 1,000 tokens is read, beside the median gap
-  when it is alone.
+- ``stall``: the longest gap between two tokens of a text while another prompt of 1,000 tokens is read, beside its median gap
+  when it is alone and its median gap during the reading, and the seconds of the reading with the text and without it. It is
+  measured in several rounds, because another program may interrupt any pass; the figures are medians of the rounds.
 - ``speculation``: tokens per second of 4 sequences that retell a story of their prompt, with and without guesses.
 - ``loop``: microseconds of a step outside of the target's pass, by the number of sequences.
 """
@@ -46,6 +47,7 @@ MOST_PROMPTS = 16
 COPIED = 96  # tokens of each retold story
 STEPS = 24  # measured steps of a round
 ROUNDS = 3
+STALL_ROUNDS = 5
 
 
 class Timed:
@@ -135,23 +137,38 @@ def prefix(session: Session, timed: Timed) -> dict[str, dict[str, float]]:
     return result
 
 
-def stall(session: Session) -> dict[str, float]:
-    """Return the median gap of a text alone, and the gaps while a prompt of 1,000 tokens is read, in milliseconds."""
+def stall(session: Session) -> dict[str, Any]:
+    """Return the gaps of a text alone and while a prompt of 1,000 tokens is read, in milliseconds, and the prompt's seconds.
+
+    Each figure is the median of the rounds, and ``rounds`` has the figures of each.
+    """
+    rounds = [_stall_round(session) for _ in range(STALL_ROUNDS)]
+    return {name: median([row[name] for row in rounds]) for name in rounds[0]} | {"rounds": rounds}
+
+
+def _stall_round(session: Session) -> dict[str, float]:
+    long_prompt = prompts(session, 1, 1000)[0][::-1].copy()
+    session.scheduler.forget()
+    began = time.perf_counter()
+    end(begin(session, [long_prompt], n_predict=1))
+    unaccompanied = time.perf_counter() - began
     session.scheduler.forget()
     (text,) = begin(session, prompts(session, 1, 64))
     alone, _ = steps(session, [text], 64)
-    (long_prompt,) = prompts(session, 1, 1000)
-    stream, gaps = session.stream(long_prompt[::-1].copy(), n_predict=1, sampling=GREEDY, ignore_eos=True), []
+    stream, gaps = session.stream(long_prompt, n_predict=1, sampling=GREEDY, ignore_eos=True), []
     while not stream.ended:
         seconds, _ = steps(session, [text], 1)
         gaps += seconds
     end([text, stream])
     return {
         "alone_ms": 1000 * median(alone),
+        "longest_alone_ms": 1000 * max(alone),
         "median_ms": 1000 * median(gaps),
         "longest_ms": 1000 * max(gaps),
         "longest_over_alone": max(gaps) / median(alone),
+        "longest_over_median": max(gaps) / median(gaps),
         "seconds": sum(gaps),
+        "seconds_without_text": unaccompanied,
     }
 
 
@@ -223,9 +240,12 @@ def _print(data: dict[str, Any]) -> None:
         print(f"16 prompts of 532 tokens, beginnings {name}: {row['rows']:.0f} rows, {row['seconds']:.1f} s")
     stalled = data["stall"]
     print(
-        f"gap of a text: {stalled['alone_ms']:.1f} ms alone; beside a prompt of 1,000 tokens at most "
-        f"{stalled['longest_ms']:.1f} ms ({stalled['longest_over_alone']:.2f} times), median {stalled['median_ms']:.1f} ms"
+        f"gap of a text: median {stalled['alone_ms']:.1f} ms alone (longest {stalled['longest_alone_ms']:.1f}); beside a "
+        f"prompt of 1,000 tokens median {stalled['median_ms']:.1f} ms, longest {stalled['longest_ms']:.1f} ms: "
+        f"{stalled['longest_over_alone']:.2f} times the median alone, {stalled['longest_over_median']:.2f} times that beside "
+        f"the prompt; rounds: {', '.join(format(row['longest_over_alone'], '.2f') for row in stalled['rounds'])}"
     )
+    print(f"the prompt: {stalled['seconds']:.1f} s beside the text, {stalled['seconds_without_text']:.1f} s without it")
     print("loop: " + ", ".join(f"{count} sequences {value:.0f} us" for count, value in data["loop_us"].items()))
     speeds = data["speculation"]
     print(

@@ -3,8 +3,7 @@
 Each step makes at most one pass of each sequence, and the passes together have at most ``rows`` rows. Texts that are being
 written come first: each gets an equal share of the rows, for its next token and for guesses. The rows that are left go to
 prompts, which are read in chunks (chunked prefill, 2308.16369), several short ones in one pass. While texts are being
-written, a chunk is so small that the pass takes at most ``STALL`` times as long as without it, so that a long prompt does
-not interrupt the others' texts.
+written, chunks are small (``ChunkSize``), so that a long prompt does not interrupt the others' texts.
 
 What a sequence writes does not depend on the others: they share passes only, and a target whose ``info.batch_invariant`` is
 True computes a row without regard to other rows.
@@ -16,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.engine.chunk_size import ChunkSize
 from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, TokenSequence
 
-__all__ = ["STALL", "Engine", "Progress"]
-
-STALL = 1.7  # ratio by which a prompt may lengthen the passes of texts that are being written
+__all__ = ["Engine", "Progress"]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +64,7 @@ class Engine:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step
-        self._alone: tuple[int, float] | None = None  # rows and seconds of the last pass without a prompt
-        self._row_seconds = 0.0  # seconds by which a row of a prompt lengthens such a pass; 0.0: not known yet
+        self._chunk = ChunkSize(lambda rows: self.cost.seconds(rows, 0))
 
     @property
     def sequences(self) -> tuple[TokenSequence, ...]:
@@ -125,8 +122,8 @@ class Engine:
         parts: list[Progress] = []
         left, others = self._rows, len(writing)
         for number, sequence in enumerate([*writing, *reading] if writing and reading else self._sequences):
-            if number == len(writing) and writing:
-                left = min(left, self._chunk(self._rows - left))
+            if number == len(writing) and writing and self._together:
+                left = min(left, self._chunk.rows(self._rows - left, sequence.state.length))
             if left <= 0:
                 break
             part = Progress(sequence)
@@ -144,25 +141,6 @@ class Engine:
         """Return for each sequence of the last step the rows that the others had in it."""
         total = sum(part.rows for part in self._last)
         return {part.sequence: total - part.rows for part in self._last}
-
-    def _chunk(self, rows: int) -> int:
-        """Return the number of rows of prompts that may join a pass of ``rows`` rows."""
-        most, alone = self._rows - rows, self._alone_seconds(rows)
-        if not alone or not self._together:
-            return most
-        price = self._row_seconds or max(1e-9, self.cost.seconds(rows + most, 0) - self.cost.seconds(rows, 0)) / max(
-            1, most
-        )
-        return min(most, max(1, int((STALL - 1) * alone / price)))
-
-    def _alone_seconds(self, rows: int) -> float:
-        """Return the seconds of a pass of ``rows`` rows without those of prompts; 0.0 if nothing is known yet."""
-        expected = self.cost.seconds(rows, 0)
-        if self._alone is None:
-            return expected
-        # The last one that was measured counts, because the cost model follows passes with prompts, too.
-        measured_rows, seconds = self._alone
-        return seconds * expected / max(1e-9, self.cost.seconds(measured_rows, 0))
 
     def _run(self, parts: list[Progress]) -> None:
         """Submit the passes together and wait for the results."""
@@ -189,25 +167,20 @@ class Engine:
         if self._together:
             if not all(part.sequence.reading for part in parts):
                 assert parts[0].result is not None
-                self._observe_prompts(parts, parts[0].result.seconds)
+                read = [part for part in parts if part.sequence.reading]
+                chunk = sum([part.rows for part in read])
+                self._chunk.observe(
+                    sum([part.rows for part in parts]) - chunk,
+                    chunk,
+                    sum([part.sequence.state.length for part in read]),
+                    parts[0].result.seconds,
+                )
                 past = max([part.sequence.state.length for part in parts])
                 self.cost.observe(sum([part.rows for part in parts]), parts[0].result.seconds, past)
             return
         for part in parts:
             if not part.sequence.reading and part.result is not None:
                 self.cost.observe(part.rows, part.result.seconds, part.sequence.state.length)
-
-    def _observe_prompts(self, parts: list[Progress], seconds: float) -> None:
-        """Learn the seconds of a pass without rows of prompts, and of a row of a prompt in a pass with both."""
-        read = sum([part.rows for part in parts if part.sequence.reading])
-        rows = sum([part.rows for part in parts]) - read
-        if not read:
-            self._alone = rows, seconds
-            return
-        price = max(1e-9, seconds - self._alone_seconds(rows)) / read
-        self._row_seconds = (
-            price if not self._row_seconds else max(price, self._row_seconds + (price - self._row_seconds) / 8)
-        )
 
 
 def _draft_ahead(part: Progress) -> None:

@@ -1,0 +1,93 @@
+"""The number of rows of prompts that join a pass of texts that are being written.
+
+Such a pass shall take at most ``STALL`` times as long as without rows of prompts, so that the texts go on evenly while
+others' prompts are read. Each row of a prompt takes time, and each pass over a prompt reads the keys and values of the rows
+before, however few its new rows are. The two prices are learned from the passes of this run: each measured pass corrects
+them by a part of its error, in proportion to its rows and its past (normalized least mean squares).
+
+On a busy machine a single pass may take as long as several others. Therefore a pass without prompts counts with the median
+of several, and the error of one pass is bounded.
+
+Source: chunked prefill beside decoding, SARATHI (2308.16369); the prices are derived here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+__all__ = ["STALL", "ChunkSize"]
+
+STALL = 1.75  # ratio by which rows of prompts may lengthen a pass
+
+_FIRST = 2  # rows of a chunk whose price is not known: the first one, and the first after many more cached rows
+_GROWTH = 4  # a chunk may have a quarter more rows than the last one, and one more at least
+_PLAIN = 8  # passes without prompts whose median is the duration of such a pass
+_LEARN = 1 / 4  # part of an error by which a measured pass corrects the prices
+_MOST = 1 / 4  # largest error that counts, relative to a pass without prompts
+_PAST_ROWS = 128  # cached rows whose price is corrected as much as that of one new row
+_LEAST_PRICE = 1e-3  # the lowest price of a row, relative to a pass without prompts
+
+
+class ChunkSize:
+    """The price of a prompt's rows, and the size of chunks that follows from it.
+
+    Parameters:
+        expected: returns the expected seconds of a pass of so many rows, or 0.0 if nothing is known. Only ratios of these
+            seconds are used once a pass without prompts was measured.
+    """
+
+    def __init__(self, expected: Callable[[int], float]) -> None:
+        self._expected = expected
+        self._plain: deque[tuple[int, float]] = deque(maxlen=_PLAIN)  # rows and seconds of passes without prompts
+        self._row = 0.0  # seconds of a row of a prompt; 0.0: not known yet
+        self._past = 0.0  # seconds of ``_PAST_ROWS`` cached rows before a chunk
+        self._last = 0  # rows of the last chunk
+        self._farthest = 0  # the largest past of a chunk that was measured
+
+    def rows(self, writing: int, past: int) -> int:
+        """Return the largest number of rows of prompts, at least 1, that may join a pass.
+
+        Args:
+            writing: rows of the texts that are being written.
+            past: cached rows of the prompt.
+        """
+        if not self._row or past > self._farthest + _PAST_ROWS:
+            return _FIRST
+        left = (STALL - 1) * self._alone(writing) - self._past * past / _PAST_ROWS
+        return max(1, min(int(left / self._row), self._last + max(1, self._last // _GROWTH)))
+
+    def observe(self, writing: int, chunk: int, past: int, seconds: float) -> None:
+        """Learn from a pass.
+
+        Args:
+            writing: rows of texts that are being written.
+            chunk: rows of prompts.
+            past: cached rows of these prompts.
+            seconds: duration of the pass.
+        """
+        if not chunk:
+            self._plain.append((writing, seconds))
+            return
+        alone = self._alone(writing)
+        if not alone:
+            return
+        self._last, self._farthest = chunk, max(past, self._farthest)
+        longer, cached = seconds - alone, past / _PAST_ROWS
+        if not self._row:
+            self._row = max(longer / chunk, _LEAST_PRICE * alone, 1e-9)
+            return
+        error = longer - self._row * chunk - self._past * cached
+        bound = _MOST * alone
+        correction = _LEARN * max(-bound, min(bound, error)) / (chunk * chunk + cached * cached)
+        self._row = max(self._row + correction * chunk, _LEAST_PRICE * alone, 1e-9)
+        self._past = max(self._past + correction * cached, 0.0)
+
+    def _alone(self, rows: int) -> float:
+        """Return the seconds of a pass of ``rows`` rows without those of prompts."""
+        expected = self._expected(rows)
+        if not self._plain:
+            return expected
+        # Measured passes count, because the expectation follows passes with prompts, too.
+        return expected * median([seconds / max(1e-9, self._expected(size)) for size, seconds in self._plain])
