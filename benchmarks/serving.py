@@ -242,8 +242,8 @@ def _print(data: dict[str, Any]) -> None:
     print(
         f"gap of a text: median {stalled['alone_ms']:.1f} ms alone (longest {stalled['longest_alone_ms']:.1f}); beside a "
         f"prompt of 1,000 tokens median {stalled['median_ms']:.1f} ms, longest {stalled['longest_ms']:.1f} ms: "
-        f"{stalled['longest_over_alone']:.2f} times the median alone, {stalled['longest_over_median']:.2f} times that beside "
-        f"the prompt; rounds: {', '.join(format(row['longest_over_alone'], '.2f') for row in stalled['rounds'])}"
+        f"{stalled['longest_over_alone']:.2f} times the first, {stalled['longest_over_median']:.2f} times the second "
+        f"median; rounds: {', '.join(format(row['longest_over_alone'], '.2f') for row in stalled['rounds'])}"
     )
     print(f"the prompt: {stalled['seconds']:.1f} s beside the text, {stalled['seconds_without_text']:.1f} s without it")
     print("loop: " + ", ".join(f"{count} sequences {value:.0f} us" for count, value in data["loop_us"].items()))
