@@ -1,26 +1,32 @@
-"""Watch how long programs wait for memory (pressure stall information, PSI), and call back before the kernel acts.
+"""Watch how long programs wait for memory and how much is left, and call back before the kernel acts.
 
-A group of processes that runs out of memory does not fail at once: the kernel takes back pages that are still needed, and
-programs wait for them. It counts the time in which at least one of them waits. A server that gives memory back while this
-share rises is not killed. Reading the counters needs no privilege, unlike the kernel's triggers, so they are polled.
+A group of processes that runs out of memory does not always fail at once: while there are pages of files, the kernel takes
+back ones that are still needed, and programs wait for them. It counts the time in which at least one of them waits
+(pressure stall information, PSI). A server that gives memory back while this share rises is not killed. Reading the counters
+needs no privilege, unlike the kernel's triggers, so they are polled.
 
-Source: the kernel's document accounting/psi.
+A group without swap whose memory is not of files has no such time: nothing can be taken back, so nobody waits, and the
+kernel ends a process as soon as the limit is reached. Therefore what is left under each limit is watched, too.
+
+Source: the kernel's document accounting/psi; the second part was observed with a group of version 1.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from edgedec.cgroups import memory_group
+from edgedec.memory_budget import MemoryLimit
 
 __all__ = ["PressureConfig", "PressureWatch", "Stalls", "parse_stalls", "pressure_file"]
 
@@ -89,14 +95,18 @@ class PressureConfig:
     Members:
         high: share of time with a stall from which pressure begins, over the last ``window_s`` seconds.
         low: share below which it must stay for ``calm_s`` seconds before it ends.
+        reserve: share of a limit; pressure begins when less is left, and twice as much must be left before it ends.
+        most_reserve_bytes: upper bound of this reserve, for large machines.
         window_s: seconds over which a share is measured. The kernel updates its counters every two seconds.
         calm_s: seconds.
-        repeat_s: seconds between calls while the share is ``high``.
+        repeat_s: seconds between calls while the share is ``high``. What was given back needs time to help then.
         poll_s: seconds between readings.
     """
 
     high: float = 0.10
     low: float = 0.02
+    reserve: float = 1 / 16
+    most_reserve_bytes: int = 64 << 20
     window_s: float = 4.0
     calm_s: float = 30.0
     repeat_s: float = 4.0
@@ -104,14 +114,20 @@ class PressureConfig:
 
 
 class PressureWatch:
-    """Poll a pressure file in a thread, and call back while stalls are high and when they have ended.
+    """Poll a pressure file and limits in a thread, and call back while memory is short and when this has ended.
 
     Parameters:
-        on_pressure: called with the share of time with a stall when it rises to ``high``, and again every ``repeat_s``
-            while it is not lower.
+        on_pressure: called with the share of time with a stall when memory becomes short, and again while it is: every
+            ``repeat_s``, or, if there is too little room, after each reading.
         on_calm: called once when pressure has ended.
         config: when pressure begins and ends.
-        file: the pressure file; None: there is none, and nothing is ever called.
+        file: the pressure file; None: there is none.
+        limits: returns the limits of the memory; their use now counts.
+
+    Members:
+        share: share of time with a stall, over the last seconds.
+        room: bytes that are left divided by the reserve, under the limit where this ratio is least.
+        high: True from the beginning of pressure to its end.
 
     Both are called in the thread of the watch. A call that fails is logged, and the watch goes on.
     """
@@ -123,11 +139,13 @@ class PressureWatch:
         *,
         config: PressureConfig | None = None,
         file: Path | None,
+        limits: Callable[[], Iterable[MemoryLimit]] = lambda: (),
     ) -> None:
         self.config = config or PressureConfig()
         self.file = file
-        self.share = 0.0
+        self.share, self.room = 0.0, math.inf
         self.high = False
+        self._limits = limits
         self._on_pressure, self._on_calm = on_pressure, on_calm
         self._samples: deque[tuple[float, int]] = deque()  # (time in seconds, some_us)
         self._low_since: float | None = None
@@ -145,11 +163,10 @@ class PressureWatch:
         self.close()
 
     def start(self) -> None:
-        """Begin to watch, if there is a file."""
+        """Begin to watch."""
         if self.file is None:
-            _LOG.info("memory pressure is not watched: neither a control group nor /proc/pressure/memory counts stalls")
-        else:
-            self._thread.start()
+            _LOG.info("neither a control group nor /proc/pressure/memory counts stalls; only what is left is watched")
+        self._thread.start()
 
     def close(self) -> None:
         """End the watch. A second call does nothing."""
@@ -158,31 +175,47 @@ class PressureWatch:
             self._thread.join()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the file, the share of time with a stall, and whether pressure is on; ``file`` is None without one."""
+        """Return what is watched and whether pressure is on.
+
+        ``file`` is None without a pressure file, and ``reserves_left`` without a limit.
+        """
         return {
             "file": None if self.file is None else str(self.file),
             "stalled_share": self.share,
+            "reserves_left": None if math.isinf(self.room) else self.room,
             "high": self.high,
         }
 
-    def step(self, now: float, stalls: Stalls) -> None:
-        """Take the counters of the time ``now``, in seconds, and call back if this changes something."""
-        samples, config = self._samples, self.config
-        if samples and stalls.some_us < samples[-1][1]:
-            samples.clear()  # the process was moved to another group, whose counter is another one
-        samples.append((now, stalls.some_us))
-        while len(samples) > 1 and samples[1][0] <= now - config.window_s:
-            samples.popleft()
-        seconds = max(now - samples[0][0], config.window_s)  # a short time is no reason for a large share
-        self.share = min(1.0, (stalls.some_us - samples[0][1]) / 1e6 / seconds)
-        if self.share >= config.high:
+    def measure_room(self) -> float:
+        """Read the limits, set ``room`` and return it."""
+        config, rooms = self.config, list[float]()
+        for limit in self._limits():
+            reserve = min(config.reserve * limit.limit_bytes, config.most_reserve_bytes)
+            rooms.append(limit.room_bytes / max(1.0, reserve))
+        self.room = min(rooms, default=math.inf)
+        return self.room
+
+    @property
+    def roomy(self) -> bool:
+        """True if twice the reserve was left when it was measured last."""
+        return self.room >= 2
+
+    def step(self, now: float, stalls: Stalls | None) -> None:
+        """Take the counters of the time ``now``, in seconds, and the last room. Call back if this changes something."""
+        self._measure_stalls(now, stalls)
+        config = self.config
+        if self.share >= config.high or self.room < 1:
             begins = not self.high
             self.high, self._low_since = True, None
-            if begins or now - self._called >= config.repeat_s:
+            if begins or self.room < 1 or now - self._called >= config.repeat_s:
                 self._called = now
-                _LOG.info("programs waited for memory in %.0f %% of the last seconds", 100 * self.share)
+                _LOG.info(
+                    "memory is short: programs waited for it in %.0f %% of the last seconds, and %.1f reserves are left",
+                    100 * self.share,
+                    self.room,
+                )
                 self._on_pressure(self.share)
-        elif self.high and self.share < config.low:
+        elif self.high and self.share < config.low and self.roomy:
             self._low_since = now if self._low_since is None else self._low_since
             if now - self._low_since >= config.calm_s:
                 self.high, self._low_since = False, None
@@ -191,13 +224,22 @@ class PressureWatch:
         else:
             self._low_since = None
 
+    def _measure_stalls(self, now: float, stalls: Stalls | None) -> None:
+        samples, config = self._samples, self.config
+        if stalls is None:
+            return
+        if samples and stalls.some_us < samples[-1][1]:
+            samples.clear()  # the process was moved to another group, whose counter is another one
+        samples.append((now, stalls.some_us))
+        while len(samples) > 1 and samples[1][0] <= now - config.window_s:
+            samples.popleft()
+        seconds = max(now - samples[0][0], config.window_s)  # a short time is no reason for a large share
+        self.share = min(1.0, (stalls.some_us - samples[0][1]) / 1e6 / seconds)
+
     def _watch(self) -> None:
-        assert self.file is not None
         while not self._stop.wait(self.config.poll_s):
-            stalls = _read(self.file)
-            if stalls is None:
-                continue
             try:
-                self.step(time.monotonic(), stalls)
+                self.measure_room()
+                self.step(time.monotonic(), None if self.file is None else _read(self.file))
             except Exception:
                 _LOG.exception("a reaction to memory pressure failed")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from edgedec.runtime.decoders import open_decoder, open_switch
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.switch import SmallModel, SwitchDecoder
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.planning import RunPlan
-from edgedec.runtime.protocols import State, Target
-from edgedec.runtime.speculation import create_drafter
+from edgedec.runtime.protocols import Drafter, State, Target
+from edgedec.runtime.speculation import SpecConfig, create_drafter, verifier_traits
 from edgedec.runtime.targets import host_device
 
 __all__ = ["open_scheduler"]
@@ -42,7 +44,15 @@ def open_scheduler(
         threads: number of CPU threads; 0 leaves it to the target.
     """
     spec = run.spec
-    drafter = create_drafter(spec.drafter, run.draft, device=host_device(device), threads=threads, samples=spec.samples)
+    create = partial(
+        create_drafter,
+        spec.drafter,
+        run.draft,
+        device=host_device(device),
+        threads=threads,
+        samples=spec.samples,
+    )
+    drafter: Drafter = ReleasingDrafter(create) if _may_release(spec) else create()
     cost = ObservedCost(target.cost_model)
     decoders: list[AutoregressiveDecoder | SwitchDecoder] = []
     for number in range(run.sequences):
@@ -65,3 +75,10 @@ def open_scheduler(
         together=run.sequences == 1 or target.free_rows is not None,
     )
     return Scheduler(target, engine, decoders, run.limits)
+
+
+def _may_release(spec: SpecConfig) -> bool:
+    """Return True if texts stay the same without the drafter, and it can be made again from its name."""
+    if spec.decoder == "switch" or spec.drafter == "none" or not isinstance(spec.drafter, str):
+        return False
+    return verifier_traits(spec.verifier).lossless == "exact"

@@ -20,6 +20,7 @@ from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchDecoder
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.engine.spill import SpillFolder
@@ -207,6 +208,10 @@ class Session:
         """Move the rows of texts that have ended to the folder of ``keep_on_disk``, before the model is unloaded."""
         self.scheduler.move_to_disk()
 
+    def keep_prefixes(self, keep: bool) -> None:
+        """Keep the rows of texts that end from now on for prompts that begin alike, or give them back at once."""
+        self.scheduler.keep_prefixes(keep)
+
     @property
     def idle_bytes(self) -> int:
         """Bytes of the cache that no text holds, and that ``release_idle`` would give back to the system, at most."""
@@ -218,6 +223,35 @@ class Session:
         if not isinstance(self.target, ReleasingTarget):
             return 0
         return self.scheduler.prefix_rows * self.target.block_bytes // self.target.info.block_rows
+
+    @property
+    def _releasing(self) -> ReleasingDrafter | None:
+        """The drafter, if texts do not depend on its guesses."""
+        decoder = self.scheduler.decoders[0]
+        drafter = decoder.drafter if isinstance(decoder, AutoregressiveDecoder) else None
+        return drafter if isinstance(drafter, ReleasingDrafter) else None
+
+    @property
+    def drafter_bytes(self) -> int:
+        """Planned bytes of the drafter, if it is loaded and texts do not depend on its guesses; otherwise 0."""
+        if self._releasing is None or self._releasing.released:
+            return 0
+        return sum(size for name, size in self.run.plan.items.items() if name.startswith("draft_"))
+
+    def release_drafter(self) -> None:
+        """Give the drafter's memory back to the system. Texts are written without guesses until ``restore_drafter``."""
+        if self._releasing is not None:
+            self._releasing.release()
+            self.release_idle()
+
+    def restore_drafter(self) -> None:
+        """Load the drafter again after ``release_drafter``.
+
+        Raises:
+            EdgedecError: it cannot be loaded. Texts are still written without guesses.
+        """
+        if self._releasing is not None:
+            self._releasing.restore()
 
     def release_idle(self) -> None:
         """Give memory that is not needed now back to the system. Later passes take it again."""

@@ -111,12 +111,15 @@ class Reclaimer:
         reclaim: gives back at least so many bytes if it can, by closing or shrinking its reservations. An EdgedecError, such
             as that of a full disk, counts as nothing given back; any other error passes to the caller of ``reserve``.
         opened: called when the part may grow again.
+        pages_only: True if it gives pages back to the system and keeps its reservation, because it will need them again. It
+            is asked when the system is short of memory, and not for a reservation, which it cannot help.
     """
 
     name: str
     reclaimable: Callable[[], int]
     reclaim: Callable[[int], None]
     opened: Callable[[], None] = lambda: None
+    pages_only: bool = False
 
 
 class MemoryLedger:
@@ -164,6 +167,7 @@ class MemoryLedger:
         self._used = self._from_floor = self._lasting = 0  # bytes; the first without those from the floor
         self._withheld = 0  # bytes that were given back because of pressure, and are not free before it ends
         self._asking = False  # a reclaimer is giving memory back
+        self._shut = False  # only the floor is given out
         self._lock = threading.RLock()
         self._reclaiming = threading.RLock()  # always taken before ``_lock``, without which callbacks run
 
@@ -197,6 +201,7 @@ class MemoryLedger:
                 "floor_bytes": self.floor_bytes,
                 "floor_used_bytes": self._from_floor,
                 "withheld_bytes": self._withheld,
+                "shut": self._shut,
                 "peak_bytes": self.peak_bytes,
                 "refused": self.refused,
                 "items": dict(self._items),
@@ -236,7 +241,7 @@ class MemoryLedger:
             return reservation
         with self._reclaiming:
             if nbytes <= self._largest() and not self._asking:  # otherwise no reclaimer can help
-                for reclaimer in list(self._reclaimers):
+                for reclaimer in [one for one in self._reclaimers if not one.pages_only]:
                     if reservation := self._take(name, nbytes):
                         return reservation
                     self._ask(reclaimer, self._missing(nbytes))
@@ -244,7 +249,7 @@ class MemoryLedger:
                 if reservation := self._take(name, nbytes) or self._take_from_floor(name, nbytes):
                     return reservation
                 self.refused += 1
-                free = self._free()
+                free = 0 if self._shut else self._free()
             raise AdmissionError(
                 name,
                 asked_bytes=nbytes,
@@ -288,7 +293,7 @@ class MemoryLedger:
             self._reclaimers.append(reclaimer)
 
     def relieve(self) -> int:
-        """Let the first reclaimer that has something give back all of it, because the system is short of memory.
+        """Let the first reclaimer that has something give back what it can, because the system is short of memory.
 
         What it gives back is not free for anything else until ``end_relief``. Call this again if it was not enough. A part
         may also give pages back to the system for which its reservation stays, because it will need them again.
@@ -306,23 +311,40 @@ class MemoryLedger:
                     return relieved
         return 0
 
-    def end_relief(self) -> None:
-        """Make free again what ``relieve`` has given back."""
+    def shut(self) -> None:
+        """Give out nothing but the floor until ``end_relief``, because all that ``relieve`` has given back is not enough."""
         with self._lock:
-            self._withheld = 0
+            self._shut = True
+
+    def end_relief(self) -> None:
+        """Make free again what ``relieve`` has given back, and reserve memory for all requests again."""
+        with self._lock:
+            self._withheld, self._shut = 0, False
+
+    @property
+    def is_shut(self) -> bool:
+        """True from ``shut`` to ``end_relief``."""
+        return self._shut
+
+    @property
+    def all_open(self) -> bool:
+        """True if no reclaimer is closed, so that ``recover`` has nothing to do."""
+        with self._lock:
+            return not self._closed
 
     def recover(self) -> None:
         """Open the last of the closed reclaimers if memory has been plentiful, and call its ``opened``.
 
-        That is so if there was no shortage for five seconds, and what it has given and a 16th of the budget are free. Call
-        this now and then, from a thread in which ``opened`` may run.
+        That is so if there was no shortage for five seconds, and what it has given and a 16th of the budget are free; one
+        that gave only pages needs nothing that is not reserved already. Call this now and then, from a thread in which
+        ``opened`` may run.
         """
         with self._reclaiming:
             with self._lock:
-                if not self._closed or self._clock() - self._last_shortage < _CALM_S or self._withheld:
+                if not self._closed or self._clock() - self._last_shortage < _CALM_S or self._withheld or self._shut:
                     return
                 reclaimer, given = self._closed[-1]
-                if self.budget_bytes is not None and self._free() < given + self._slack:
+                if self.budget_bytes is not None and not reclaimer.pages_only and self._free() < given + self._slack:
                     return
                 self._closed.pop()
                 self._last_shortage = self._clock()  # the next one opens after as long a time
@@ -352,7 +374,7 @@ class MemoryLedger:
         if nbytes < 0:
             raise UsageError(f"{name}: a reservation must not be negative, and is {nbytes}")
         with self._lock:
-            if self.budget_bytes is not None and nbytes > self._free():
+            if (not lasting and self._shut) or (self.budget_bytes is not None and nbytes > self._free()):
                 return None
             self._used += nbytes
             self._lasting += nbytes * lasting
@@ -388,7 +410,7 @@ class MemoryLedger:
         """Let a reclaimer give memory back and close it. Return the bytes; 0 if it has nothing."""
         if nbytes <= 0 or reclaimer.reclaimable() <= 0:
             return 0
-        before = self.charged_bytes
+        before, held = self.charged_bytes, reclaimer.reclaimable()
         self._asking = True
         try:
             reclaimer.reclaim(nbytes)
@@ -397,6 +419,7 @@ class MemoryLedger:
         finally:
             self._asking = False
         given = max(0, before - self.charged_bytes)
+        pages = max(0, held - reclaimer.reclaimable())
         with self._lock:
             self._last_shortage = self._clock()
             total = given
@@ -407,5 +430,5 @@ class MemoryLedger:
                     break
             self._closed.append((reclaimer, total))
             self._closed.sort(key=lambda entry: self._reclaimers.index(entry[0]))
-        _LOG.info("memory is short: %s gave back %s", reclaimer.name, format_bytes(given))
+        _LOG.info("memory is short: %s gave back %s", reclaimer.name, format_bytes(max(given, pages)))
         return given

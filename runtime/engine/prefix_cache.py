@@ -50,6 +50,7 @@ class PrefixCache:
 
     Members:
         disk: folder to which rows of a shared cache move when their room is needed; None: they are dropped.
+        keeping: False: rows of a shared cache are given back as soon as their text ends, because memory is short.
     """
 
     def __init__(self, target: Target, limits: Limits, *, most: int) -> None:
@@ -57,6 +58,7 @@ class PrefixCache:
         self._shared = target.free_rows is not None
         self._idle: list[CachedRows] = []
         self.disk: SpillFolder | None = None
+        self.keeping = True
 
     @property
     def rows(self) -> int:
@@ -92,7 +94,7 @@ class PrefixCache:
 
     def give(self, rows: CachedRows) -> None:
         """Keep the cache of a text that has ended."""
-        if not rows.ids and self._shared:
+        if self._shared and not (rows.ids and self.keeping):
             rows.state.close()
             return
         self._idle.append(rows)

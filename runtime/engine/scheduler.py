@@ -118,6 +118,11 @@ class Scheduler:
         if self._cache is not None and self._shared:
             self._cache.disk = disk
 
+    def keep_prefixes(self, keep: bool) -> None:
+        """Keep rows of texts that end from now on, or give them back at once, where all texts share a cache."""
+        if self._cache is not None:
+            self._cache.keeping = keep
+
     def move_to_disk(self) -> None:
         """Free all rows that are kept for their prefixes; those that are worth it move to the disk."""
         while self._cache is not None and self._cache.evict():

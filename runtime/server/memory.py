@@ -1,21 +1,28 @@
 """The memory of the server: what it holds, and what it gives back while the system is short of memory.
 
 The ledger has an item for each part of the loaded model, from its plan, and one for the requests that are being answered. A
-request begins when its worst case fits. The model's thread alone calls ``relieve``, because only it may touch the model.
+request begins when its worst case fits. While the system is short of memory, the parts give theirs back in their order; if
+that is not enough, only small requests begin. The model's thread alone calls ``relieve`` and ``recover``, because only it
+may touch the model.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from edgedec.memory_budget import Budget
+from edgedec.errors import EdgedecError
+from edgedec.memory_budget import Budget, MemoryLimit, find_budget
 from edgedec.memory_pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.session import Session
 
 __all__ = ["ServerMemory", "request_bytes"]
+
+_LOG = logging.getLogger(__name__)
 
 # Bytes of Python objects, as bounds of what was measured: a token of an answer with its text and its event, a token of a
 # prompt, and an entry of log-probabilities.
@@ -30,6 +37,7 @@ _PARTS = {
     "tokenizer": "tokenizer",
 }
 _HOST = "host"  # the item of a plan that the requests take the place of
+_SMALL_TOKENS = 128  # tokens of the prompt, and of the answer, of a request that is always admitted
 
 
 def request_bytes(*, prompt: int, answer: int, logprobs: int | None = None, prompt_logprobs: bool = False) -> int:
@@ -50,18 +58,32 @@ class ServerMemory:
     Parameters:
         budget: limits of the memory, for reports; None: unknown.
         wake: called in the thread of the watch when ``relieve`` should be called.
+        limits: returns the limits of the system's memory that are watched; None: those of this process now.
     """
 
-    def __init__(self, budget: Budget | None = None, *, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        limits: Callable[[], Iterable[MemoryLimit]] | None = None,
+    ) -> None:
         self.budget, self.wake = budget, wake
         self.ledger = MemoryLedger(None)
         self._relief = threading.Event()
-        self.watch = PressureWatch(self._pressed, self._calm, file=pressure_file())
+        self.watch = PressureWatch(
+            self._pressed, self._calm, file=pressure_file(), limits=limits or (lambda: find_budget().limits)
+        )
 
     @property
     def pressed(self) -> bool:
         """True if ``relieve`` should be called."""
         return self._relief.is_set()
+
+    @property
+    def recovering(self) -> bool:
+        """True if ``recover`` should be called now and then."""
+        return not self.watch.high and not self.ledger.all_open
 
     def load(self, session: Session) -> None:
         """Begin the ledger of a model that was just loaded.
@@ -69,15 +91,31 @@ class ServerMemory:
         Its memory is that of the plan, within which the model stays, and the plan's part for the host is that of requests.
         """
         plan = session.run.plan
+        host = plan.phases["run"].get(_HOST, 0)
         reclaimers = [
             Reclaimer(
-                name="idle pools", reclaimable=lambda: session.idle_bytes, reclaim=lambda _: session.release_idle()
+                name="idle pools",
+                reclaimable=lambda: session.idle_bytes,
+                reclaim=lambda _: session.release_idle(),
+                pages_only=True,
             ),
             Reclaimer(
-                name="prompt cache", reclaimable=lambda: session.kept_bytes, reclaim=lambda _: _drop_kept(session)
+                name="drafter",
+                reclaimable=lambda: session.drafter_bytes,
+                reclaim=lambda _: session.release_drafter(),
+                opened=lambda: _restore_drafter(session),
+                pages_only=True,
+            ),
+            Reclaimer(
+                name="prompt cache",
+                reclaimable=lambda: session.kept_bytes,
+                reclaim=lambda _: _drop_kept(session),
+                opened=lambda: session.keep_prefixes(True),
+                pages_only=True,
             ),
         ]
-        ledger = MemoryLedger(plan.budget_bytes, reclaimers=reclaimers)
+        small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS)
+        ledger = MemoryLedger(plan.budget_bytes, floor_bytes=min(small, host), reclaimers=reclaimers)
         for name, size in plan.phases["run"].items():
             if name != _HOST:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
@@ -93,18 +131,45 @@ class ServerMemory:
 
         Args:
             alone: True if no request is being answered, so that this one must not wait. It is then admitted with the
-                bytes that are free, which are the plan's.
+                bytes that are free, which are the plan's, unless the system is short of memory.
+
+        Raises:
+            AdmissionError: the system is short of memory, all parts have given theirs back, and the request is not small.
         """
         ledger = self.ledger
         try:
             return ledger.reserve("requests", nbytes)
         except AdmissionError as error:
+            if ledger.is_shut:
+                if error.small:
+                    return None
+                raise
             return ledger.reserve("requests", min(nbytes, error.free_bytes)) if alone else None
 
-    def relieve(self) -> int:
-        """Give memory back after the system was short of it, and return the bytes."""
+    @property
+    def retry_seconds(self) -> int:
+        """Seconds after which a request that was refused should be sent again: pressure lasts at least as long."""
+        return math.ceil(self.watch.config.calm_s)
+
+    def relieve(self) -> None:
+        """Give memory back after the system was short of it.
+
+        If there is too little room under a limit, the parts give theirs back at once until there is enough. If programs
+        wait for memory, one part does, because it takes a while until this helps. When nothing is left to give and it was
+        not enough, only small requests are admitted.
+        """
         self._relief.clear()
-        return self.ledger.relieve()
+        while self.ledger.relieve():
+            if self.watch.measure_room() >= 1:
+                return
+        self.ledger.shut()
+        if not self.watch.high:  # it has ended meanwhile
+            self.ledger.end_relief()
+
+    def recover(self) -> None:
+        """Let the parts have their memory again, one at a time, when memory has been plentiful."""
+        if self.recovering:
+            self.ledger.recover()
 
     def as_json(self) -> dict[str, Any]:
         """Return the limits, the ledger and the pressure."""
@@ -121,8 +186,17 @@ class ServerMemory:
     def _calm(self) -> None:
         self._relief.clear()
         self.ledger.end_relief()
+        self.wake()
 
 
 def _drop_kept(session: Session) -> None:
+    session.keep_prefixes(False)
     session.move_to_disk()
     session.release_idle()
+
+
+def _restore_drafter(session: Session) -> None:
+    try:
+        session.restore_drafter()
+    except EdgedecError as error:
+        _LOG.warning("texts are written without guesses from now on: %s", error)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.metrics import Metrics
@@ -35,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 _TEXT_THREADS = 2
 P = ParamSpec("P")
 R = TypeVar("R")
+_RECOVERY_S = 1.0  # seconds between looks at the memory of an idle server that has given some back
 _LONGEST_WAIT_S = 60  # seconds of a Retry-After header at most
 
 
@@ -255,6 +257,7 @@ class ModelService:
             while self._await_work(texts):
                 if self.memory.pressed:
                     self.memory.relieve()
+                self.memory.recover()
                 while turn := self._admitted(session, texts):
                     texts.begin(turn)
                 if texts:
@@ -265,18 +268,21 @@ class ModelService:
             self._texts = None
 
     def _await_work(self, texts: RunningTexts) -> bool:
-        """Wait for a request, and return True; return False if the service is closing, or the model is to be unloaded."""
+        """Wait until there is something to do; return False if the service is closing, or the model is to be unloaded."""
         with self._changed:
             while not self._closing:
                 if self._waiting or texts or self.memory.pressed:
                     return True
-                left = None
+                left = _RECOVERY_S if self.memory.recovering else None
                 if self.idle_unload_s and not self._users:
-                    left = self._idle_since + self.idle_unload_s - time.monotonic()
-                    if left <= 0:  # later requests wait for the next loading
+                    unload = self._idle_since + self.idle_unload_s - time.monotonic()
+                    if unload <= 0:  # later requests wait for the next loading
                         self._phase, self._text, self._wanted = "unloaded", Future(), False
                         return False
+                    left = unload if left is None else min(left, unload)
                 self._changed.wait(left)
+                if self.memory.recovering:
+                    return True
             return False
 
     def _admitted(self, session: Session, texts: RunningTexts) -> QueuedText | None:
@@ -286,14 +292,30 @@ class ModelService:
                 return None
             turn = self._waiting[0]
         # Reclaiming memory may write to the disk, during which requests may come and leave.
-        turn.memory = self.memory.admit(turn.most_bytes(session.run.limits.positions), alone=not texts)
-        if turn.memory is None:
-            return None
+        refusal = None
+        try:
+            turn.memory = self.memory.admit(turn.most_bytes(session.run.limits.positions), alone=not texts)
+            if turn.memory is None:
+                return None
+        except AdmissionError as error:
+            refusal = self._refusal(error)
         with self._changed:
-            if self._waiting and self._waiting[0] is turn:
-                return self._waiting.popleft()
-        turn.free()  # its client left meanwhile
+            if first := bool(self._waiting) and self._waiting[0] is turn:
+                self._waiting.popleft()
+        if first and refusal is None:
+            return turn
+        if first and refusal is not None:
+            turn.submission.post(refusal)
+        turn.free()  # it was refused, or its client left meanwhile
         return self._admitted(session, texts)
+
+    def _refusal(self, error: AdmissionError) -> ApiError:
+        return ApiError(
+            429,
+            f"the system is short of memory: {error}",
+            code="memory_short",
+            headers={"Retry-After": str(self.memory.retry_seconds)},
+        )
 
 
 def _not_loaded(error: BaseException) -> ApiError:

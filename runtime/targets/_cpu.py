@@ -45,6 +45,7 @@ from edgedec.runtime.targets._footprint import (
     widest_value,
 )
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._providers import open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
@@ -213,8 +214,9 @@ class CpuTarget:
         return self._arena.idle_bytes
 
     def release_idle(self) -> None:
-        """Give the memory of rows that no sequence holds back to the system, until passes write to them again."""
+        """Give the memory of rows that no sequence holds, and of the heap, back to the system until it is needed again."""
         self._arena.release_pages()
+        trim_heap()
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""

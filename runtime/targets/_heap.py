@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["freed_blocks_go_back", "release_pages"]
+__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap"]
 
 _MADV_DONTNEED = 4  # the value on Linux. Source: madvise(2)
 
@@ -52,3 +52,10 @@ def release_pages(array: NDArray[np.uint8]) -> None:
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_DONTNEED)
+
+
+def trim_heap() -> None:
+    """Give the free pages of glibc's heap back to the system. On systems without malloc_trim this does nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

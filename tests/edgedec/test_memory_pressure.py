@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import PressureConfig, PressureWatch, Stalls, parse_stalls, pressure_file
 from tests.edgedec.test_cgroups import V2, machine
 
@@ -164,12 +165,60 @@ def test_the_thread_reads_the_file_and_survives_a_failing_call(tmp_path: Path) -
             total += 1_000_000
             new.write_text(TEXT.format(total, 0))
             new.replace(file)  # the thread must not read a file that is being written
-    assert watch.as_json() == {"file": str(file), "stalled_share": watch.share, "high": True}
+    assert watch.as_json() == {"file": str(file), "stalled_share": watch.share, "reserves_left": None, "high": True}
     assert not any(thread.name == "edgedec-pressure" for thread in threading.enumerate())
     watch.close()
 
 
 def test_a_system_without_the_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), PressureWatch(lambda share: None, file=None) as watch:
-        assert watch.as_json() == {"file": None, "stalled_share": 0.0, "high": False}
-    assert "memory pressure is not watched" in caplog.text
+        assert watch.as_json() == {"file": None, "stalled_share": 0.0, "reserves_left": None, "high": False}
+    assert "neither a control group nor /proc/pressure/memory counts stalls" in caplog.text
+
+
+def limit(room: int, total: int = 1600) -> MemoryLimit:
+    return MemoryLimit(source="cgroup", name="a", limit_bytes=total, used_bytes=total - room)
+
+
+def test_too_little_room_is_pressure_until_twice_the_reserve_is_left() -> None:
+    """A group without swap has no stalls before the kernel kills: the room alone must tell."""
+    rooms = {"room": 400}
+    calls = list[str]()
+    watch = PressureWatch(
+        lambda share: calls.append("short"),
+        lambda: calls.append("calm"),
+        config=CONFIG,
+        file=None,
+        limits=lambda: [limit(1000), limit(rooms["room"])],
+    )
+
+    def run(begin: int, seconds: int, room: int) -> list[str]:
+        rooms["room"], before = room, len(calls)
+        for second in range(begin, begin + seconds):
+            watch.measure_room()
+            watch.step(float(second), None)
+        return calls[before:]
+
+    assert run(0, 5, 100) == []  # exactly the reserve, a 16th of the limit
+    assert run(5, 1, 99) == ["short"]
+    assert watch.as_json()["reserves_left"] == 0.99
+    assert run(6, 6, 0) == 6 * ["short"]
+    assert run(12, 60, 199) == []
+    assert watch.high
+    assert run(72, 10, 200) == []
+    assert run(82, 2, 200) == ["calm"]
+    assert not watch.high
+
+
+def test_the_reserve_of_a_large_machine_is_bounded() -> None:
+    config = PressureConfig(reserve=1 / 16, most_reserve_bytes=50)
+    watch = PressureWatch(lambda share: None, config=config, file=None, limits=lambda: [limit(100)])
+    assert watch.measure_room() == 2.0
+    assert watch.roomy
+
+
+def test_the_thread_reads_the_limits(tmp_path: Path) -> None:
+    called = threading.Event()
+    config = PressureConfig(poll_s=0.001)
+    with PressureWatch(lambda share: called.set(), config=config, file=None, limits=lambda: [limit(0)]):
+        assert called.wait(30)

@@ -310,6 +310,54 @@ def test_relief_takes_one_part_after_another_and_withholds_what_it_gave() -> Non
     assert server.calls[-1] == "idle sequences open"
 
 
+def test_a_part_that_gives_pages_alone_is_asked_by_the_system_and_not_by_reservations() -> None:
+    calls, pages, clock = list[str](), {"bytes": 300}, Clock()
+
+    def reclaim(nbytes: int) -> None:
+        calls.append(f"pages {nbytes}")
+        pages["bytes"] = 0
+
+    arena = Reclaimer(
+        name="idle pools",
+        reclaimable=lambda: pages["bytes"],
+        reclaim=reclaim,
+        opened=lambda: calls.append("open"),
+        pages_only=True,
+    )
+    ledger = MemoryLedger(1000, reclaimers=[arena], clock=clock)
+    held = ledger.charge("arena", 1000)
+    with pytest.raises(AdmissionError):
+        ledger.reserve("requests", 1)
+    assert calls == []
+    assert (ledger.relieve(), ledger.relieve()) == (300, 0)
+    assert (calls, held.nbytes, ledger.all_open) == (["pages 300"], 1000, False)
+    clock.now = 100.0
+    ledger.recover()  # although nothing is free: it is reserved already
+    assert (calls[1:], ledger.all_open) == (["open"], True)
+
+
+@pytest.mark.parametrize("budget", [None, 1000])
+def test_a_ledger_that_is_shut_gives_out_the_floor_alone(budget: int | None) -> None:
+    part = Part("prompt cache", [])
+    ledger = MemoryLedger(budget, floor_bytes=100, reclaimers=[part.reclaimer()])
+    before = ledger.reserve("requests", 10)
+    ledger.shut()
+    assert ledger.as_json()["shut"]
+    with pytest.raises(AdmissionError) as caught:
+        ledger.reserve("requests", 101)
+    assert (caught.value.small, caught.value.free_bytes, ledger.refused) == (False, 0, 1)
+    assert ledger.offer("prompt cache", 1, "prompt cache") is None
+    small = ledger.reserve("requests", 100)
+    with pytest.raises(AdmissionError) as caught:
+        ledger.reserve("requests", 1)
+    assert caught.value.small
+    small.close()
+    assert ledger.reserve("requests", 1).from_floor
+    ledger.end_relief()
+    assert not ledger.reserve("requests", 101).from_floor
+    before.close()
+
+
 def test_without_a_budget_everything_is_admitted_and_counted() -> None:
     ledger = MemoryLedger(None)
     part = Part("cache", [])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
+from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.server.memory import request_bytes
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.memory import ServerMemory, request_bytes
+from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import TextPart, TextRequest
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
@@ -57,7 +61,8 @@ def test_a_request_that_is_alone_is_admitted_even_if_its_worst_case_is_large() -
         async with running(lambda: session.real) as service, service.text():
             for _ in range(2):
                 assert len(await read(service.submit([request()]))) == 4
-            assert service.memory.ledger.peak_bytes == service.memory.ledger.budget_bytes
+            ledger = service.memory.ledger
+            assert ledger.peak_bytes + ledger.floor_bytes == ledger.budget_bytes
 
     run(test())
 
@@ -99,6 +104,9 @@ def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
             self.kept_bytes = 0
             self.idle_bytes = 200
 
+        def keep_prefixes(self, keep: bool) -> None:
+            assert not keep
+
     async def test() -> None:
         session = Session()
         async with running(lambda: session.real) as service:
@@ -113,9 +121,151 @@ def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
             await until(lambda: calls == ["release", "move", "release"])
             assert not service.memory.pressed
             data = service.memory.as_json()
-            assert [one["reclaimable_bytes"] for one in data["ledger"]["reclaimers"]] == [0, 0]
+            assert [one["reclaimable_bytes"] for one in data["ledger"]["reclaimers"]] == [0, 0, 0]
             assert data["pressure"]["high"]
         assert service.memory.ledger.charged_bytes == 0
+
+    run(test())
+
+
+class Machine:
+    """A control group with a limit of 1,600 bytes, whose other programs leave ``room``."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def limits(self) -> list[MemoryLimit]:
+        return [MemoryLimit(source="cgroup", name="a", limit_bytes=1600, used_bytes=1600 - self.room)]
+
+
+class Giving(ScriptedSession):
+    """A session whose parts hold 60 bytes each, which go back to a machine, or are taken from it again."""
+
+    idle_bytes, drafter_bytes, kept_bytes = 60, 60, 60
+
+    def __init__(self, machine: Machine, **options: Any) -> None:
+        super().__init__(**options)
+        self.machine, self.calls = machine, list[str]()
+
+    def release_idle(self) -> None:
+        if self.idle_bytes:
+            self.calls.append("idle pools")
+            self.machine.room += self.idle_bytes
+        self.idle_bytes = 0
+
+    def release_drafter(self) -> None:
+        self.calls.append("drafter")
+        self.machine.room += self.drafter_bytes
+        self.drafter_bytes = 0
+
+    def restore_drafter(self) -> None:
+        self.calls.append("drafter again")
+
+    def move_to_disk(self) -> None:
+        if self.kept_bytes:
+            self.calls.append("prompt cache")
+            self.machine.room += self.kept_bytes
+        self.kept_bytes = 0
+
+    def keep_prefixes(self, keep: bool) -> None:
+        self.calls += ["prompt cache again"] if keep else []
+
+
+def service_of(session: Giving) -> ModelService:
+    """Return a service whose watch a test moves by hand."""
+    memory = ServerMemory(limits=session.machine.limits)
+    memory.watch.start = lambda: None  # type: ignore[method-assign]
+    return ModelService(lambda: session.real, memory=memory)
+
+
+def seconds(service: ModelService, begin: int, count: int) -> None:
+    for second in range(begin, begin + count):
+        service.memory.watch.measure_room()
+        service.memory.watch.step(float(second), None)
+
+
+@pytest.mark.parametrize(
+    ("room", "calls"),
+    [
+        (100, []),
+        (99, ["idle pools"]),
+        (39, ["idle pools", "drafter"]),
+        (0, ["idle pools", "drafter"]),
+        (-20, ["idle pools", "drafter"]),
+        (-21, ["idle pools", "drafter", "prompt cache"]),
+        (-500, ["idle pools", "drafter", "prompt cache"]),
+    ],
+)
+def test_parts_give_their_memory_in_order_until_there_is_room(room: int, calls: list[str]) -> None:
+    async def test() -> None:
+        session = Giving(Machine(room))
+        service = service_of(session)
+        service.start()
+        try:
+            await asyncio.wrap_future(service.loaded)
+            seconds(service, 0, 1)
+            await until(lambda: not service.memory.pressed and session.calls == calls)
+            await until(lambda: service.memory.ledger.is_shut == (room + 60 * len(calls) < 100))
+        finally:
+            await asyncio.to_thread(service.close)
+
+    run(test())
+
+
+def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.runtime.server.memory._SMALL_TOKENS", 3)
+
+    async def test() -> None:
+        session = Giving(Machine(0), sequences=2)
+        session.run.plan.phases["run"]["host"] = 1 << 20  # room for the floor, and no budget otherwise
+        service = service_of(session)
+        service.start()
+        try:
+            await asyncio.wrap_future(service.loaded)
+            session.idle_bytes = session.drafter_bytes = session.kept_bytes = 0
+            seconds(service, 0, 1)
+            await until(lambda: service.memory.ledger.is_shut)
+            async with service.text():
+                for _ in range(2):
+                    with pytest.raises(ApiError) as refusal:
+                        await read(service.submit([request(60)]))
+                    assert refusal.value.status_code == 429
+                    assert refusal.value.error["code"] == "memory_short"
+                    assert refusal.value.headers == {"Retry-After": "30"}
+                    assert len(await read(service.submit([request(3)]))) == 4
+                assert service.memory.ledger.items()["requests"] == 0
+                session.machine.room = 1000
+                seconds(service, 1, 40)
+                assert len(await read(service.submit([request(60)]))) == 61
+        finally:
+            await asyncio.to_thread(service.close)
+
+    run(test())
+
+
+def test_parts_have_their_memory_again_in_the_opposite_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.runtime.engine.ledger._CALM_S", 0.0)
+    monkeypatch.setattr("edgedec.runtime.server.service._RECOVERY_S", 0.001)
+
+    async def test() -> None:
+        session = Giving(Machine(-500))
+        service = service_of(session)
+        service.start()
+        try:
+            await asyncio.wrap_future(service.loaded)
+            seconds(service, 0, 1)
+            await until(lambda: service.memory.ledger.is_shut)
+            await asyncio.sleep(0.02)
+            assert len(session.calls) == 3, "nothing may grow while memory is short"
+            session.machine.room = 1000
+            seconds(service, 1, 30)
+            await asyncio.sleep(0.02)
+            assert len(session.calls) == 3, "it must be calm for 30 seconds"
+            seconds(service, 31, 2)
+            await until(lambda: service.memory.ledger.all_open)
+            assert session.calls[3:] == ["prompt cache again", "drafter again"]
+        finally:
+            await asyncio.to_thread(service.close)
 
     run(test())
 
@@ -125,8 +275,8 @@ def test_the_ledger_can_be_read(served: Served) -> None:
     items = data["ledger"]["items"]
     assert {"weights", "arena", "tokenizer", "passes"} <= set(items)
     assert sum(items.values()) == data["ledger"]["charged_bytes"] > 0
-    assert [one["name"] for one in data["ledger"]["reclaimers"]] == ["idle pools", "prompt cache"]
-    assert set(data["pressure"]) == {"file", "stalled_share", "high"}
+    assert [one["name"] for one in data["ledger"]["reclaimers"]] == ["idle pools", "drafter", "prompt cache"]
+    assert set(data["pressure"]) == {"file", "stalled_share", "reserves_left", "high"}
 
 
 def test_the_ledger_is_empty_without_a_model() -> None:

@@ -64,7 +64,7 @@ class ScriptedSession:
         moved: True once the rows of ended texts were moved to the disk.
     """
 
-    idle_bytes = kept_bytes = 0
+    idle_bytes = kept_bytes = drafter_bytes = 0
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
         self.steps = threading.Semaphore(steps)
