@@ -23,6 +23,7 @@ from edgedec.runtime.protocols import (
     CostModel,
     Draft,
     Drafter,
+    Drafting,
     Limits,
     Outcome,
     Pass,
@@ -302,10 +303,10 @@ class BookedPolicy:
         """Return the sizes of the policy."""
         return self._inner.sizes(limits, accept)
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         books = self._books
         books.begin_growing(f"{self._name} grow")
         mark = books.enter()
-        tree = self._inner.grow(draft, text, limits, cost, accept)
+        tree = yield from self._inner.grow(draft, text, limits, cost, accept)
         books.end_growing(books.leave(mark))
         return tree

@@ -27,12 +27,14 @@ from edgedec.plugins import names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import (
     F32,
     I32,
     CostModel,
     Draft,
+    Drafting,
     Limits,
     Outcome,
     Pass,
@@ -105,7 +107,7 @@ class _Fixed:
     def sizes(self, limits: Limits, accept: F32) -> tuple[TreeSize, ...]:
         return ()
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         return grown(Growth(draft, text, NODES, self._rng), self._levels)
 
 
@@ -220,7 +222,7 @@ def write(
         while len(text) < len(prompt) + MOST_TOKENS:
             ids = np.array(text, np.int32)
             began = time.thread_time()
-            tree = grown.grow(pair.draft, ids, LIMITS, pair.cost, accept())
+            tree = alone(grown.grow(pair.draft, ids, LIMITS, pair.cost, accept()))
             drafting = time.thread_time() - began
             logits = pair.rows(tree)
 
@@ -302,7 +304,7 @@ def _at(
                 policy=_Fixed(levels, rng), sampler=sampler, random=random if children == "coupled" else None
             )
             began = time.thread_time()
-            tree = policy.grow(pair.draft, text, LIMITS, pair.cost, accept)
+            tree = alone(policy.grow(pair.draft, text, LIMITS, pair.cost, accept))
             drafting += time.thread_time() - began
             logits = pair.rows(tree)
 

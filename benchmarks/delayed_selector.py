@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a scrip
 
 from benchmarks._verifiers_matched import LIMITS, Pair, held_out_prompts, write
 from edgedec.runtime.decoders.acceptance import RankAcceptance
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees._selector import CHOSEN, DRAWN, Selector, logit
@@ -51,11 +51,11 @@ class _Observing:
     def sizes(self, limits: Limits, accept: F32) -> tuple[TreeSize, ...]:
         return ()
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth, stem = Growth(draft, text, 16, self._rng), 0
         self.deviations.clear()
         for _ in range(5):
-            growth.expand([stem])
+            yield from growth.expand([stem])
             if stem not in growth.pending:
                 break
             self.deviations[stem] = self._selector.deviations(growth.pending[stem], CHILDREN)

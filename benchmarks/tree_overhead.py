@@ -19,8 +19,9 @@ from functools import partial
 import numpy as np
 
 from edgedec.plugins import load, names
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
 
 ROUNDS = 20
 TEXT = np.arange(100, dtype=np.int32)
@@ -61,6 +62,10 @@ def measure(nodes: int, depth: int, vocab: int, repeat: int) -> dict[str, dict[s
     limits, cost = Limits(nodes=nodes, depth=depth, positions=1024), _Cost()
     accept = np.tile(np.array([0.8, 0.3, 0.2, 0.1], np.float32), (depth, 1))
     table: dict[str, dict[str, float]] = {}
+
+    def grown(policy: TreePolicy, draft: Draft) -> TokenTree:
+        return alone(policy.grow(draft, TEXT, limits, cost, accept))
+
     for name in names("edgedec.runtime.trees"):
         table[name] = {}
         for column, guess, rng in (
@@ -69,8 +74,8 @@ def measure(nodes: int, depth: int, vocab: int, repeat: int) -> dict[str, dict[s
             ("spread, drawn", SPREAD, np.random.default_rng(0)),
         ):
             policy, draft = load("edgedec.runtime.trees", name).create(rng), _Draft(guess)
-            table[name][column] = _microseconds(partial(policy.grow, draft, TEXT, limits, cost, accept), repeat)
-    tree = load("edgedec.runtime.trees", "dynamic").create().grow(_Draft(SPREAD), TEXT, limits, cost, accept)
+            table[name][column] = _microseconds(partial(grown, policy, draft), repeat)
+    tree = grown(load("edgedec.runtime.trees", "dynamic").create(), _Draft(SPREAD))
     rows = np.zeros((nodes, vocab), np.float32)
     for node in range(nodes):
         after = np.flatnonzero(tree.parents == node)

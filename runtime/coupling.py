@@ -17,12 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.runtime import portable_math
+from edgedec.runtime.drafting import alone, expanding
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import (
     F32,
     I32,
     CostModel,
     Draft,
+    Drafting,
     Limits,
     Outcome,
     Sparse,
@@ -56,7 +58,7 @@ class Coupled:
         """Return the sizes of ``policy``."""
         return self.policy.sizes(limits, accept)
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         """Return the tree that ``policy`` grows."""
         return self.policy.grow(_CoupledDraft(draft, self), text, limits, cost, accept)
 
@@ -66,9 +68,14 @@ class _CoupledDraft:
         self._draft, self._by = draft, by
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """Return the guesses of ``expanding``."""
+        return alone(self.expanding(text, tree, nodes))
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the draft's distributions, each as one that the text's next token is likely to follow."""
         by, result = self._by, []
-        for node, guess in zip(nodes.tolist(), self._draft.expand(text, tree, nodes), strict=True):
+        guesses = yield from expanding(self._draft, text, tree, nodes)
+        for node, guess in zip(nodes.tolist(), guesses, strict=True):
             if len(guess.ids) > 1:
                 path = _path(tree, node)
                 if guess.raw:

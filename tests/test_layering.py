@@ -51,7 +51,7 @@ EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs th
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
     ("driver", "portable_math"),
-    ("protocols", "visibility", "target_top", "position_random", "sampling", "logprobs"),
+    ("protocols", "drafting", "visibility", "target_top", "position_random", "sampling", "logprobs"),
     ("text", "kernels", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
     ("accelerator",),

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedec.runtime.decoders.rounds import Phase, Rounds
-from edgedec.runtime.protocols import I32, Draft, TokenTree
+from edgedec.runtime.drafting import expanding
+from edgedec.runtime.protocols import I32, Draft, Drafting, TokenTree
 
 __all__ = ["Ahead", "likeliest_path", "root_alone"]
 
@@ -58,7 +59,7 @@ class Ahead:
         losing = rounds.ahead >= _TRIAL and rounds.saved_seconds < 0
         return len(tree.tokens) > 1 and not (losing and rounds.count % _RETRY)
 
-    def assume(self, text: I32, tree: TokenTree, grow: Callable[[I32], TokenTree]) -> None:
+    def assume(self, text: I32, tree: TokenTree, grow: Callable[[I32], Drafting[TokenTree]]) -> Drafting[None]:
         """Grow the tree of the next round.
 
         Args:
@@ -70,12 +71,12 @@ class Ahead:
         path = np.concatenate([text, tree.tokens[likeliest_path(tree)[1:]]])
         if len(path) >= self._positions:
             return
-        (guess,) = self._draft.expand(path, root_alone(path), np.zeros(1, np.int32))
+        (guess,) = yield from expanding(self._draft, path, root_alone(path), np.zeros(1, np.int32))
         if not len(guess.ids):
             return
         self._text = np.append(path, guess.ids[guess.probs.argmax()])
         with self._growing:
-            self._tree = grow(self._text)
+            self._tree = yield from grow(self._text)
         self._seconds = self._growing.take()
         self._rounds.ahead += 1
 

@@ -17,6 +17,7 @@ from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.protocols import (
     F32,
     I32,
+    Drafting,
     Limits,
     Pass,
     PassResult,
@@ -157,7 +158,7 @@ class PromptSequence(ABC):
         """Number of the prompt's tokens whose rows are not in the cache yet, without its last token."""
         return max(0, len(self.request.prompt) - 1 - self.state.length) if self.reading else 0
 
-    def next_pass(self, room: Room) -> Pass | None:
+    def next_pass(self, room: Room) -> Drafting[Pass | None]:
         """Return the next pass of at most ``room.rows`` rows; None if none is needed now, or the sequence has ended.
 
         Raises:
@@ -168,21 +169,33 @@ class PromptSequence(ABC):
                 "another answer was started before this one ended; read an answer to its end, or close it, before "
                 "you start the next"
             )
-        if self.reading and (work := self._prompt_pass(room.rows)) is not None:
-            return work
-        return None if self.ended else self.next_tree(room)
+        if self.reading:
+            work = yield from self._prompt_pass(room.rows)
+            if self.reading:
+                return work
+        return None if self.ended else (yield from self.next_tree(room))
 
-    def _prompt_pass(self, rows: int) -> Pass | None:
+    def _prompt_pass(self, rows: int) -> Drafting[Pass | None]:
+        """Return the next pass over the prompt; None if the cache holds all of it, or the sequence has ended.
+
+        A draft model reads along, so that it does not read a long prompt at once while other texts wait.
+        """
         request, start, total = self.request, self.state.length, len(self.request.prompt) - 1
-        request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
-        if start == total:
-            self.reading = False
-            self.begin_text()
-            return None
-        if request.interrupted():
-            self.ended = True
-            return None
+        if start < total:
+            request.on_prefill(start, total)
+            if request.interrupted():
+                self.ended = True
+                return None
         most = min(rows, request.limits.nodes)
+        draft_read = yield from self.read_draft(most)
+        if start == total:
+            if draft_read:
+                request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
+                self.reading = False
+                yield from self.begin_text()
+            elif request.interrupted():
+                self.ended = True
+            return None
         if request.prompt_logprobs:
             most = min(most, request.tree_nodes or most)  # memory is planned for so many rows of logits
         chunk = self._ids[start : min(start + most, total)]
@@ -195,8 +208,8 @@ class PromptSequence(ABC):
         if self.ended:
             return []
         if self.reading:
-            assert result is not None, "a prompt that is not in the cache needs a pass"
-            self._keep_rows(result)
+            if result is not None:
+                self._keep_rows(result)
             return []
         tokens = self.accept(result)
         for token in tokens:
@@ -218,16 +231,20 @@ class PromptSequence(ABC):
         """Return the log-probability of ``token`` after a row of logits; None if the request does not ask for it."""
         return None if self.request.logprobs is None else self.request.logprobs(row, token)
 
-    def draft_ahead(self) -> None:
+    def draft_ahead(self) -> Drafting[None]:
         """Do nothing while a pass runs."""
-        return None
+        yield from ()
 
     @abstractmethod
-    def begin_text(self) -> None:
+    def read_draft(self, rows: int) -> Drafting[bool]:
+        """Let a draft model read at most ``rows`` rows of the prompt; return True once it needs no further call."""
+
+    @abstractmethod
+    def begin_text(self) -> Drafting[None]:
         """Prepare the first round, after the prompt was read."""
 
     @abstractmethod
-    def next_tree(self, room: Room) -> Pass | None:
+    def next_tree(self, room: Room) -> Drafting[Pass | None]:
         """Return the pass of the next round; None if this round needs none."""
 
     @abstractmethod

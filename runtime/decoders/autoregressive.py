@@ -24,11 +24,13 @@ from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import CostBeside
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
+from edgedec.runtime.drafting import expanding, reading
 from edgedec.runtime.protocols import (
     F32,
     I32,
     Draft,
     Drafter,
+    Drafting,
     Limits,
     Outcome,
     Pass,
@@ -129,36 +131,43 @@ class AutoregressiveSequence(PromptSequence):
         self._clock = RoundClock(time.perf_counter)
         self._tree = root_alone(request.prompt)
 
-    def begin_text(self) -> None:
-        """Open the draft and let it read the prompt. The time that this takes belongs to no round."""
+    def read_draft(self, rows: int) -> Drafting[bool]:
+        """Open the draft and let its model read a part of the prompt. The time that this takes belongs to no round."""
+        self._draft = self._decoder.open_draft(self._limits)
+        if not self._limits.depth:
+            return True
+        with self._clock.reading:
+            return (yield from reading(self._draft, self.text, rows))
+
+    def begin_text(self) -> Drafting[None]:
+        """Let the draft meet the text, and prepare the first round."""
         decoder, request, limits, prompt = self._decoder, self.request, self._limits, self.text
-        self._draft = decoder.open_draft(limits)
         if limits.depth:
             with self._clock.reading:
-                self._draft.expand(prompt, root_alone(prompt), np.zeros(1, np.int32))
+                yield from expanding(self._draft, prompt, root_alone(prompt), np.zeros(1, np.int32))
             self.rounds.read_seconds = self._clock.reading.take()
         self._adaptive = decoder.begin_speculation(limits)
         self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
         self._room = replace(limits, nodes=0)  # limits of the last tree
         self._ahead = Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
 
-    def next_tree(self, room: Room) -> Pass:
+    def next_tree(self, room: Room) -> Drafting[Pass]:
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
         self._decoder.price.rows = room.beside
         with clock.drafting:
             tree = self._ahead.take(text) if self._adaptive.on else None
             if tree is None or len(tree.tokens) > room.rows:
-                tree = self._grow(text, room.rows)
+                tree = yield from self._grow(text, room.rows)
         with clock.verifying:
             self._tree = tree
             return self._pass(tree)
 
-    def draft_ahead(self) -> None:
+    def draft_ahead(self) -> Drafting[None]:
         """Grow the next tree while the pass of this one runs, if the target leaves the host free."""
         if self._decoder.overlaps and self._ahead.pays(self._tree):
             with self._clock.ahead:
-                self._ahead.assume(self.text, self._tree, self._grow)
+                yield from self._ahead.assume(self.text, self._tree, self._grow)
 
     def accept(self, result: PassResult | None) -> list[Token]:
         """Accept a path of the tree, commit its rows, and return its tokens and the one after them."""
@@ -179,7 +188,7 @@ class AutoregressiveSequence(PromptSequence):
             for at, (node, token) in enumerate(zip(outcome.path.tolist(), ids, strict=True))
         ]
 
-    def _grow(self, text: I32, rows: int | None = None) -> TokenTree:
+    def _grow(self, text: I32, rows: int | None = None) -> Drafting[TokenTree]:
         """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay.
 
         Args:
@@ -194,7 +203,7 @@ class AutoregressiveSequence(PromptSequence):
         size = adaptive.size(policy, self._room, len(text))
         if not size.depth:
             return root_alone(text)
-        return policy.grow(self._draft, text, size, self._decoder.price, adaptive.accept)
+        return (yield from policy.grow(self._draft, text, size, self._decoder.price, adaptive.accept))
 
     def _verify(self, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the outcome of a pass, including the drafter's taps."""

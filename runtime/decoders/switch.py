@@ -29,7 +29,20 @@ from edgedec.runtime import portable_math
 from edgedec.runtime.decoders._ahead import root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.rounds import Phase, Rounds
-from edgedec.runtime.protocols import F32, I32, CostModel, Limits, Pass, PassResult, Request, Room, TargetInfo, Token
+from edgedec.runtime.drafting import reading
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    CostModel,
+    Drafting,
+    Limits,
+    Pass,
+    PassResult,
+    Request,
+    Room,
+    TargetInfo,
+    Token,
+)
 
 __all__ = [
     "NextLogits",
@@ -45,7 +58,7 @@ __all__ = [
 class NextLogits(Protocol):
     """A small model with its own cache, opened for a target."""
 
-    def next_logits(self, text: I32) -> F32 | None:
+    def next_logits(self, text: I32) -> Drafting[F32 | None]:
         """Return the logits of the token after ``text`` [t], float32 [ids of the tokenizer]; None if the model has none.
 
         The model has none at the end of its context, and after an id that it does not know.
@@ -196,17 +209,23 @@ class SwitchSequence(PromptSequence):
         self._by_small: bool | None = None  # the model that wrote the last token; None before the first
         self._catching_up = False  # True: the large model reads on
 
-    def begin_text(self) -> None:
-        """Load the small model."""
+    def read_draft(self, rows: int) -> Drafting[bool]:
+        """Load the small model, and let it read a part of the prompt."""
         self._small = self._decoder.open_draft(self.request.limits)
+        with self._drafting:
+            return (yield from reading(self._small, self.text, rows))
 
-    def next_tree(self, room: Room) -> Pass | None:
+    def begin_text(self) -> Drafting[None]:
+        """Do nothing: the first round reads the rest of the prompt."""
+        yield from ()
+
+    def next_tree(self, room: Room) -> Drafting[Pass | None]:
         """Return a pass of the large model over tokens that are not in its cache; None if the small model writes."""
         if self._catching_up:
             if self.request.interrupted():
                 self.ended = True
                 return None
-        elif self._is_certain():
+        elif (yield from self._is_certain()):
             return None
         start = self.state.length
         chunk = self.text[start : start + min(room.rows, self.request.limits.nodes)]
@@ -214,10 +233,11 @@ class SwitchSequence(PromptSequence):
         self._chunk = chunk.copy()
         return Pass(ids=self._chunk, positions=start + rows, logits=rows, top_k=self.request.top_k)
 
-    def _is_certain(self) -> bool:
+    def _is_certain(self) -> Drafting[bool]:
         """Return whether the small model writes the next token, and keep its logits."""
         with self._drafting:
-            self._row = self._small.next_logits(self.text)
+            row = yield from self._small.next_logits(self.text)
+            self._row = None if row is None else row.copy()  # the small model's next pass may be another text's
             if self._row is not None:
                 self._recent.append(entropy_bits(self._row))
         if self._by_small is None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgedec.runtime.drafters._text import NOTHING
+from edgedec.runtime.drafting import alone, expanding, reading
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
     CostModel,
     Draft,
     Drafter,
+    Drafting,
     Limits,
     Outcome,
     Sparse,
@@ -99,9 +101,15 @@ class _ReleasingDraft:
         self.inner = drafter.open(self._target, self._limits, self._cost)
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        return alone(self.expanding(text, tree, nodes))
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         if self.inner is None:
             return [NOTHING] * len(nodes)
-        return self.inner.expand(text, tree, nodes)
+        return (yield from expanding(self.inner, text, tree, nodes))
+
+    def reading(self, text: I32, rows: int) -> Drafting[bool]:
+        return self.inner is None or (yield from reading(self.inner, text, rows))
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         if self.inner is not None:

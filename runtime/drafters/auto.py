@@ -26,12 +26,14 @@ from edgedec.bundle import Bundle
 from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._text import Confirmed
+from edgedec.runtime.drafting import alone, expanding, reading
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
     CostModel,
     Draft,
     Drafter,
+    Drafting,
     Limits,
     Outcome,
     Sparse,
@@ -91,10 +93,13 @@ class _AutoDraft:
         self._logged: str | None = None  # name of the drafter in the last log message
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        return alone(self.expanding(text, tree, nodes))
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         self._confirmed.meet(text)
         assumed = text[self._confirmed.length :].tolist()
         if len(tree.tokens) == 1:
-            choice, guesses = self._choose(text, tree, nodes)
+            choice, guesses = yield from self._choose(text, tree, nodes)
             if assumed:
                 choice.assumed, self._ahead = assumed, choice
             else:
@@ -103,7 +108,15 @@ class _AutoDraft:
         choice = self._ahead if self._ahead and assumed == self._ahead.assumed else self._choice
         if choice.drafting is None:
             return [_NOTHING for _ in nodes]
-        return self._ask(choice.drafting, text, tree, nodes)
+        return (yield from self._ask(choice.drafting, text, tree, nodes))
+
+    def reading(self, text: I32, rows: int) -> Drafting[bool]:
+        """Let the candidates read that are likely to be asked soon."""
+        done, plain = True, self._value(None) * _GAIN
+        for candidate in self._candidates:
+            if candidate.unseen + 1 >= _INTERVAL or self._value(candidate) > plain:
+                done = (yield from reading(candidate.draft, text, rows)) and done
+        return done
 
     def _settle(self, choice: _RoundChoice) -> None:
         """Make ``choice`` the choice of this round."""
@@ -131,16 +144,16 @@ class _AutoDraft:
         plain = self._value(None)
         self._log.info("drafter", "%s guesses; by estimate: %s; plain %.0f tokens/s", name, "; ".join(values), plain)
 
-    def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+    def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the guesses of a candidate and measure the call, unless the candidate had to read a prompt."""
         began = time.perf_counter()
-        guesses = candidate.draft.expand(text, tree, nodes)
+        guesses = yield from expanding(candidate.draft, text, tree, nodes)
         if abs(len(text) - candidate.read) <= self._depth + 1:
             candidate.seconds.append(time.perf_counter() - began)
         candidate.read = len(text)
         return guesses
 
-    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> tuple[_RoundChoice, list[Sparse]]:
+    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[tuple[_RoundChoice, list[Sparse]]]:
         """Return the choice after ``text`` and the best candidate's guesses; ``nodes`` is the root alone."""
         self._past = len(text) - 1
         best, choice, best_guesses = self._value(None) * _GAIN, _RoundChoice(), [_NOTHING for _ in nodes]
@@ -149,7 +162,7 @@ class _AutoDraft:
             if not cheap and candidate.unseen + 1 < _INTERVAL and self._value(candidate) <= best:
                 continue
             choice.asked.add(candidate.name)
-            guesses = self._ask(candidate, text, tree, nodes)
+            guesses = yield from self._ask(candidate, text, tree, nodes)
             if not guesses or not len(guesses[0].ids):
                 continue
             choice.guesses[candidate.name] = int(guesses[0].ids[guesses[0].probs.argmax()])

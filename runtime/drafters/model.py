@@ -21,11 +21,14 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import (
     F32,
     I32,
     Bytes,
     CostModel,
+    Drafting,
+    DraftPass,
     Limits,
     Outcome,
     Pass,
@@ -76,6 +79,10 @@ class _ModelDraft:
         Raises:
             DeviceError: the draft computed NaN or infinity.
         """
+        return alone(self.expanding(text, tree, nodes))
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
+        """Return what ``expand`` returns."""
         tokens, parents, requested = tree.tokens.tolist(), tree.parents.tolist(), nodes.tolist()
         past = len(text) - 1
         depths = self._depths(tokens, parents)
@@ -90,14 +97,14 @@ class _ModelDraft:
         kept = self._keep(text[: past + min(lead, 1)], [tokens[node] for node in order[1:lead]])
         if kept <= past and not self._has_ids(text[kept:]):
             return [NOTHING] * len(requested)
-        kept = self._catch_up(text[:past], kept, len(order))
+        kept = yield from self._catch_up(text[:past], kept, len(order))
 
         before = past - kept  # rows of the text in the pass; negative: the cache holds this many rows of the tree
         run = order[max(0, -before) :]
         ids = [*text[kept:past].tolist(), *(tokens[node] for node in run)]
         parent_rows = [*range(-1, before - 1), *(max(-1, row + before) for row in above[max(0, -before) :])]
         is_chain = _stem(parent_rows) == len(parent_rows)
-        result = self._submit(
+        result = yield from self._run(
             Pass(
                 ids=np.array(ids, np.int32),
                 positions=np.array([*range(kept, past), *(past + depths[node] for node in run)], np.int32),
@@ -113,7 +120,19 @@ class _ModelDraft:
         """Do nothing: the next text shows which guesses were accepted."""
         return None
 
-    def next_logits(self, text: I32) -> F32 | None:
+    def reading(self, text: I32, rows: int) -> Drafting[bool]:
+        """Run one pass of at most ``rows`` rows of ``text`` [t]. Return True, without a pass, if the rest fits into one."""
+        past = len(text) - 1
+        if past >= self._end:
+            return True
+        kept = self._keep(text[:past], [])
+        rows = min(rows, self._limits.nodes)
+        if past - kept < rows or not self._has_ids(text[kept:]):
+            return True
+        yield from self._read(text[kept : kept + rows], kept)
+        return past - kept - rows < rows
+
+    def next_logits(self, text: I32) -> Drafting[F32 | None]:
         """Return the logits of the token after ``text`` [t], float32 [ids]; None where ``expand`` makes no guess.
 
         The array may be the draft model's own memory, which its next pass overwrites.
@@ -127,8 +146,8 @@ class _ModelDraft:
         kept = self._keep(text[:past], [])
         if not self._has_ids(text[kept:]):
             return None
-        kept = self._catch_up(text[:past], kept, 1)
-        result = self._submit(Pass(ids=text[kept:], positions=self._count[kept : len(text)]))
+        kept = yield from self._catch_up(text[:past], kept, 1)
+        result = yield from self._run(Pass(ids=text[kept:], positions=self._count[kept : len(text)]))
         self._loose = {(row - 1, token): row for row, token in enumerate(text[kept:].tolist())}
         row = result.logits[0, : self._ids]
         self._check(row.max().item())  # NaN, if there is one
@@ -173,20 +192,23 @@ class _ModelDraft:
             self._loose = {}
         return keep + len(rows)
 
-    def _catch_up(self, text: I32, kept: int, more: int) -> int:
+    def _catch_up(self, text: I32, kept: int, more: int) -> Drafting[int]:
         """Run rows of the text until the rest and ``more`` rows fit into one pass. Return the number of committed rows."""
         while kept < len(text) and len(text) - kept + more > self._limits.nodes:
             chunk = text[kept : kept + self._limits.nodes]
-            self._submit(Pass(ids=chunk, positions=self._count[kept : kept + len(chunk)]))
-            self._state.commit(self._count[: len(chunk)])
-            self._held[kept : kept + len(chunk)] = chunk
+            yield from self._read(chunk, kept)
             kept += len(chunk)
         return kept
 
-    def _submit(self, work: Pass) -> PassResult:
+    def _read(self, chunk: I32, kept: int) -> Drafting[None]:
+        """Run rows of the text and commit them after the ``kept`` rows of the cache."""
+        yield from self._run(Pass(ids=chunk, positions=self._count[kept : kept + len(chunk)]))
+        self._state.commit(self._count[: len(chunk)])
+        self._held[kept : kept + len(chunk)] = chunk
+
+    def _run(self, work: Pass) -> Drafting[PassResult]:
         self._loose = {}
-        (result,) = self._target.submit([(self._state, work)]).result()
-        return result
+        return (yield DraftPass(self._target, self._state, work))
 
     def _guess(self, row: F32) -> Sparse:
         """Return the distribution of a row of logits [vocab]. It holds no reference to the row."""

@@ -11,10 +11,12 @@ True computes a row without regard to other rows.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.drafting import together
 from edgedec.runtime.engine.chunk_size import ChunkSize
 from edgedec.runtime.protocols import Pass, PassResult, Room, Target, Token, TokenSequence
 
@@ -64,7 +66,8 @@ class Engine:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step
-        self._chunk = ChunkSize(lambda rows: self.cost.seconds(rows, 0))
+        engine = weakref.proxy(self)  # no cycle, so a dropped engine frees the caches of its sequences at once
+        self._chunk = ChunkSize(lambda rows: engine.cost.seconds(rows, 0))
 
     @property
     def sequences(self) -> tuple[TokenSequence, ...]:
@@ -119,22 +122,21 @@ class Engine:
         writing = [sequence for sequence in self._sequences if not sequence.reading]
         reading = [sequence for sequence in self._sequences if sequence.reading]
         beside = self._beside() if self._together and len(self._sequences) > 1 else {}
-        parts: list[Progress] = []
-        left, others = self._rows, len(writing)
-        for number, sequence in enumerate([*writing, *reading] if writing and reading else self._sequences):
-            if number == len(writing) and writing and self._together:
-                left = min(left, self._chunk.rows(self._rows - left, sequence.state.length))
+        rooms, left = list[tuple[TokenSequence, Room]](), self._rows
+        for number, sequence in enumerate(writing):
+            rows = left // (len(writing) - number)
+            rooms.append((sequence, Room(rows, beside.get(sequence, 0))))
+            left -= rows
+        parts = _ask(rooms)
+        used = sum([part.rows for part in parts])
+        left = self._rows - used
+        if writing and reading and self._together:
+            left = min(left, self._chunk.rows(used, reading[0].state.length))
+        for sequence in reading:
             if left <= 0:
                 break
-            part = Progress(sequence)
-            rows = left if others <= 1 else left // others or 1
-            others -= 1
-            try:
-                part.work = sequence.next_pass(Room(rows, beside.get(sequence, 0)))
-            except Exception as error:
-                part.error = error
-            parts.append(part)
-            left -= part.rows
+            parts += _ask([(sequence, Room(left, beside.get(sequence, 0)))])
+            left -= parts[-1].rows
         return parts
 
     def _beside(self) -> dict[TokenSequence, int]:
@@ -147,9 +149,11 @@ class Engine:
         try:
             ticket = self.target.submit([(part.sequence.state, part.work) for part in parts if part.work is not None])
             try:
-                for part in parts:
-                    if not part.sequence.reading:
-                        _draft_ahead(part)
+                writing = [part for part in parts if not part.sequence.reading]
+                for part, error in zip(
+                    writing, together([part.sequence.draft_ahead() for part in writing]), strict=True
+                ):
+                    part.error = error
             finally:  # wait even if drafting is interrupted: no pass may be left running
                 results = ticket.result()
         except Exception as error:
@@ -183,8 +187,10 @@ class Engine:
                 self.cost.observe(part.rows, part.result.seconds, part.sequence.state.length)
 
 
-def _draft_ahead(part: Progress) -> None:
-    try:
-        part.sequence.draft_ahead()
-    except Exception as error:
-        part.error = error
+def _ask(rooms: Sequence[tuple[TokenSequence, Room]]) -> list[Progress]:
+    """Ask sequences for their passes. Those that draft with a model do so in step, with common passes of the model."""
+    parts = []
+    passes = together([sequence.next_pass(room) for sequence, room in rooms])
+    for (sequence, _), work in zip(rooms, passes, strict=True):
+        parts.append(Progress(sequence, error=work) if isinstance(work, Exception) else Progress(sequence, work))
+    return parts

@@ -9,12 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.drafting import alone, expanding
 from edgedec.runtime.grammar.constraint import Bools, Constraint
 from edgedec.runtime.protocols import (
     F32,
     I32,
     CostModel,
     Draft,
+    Drafting,
     Limits,
     Outcome,
     Processor,
@@ -78,7 +80,7 @@ class ConstrainedPolicy:
         """Return the sizes of ``policy``."""
         return self.policy.sizes(limits, accept)
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         """Return the tree that ``policy`` grows."""
         return self.policy.grow(_ConstrainedDraft(draft, self.constraint), text, limits, cost, accept)
 
@@ -88,13 +90,18 @@ class _ConstrainedDraft:
         self._draft, self._constraint = draft, constraint
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """Return the guesses of ``expanding``."""
+        return alone(self.expanding(text, tree, nodes))
+
+    def expanding(self, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
         """Return the draft's distributions without tokens that the grammar forbids, or the token that it requires."""
         masks = [self._allowed(text, tree, node) for node in nodes.tolist()]
         required = [None if mask is None else _only(mask) for mask in masks]
         open_nodes = [at for at, mask in enumerate(masks) if mask is not None and required[at] is None]
         guesses = [_NOTHING if one is None else one for one in required]
         if open_nodes:
-            for at, guess in zip(open_nodes, self._draft.expand(text, tree, nodes[open_nodes]), strict=True):
+            answers = yield from expanding(self._draft, text, tree, nodes[open_nodes])
+            for at, guess in zip(open_nodes, answers, strict=True):
                 mask = masks[at]
                 assert mask is not None
                 guesses[at] = _kept(guess, mask)

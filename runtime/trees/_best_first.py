@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from edgedec.runtime.protocols import Drafting
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 
 __all__ = ["BestFirst"]
@@ -50,7 +51,7 @@ class BestFirst:
         self.asks_for_children = False
         self._inserted = 0  # counts insertions into the heap
 
-    def run(self) -> None:
+    def run(self) -> Drafting[None]:
         """Grow until a limit is reached, no candidate is left, or ``goes_on`` returns False."""
         growth, heap, values, known = self.growth, self.heap, self.values, self.known
         while heap and len(values) < self.nodes:
@@ -63,7 +64,7 @@ class BestFirst:
             if node not in growth.expanded:
                 if not self.goes_on(-key, node):
                     return
-                growth.expand(self._batch(-key) if len(heap) > 1 else [node])
+                yield from growth.expand(self._batch(-key) if len(heap) > 1 else [node])
             known[node] = True
             self._renew(node)
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.protocols import I32, Draft, Sparse, TokenTree
+from edgedec.runtime.drafting import expanding
+from edgedec.runtime.protocols import I32, Draft, Drafting, Sparse, TokenTree
 
 __all__ = ["ChosenChildren", "DrawnChildren", "Growth", "Independent"]
 
@@ -176,12 +177,13 @@ class Growth:
     def __len__(self) -> int:
         return len(self.parents)
 
-    def expand(self, nodes: Sequence[int]) -> None:
+    def expand(self, nodes: Sequence[int]) -> Drafting[None]:
         """Call the draft once for the distributions after these nodes."""
         count = len(self.parents)
         tree = TokenTree(tokens=self._tokens[:count], parents=self._parents[:count], draft=self._sources)
         self.calls += 1
-        for node, guess in zip(nodes, self._draft.expand(self._text, tree, np.array(nodes, np.int32)), strict=True):
+        guesses = yield from expanding(self._draft, self._text, tree, np.array(nodes, np.int32))
+        for node, guess in zip(nodes, guesses, strict=True):
             self.expanded.add(node)
             ids = len(guess.ids)
             if not ids:

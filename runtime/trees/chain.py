@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["create"]
@@ -25,11 +25,11 @@ class _Chain:
             sizes.append(TreeSize(nodes=1 + depth, depth=depth, tokens=tokens))
         return sizes
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         nodes = min(limits.nodes, limits.depth + 1)
         growth = Growth(draft, text, nodes, self._rng, children=1)
         for node in range(nodes - 1):
-            growth.expand([node])
+            yield from growth.expand([node])
             if growth.add(node) is None:
                 break
         return growth.tree()

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees._selector import Selector
 
@@ -115,13 +115,13 @@ class _Delayed:
                 sizes.append(TreeSize(nodes=1 + stem + sum(branches), depth=levels, tokens=1 + expected(shape, rates)))
         return sizes
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)
         rates = _rounded(accept, limits.depth)
         onward = _onward(limits.nodes, limits.depth, rates)
         stem, branches = 0, list[int]()
         while stem < len(onward) - 1:
-            growth.expand([stem])
+            yield from growth.expand([stem])
             if stem not in growth.pending:
                 return growth.tree()
             here = rates
@@ -140,7 +140,7 @@ class _Delayed:
             if not growing:
                 break
             if level:
-                growth.expand(sorted({ends[rank] for rank in growing}))
+                yield from growth.expand(sorted({ends[rank] for rank in growing}))
             for rank in growing:
                 ends[rank] = len(growth) - 1 if growth.add(ends[rank]) is not None else -1
         return growth.tree()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees.static import shape_sizes
@@ -31,9 +31,9 @@ class _Dynamic:
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)
-        BestFirst(growth, limits.nodes, limits.depth, [1.0] * limits.depth).run()
+        yield from BestFirst(growth, limits.nodes, limits.depth, [1.0] * limits.depth).run()
         return growth.tree()
 
 

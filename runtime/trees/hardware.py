@@ -34,7 +34,7 @@ from statistics import median
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 
@@ -173,14 +173,14 @@ class _Hardware:
         """Return no sizes, because ``grow`` chooses the size."""
         return ()
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         start = self._clock()
         growth = Growth(draft, text, limits.nodes, self._rng)
         factor = self._factors(accept, limits.depth)
         times = self._seconds(cost, limits.nodes, len(text) - 1)
         if not times[1] > 0:  # the cost model knows nothing yet
             search = BestFirst(growth, limits.nodes, limits.depth, factor)
-            search.run()
+            yield from search.run()
         else:
             search = counted = _Search(
                 growth,
@@ -191,7 +191,7 @@ class _Hardware:
                 spent=lambda: self._clock() - start,
                 cuts=self._rng is None,
             )
-            search.run()
+            yield from search.run()
             if self._rng is None:
                 growth.cut(counted.size())
         self._learn(search, self._clock() - start)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree, TreeSize
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["best_nodes", "create", "grown", "shape", "shape_sizes"]
@@ -90,23 +90,23 @@ class _Static:
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)
         self._age += 1
         if self._made_for != (limits.nodes, limits.depth) or self._age >= _RENEW:
             self._shape = shape(limits.nodes, limits.depth, accept.tolist())
             self._made_for, self._age = (limits.nodes, limits.depth), 0
-        return grown(growth, self._shape)
+        return (yield from grown(growth, self._shape))
 
 
-def grown(growth: Growth, levels: Shape) -> TokenTree:
+def grown(growth: Growth, levels: Shape) -> Drafting[TokenTree]:
     """Return the tree of a shape. ``growth`` has no nodes but its root."""
     above = [0]  # nodes of the level above; -1: the drafter had no guess for this place
     for level in levels:
         inner = [above[place] for place in sorted(set(level)) if above[place] >= 0]
         if not inner:
             break
-        growth.expand(inner)
+        yield from growth.expand(inner)
         here = []
         for place in level:
             has_guess = above[place] >= 0 and growth.add(above[place]) is not None

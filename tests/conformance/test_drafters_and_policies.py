@@ -23,7 +23,19 @@ from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.protocols import I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.drafting import alone
+from edgedec.runtime.protocols import (
+    I32,
+    Draft,
+    Drafter,
+    Drafting,
+    Limits,
+    Outcome,
+    Sparse,
+    TargetInfo,
+    TokenTree,
+    TreePolicy,
+)
 from edgedec.runtime.target_top import top_taps
 
 VOCAB = 50
@@ -188,19 +200,17 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
     limits = Limits(nodes=6, depth=4, positions=64)
     plain, called = open_draft(name, limits), open_draft(name, limits)
 
-    def grow(draft: Draft, text: I32) -> TokenTree:
-        grown_tree: TokenTree = (
-            load(POLICIES, policy).create().grow(draft, text, limits, ObservedCost(), np.ones((4, 1), np.float32))
-        )
-        return grown_tree
+    def growing(draft: Draft, text: I32) -> Drafting[TokenTree]:
+        made: TreePolicy = load(POLICIES, policy).create()
+        return made.grow(draft, text, limits, ObservedCost(), np.ones((4, 1), np.float32))
 
     ahead = Ahead(called, positions=64, rounds=Rounds(), clock=lambda: 0.0)
     text = np.tile(rng.integers(0, 4, rng.integers(2, 6)), 4).astype(np.int32)  # so that there is something to guess
     while len(text) < 60:
         tree = ahead.take(text)
-        fresh = grow(plain, text)
+        fresh = alone(growing(plain, text))
         if tree is None:
-            tree = grow(called, text)
+            tree = alone(growing(called, text))
             assert tree.tokens.tolist() == fresh.tokens.tolist()
             assert tree.parents.tolist() == fresh.parents.tolist()
         outcome = any_outcome(rng, tree)
@@ -210,7 +220,7 @@ def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, poli
             (guess,) = called.expand(assumed, root(assumed.tolist()), np.zeros(1, np.int32))
             token = int(guess.ids[guess.probs.argmax()]) if len(guess.ids) else 0
             outcome = Outcome(path=path, next_token=token)
-        ahead.assume(text, tree, partial(grow, called))
+        alone(ahead.assume(text, tree, partial(growing, called)))
         plain.observe(tree, outcome)
         called.observe(tree, outcome)
         text = after(text, tree, outcome)
@@ -271,7 +281,7 @@ def test_a_policy_grows_trees_within_the_limits(
     limits = Limits(nodes=nodes, depth=depth, positions=256)
     policy = load(POLICIES, name).create(np.random.default_rng(width)) if is_drawn else load(POLICIES, name).create()
     for _ in range(2):  # a policy may remember, but nothing that would break the next tree
-        tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones((depth, 1), np.float32))
+        tree = alone(policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones((depth, 1), np.float32)))
         assert tree.tokens[0] == text[-1]
         assert tree.parents[0] == -1
         assert 1 <= len(tree.tokens) == len(tree.parents) <= nodes
@@ -322,16 +332,18 @@ def test_a_policy_does_not_request_more_than_the_limits(name: str) -> None:
 
     policy = load(POLICIES, name).create()
     limits = Limits(nodes=6, depth=3, positions=256)
-    policy.grow(_Strict(3), np.array([1], np.int32), limits, ObservedCost(), np.ones((3, 1), np.float32))
+    alone(policy.grow(_Strict(3), np.array([1], np.int32), limits, ObservedCost(), np.ones((3, 1), np.float32)))
 
 
 @pytest.mark.parametrize("name", names(POLICIES))
 def test_one_seed_draws_one_tree(name: str) -> None:
     limits = Limits(nodes=8, depth=4, positions=256)
     trees = [
-        load(POLICIES, name)
-        .create(np.random.default_rng(seed))
-        .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full((4, 1), 0.5, np.float32))
+        alone(
+            load(POLICIES, name)
+            .create(np.random.default_rng(seed))
+            .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full((4, 1), 0.5, np.float32))
+        )
         for seed in (3, 3, 4, 5, 6)
     ]
     described = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]

@@ -15,7 +15,7 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.decoders.switch import SwitchConfig, SwitchCounts, SwitchDecoder, entropy_bits
-from edgedec.runtime.protocols import F32, Limits, Pass, Token
+from edgedec.runtime.protocols import F32, Drafting, Limits, Pass, PassResult, Token
 from edgedec.runtime.targets import open_target
 from tests.runtime.support.bench_decoders import LIMITS, PROMPT, Pair, make_pair, request
 
@@ -164,14 +164,14 @@ def test_a_small_model_that_computes_no_numbers_is_an_error(
 ) -> None:
     decoder = switching(pair, THRESHOLD)
     small = decoder.open_draft(LIMITS)
-    run = small._submit  # type: ignore[attr-defined]
+    run = small._run  # type: ignore[attr-defined]
 
-    def submit(work: Pass) -> Any:
-        result = run(work)
+    def spoiled(work: Pass) -> Drafting[PassResult]:
+        result: PassResult = yield from run(work)
         result.logits[0, 7] = value
         return result
 
-    monkeypatch.setattr(small, "_submit", submit)
+    monkeypatch.setattr(small, "_run", spoiled)
     with pytest.raises(DeviceError, match=f"the draft model .*small computed a logit that is {value}"):
         take(decoder.generate(request()), 1)
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained
 from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy
 from tests.runtime.grammar.support.random_writer import END, compiler, demo_tokenizer
@@ -112,8 +113,9 @@ class Handing:
     def __init__(self) -> None:
         self.draft: Draft | None = None
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         self.draft = draft
+        yield from ()
         return TokenTree(tokens=text[-1:], parents=np.array([-1], np.int32), draft={})
 
     def sizes(self, limits: Limits, accept: F32) -> list[object]:
@@ -126,7 +128,7 @@ EQUAL = np.full((6, 4), 0.5, np.float32)
 
 def draft_of(guess: Sparse, constraint: Constraint, at: I32 = PROMPT) -> tuple[Scripted, Draft]:
     scripted, policy = Scripted(guess), Handing()
-    ConstrainedPolicy(policy, constraint).grow(scripted, at, LIMITS, Free(), EQUAL)  # type: ignore[arg-type]
+    alone(ConstrainedPolicy(policy, constraint).grow(scripted, at, LIMITS, Free(), EQUAL))  # type: ignore[arg-type]
     assert policy.draft is not None
     return scripted, policy.draft
 

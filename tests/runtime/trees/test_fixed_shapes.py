@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.trees import chain, delayed, static
 from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, paths_of, table
@@ -22,11 +23,11 @@ def test_a_chain_takes_the_likeliest_to_the_depth_limit_or_the_last_guess() -> N
     guess = {(0,): {1: 0.2, 5: 0.8}, (0, 5): {2: 0.1}, (0, 5, 2): {}}
     limits = Limits(nodes=8, depth=7, positions=64)
     draft = FakeDraft(lambda path: guess[path], limits)
-    tree = chain.create().grow(draft, TEXT, limits, COST, np.ones((7, 1), np.float32))
+    tree = alone(chain.create().grow(draft, TEXT, limits, COST, np.ones((7, 1), np.float32)))
     assert (tree.tokens.tolist(), tree.parents.tolist()) == ([0, 5, 2], [-1, 0, 1])
     assert draft.asked == [[0], [1], [2]]
     limits = Limits(nodes=8, depth=3, positions=64)
-    tree = chain.create().grow(FakeDraft(table(0, 4), limits), TEXT, limits, COST, np.ones((3, 1), np.float32))
+    tree = alone(chain.create().grow(FakeDraft(table(0, 4), limits), TEXT, limits, COST, np.ones((3, 1), np.float32)))
     assert tree.parents.tolist() == [-1, 0, 1, 2]
 
 
@@ -92,7 +93,7 @@ def test_sizes_promise_the_tokens_of_the_tree_that_is_grown(
         assert 1 < size.nodes <= nodes
         assert 1 <= size.depth <= depth
         limits = Limits(nodes=size.nodes, depth=size.depth, positions=64)
-        tree = policy.create(**options).grow(FakeDraft(table(3, 20), limits), TEXT, limits, COST, accept)
+        tree = alone(policy.create(**options).grow(FakeDraft(table(3, 20), limits), TEXT, limits, COST, accept))
         if len(tree.tokens) < size.nodes:
             continue  # this draft has fewer guesses
         paths: list[tuple[int, ...]] = [()]
@@ -114,7 +115,7 @@ def test_a_static_shape_follows_the_acceptance_within_four_rounds() -> None:
     limits, policy = Limits(nodes=5, depth=4, positions=64), static.create()
     trees = []
     for rates in [[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 4:
-        tree = policy.grow(FakeDraft(table(3, 9), limits), TEXT, limits, COST, np.array([rates] * 4, np.float32))
+        tree = alone(policy.grow(FakeDraft(table(3, 9), limits), TEXT, limits, COST, np.array([rates] * 4, np.float32)))
         trees.append(tree.parents.tolist())
     assert trees[0] == trees[1] == [-1, 0, 1, 2, 3]
     assert trees[-1] == [-1, 0, 0, 0, 0] or trees[-1][1:3] == [0, 0]
@@ -124,10 +125,10 @@ def test_static_calls_the_draft_once_per_level_and_leaves_missing_guesses_empty(
     limits = Limits(nodes=8, depth=8, positions=64)
     accept = np.array(8 * [[0.6, 0.3]], np.float32)
     draft = FakeDraft(table(3, 5), limits)
-    tree = static.create().grow(draft, TEXT, limits, COST, accept)
+    tree = alone(static.create().grow(draft, TEXT, limits, COST, accept))
     assert (len(tree.tokens), len(draft.asked)) == (8, 5)
     draft = FakeDraft(table(3, 5, certain=True), limits)
-    tree = static.create().grow(draft, TEXT, limits, COST, accept)
+    tree = alone(static.create().grow(draft, TEXT, limits, COST, accept))
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3, 4]  # the draft has no token for the branches
 
 
@@ -181,8 +182,10 @@ def test_delayed_plans_stay_within_their_limits_and_reach_their_expectation(acce
 )
 def test_branches_begin_where_guesses_fail(accept: list[float], parents: list[int]) -> None:
     limits = Limits(nodes=8, depth=6, positions=64)
-    tree = delayed.create(selects=False).grow(
-        FakeDraft(table(4, 6), limits), TEXT, limits, COST, np.array(accept, np.float32)[:, None]
+    tree = alone(
+        delayed.create(selects=False).grow(
+            FakeDraft(table(4, 6), limits), TEXT, limits, COST, np.array(accept, np.float32)[:, None]
+        )
     )
     assert tree.parents.tolist() == parents
     assert len(paths_of(tree)) == len(parents)
@@ -191,11 +194,11 @@ def test_branches_begin_where_guesses_fail(accept: list[float], parents: list[in
 def test_delayed_calls_the_draft_once_per_level_and_accepts_few_guesses() -> None:
     limits = Limits(nodes=8, depth=6, positions=64)
     draft = FakeDraft(table(4, 6), limits)
-    delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.full((6, 1), 0.3, np.float32))
+    alone(delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.full((6, 1), 0.3, np.float32)))
     assert draft.asked == [[0], [1, 2]]
     draft = FakeDraft(table(4, 6, certain=True), limits)
-    tree = delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.full((6, 1), 0.3, np.float32))
+    tree = alone(delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.full((6, 1), 0.3, np.float32)))
     assert tree.parents.tolist() == [-1, 0, 1]
     draft = FakeDraft(lambda path: {2: 0.5} if len(path) < 2 else {}, limits)
-    tree = delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.ones((6, 1), np.float32))
+    tree = alone(delayed.create(selects=False).grow(draft, TEXT, limits, COST, np.ones((6, 1), np.float32)))
     assert tree.parents.tolist() == [-1, 0]

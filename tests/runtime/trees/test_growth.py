@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import Limits, Sparse
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 from tests.runtime.trees.support.fake_draft import TEXT, FakeDraft, sparse
@@ -65,7 +66,7 @@ def test_draws_from_an_invalid_distribution_are_refused(value: float) -> None:
 def test_guesses_without_probability_are_no_children(rng: np.random.Generator | None) -> None:
     for guess in ({}, {4: 0.0}, {4: 0.0, 5: 0.0}):
         growth = Growth(FakeDraft(lambda path, guess=guess: guess, LIMITS), TEXT, 8, rng)  # type: ignore[misc]
-        growth.expand([0])
+        alone(growth.expand([0]))
         assert growth.add(0) is None
         assert len(growth.tree().tokens) == 1
 
@@ -76,7 +77,7 @@ def test_a_tree_says_whether_its_children_were_drawn() -> None:
     drawn_growth = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, np.random.default_rng(0))
     certain = Growth(FakeDraft(lambda path: {6: 0.8}, LIMITS), TEXT, 8, np.random.default_rng(0))
     for growth in (chosen_growth, drawn_growth, certain):
-        growth.expand([0])
+        alone(growth.expand([0]))
         while growth.add(0) is not None:
             pass
     assert (chosen_growth.tree().draft[0].ids.tolist(), chosen_growth.tree().draft[0].probs.tolist()) == (
@@ -93,9 +94,9 @@ def test_a_tree_says_whether_its_children_were_drawn() -> None:
 
 def test_a_cut_tree_equals_one_grown_to_that_size() -> None:
     growth = Growth(FakeDraft(lambda path: {4: 0.5, 2: 0.5}, LIMITS), TEXT, 8, None)
-    growth.expand([0])
+    alone(growth.expand([0]))
     growth.add(0)
-    growth.expand([1])
+    alone(growth.expand([1]))
     for node in (1, 0, 1):
         growth.add(node)
     growth.cut(4)
@@ -107,7 +108,7 @@ def test_a_cut_tree_equals_one_grown_to_that_size() -> None:
 def test_a_node_may_have_hundreds_of_children() -> None:
     limits = Limits(nodes=400, depth=1, positions=64)
     growth = Growth(FakeDraft(lambda path: dict.fromkeys(range(500), 0.002), limits), TEXT, 400, None)
-    growth.expand([0])
+    alone(growth.expand([0]))
     while len(growth) < 400:
         assert growth.add(0) is not None
     guess = growth.tree().draft[0]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.plugins import load
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import I32, Limits, Sparse, TokenTree
 from edgedec.runtime.trees.hardware import create
 from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, best_paths, path_of, paths_of, table
@@ -58,7 +59,7 @@ def test_the_size_is_the_argmax_if_drafting_is_free(
     seconds = (0.5 + np.cumsum(steps) * (0.1 if flat else 1)).tolist()
     guess = table(seed, 3)
     accept_rates = np.array(accept[:depth], np.float32)[:, None]
-    tree = create(clock=Clock()).grow(FakeDraft(guess, limits), TEXT, limits, FakeCost(seconds), accept_rates)
+    tree = alone(create(clock=Clock()).grow(FakeDraft(guess, limits), TEXT, limits, FakeCost(seconds), accept_rates))
     best = best_paths(guess, nodes, depth, 3, accept_rates[:, 0].tolist())
     expected = rates([value for value, _ in best], seconds, 0)
     size = len(tree.tokens)
@@ -76,11 +77,13 @@ def test_the_size_is_the_argmax_for_a_chain_with_one_call_per_node(
     policy = create(clock=(clock := Clock()))
     draft = SlowDraft(table(seed, 3, certain=True), limits)
     draft.clock, draft.call_seconds = clock, call / 128
-    policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones((8, 1), np.float32))  # learns the time of a call
+    alone(
+        policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones((8, 1), np.float32))
+    )  # learns the time of a call
     draft.asked.clear()
     policy._cost = None  # another model of the target
     accept_rates = np.array(accept, np.float32)[:, None]
-    tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), accept_rates)
+    tree = alone(policy.grow(draft, TEXT, limits, FakeCost(seconds), accept_rates))
     values = np.cumprod([1.0, *accept_rates[:, 0].astype(np.float64)]).tolist()
     expected = rates(values, seconds, draft.call_seconds)
     assert expected[len(tree.tokens) - 1] == pytest.approx(max(expected), rel=1e-9)
@@ -91,7 +94,7 @@ def test_without_gain_the_draft_is_not_called() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
     draft = FakeDraft(table(0, 3, certain=True), limits)
     cost = FakeCost([1.0 * n for n in range(1, 9)])  # a node costs as much as a pass: only certain guesses would pay
-    tree = create(clock=Clock()).grow(draft, TEXT, limits, cost, np.full((7, 1), 0.9, np.float32))
+    tree = alone(create(clock=Clock()).grow(draft, TEXT, limits, cost, np.full((7, 1), 0.9, np.float32)))
     assert len(tree.tokens) == 1
     assert tree.draft == {}
     assert draft.asked == []
@@ -99,8 +102,10 @@ def test_without_gain_the_draft_is_not_called() -> None:
 
 def test_before_any_measurement_the_tree_has_the_largest_size() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
-    tree = create().grow(
-        FakeDraft(table(0, 3), limits), TEXT, limits, FakeCost([0.0] * 8), np.full((7, 1), 0.1, np.float32)
+    tree = alone(
+        create().grow(
+            FakeDraft(table(0, 3), limits), TEXT, limits, FakeCost([0.0] * 8), np.full((7, 1), 0.1, np.float32)
+        )
     )
     assert len(tree.tokens) == 8
 
@@ -115,11 +120,11 @@ def test_correct_confidence_is_not_discounted_twice() -> None:
         draft = FakeDraft(lambda path, confidence=confidence: {5: confidence}, limits)  # type: ignore[misc]
         accept = np.array([[0.7]], np.float32)
         for _ in range(3):
-            policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.0]), accept)
+            alone(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.0]), accept))
         policy._cost = None
-        assert len(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.6]), accept).tokens) == 2
+        assert len(alone(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.6]), accept)).tokens) == 2
         policy._cost = None
-        assert len(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.8]), accept).tokens) == 1
+        assert len(alone(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.8]), accept)).tokens) == 1
 
 
 def test_further_guesses_do_not_lower_the_worth_of_first_ones() -> None:
@@ -128,7 +133,7 @@ def test_further_guesses_do_not_lower_the_worth_of_first_ones() -> None:
     policy = create(clock=Clock())
     draft = FakeDraft(lambda path: {5: 0.6, 6: 0.3}, limits)
     for _ in range(3):
-        tree = policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.1, 1.2]), accept)
+        tree = alone(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.1, 1.2]), accept))
         assert tree.parents.tolist() == [-1, 0, 0]
     assert policy._factors(accept, 1) == pytest.approx([1.0])
 
@@ -140,9 +145,9 @@ def test_one_slow_call_does_not_end_speculation_forever() -> None:
     draft.clock, draft.call_seconds = clock, 2.0
     cost = FakeCost([1.0, 1.0, 1.1, 1.2])
     accept = np.full((3, 1), 0.9, np.float32)
-    policy.grow(draft, TEXT, limits, cost, accept)
+    alone(policy.grow(draft, TEXT, limits, cost, accept))
     draft.call_seconds = 0.001
-    sizes = [len(policy.grow(draft, TEXT, limits, cost, accept).tokens) for _ in range(400)]
+    sizes = [len(alone(policy.grow(draft, TEXT, limits, cost, accept)).tokens) for _ in range(400)]
     assert sizes[0] == 1
     assert sizes[-1] == 4
 
@@ -164,7 +169,9 @@ def test_drawn_children_are_never_cut() -> None:
         policy = create(rng, clock=Clock())
         before = Counting.count
         cost = FakeCost((1 + 0.08 * np.arange(10) ** 1.5).tolist())
-        tree = policy.grow(FakeDraft(table(seed, 4), limits), TEXT, limits, cost, np.full((4, 1), 0.7, np.float32))
+        tree = alone(
+            policy.grow(FakeDraft(table(seed, 4), limits), TEXT, limits, cost, np.full((4, 1), 0.7, np.float32))
+        )
         sizes.add(len(tree.tokens))
         one_token = sum(len(table(seed, 4)(p)) == 1 for p in paths_of(tree))
         assert Counting.count - before >= len(tree.tokens) - 1 - one_token
@@ -193,7 +200,7 @@ def _tokens_per_second(
     for at in range(rounds):  # noqa: B007 (read by truth)
         draft.before = None
         accept = ((hits + 1.6) / (tries + 2)).astype(np.float32)[:, None]
-        tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), accept)
+        tree = alone(policy.grow(draft, TEXT, limits, FakeCost(seconds), accept))
         node, depth = 0, 0
         while len(children := np.flatnonzero(tree.parents == node)):
             tries[depth] += 1

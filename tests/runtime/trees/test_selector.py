@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.protocols import Limits, Sparse
 from edgedec.runtime.trees import delayed
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren
@@ -96,7 +97,7 @@ def test_a_tree_goes_on_where_the_draft_is_certain_and_branches_where_it_is_not(
     for hesitates in (0, 2):
         draft = FakeDraft(partial(told, hesitates), limits)
         policy = delayed.create(np.random.default_rng(3) if drawn else None)
-        tree = policy.grow(draft, TEXT, limits, COST, accept)
+        tree = alone(policy.grow(draft, TEXT, limits, COST, accept))
         parents = tree.parents.tolist()
         assert len(parents) == 8
         stems.append(next(node for node in range(8) if parents.count(node) > 1))
@@ -114,5 +115,5 @@ def test_without_the_selector_the_draft_does_not_matter() -> None:
     for prob in (0.99, 0.3):
         guesses = {0: prob, **dict.fromkeys(range(1, 5), (1 - prob) / 4)}
         draft = FakeDraft(partial(always, guesses), limits)
-        shapes.add(tuple(delayed.create(selects=False).grow(draft, TEXT, limits, COST, accept).parents.tolist()))
+        shapes.add(tuple(alone(delayed.create(selects=False).grow(draft, TEXT, limits, COST, accept)).parents.tolist()))
     assert len(shapes) == 1

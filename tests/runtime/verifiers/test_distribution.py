@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load, names
+from edgedec.runtime.drafting import alone
 from edgedec.runtime.position_random import Draws, PositionRandom
 from edgedec.runtime.protocols import (
     F32,
     I32,
     CostModel,
     Draft,
+    Drafting,
     Limits,
     Outcome,
     Sparse,
@@ -101,7 +103,7 @@ def surprise(verifier: Verifier, policy: TreePolicy, trials: int = TRIALS) -> fl
     for trial in range(trials):
         text, random = [trial % STARTS], PositionRandom(seed=trial)
         while len(text) < 3:
-            tree = policy.grow(draft, np.array(text, np.int32), LIMITS, cost, ACCEPT)
+            tree = alone(policy.grow(draft, np.array(text, np.int32), LIMITS, cost, ACCEPT))
             tokens = tree.tokens.tolist()
             says = [TARGET[token] for token in tokens]
             outcome = verifier.accept(tree, says.__getitem__, random, len(text))
@@ -161,7 +163,8 @@ class _WithReplacement:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
+        yield from ()
         tokens, parents, guesses = [int(text[-1])], [-1], {}
         for node, count in ((0, 3), (1, 2)):
             guess = guesses[node] = GUESS[tokens[node]]
@@ -189,7 +192,7 @@ def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
     def written(name: str, policy: str) -> list[int]:
         random, text = PositionRandom(seed=7), [0]
         while len(text) < 500:
-            tree = made(policy, None).grow(_Draft(), np.array(text, np.int32), LIMITS, _Cost(), ACCEPT)
+            tree = alone(made(policy, None).grow(_Draft(), np.array(text, np.int32), LIMITS, _Cost(), ACCEPT))
             says = [TARGET[token] for token in tree.tokens]
             outcome = verifier(name).accept(tree, says.__getitem__, random, len(text))
             text += [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
@@ -214,8 +217,8 @@ class _Rewritten:
     def __init__(self, policy: TreePolicy, change: Callable[[TokenTree], TokenTree]) -> None:
         self.policy, self.change = policy, change
 
-    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
-        return self.change(self.policy.grow(draft, text, limits, cost, accept))
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
+        return self.change((yield from self.policy.grow(draft, text, limits, cost, accept)))
 
 
 def _declared_as_drawn(tree: TokenTree) -> TokenTree:
@@ -249,7 +252,7 @@ def test_draws_seeded_by_the_text_are_detected() -> None:
     class _Hashed:
         sizes = no_sizes
 
-        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
             return made("chain", np.random.default_rng([9, *text.tolist()])).grow(draft, text, limits, cost, accept)
 
     assert surprise(verifier("rejection"), _Hashed(), TRIALS // 4) > CAUGHT
@@ -265,9 +268,9 @@ def test_the_best_of_many_draws_is_detected() -> None:
         sizes = no_sizes
         rng = np.random.default_rng(11)
 
-        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
             growth = Growth(draft, text, 3, self.rng)
-            growth.expand([0])
+            yield from growth.expand([0])
             first, second = growth.add(0), growth.add(0)
             tree = growth.tree()
             keep = 2 if second is not None and first is not None and second > first else 1

@@ -1,0 +1,90 @@
+"""Run the drafting of one text, or of several texts whose draft passes are submitted together.
+
+Drafting is a generator: it yields a pass of its draft model, is sent the result, and goes on. With several texts each one
+advances to its next pass, and then the passes of all texts are one submission. Texts whose trees end early take no part in
+later submissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from edgedec.runtime.protocols import I32, Draft, Drafting, DraftPass, PassResult, Sparse, TokenTree
+
+__all__ = ["alone", "expanding", "reading", "together"]
+
+T = TypeVar("T")
+
+
+def expanding(draft: Draft, text: I32, tree: TokenTree, nodes: I32) -> Drafting[list[Sparse]]:
+    """Return ``draft.expand(text, tree, nodes)``, and yield the passes of a draft model instead of running them."""
+    steps = getattr(
+        draft, "expanding", None
+    )  # ``isinstance`` of a protocol takes microseconds, and this is called often
+    if steps is None:
+        return draft.expand(text, tree, nodes)
+    guesses: list[Sparse] = yield from steps(text, tree, nodes)
+    return guesses
+
+
+def reading(draft: object, text: I32, rows: int) -> Drafting[bool]:
+    """Let a draft model read ``text`` int32 [t] in passes of ``rows`` rows. Return True once it needs no further call.
+
+    Each call runs one pass at most. A draft without a model returns True at once.
+    """
+    steps = getattr(draft, "reading", None)
+    if steps is None:
+        return True
+    done: bool = yield from steps(text, rows)
+    return done
+
+
+def alone(drafting: Drafting[T]) -> T:
+    """Run the drafting of one text and return its value.
+
+    Raises:
+        EdgedecError: the drafting or one of its passes raised it.
+    """
+    (result,) = together([drafting])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def together(draftings: Sequence[Drafting[T]]) -> list[T | Exception]:
+    """Run the drafting of several texts in step, and return the value or the error of each.
+
+    An error in the drafting of a text ends that one alone. If a submission fails, the error is raised in the drafting of
+    each text that had a pass in it.
+    """
+    results: dict[int, T | Exception] = {}
+    waiting: list[tuple[int, DraftPass]] = []
+
+    def advance(at: int, step: Callable[[], DraftPass]) -> None:
+        try:
+            waiting.append((at, step()))
+        except StopIteration as stop:
+            results[at] = stop.value
+        except Exception as error:
+            results[at] = error
+
+    for at, drafting in enumerate(draftings):
+        advance(at, partial(next, drafting))
+    while waiting:
+        target = waiting[0][1].target
+        batch = [(at, item) for at, item in waiting if item.target is target]
+        waiting[:] = [(at, item) for at, item in waiting if item.target is not target]
+        answers: Sequence[PassResult | Exception]
+        try:
+            answers = target.submit([(item.state, item.work) for _, item in batch]).result()
+        except Exception as error:
+            answers = [error] * len(batch)
+        for (at, _), answer in zip(batch, answers, strict=True):  # before the target's next pass overwrites the results
+            drafting = draftings[at]
+            if isinstance(answer, Exception):
+                advance(at, partial(drafting.throw, answer))
+            else:
+                advance(at, partial(drafting.send, answer))
+    return [results[at] for at in range(len(draftings))]
