@@ -71,7 +71,7 @@ def together(draftings: Sequence[Drafting[T]]) -> list[T | Exception]:
             results[at] = error
 
     for at, drafting in enumerate(draftings):
-        advance(at, partial(next, drafting))
+        advance(at, drafting.__next__)
     while waiting:
         target = waiting[0][1].target
         batch = [(at, item) for at, item in waiting if item.target is target]

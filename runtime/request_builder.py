@@ -86,6 +86,7 @@ class RequestBuilder:
             verifier=create_verifier(spec.verifier, config.temperature),
             random=random,
             greedy=config.temperature == 0,
+            likeliest=sampler.likeliest if config.temperature == 0 and constraint is None else None,
             learned=None if constraint is None else masked(constraint),
             dropped=dropped,
             top_k=0 if whole_rows else self._top_k,

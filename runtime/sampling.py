@@ -135,21 +135,32 @@ class Sampler:
         Raises:
             DeviceError: a logit is NaN or +inf, or no token is left to choose from.
         """
-        config = self.config
+        scores, likeliest = self._scores(logits, history)
+        if self.config.temperature == 0:
+            return self._one(likeliest, len(logits))
+        probs = np.zeros(len(logits), np.float32)
+        ids = self._kept(scores)
+        probs[ids] = self._weighed(scores[ids])
+        return probs
+
+    def likeliest(self, logits: F32, history: I32) -> int:
+        """Return the likeliest token, to which ``distribution`` gives probability 1 at temperature 0.
+
+        Parameters and errors are those of ``distribution``.
+        """
+        return self._scores(logits, history)[1]
+
+    def _scores(self, logits: F32, history: I32) -> tuple[F32, int]:
+        """Return the logits of the tokenizer's ids after bias and penalties, and the likeliest id."""
         scores = logits[: self.vocab_limit]
-        likeliest = self._likeliest(scores)
+        likeliest = self._largest(scores)
         if (touched := self._touched(history, len(scores))) is not None:
             scores = scores.copy()
             scores[touched] = self._changed(scores[touched], touched, history)
             likeliest = int(scores.argmax())
             if scores[likeliest] == -math.inf:
                 raise UsageError("logit_bias forbids every token that the model could write; allow one of them")
-        if config.temperature == 0:
-            return self._one(likeliest, len(logits))
-        probs = np.zeros(len(logits), np.float32)
-        ids = self._kept(scores)
-        probs[ids] = self._weighed(scores[ids])
-        return probs
+        return scores, likeliest
 
     def sparse(self, guess: Sparse, history: I32) -> Sparse:
         """Process a draft's own probabilities as ``distribution`` processes the target's logits.
@@ -188,7 +199,7 @@ class Sampler:
         self._certain = probs, token
         return probs
 
-    def _likeliest(self, scores: F32) -> int:
+    def _largest(self, scores: F32) -> int:
         token = int(scores.argmax())  # the first NaN, if there is any
         top = scores[token]
         if not math.isfinite(top):

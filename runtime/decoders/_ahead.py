@@ -10,17 +10,21 @@ Source: PEARL (2408.11850), post-verify; the choice of the path is derived here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from edgedec.runtime.decoders.rounds import Phase, Rounds
 from edgedec.runtime.drafting import expanding
-from edgedec.runtime.protocols import I32, Draft, Drafting, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Drafting, Sparse, TokenTree
 
 __all__ = ["Ahead", "likeliest_path", "root_alone"]
 
 _TRIAL = 4  # trees to grow ahead before drafting ahead may be judged to lose time
+_NO_PARENT = np.array([-1], np.int32)  # ``parents`` and ``draft`` of every tree without guesses
+_NO_PARENT.setflags(write=False)
+_NO_GUESSES: Mapping[int, Sparse] = MappingProxyType({})
 _RETRY = 16  # rounds from one trial to the next once drafting ahead lost time
 
 
@@ -102,4 +106,4 @@ def likeliest_path(tree: TokenTree) -> list[int]:
 
 def root_alone(text: I32) -> TokenTree:
     """Return a tree without guesses after ``text``."""
-    return TokenTree(tokens=text[-1:].astype(np.int32), parents=np.array([-1], np.int32), draft={})
+    return TokenTree(tokens=text[-1:].astype(np.int32), parents=_NO_PARENT, draft=_NO_GUESSES)

@@ -231,6 +231,11 @@ class PromptSequence(ABC):
         """Return the log-probability of ``token`` after a row of logits; None if the request does not ask for it."""
         return None if self.request.logprobs is None else self.request.logprobs(row, token)
 
+    @property
+    def drafts_ahead(self) -> bool:
+        """False: nothing is done while a pass runs."""
+        return False
+
     def draft_ahead(self) -> Drafting[None]:
         """Do nothing while a pass runs."""
         yield from ()

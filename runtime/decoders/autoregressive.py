@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from edgedec.runtime.drafting import expanding, reading
 from edgedec.runtime.protocols import (
     F32,
     I32,
+    CertainVerifier,
     Draft,
     Drafter,
     Drafting,
@@ -35,7 +37,6 @@ from edgedec.runtime.protocols import (
     Outcome,
     Pass,
     PassResult,
-    Processor,
     Request,
     Room,
     Token,
@@ -46,7 +47,10 @@ from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["AutoregressiveDecoder", "AutoregressiveSequence", "Rounds"]
 
+_T = TypeVar("_T")
 _CALIBRATED = (1, 2, 4, 16)  # numbers of rows of the passes measured before the first round, besides the largest tree's
+_ROOT = np.zeros(1, np.int32)  # ``Pass.logits`` of a tree without guesses
+_ROOT.setflags(write=False)
 _REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
 
 
@@ -130,6 +134,10 @@ class AutoregressiveSequence(PromptSequence):
         self._decoder, self._limits = decoder, _with_possible_depth(request.limits)
         self._clock = RoundClock(time.perf_counter)
         self._tree = root_alone(request.prompt)
+        self._taps = tuple(name for name in decoder.drafter.taps if name not in TOP_TAPS)
+        verifier = request.verifier
+        certain = isinstance(verifier, CertainVerifier) and request.likeliest is not None
+        self._certain = cast(CertainVerifier, verifier) if certain else None
 
     def read_draft(self, rows: int) -> Drafting[bool]:
         """Open the draft and let its model read a part of the prompt. The time that this takes belongs to no round."""
@@ -163,11 +171,15 @@ class AutoregressiveSequence(PromptSequence):
             self._tree = tree
             return self._pass(tree)
 
+    @property
+    def drafts_ahead(self) -> bool:
+        """True if the target leaves the host free and the next tree is worth growing while the pass of this one runs."""
+        return self._decoder.overlaps and not self.reading and self._ahead.pays(self._tree)
+
     def draft_ahead(self) -> Drafting[None]:
-        """Grow the next tree while the pass of this one runs, if the target leaves the host free."""
-        if self._decoder.overlaps and self._ahead.pays(self._tree):
-            with self._clock.ahead:
-                yield from self._ahead.assume(self.text, self._tree, self._grow)
+        """Grow the next tree."""
+        with self._clock.ahead:
+            yield from self._ahead.assume(self.text, self._tree, self._grow)
 
     def accept(self, result: PassResult | None) -> list[Token]:
         """Accept a path of the tree, commit its rows, and return its tokens and the one after them."""
@@ -178,14 +190,17 @@ class AutoregressiveSequence(PromptSequence):
         with clock.committing:
             self.state.commit(outcome.path)
         with clock.observing:
-            accepted = tree.tokens[outcome.path].tolist()
+            path, tokens = outcome.path.tolist(), tree.tokens.tolist()
+            accepted = [tokens[node] for node in path]
             self._decoder.cached += accepted
             self._draft.observe(tree, outcome)
         self._count(tree, outcome, clock.take(result.seconds, self.state), past=len(text) - 1)
         ids = [*accepted[1:], outcome.next_token]
+        if self.request.logprobs is None:
+            return [*(Token(token, guessed=True) for token in ids[:-1]), Token(ids[-1], guessed=False)]
         return [
             Token(token, guessed=at < len(ids) - 1, logprobs=self.logprobs(result.logits[node], token))
-            for at, (node, token) in enumerate(zip(outcome.path.tolist(), ids, strict=True))
+            for at, (node, token) in enumerate(zip(path, ids, strict=True))
         ]
 
     def _grow(self, text: I32, rows: int | None = None) -> Drafting[TokenTree]:
@@ -209,7 +224,10 @@ class AutoregressiveSequence(PromptSequence):
         """Return the outcome of a pass, including the drafter's taps."""
         request, drafter = self.request, self._decoder.drafter
         distribution = _distributions(request.processor, tree, result, text)
-        outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
+        if self._certain is not None and request.likeliest is not None:
+            outcome = self._certain.follow(tree, _distributions(request.likeliest, tree, result, text))
+        else:
+            outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
         if not drafter.taps:
             return outcome
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
@@ -237,17 +255,18 @@ class AutoregressiveSequence(PromptSequence):
 
     def _pass(self, tree: TokenTree) -> Pass:
         """Return the pass that runs all nodes of a tree and returns the logits of each."""
-        n = len(tree.tokens)
-        positions = [self.state.length]
-        for parent in tree.parents[1:].tolist():
-            positions.append(positions[parent] + 1)
+        n, positions, visible, logits = len(tree.tokens), [self.state.length], None, _ROOT
+        if n > 1:  # a round without guesses is the usual one, and makes as few arrays as possible
+            for parent in tree.parents[1:].tolist():
+                positions.append(positions[parent] + 1)
+            visible, logits = tree_visibility(tree.parents), np.arange(n, dtype=np.int32)
         return Pass(
             ids=tree.tokens,
             positions=np.array(positions, np.int32),
-            visible=None if n == 1 else tree_visibility(tree.parents),
-            logits=np.arange(n, dtype=np.int32),
+            visible=visible,
+            logits=logits,
             top_k=self.request.top_k,
-            taps=tuple(name for name in self._decoder.drafter.taps if name not in TOP_TAPS),
+            taps=self._taps,
         )
 
 
@@ -255,10 +274,12 @@ def _unchanged(logits: F32, text: I32) -> F32:
     return logits
 
 
-def _distributions(processor: Processor, tree: TokenTree, result: PassResult, text: I32) -> Callable[[int], F32]:
-    """Return a function from a node to the distribution of the token after it, with the path to the node as history."""
+def _distributions(
+    processor: Callable[[F32, I32], _T], tree: TokenTree, result: PassResult, text: I32
+) -> Callable[[int], _T]:
+    """Return a function from a node to the processor's result for the token after it, with the path to it as history."""
 
-    def distribution(node: int) -> F32:
+    def distribution(node: int) -> _T:
         path = []
         ancestor = node
         while ancestor > 0:

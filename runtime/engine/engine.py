@@ -149,10 +149,8 @@ class Engine:
         try:
             ticket = self.target.submit([(part.sequence.state, part.work) for part in parts if part.work is not None])
             try:
-                writing = [part for part in parts if not part.sequence.reading]
-                for part, error in zip(
-                    writing, together([part.sequence.draft_ahead() for part in writing]), strict=True
-                ):
+                ahead = [part for part in parts if part.sequence.drafts_ahead]
+                for part, error in zip(ahead, together([part.sequence.draft_ahead() for part in ahead]), strict=True):
                     part.error = error
             finally:  # wait even if drafting is interrupted: no pass may be left running
                 results = ticket.result()
@@ -169,18 +167,17 @@ class Engine:
     def _observe(self, parts: list[Progress]) -> None:
         """Update the cost. Passes over prompts alone do not count, because they compute no logits."""
         if self._together:
-            if not all(part.sequence.reading for part in parts):
-                assert parts[0].result is not None
-                read = [part for part in parts if part.sequence.reading]
-                chunk = sum([part.rows for part in read])
-                self._chunk.observe(
-                    sum([part.rows for part in parts]) - chunk,
-                    chunk,
-                    sum([part.sequence.state.length for part in read]),
-                    parts[0].result.seconds,
-                )
-                past = max([part.sequence.state.length for part in parts])
-                self.cost.observe(sum([part.rows for part in parts]), parts[0].result.seconds, past)
+            writing = chunk = past = longest = 0
+            for part in parts:
+                rows, length = part.rows, part.sequence.state.length
+                longest = max(longest, length)
+                if part.sequence.reading:
+                    chunk, past = chunk + rows, past + length
+                else:
+                    writing += rows
+            if writing and parts[0].result is not None:
+                self._chunk.observe(writing, chunk, past, parts[0].result.seconds)
+                self.cost.observe(writing + chunk, parts[0].result.seconds, longest)
             return
         for part in parts:
             if not part.sequence.reading and part.result is not None:

@@ -78,15 +78,15 @@ class TextStream:
         return text + held
 
     def _release(self, new: str) -> str:
-        if not new:
-            return ""
+        if not new or not self._stop:
+            return new
         text = self._held + new
         ends = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if ends:
             self.stopped = True
             self._held = ""
             return text[: min(ends)[1]]
-        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        keep = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

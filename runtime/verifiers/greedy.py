@@ -21,6 +21,9 @@ __all__ = ["TRAITS", "create"]
 
 TRAITS = Traits(lossless="exact", children="chosen")
 
+_ROOT = np.zeros(1, np.int32)  # the path of a tree without guesses
+_ROOT.setflags(write=False)
+
 
 class _Greedy:
     def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
@@ -35,16 +38,27 @@ class _Greedy:
         Raises:
             UsageError: no token has probability 1, because the temperature is not 0.
         """
-        parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
-        path = [0]
-        while True:
-            probs = target(path[-1])
+
+        def likeliest(node: int) -> int:
+            probs = target(node)
             token = int(probs.argmax())
             if probs[token] != 1:
                 raise UsageError(
                     f"the verifier 'greedy' works at temperature 0 only, but the likeliest token has probability "
                     f"{probs[token]:.3g}; set --temp 0, or use the verifier 'match' or 'rejection'"
                 )
+            return token
+
+        return self.follow(tree, likeliest)
+
+    def follow(self, tree: TokenTree, likeliest: Callable[[int], int]) -> Outcome:
+        """Return the same as ``accept``, from the likeliest token after each node instead of its distribution."""
+        if len(tree.tokens) == 1:
+            return Outcome(path=_ROOT, next_token=likeliest(0))
+        parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
+        path = [0]
+        while True:
+            token = likeliest(path[-1])
             for node in range(path[-1] + 1, len(tokens)):
                 if tokens[node] == token and parents[node] == path[-1]:
                     path.append(node)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
+from edgedec.runtime.protocols import F32, CertainVerifier, Outcome, Sparse, TokenTree, Verifier
 from edgedec.runtime.verifiers._traits import Traits
 from tests.runtime.support.reference_draws import draw
 
@@ -227,6 +227,9 @@ def test_at_temperature_zero_the_path_is_greedy_text(name: str, data: st.DataObj
     assert all(after == int(GREEDY[before].argmax()) for before, after in pairwise(tokens_written))
     last = outcome.path[-1]
     assert outcome.next_token not in tree.tokens[tree.parents == last].tolist()
+    if isinstance(verifier, CertainVerifier):
+        followed = verifier.follow(tree, lambda node: int(GREEDY[tree.tokens[node]].argmax()))
+        assert (followed.path.tolist(), followed.next_token) == (outcome.path.tolist(), outcome.next_token)
     match: Verifier = load("edgedec.runtime.verifiers", "match").create()
     plain = match.accept(tree, lambda node: GREEDY[tree.tokens[node]], PositionRandom(seed=0), 9)
     expected = [*tree.tokens[plain.path].tolist(), plain.next_token]
@@ -241,6 +244,13 @@ def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:
     root = TokenTree(tokens=np.array([1], np.int32), parents=np.array([-1], np.int32), draft={})
     outcome = verifier.accept(root, lambda node: GREEDY[1], PositionRandom(seed=0), 9)
     assert (outcome.path.tolist(), outcome.next_token) == ([0], 3)
+
+
+def test_a_verifier_that_follows_tokens_takes_no_distribution() -> None:
+    certain = {
+        name for name in VERIFIERS if isinstance(load("edgedec.runtime.verifiers", name).create(), CertainVerifier)
+    }
+    assert certain == GREEDY_ONLY
 
 
 def test_every_kind_of_verifier_occurs() -> None:

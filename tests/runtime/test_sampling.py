@@ -99,6 +99,8 @@ def test_the_chain_agrees_with_the_slow_definition(
     assert probs.shape == logits.shape
     assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
     assert not probs[limit:].any()
+    if not config.temperature:
+        assert probs[Sampler(config, limit).likeliest(logits, ids)] == 1
     expected = slow(logits, ids, limit, config)
     if expected is not None:
         assert set(np.flatnonzero(probs)) == {i for i, p in expected.items() if np.float32(p) > 0}
@@ -326,3 +328,4 @@ def test_options_without_whole_rows_choose_the_same_from_the_likeliest(
     sampler = Sampler(config, len(logits))
     whole = sampler.distribution(logits, history).copy()
     np.testing.assert_array_equal(sampler.distribution(partial, history), whole)
+    assert whole[sampler.likeliest(partial, history)] == 1

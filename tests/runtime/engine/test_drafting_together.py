@@ -20,6 +20,7 @@ from edgedec.runtime.protocols import I32, CostModel, Limits, Pass, Request, Sta
 from edgedec.runtime.speculation import POLICIES, create_policy
 from edgedec.runtime.targets import open_target
 from tests.runtime.support.bench_decoders import VOCAB, Pair, make_pair, request
+from tests.runtime.support.fake_world import Willing
 
 COUNT, ROWS = 3, 24
 LIMITS = Limits(nodes=8, depth=3, positions=96, cache_rows=COUNT * 144, batch_rows=ROWS)
@@ -130,6 +131,9 @@ def test_a_draft_model_reads_a_prompt_in_the_chunks_of_a_step(
     cached: bool, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prompt that the target knows already, but the draft does not, is read in chunks, too."""
+    monkeypatch.setattr(
+        "edgedec.runtime.decoders.autoregressive.Adaptive", Willing
+    )  # a pause would be made up for later
     drafter = Counted(pair, monkeypatch)
     engine, decoders = make(pair, drafter)
     short, _, long = prompts()

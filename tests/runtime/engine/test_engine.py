@@ -66,6 +66,10 @@ class Scripted:
         logits = count[:0] if self.reading else count
         return Pass(ids=count, positions=self.state.length + count, logits=logits) if rows else None
 
+    @property
+    def drafts_ahead(self) -> bool:
+        return not self.reading
+
     def draft_ahead(self) -> Drafting[None]:
         yield from ()
         self._fail("draft_ahead")
