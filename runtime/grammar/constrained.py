@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.drafting import alone, expanding
 from edgedec.runtime.grammar.constraint import Bools, Constraint
 from edgedec.runtime.protocols import (
@@ -46,7 +46,7 @@ def masked(constraint: Constraint) -> Processor:
         ids = np.flatnonzero(allowed[: len(logits)])
         result[ids] = logits[ids]
         if not (result > -math.inf).any():
-            raise EdgedecError(
+            raise UsageError(
                 "the grammar allows no token that the model could write here; a logit bias may forbid all that it allows"
             )
         return result

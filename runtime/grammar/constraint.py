@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.grammar import _library
 from edgedec.runtime.protocols import I32
 
@@ -57,7 +57,8 @@ class Constraint:
             text: ids of the prompt and of the answer so far, int32 [t].
 
         Raises:
-            EdgedecError: the text does not follow the grammar, no token continues it, or a limit was exceeded.
+            UsageError: no token continues the text, or the grammar is empty or exceeds a limit.
+            EdgedecError: the text does not follow the grammar.
         """
         packed = self._mask(text[self._prompt_length :])
         if packed is None:
@@ -103,7 +104,7 @@ class Constraint:
         # If no token begins the bytes that are required, the library returns the tokens that may follow these bytes.
         first = int(np.unpackbits(packed, bitorder="little").argmax())
         if first not in self._ends and not self._matcher.validate_tokens([first]):
-            raise EdgedecError(
+            raise UsageError(
                 f"no token of the model continues the grammar after {len(answer)} tokens of the answer; change the grammar, "
                 "so that it requires characters that the vocabulary has"
             )
@@ -134,6 +135,6 @@ class Constraint:
         if self._matcher.is_error():
             reason = _library.message(self._matcher.get_error())
             self._matcher, self._consumed = self._make(), []
-            raise EdgedecError(
+            raise UsageError(
                 f"the grammar cannot be followed after {len(answer)} tokens of the answer: {reason}; simplify the grammar"
             )

@@ -23,7 +23,10 @@ from edgedec.runtime.server.tool_messages import template_calls
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
 
 FINGERPRINT = f"edgedec-{__version__}"
-_NOT_FOR_TEMPLATES: Any = {"content": True, "refusal": True, "tool_calls": {"__all__": {"index": True}}}
+_NOT_FOR_TEMPLATES: Any = {
+    **dict.fromkeys(("content", "refusal", "annotations", "parsed"), True),
+    "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments": True}}},
+}
 _ROLES = {"developer": "system"}  # templates know the older name
 
 

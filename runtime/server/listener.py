@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import uvicorn
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.server.connection import BoundedConnection
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
 
 __all__ = ["http_server", "listen", "run_server"]
 
 _BACKLOG = 128  # connections that the system holds before they are accepted
-_CONNECTIONS = 1024  # open connections, beyond which new ones are answered with 503
+_OPEN_FILES_SHARE = 2  # one of so many files that the process may open can be a connection
 _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 
@@ -53,16 +56,22 @@ class _Server(uvicorn.Server):
 
 def http_server(gate: Gate) -> uvicorn.Server:
     """Return the HTTP server of an application. It trusts no header of a proxy, and logs no request."""
+    settings = gate.settings
+    connection = partial(
+        BoundedConnection,
+        limit=min(settings.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_FILES_SHARE),
+        head_seconds=settings.head_seconds,
+        stall_seconds=settings.stall_seconds,
+    )
     config = uvicorn.Config(
         gate,
-        http="h11",  # the same parser everywhere, whatever else is installed
+        http=connection,  # type: ignore[arg-type]  # called as the class would be
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     return _Server(config)

@@ -177,6 +177,10 @@ class TextOptionsRequest(_Body):
 class TextContent(_Body):
     """A part of a message that is text."""
 
+    unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("image_url", "input_audio", "file", "video_url"),
+        "the model reads text only; leave this part of the message out",
+    )
     type: Literal["text"]
     text: str
 
@@ -238,6 +242,7 @@ class CalledFunction(_Body):
 
     name: str
     arguments: str
+    parsed_arguments: Any = None  # OpenAI's client for Python sends back what it read from the arguments
 
 
 class ToolCall(_Body):
@@ -259,6 +264,8 @@ class ChatMessage(_Body):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
+    annotations: list[Any] | None = None  # this and the next are in messages of clients, and say nothing to the model
+    parsed: Any = None
 
     @property
     def text(self) -> str | None:
@@ -289,7 +296,7 @@ class ConversationRequest(_Body):
             ApiError: there is no such message, or ``add_generation_prompt`` asks for another one.
         """
         last = self.messages[-1]
-        may_continue = last.role == "assistant" and bool(last.text) and not last.tool_calls
+        may_continue = last.role == "assistant" and last.text is not None and not last.tool_calls
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ApiError(

@@ -49,6 +49,7 @@ class RequestRules:
         """
         host = self._check_host(headers.getlist("host"))
         self._check_origin(method, headers, host)
+        self._check_length(headers)
         if path not in PUBLIC_PATHS:
             self._check_key(headers)
         if method == "POST":
@@ -57,6 +58,13 @@ class RequestRules:
     def allows_origin(self, origin: str) -> bool:
         """Return True if pages of an origin were allowed to use the server."""
         return "*" in self._origins or origin in self._origins
+
+    def _check_length(self, headers: Headers) -> None:
+        """Refuse two statements of a body's length, of which a proxy may believe the other one (request smuggling)."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise ApiError(
+                400, "the request has both Content-Length and Transfer-Encoding; send one", code="invalid_length"
+            )
 
     def _check_host(self, values: list[str]) -> str:
         """Return the ``Host`` header, which names this server."""

@@ -26,6 +26,9 @@ class ServerSettings:
         body_bytes: maximum size of a request's body in bytes.
         body_seconds: seconds in which a body must arrive.
         requests: maximum number of requests at the same time, those that wait included.
+        connections: maximum number of connections at the same time.
+        head_seconds: seconds in which the head of a request must arrive.
+        stall_seconds: seconds for which a client may leave an answer unread.
         ping_seconds: seconds without an event after which a stream sends a comment.
 
     Raises:
@@ -40,6 +43,9 @@ class ServerSettings:
     body_bytes: int = 1 << 20
     body_seconds: float = 30.0
     requests: int = 256
+    connections: int = 1024
+    head_seconds: float = 30.0
+    stall_seconds: float = 60.0
     ping_seconds: float = 10.0
 
     def __post_init__(self) -> None:

@@ -33,7 +33,8 @@ PROMPT = f"<s><|user|>{USER['content']}<|assistant|>"
         ({"add_generation_prompt": True}, f"{BEGUN.rstrip()}</s><|assistant|>"),
         ({"add_generation_prompt": False}, f"{BEGUN.rstrip()}</s>"),
         ({"messages": PARTS}, BEGUN),
-        ({"messages": [USER, {"role": "assistant", "content": ""}]}, "</s><|assistant|>"),
+        ({"messages": [USER, {"role": "assistant", "content": ""}]}, ""),
+        ({"messages": [USER, {"role": "assistant", "content": []}]}, ""),
         ({"messages": [USER], "add_generation_prompt": True}, ""),
     ],
 )
@@ -47,7 +48,6 @@ def test_the_end_of_the_prompt(served: Served, fields: dict[str, Any], ending: s
     "fields",
     [
         {"messages": [USER], "continue_final_message": True},
-        {"messages": [USER, {"role": "assistant", "content": ""}], "continue_final_message": True},
         {"messages": CHAT, "continue_final_message": True, "add_generation_prompt": True},
         {
             "messages": [

@@ -366,3 +366,28 @@ def test_each_limit_of_a_list_is_that_of_the_docs(project_root: Any) -> None:
     page = (project_root / "docs" / "server.md").read_text("utf-8")
     for limit in (requests.CHOICES, requests.MESSAGES, requests.STOPS, requests.BIASES, requests.PROMPTS):
         assert f"{limit:,}" in page or str(limit) in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"grammar": "start: start"}, "the grammar cannot be followed"),
+        ({"grammar": "root ::= root"}, "the grammar cannot be followed"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_without_a_text_is_the_fault_of_the_request(
+    served: Served, fields: dict[str, Any], message: str, stream: bool
+) -> None:
+    response = served.complete(max_tokens=2, stream=stream, **fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_a_part_that_is_no_text_is_refused_by_its_name(served: Served, kind: str) -> None:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": "data:,"}}]
+    response = served.post("/v1/chat/completions", messages=[{"role": "user", "content": parts}])
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(f"{kind}: the model reads text only")

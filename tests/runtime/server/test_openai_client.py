@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 
+from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.serving import Served
 
@@ -51,8 +53,6 @@ def test_log_probabilities(client: Any) -> None:
 
 
 def test_a_schema_becomes_an_object(client: Any) -> None:
-    import pydantic
-
     class Pet(pydantic.BaseModel):
         name: str = pydantic.Field(max_length=12)
         age: int = pydantic.Field(ge=1, le=20)
@@ -61,6 +61,59 @@ def test_a_schema_becomes_an_object(client: Any) -> None:
     pet = parsed.choices[0].message.parsed
     assert isinstance(pet, Pet)
     assert 1 <= pet.age <= 20
+
+
+def test_every_option_of_a_chat(client: Any, session: Session) -> None:
+    sampling: Any = {"temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.25, "seed": 5}
+    own: Any = {"top_k": 20, "min_p": 0.01, "repeat_penalty": 1.1}
+    options = {**sampling, "logit_bias": {"260": -100}, "n": 2, "stop": ["Q:"], "max_completion_tokens": 30}
+    made = client.chat.completions.create(model="any", messages=CHAT, user="somebody", **options, extra_body=own)
+    config = SamplingConfig(**sampling, **own, logit_bias=((260, -100.0),))
+    for choice in made.choices:
+        expected = session.generate(
+            session.encode_chat(CHAT), n_predict=30, sampling=config, stop=["Q:"], sample=choice.index
+        )
+        assert choice.message.content == expected.text
+    stream = client.chat.completions.create(
+        model="any",
+        messages=CHAT,
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+        **options,
+        extra_body=own,
+    )
+    texts = {0: "", 1: ""}
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == {choice.index: choice.message.content for choice in made.choices}
+    assert chunk.usage.completion_tokens == made.usage.completion_tokens
+
+
+def test_a_tool_is_called_and_its_result_answered(client: Any) -> None:
+    class Note(pydantic.BaseModel):
+        animal: Literal["cat", "dog"]
+        age: int = pydantic.Field(ge=1, le=9)
+
+    tool = openai.pydantic_function_tool(Note)
+    options = {"model": "any", "tools": [tool], "max_tokens": 120, "parallel_tool_calls": False}
+    with client.chat.completions.stream(messages=CHAT, tool_choice="required", seed=3, **options) as stream:
+        names = [event.name for event in stream if event.type == "tool_calls.function.arguments.done"]
+        message = stream.get_final_completion().choices[0].message
+    assert names == ["Note"]
+    (call,) = message.tool_calls
+    assert call.function.parsed_arguments.animal in ("cat", "dog")
+    result = {"role": "tool", "tool_call_id": call.id, "content": "noted"}
+    answer = client.chat.completions.create(messages=[*CHAT, message, result], tool_choice="none", **options)
+    assert answer.choices[0].message.content
+
+
+def test_a_last_message_is_continued(client: Any) -> None:
+    begun = [*CHAT, {"role": "assistant", "content": "One day, a cat named "}]
+    options = {"model": "any", "max_tokens": 5, "temperature": 0}
+    continued = client.chat.completions.create(messages=begun, **options).usage.prompt_tokens
+    further = client.chat.completions.create(messages=begun, extra_body={"continue_final_message": False}, **options)
+    assert further.usage.prompt_tokens > continued, "the end of the message and the beginning of the answer"
 
 
 def test_completions_and_models(client: Any, session: Session) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 
 from edgedec.runtime.server.app import create_app
 from edgedec.runtime.server.gate import Gate
@@ -28,9 +29,14 @@ class Served:
         client: an HTTP client for it.
     """
 
-    def __init__(self, port: int, service: ModelService, gate: Gate) -> None:
-        self.port, self.service, self.gate = port, service, gate
+    def __init__(self, port: int, service: ModelService, gate: Gate, server: uvicorn.Server) -> None:
+        self.port, self.service, self.gate, self._server = port, service, gate, server
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections, among them those that ``client`` keeps."""
+        return len(self._server.server_state.connections)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, json=body)
@@ -74,7 +80,7 @@ def serving(
     thread.start()
     if await_load:
         service.loaded.result(60)
-    served = Served(sock.getsockname()[1], service, gate)
+    served = Served(sock.getsockname()[1], service, gate, server)
     try:
         yield served
     finally:
