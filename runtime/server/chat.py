@@ -18,6 +18,7 @@ from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.requests import ConversationRequest
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
+from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
@@ -150,12 +151,12 @@ class ChatReply:
         pending = self._pending[event.index]
         logprobs = self._shown(pending) if pending else None
         chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
-        yield {**chunk, "timings": event.answer.timings.as_json()}
+        yield {**chunk, "timings": timings_json(event.answer.timings)}
 
     def closing(self) -> Iterator[Chunk]:
         """Yield the chunk of token counts, if it was asked for."""
         if self.include_usage:
-            timings = {"timings": self._ends[0].answer.timings.as_json()} if self.choices == 1 else {}
+            timings = {"timings": timings_json(self._ends[0].answer.timings)} if self.choices == 1 else {}
             yield {**self._chunk([]), "usage": self.usage.as_json(), **timings}
 
     def whole(self) -> dict[str, Any]:
@@ -169,11 +170,11 @@ class ChatReply:
             "system_fingerprint": FINGERPRINT,
             "choices": [self._message(end) for end in ends],
             "usage": self.usage.as_json(),
-            "timings": ends[0].answer.timings.as_json(),
+            "timings": timings_json(ends[0].answer.timings),
         }
 
     def _message(self, end: TextEnd) -> dict[str, Any]:
-        more = {} if self.choices == 1 else {"timings": end.answer.timings.as_json()}
+        more = {} if self.choices == 1 else {"timings": timings_json(end.answer.timings)}
         message: dict[str, Any] = {"role": "assistant", "content": end.answer.text, "refusal": None}
         if self.has_tools and (calls := self._parser(end.index).calls):
             message["content"] = self._parser(end.index).content or None

@@ -15,6 +15,7 @@ from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
+from edgedec.runtime.server.timings import timings_json
 
 __all__ = ["CompletionReply"]
 
@@ -63,7 +64,7 @@ class CompletionReply:
         reason = finish_reason(event.answer.stop_reason)
         logprobs = self._continued(event.index, event.logprobs) if event.logprobs else None
         chunk = self._chunk([self._choice(event.index, "", finish=reason, logprobs=logprobs)])
-        yield {**chunk, "timings": event.answer.timings.as_json()}
+        yield {**chunk, "timings": timings_json(event.answer.timings)}
 
     def closing(self) -> Iterator[Chunk]:
         """Yield the chunk of token counts, if it was asked for."""
@@ -79,11 +80,11 @@ class CompletionReply:
             logprobs = self._all(end)
             text = self.echoes[end.index] + end.answer.text
             choice = self._choice(end.index, text, finish=finish_reason(end.answer.stop_reason), logprobs=logprobs)
-            choices.append(choice | {key: end.answer.timings.as_json() for key in more})
+            choices.append(choice | {key: timings_json(end.answer.timings) for key in more})
         return {
             **self._chunk(choices),
             "usage": self.usage.as_json(),
-            "timings": ends[0].answer.timings.as_json(),
+            "timings": timings_json(ends[0].answer.timings),
         }
 
     def _continued(self, index: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from edgedec.errors import EdgedecError
@@ -17,6 +18,8 @@ from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import from_edgedec, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.native_completions import NativeReply, generation_settings
+from edgedec.runtime.server.native_requests import NativeCompletionRequest, PromptPieces
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, TextOptionsRequest
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
@@ -30,7 +33,7 @@ _SEED_BITS = 63
 
 
 def generation_routes(service: ModelService, settings: ServerSettings) -> APIRouter:
-    """Return the routes of chats and completions."""
+    """Return the routes of chats, of completions, and of llama.cpp's own completions."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=None)
@@ -104,6 +107,42 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             request.receive, submission, reply, stream=bool(body.stream), ping_seconds=settings.ping_seconds
         )
 
+    @router.post("/completion", response_model=None)
+    @router.post("/completions", response_model=None, include_in_schema=False)
+    async def native_completion(body: NativeCompletionRequest, request: Request) -> Response:
+        """Continue one or several texts, as llama.cpp's server does."""
+        n_predict, top, prompts, is_list = body.limit, body.top, body.prompts, body.is_list
+        if body.include_usage:
+            raise not_supported("stream_options", "the last object of a stream has the counts; leave it out")
+        grammar = await service.in_thread(answer_grammar, body)
+        async with service.text() as text:
+            sampling = _sampling(body, text)
+            encoded = [await service.in_thread(_joined_ids, text, prompt) for prompt in prompts]
+            for ids in encoded:
+                text.check_fits(ids, param="prompt")
+            requests = _requests(body, encoded, sampling, grammar, n_predict=n_predict, top=top)
+            reply = NativeReply(
+                model=settings.model_name,
+                text=text,
+                prompts=[item.prompt for item in requests],
+                settings=generation_settings(sampling, n_predict=n_predict, stop=body.stops)
+                | {"n_probs": top or 0, "ignore_eos": bool(body.ignore_eos), "stream": bool(body.stream)},
+                stops=body.stops,
+                top=top,
+                return_tokens=bool(body.return_tokens),
+                fields=tuple(body.response_fields or ()),
+                is_list=is_list,
+            )
+            submission = service.submit(requests)
+        return await respond(
+            request.receive,
+            submission,
+            reply,
+            stream=bool(body.stream),
+            ping_seconds=settings.ping_seconds,
+            final_line=b"",
+        )
+
     return router
 
 
@@ -119,6 +158,19 @@ def _prompt_ids(text: ModelText, prompt: str | list[int]) -> I32:
     if isinstance(prompt, str):
         return text.encode(prompt, param="prompt")
     return text.check_ids(prompt, param="prompt")
+
+
+def _joined_ids(text: ModelText, prompt: PromptPieces) -> I32:
+    """Return the ids of a prompt in pieces; only the first piece, if it is a text, gets the tokens that begin a text."""
+    if not prompt:
+        return text.check_ids([], param="prompt")
+    parts = [_prompt_ids(text, prompt[0])]
+    for piece in prompt[1:]:
+        if isinstance(piece, str):
+            parts.append(text.tokenize(piece, add_special=False, param="prompt"))
+        else:
+            parts.append(text.check_ids(piece, param="prompt"))
+    return np.concatenate(parts).astype(np.int32)
 
 
 def _requests(

@@ -17,6 +17,8 @@ from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.metrics import CONTENT_TYPE
+from edgedec.runtime.server.model_text import ModelFacts
+from edgedec.runtime.server.native_completions import generation_settings
 from edgedec.runtime.server.requests import (
     ApplyTemplateRequest,
     DetokenizeRequest,
@@ -39,6 +41,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     """
     router = APIRouter(route_class=JsonRoute)
     created = int(time.time())
+    defaults = generation_settings(SamplingConfig(), n_predict=-1, stop=())
 
     @router.get("/health")
     @router.get("/v1/health", include_in_schema=False)
@@ -129,35 +132,45 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
             )
         return {"prompt": prompt}
 
+    async def facts() -> ModelFacts:
+        if service.facts is not None:
+            return service.facts
+        async with service.text() as text:
+            return text.facts
+
     @router.get("/props")
     async def props() -> dict[str, Any]:
-        """Return the properties of the model, and the sampling options of a request that sets none."""
-        async with service.text() as text:
-            return {
-                "default_generation_settings": {"n_ctx": text.context, "params": _default_params()},
-                "total_slots": max(1, service.slots),
-                "model_alias": settings.model_name,
-                "chat_template": text.chat_template or "",
-                "bos_token": text.bos,
-                "eos_token": text.eos,
-                "build_info": f"edgedec {__version__}",
-                "drafter": text.drafter,
-                "planned_bytes": text.planned_bytes,
-            }
+        """Return the properties of the model, and the sampling options of a request that sets none.
+
+        An unloaded model stays unloaded.
+        """
+        known = await facts()
+        return {
+            "default_generation_settings": {"n_ctx": known.context, "params": defaults},
+            "total_slots": max(1, service.slots),
+            "model_alias": settings.model_name,
+            "chat_template": known.chat_template,
+            "bos_token": known.bos,
+            "eos_token": known.eos,
+            "build_info": f"edgedec {__version__}",
+            "is_sleeping": service.phase != "ready",
+            "drafter": known.drafter,
+            "planned_bytes": known.planned_bytes,
+        }
 
     @router.get("/slots")
     async def slots() -> list[dict[str, Any]]:
-        """Return what each slot does, without any text."""
-        async with service.text() as text:
-            return [
-                {
-                    "id": number,
-                    "n_ctx": text.context,
-                    "speculative": text.drafter != "none",
-                    "is_processing": number < service.running,
-                }
-                for number in range(max(1, service.slots))
-            ]
+        """Return what each slot does, without any text. An unloaded model stays unloaded."""
+        known = await facts()
+        return [
+            {
+                "id": number,
+                "n_ctx": known.context,
+                "speculative": known.drafter != "none",
+                "is_processing": number < service.running,
+            }
+            for number in range(max(1, service.slots))
+        ]
 
     @router.get("/memory")
     async def memory() -> dict[str, Any]:
@@ -168,12 +181,6 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     async def metrics() -> Response:
         """Return the figures of the server in Prometheus' format."""
         shown = service.metrics.text(running=service.running, waiting=service.waiting, loaded=service.phase == "ready")
-        return Response(shown, headers={"Content-Type": CONTENT_TYPE})
+        return Response(shown, headers={"Content-Type": CONTENT_TYPE, "Process-Start-Time-Unix": str(created)})
 
     return router
-
-
-def _default_params() -> dict[str, Any]:
-    config = SamplingConfig()
-    names = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty")
-    return {"n_predict": -1, **{name: getattr(config, name) for name in (*names, "frequency_penalty", "seed")}}

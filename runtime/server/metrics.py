@@ -26,7 +26,7 @@ class Metrics:
         self._answer_seconds = 0.0
         self._prompt_tokens = self._kept_tokens = self._predicted_tokens = self._longest = 0
         self._prompt_ms = self._predicted_ms = 0.0
-        self._rounds = self._drafted = self._accepted = 0
+        self._rounds = self._guess_rounds = self._drafted = self._accepted = 0
         self._peak_bytes = 0
         self._steps = self._busy = 0
 
@@ -42,6 +42,7 @@ class Metrics:
             self._predicted_ms += timings.predicted_ms
             self._longest = max(self._longest, timings.prompt_n + timings.predicted_n)
             self._rounds += timings.rounds.count
+            self._guess_rounds += timings.rounds.count if timings.rounds.drafted else 0
             self._drafted += timings.rounds.drafted
             self._accepted += sum(timings.rounds.accepted)
             self._peak_bytes = max(self._peak_bytes, timings.peak_bytes)
@@ -82,10 +83,20 @@ class Metrics:
         # The first token of an answer belongs to the time of the prompt.
         later = max(0, self._predicted_tokens - self._answers)
         yield "llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed.", self._prompt_tokens
+        yield (
+            "llamacpp:prompt_tokens_cached_total",
+            "counter",
+            "Tokens of prompts found in the cache.",
+            self._kept_tokens,
+        )
         yield "llamacpp:prompt_seconds_total", "counter", "Seconds until the first tokens.", prompt_s
         yield "llamacpp:tokens_predicted_total", "counter", "Tokens that were written.", self._predicted_tokens
         yield "llamacpp:tokens_predicted_seconds_total", "counter", "Seconds after the first tokens.", predicted_s
         yield "llamacpp:n_tokens_max", "counter", "Tokens of the longest prompt with its answer.", self._longest
+        guesses = "llamacpp:spec_decode_num"
+        yield f"{guesses}_draft_tokens_total", "counter", "Tokens that were guessed.", self._drafted
+        yield f"{guesses}_accepted_tokens_total", "counter", "Guesses that were accepted.", self._accepted
+        yield f"{guesses}_drafts_total", "counter", "Passes of the model in texts with guesses.", self._guess_rounds
         rate = self._prompt_tokens / prompt_s if prompt_s else 0.0
         yield "llamacpp:n_decode_total", "counter", "Steps of the model, each one pass for all texts.", self._steps
         busy = self._busy / self._steps if self._steps else 0.0
@@ -97,9 +108,6 @@ class Metrics:
         yield "llamacpp:requests_deferred", "gauge", "Requests that wait.", waiting
         yield "edgedec:answers_total", "counter", "Answers that ended, cancelled ones included.", self._answers
         yield "edgedec:cancelled_total", "counter", "Requests whose client left.", self._cancelled
-        yield "edgedec:prompt_tokens_kept_total", "counter", "Tokens of prompts found in the cache.", self._kept_tokens
         yield "edgedec:rounds_total", "counter", "Passes of the model that wrote tokens.", self._rounds
-        yield "edgedec:draft_tokens_total", "counter", "Tokens that were guessed.", self._drafted
-        yield "edgedec:draft_tokens_accepted_total", "counter", "Guesses that were accepted.", self._accepted
         yield "edgedec:peak_bytes", "gauge", "Charged memory at its peak, in bytes.", self._peak_bytes
         yield "edgedec:model_loaded", "gauge", "1 if the model is in memory, else 0.", int(loaded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,32 @@ from edgedec.runtime.text.stream import TextStream, token_bytes
 if TYPE_CHECKING:
     from edgedec.runtime.session import Session
 
-__all__ = ["ModelText"]
+__all__ = ["ModelFacts", "ModelText"]
 
 _REMEMBERED = 4096  # tokens whose bytes are cached
 _CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average, as in ``Session.may_fit``
 # Names that a template gets from the server and that a request may not replace.
 _OWN_NAMES = frozenset(["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "template"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Properties of a model that stay known while it is unloaded.
+
+    Members:
+        context: size of the context in tokens.
+        chat_template: source of the template; empty if the model has none.
+        bos, eos: spelling of the tokens that begin and end a text; empty if there is none.
+        drafter: name of the drafter.
+        planned_bytes: memory that the plan charges.
+    """
+
+    context: int
+    chat_template: str
+    bos: str
+    eos: str
+    drafter: str
+    planned_bytes: int
 
 
 class ModelText:
@@ -54,6 +75,18 @@ class ModelText:
         self.eos = self._spelling(tokens.eos[0] if tokens.eos else None)
         self.drafter = session.run.spec.drafter_name
         self.planned_bytes = session.run.plan.total_bytes
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The properties of the model."""
+        return ModelFacts(
+            context=self.context,
+            chat_template=self.chat_template or "",
+            bos=self.bos,
+            eos=self.eos,
+            drafter=self.drafter,
+            planned_bytes=self.planned_bytes,
+        )
 
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self._tokenizer.token_of(token) or ""

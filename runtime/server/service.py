@@ -24,7 +24,7 @@ from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.metrics import Metrics
-from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.submission import GoneError, QueuedText, Submission, TextRequest
 from edgedec.runtime.server.texts import RunningTexts
 from edgedec.runtime.session import Session
@@ -52,6 +52,7 @@ class ModelService:
 
     Members:
         loaded: future of the first loading, which has the error if it fails.
+        facts: properties of the model; None before the first loading.
         slots: number of requests that are answered at a time; 0 before the first loading.
     """
 
@@ -74,6 +75,7 @@ class ModelService:
         self._texts: RunningTexts | None = None  # the loaded model writes them
         self._users = 0  # requests that use the tokenizer or wait for the model
         self._wanted = True  # the model is to be loaded
+        self.facts: ModelFacts | None = None
         self._text: Future[ModelText] = Future()  # the loaded model; a new future after each unloading
         self._idle_since = time.monotonic()
         self._closing = False
@@ -241,6 +243,7 @@ class ModelService:
                 self.loaded.set_exception(error)
             return None
         text = ModelText(session)
+        self.facts = text.facts
         with self._changed:
             self._idle_since = time.monotonic()
             self._phase, self.slots = "ready", session.run.sequences

@@ -41,7 +41,7 @@ class Reply(Protocol):
     def closing(self) -> Iterator[Chunk]:
         """Yield the chunks after all texts."""
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the object of the answer; all events were given to ``part`` and ``ending``."""
 
 
@@ -69,7 +69,13 @@ async def cancelled_on_disconnect(receive: Receive, submission: Submission) -> A
 
 
 async def respond(
-    receive: Receive, submission: Submission, reply: Reply, *, stream: bool, ping_seconds: float
+    receive: Receive,
+    submission: Submission,
+    reply: Reply,
+    *,
+    stream: bool,
+    ping_seconds: float,
+    final_line: bytes = _DONE,
 ) -> Response:
     """Return the response with the answers of a submission.
 
@@ -81,7 +87,7 @@ async def respond(
     """
     try:
         if stream:
-            return await _begun(receive, submission, reply, ping_seconds)
+            return await _begun(receive, submission, reply, ping_seconds, final_line)
         async with cancelled_on_disconnect(receive, submission):
             while not submission.ended:
                 _chunks(reply, await submission.next())
@@ -92,7 +98,9 @@ async def respond(
         )  # the client is gone, or the server is ending
 
 
-async def _begun(receive: Receive, submission: Submission, reply: Reply, ping_seconds: float) -> Response:
+async def _begun(
+    receive: Receive, submission: Submission, reply: Reply, ping_seconds: float, final_line: bytes
+) -> Response:
     first = asyncio.create_task(submission.next(ping_seconds))
     gone = asyncio.create_task(_disconnected(receive))
     try:
@@ -107,7 +115,7 @@ async def _begun(receive: Receive, submission: Submission, reply: Reply, ping_se
         gone.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await gone
-    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds)
+    return EventStream(submission, reply, first=event, ping_seconds=ping_seconds, final_line=final_line)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -129,16 +137,24 @@ class EventStream(Response):
         reply: makes the chunks.
         first: the first event, if it was awaited already.
         ping_seconds: seconds without an event after which a comment is sent.
+        final_line: bytes after the last chunk of a stream that did not fail.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, submission: Submission, reply: Reply, *, first: TextPart | TextEnd | None, ping_seconds: float
+        self,
+        submission: Submission,
+        reply: Reply,
+        *,
+        first: TextPart | TextEnd | None,
+        ping_seconds: float,
+        final_line: bytes = _DONE,
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._submission, self._reply, self._first, self._ping_seconds = submission, reply, first, ping_seconds
+        self._final_line = final_line
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with cancelled_on_disconnect(receive, self._submission):
@@ -158,7 +174,7 @@ class EventStream(Response):
             while not self._submission.ended:
                 event = await self._submission.next(self._ping_seconds)
                 yield _PING if event is None else b"".join(map(_line, _chunks(self._reply, event)))
-            yield b"".join(map(_line, self._reply.closing())) + _DONE
+            yield b"".join(map(_line, self._reply.closing())) + self._final_line
         except EdgedecError as error:
             yield _line(from_edgedec(error).body)
         except ApiError as error:

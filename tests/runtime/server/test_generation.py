@@ -59,7 +59,7 @@ def test_a_chat_s_text_is_that_of_the_session(served: Served, session: Session, 
     assert (body["object"], body["model"]) == ("chat.completion", "a model")
     assert body["id"].startswith("chatcmpl-")
     timings = body["timings"]
-    assert (timings["prompt_n"], timings["predicted_n"]) == tokens
+    assert (timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]) == tokens
     assert {"prompt_ms", "predicted_per_second", "draft_n", "draft_n_accepted"} <= set(timings)
 
 

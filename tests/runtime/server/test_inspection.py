@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -99,9 +100,24 @@ def test_properties_and_slots(served: Served) -> None:
     assert props["default_generation_settings"]["params"]["temperature"] == 0.8
     assert (props["total_slots"], props["model_alias"]) == (3, "a model")
     assert "<|user|>" in props["chat_template"]
+    assert props["is_sleeping"] is False
     slot = {"n_ctx": 512, "speculative": False, "is_processing": False}
     assert served.client.get("/slots").json() == [{"id": number, **slot} for number in range(3)]
     assert str(demo.bundle_path()) not in str(props), "no path of the machine is told"
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/metrics", "/health", "/memory"])
+def test_looking_at_an_unloaded_model_does_not_load_it(path: str) -> None:
+    with serving(lambda: ScriptedSession().real, idle_unload_s=0.02) as server:
+        end = time.monotonic() + 20
+        while server.service.phase != "unloaded":
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        response = server.client.get(path)
+        assert response.status_code == 200
+        assert server.service.phase == "unloaded"
+        if path == "/props":
+            assert response.json()["is_sleeping"] is True
 
 
 def samples(text: str) -> dict[str, float]:
@@ -117,7 +133,10 @@ def test_metrics_count_answers_under_llama_cpp_s_names(served: Served) -> None:
     grown = {name: after[name] - before[name] for name in after}
     assert grown["llamacpp:tokens_predicted_total"] == 5
     assert 0 < grown["llamacpp:prompt_tokens_total"] <= timings["prompt_n"]
-    assert grown["llamacpp:prompt_tokens_total"] + grown["edgedec:prompt_tokens_kept_total"] == timings["prompt_n"]
+    assert (
+        grown["llamacpp:prompt_tokens_total"] + grown["llamacpp:prompt_tokens_cached_total"]
+        == timings["prompt_n"] + timings["cache_n"]
+    )
     assert grown["edgedec:answers_total"] == 1
     assert grown["llamacpp:n_decode_total"] >= 5
     assert after["llamacpp:n_busy_slots_per_decode"] >= 1
