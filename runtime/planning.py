@@ -6,8 +6,8 @@ Plans are computed from the manifests of bundles only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,7 @@ class _Planner:
     bytes_per_second: float | None  # bandwidth of an accelerator's memory; None on other devices
     acceptance: float | None = None  # share of right guesses; None: the usual one of the drafter
     sequences: int = 1  # texts that can be written at a time
+    beside: Mapping[str, int] = field(default_factory=dict)  # bytes that are kept beside the model, by part
 
     def limits(self, choice: _RunChoice, ctx_size: int) -> Limits:
         widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
@@ -139,6 +140,7 @@ class _Planner:
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES + (self.sequences - 1) * _SEQUENCE_BYTES,
+            **self.beside,
         }
 
     def total(self, choice: _RunChoice, ctx_size: int) -> int:
@@ -242,6 +244,7 @@ def make_plan(
     spec: SpecConfig | None = None,
     budget_bytes: int | None = None,
     sequences: int = 1,
+    beside: Mapping[str, int] | None = None,
     baseline_bytes: int = 0,
     accelerator: AcceleratorOptions | None = None,
     draft: Bundle | None = None,
@@ -259,6 +262,7 @@ def make_plan(
             ``auto`` may go without a draft model or without speculation.
         budget_bytes: maximum memory of the model in bytes; None: no limit.
         sequences: number of texts that can be written at a time.
+        beside: bytes of what the program keeps beside the model, by part; None: nothing.
         baseline_bytes: memory of the process without the model; the plan reports it, but does not charge it.
         accelerator: the accelerator, if the device is one; None: the default one.
         draft: the draft model, of which only the manifest is used; None: that of ``spec``.
@@ -301,6 +305,7 @@ def make_plan(
         bytes_per_second=bounds.bytes_per_second,
         acceptance=acceptance,
         sequences=sequences,
+        beside=beside or {},
     )
     choices = _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)

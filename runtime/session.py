@@ -24,7 +24,7 @@ from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.grammar.compiler import GrammarCompiler
+from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
@@ -136,6 +136,7 @@ class Session:
         spec: SpecConfig | None = None,
         budget_bytes: int | None = None,
         sequences: int = 1,
+        beside: Mapping[str, int] | None = None,
         accelerator: AcceleratorOptions | None = None,
         progress: Progress = silent,
     ) -> Self:
@@ -151,6 +152,7 @@ class Session:
             spec: settings of speculation; None: no speculation.
             budget_bytes: maximum memory of the model in bytes; None: no limit.
             sequences: number of answers that can be written at a time.
+            beside: bytes of what the program keeps beside the model, by part, for the plan; None: nothing.
             accelerator: the accelerator, if the device is one; None: the default one.
             progress: called during the preparation of an accelerator, which may take minutes.
 
@@ -180,6 +182,7 @@ class Session:
                 spec=spec,
                 budget_bytes=budget_bytes,
                 sequences=sequences,
+                beside=beside,
                 baseline_bytes=meter.baseline_bytes,
                 accelerator=accelerator,
             )
@@ -196,6 +199,24 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def prepare_grammars(self) -> None:
+        """Read the vocabulary for grammars now, which would otherwise delay the first text with a grammar, and all others.
+
+        Raises:
+            ToolError: the package that follows grammars is not installed.
+            UnsupportedError: the model's tokenizer cannot be used with grammars.
+        """
+        self._grammars.prepare()
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Return a grammar that is ready for one answer. This may be called in any thread.
+
+        Raises:
+            UsageError: the grammar does not fit the tokenizer.
+            UnsupportedError: the model's tokenizer cannot be used with grammars.
+        """
+        return self._grammars.compile(grammar)
 
     def keep_on_disk(self, disk: SpillFolder) -> None:
         """Let rows of texts that have ended move to ``disk`` when a session for several texts needs their room.
@@ -345,7 +366,7 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
-        grammar: Grammar | None = None,
+        grammar: Grammar | CompiledGrammar | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -386,7 +407,7 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
-        grammar: Grammar | None = None,
+        grammar: Grammar | CompiledGrammar | None = None,
         sample: int = 0,
         dropped: int = 0,
         logprobs: int | None = None,
@@ -406,7 +427,8 @@ class Session:
             sampling: sampling options; None: the defaults of ``SamplingConfig``.
             stop: strings that end the answer; they are not part of its text.
             ignore_eos: continue after an end token.
-            grammar: grammar that the answer follows; it ends where the grammar allows nothing further. None: any text.
+            grammar: grammar that the answer follows; it ends where the grammar allows nothing further. None: any text. One
+                that ``compile`` has returned serves one answer.
             sample: index of this text among several of one prompt and seed, which are drawn independently.
             dropped: number of tokens that a conversation has dropped before ``prompt``. Random numbers belong to positions
                 in the whole conversation, so that none is used twice.

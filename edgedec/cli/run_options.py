@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -150,19 +150,28 @@ class RunOptions(PlanOptions):
     record: Record = None
     threads: Threads = 0
 
-    def parallel(self, requested: int, spec: SpecConfig, budget: Budget, *, most: int) -> int:
+    def parallel(
+        self,
+        requested: int,
+        spec: SpecConfig,
+        budget: Budget,
+        *,
+        most: int,
+        beside: Mapping[str, int] | None = None,
+    ) -> int:
         """Return the number of texts to write at a time: ``requested``, or for 0 the largest that costs nothing.
 
-        It is at most ``most``, and each text has the context and the speculation that it would have alone.
+        It is at most ``most``, and each text has the context and the speculation that it would have alone. ``beside`` is as
+        in ``open_session``.
         """
         from edgedec.runtime.plan_search import most_sequences
         from edgedec.runtime.targets import is_accelerator
 
         if requested or is_accelerator(self.device):
             return requested or 1
-        return most_sequences(self._plan(spec), most, device=self.device, budget_bytes=budget.budget_bytes)
+        return most_sequences(self._plan(spec, beside), most, device=self.device, budget_bytes=budget.budget_bytes)
 
-    def _plan(self, spec: SpecConfig) -> PlanFunction:
+    def _plan(self, spec: SpecConfig, beside: Mapping[str, int] | None) -> PlanFunction:
         """Return the function that plans this run.
 
         Raises:
@@ -179,10 +188,15 @@ class RunOptions(PlanOptions):
             ctx_size=self.ctx_size,
             kv_bits=self.kv_bits,
             spec=spec,
+            beside=beside,
         )
 
-    def open_session(self, spec: SpecConfig, budget: Budget, *, sequences: int = 1) -> Session:
+    def open_session(
+        self, spec: SpecConfig, budget: Budget, *, sequences: int = 1, beside: Mapping[str, int] | None = None
+    ) -> Session:
         """Plan the run under ``budget`` and load the model, with a progress bar. It writes ``sequences`` texts at a time.
+
+        ``beside`` has the bytes of what the program keeps beside the model, by part.
 
         Raises:
             BudgetError: no plan fits. The message says what bounds the budget if it is not the user's own limit.
@@ -192,7 +206,7 @@ class RunOptions(PlanOptions):
 
         path, size = resolve_model(self.model), budget.budget_bytes
         if size is not None and not budget.has_flag:
-            size = planned_budget(self._plan(spec), budget, device=self.device, sequences=sequences)
+            size = planned_budget(self._plan(spec, beside), budget, device=self.device, sequences=sequences)
         try:
             with progress("preparing the model") as report:
                 session = Session.open(
@@ -204,6 +218,7 @@ class RunOptions(PlanOptions):
                     spec=spec,
                     budget_bytes=size,
                     sequences=sequences,
+                    beside=beside,
                     accelerator=self.accelerator(self.record),
                     progress=report,
                 )

@@ -140,10 +140,11 @@ def serve(
     The server ends on Ctrl-C or SIGTERM, after it has answered the requests that it accepted.
     """
     _check_packages()
+    from edgedec.bundle import Bundle
     from edgedec.memory import parse_bytes
     from edgedec.runtime.server.app import create_app
     from edgedec.runtime.server.listener import listen, run_server
-    from edgedec.runtime.server.memory import ServerMemory
+    from edgedec.runtime.server.memory import ServerMemory, server_items
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
 
@@ -163,9 +164,11 @@ def serve(
     with _disk(run, disk_cache) as disk:
 
         def open_session() -> Session:
+            bundle = Bundle.open(resolve_model(run.model))
             memory.budget = run.find_budget()
-            sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL)
-            session = run.open_session(spec, memory.budget, sequences=sequences)
+            beside = server_items(bundle.tokens.size, requests=settings.requests)
+            sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL, beside=beside)
+            session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside)
             if disk is not None:
                 session.keep_on_disk(disk)
             return session

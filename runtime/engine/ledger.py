@@ -17,6 +17,7 @@ and load it again for each request.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -362,7 +363,9 @@ class MemoryLedger:
 
     def _largest(self) -> int:
         with self._lock:
-            return max(self.floor_bytes, (self.budget_bytes or 0) - self.floor_bytes - self._lasting)
+            if self.budget_bytes is None:
+                return sys.maxsize
+            return max(self.floor_bytes, self.budget_bytes - self.floor_bytes - self._lasting)
 
     def _missing(self, nbytes: int) -> int:
         """Return the bytes that a reclaimer should give back so that ``nbytes`` and some more are free."""

@@ -19,7 +19,10 @@ def vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
     Raises:
         UnsupportedError: the text of a token depends on the tokens around it.
     """
-    return LLTokenizer(_Vocabulary(tokenizer))
+    wrapper = _Vocabulary(tokenizer)
+    made = LLTokenizer(wrapper)
+    wrapper.tokens = []  # the library has read them
+    return made
 
 
 class _Vocabulary(TokenizerWrapper):
@@ -32,8 +35,7 @@ class _Vocabulary(TokenizerWrapper):
         self._tokenizer = tokenizer
         self._spelled = token_bytes(tokenizer)
         self._longest = max(map(len, self._spelled), default=0)
-        # If several ids have the same bytes, the first of them counts.
-        self._ids = {raw: token_id for token_id, raw in reversed([*enumerate(self._spelled)]) if raw}
+        self._ids: dict[bytes, int] | None = None
         names = [(tokenizer.token_of(token_id) or f"<[{token_id}]>").encode() for token_id in range(tokenizer.size)]
         self.tokens = [raw or name for raw, name in zip(self._spelled, names, strict=True)] + [b"<end>"]
         self.special_token_ids = [token_id for token_id, raw in enumerate(self._spelled) if not raw] + [tokenizer.size]
@@ -65,6 +67,8 @@ class _Vocabulary(TokenizerWrapper):
 
     def _longest_tokens(self, raw: bytes) -> list[int]:
         """Return the ids of the longest tokens from the left, up to a byte that no token begins with."""
+        if self._ids is None:  # seldom needed; if several ids have the same bytes, the first of them counts
+            self._ids = {raw: token_id for token_id, raw in reversed([*enumerate(self._spelled)]) if raw}
         ids, at = list[int](), 0
         while at < len(raw):
             ends = range(min(len(raw), at + self._longest), at, -1)

@@ -68,5 +68,5 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
         _LOG.error("an unexpected error", exc_info=error)
         return JSONResponse(ApiError(500, "an unexpected error, see the server's log").body, 500)
 
-    gates.append(Gate(app, settings))
+    gates.append(Gate(app, settings, service.memory))
     return gates[0]

@@ -11,8 +11,9 @@ from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.runtime.engine.ledger import AdmissionError
 
-__all__ = ["ApiError", "context_overflow", "from_edgedec", "from_validation", "not_supported"]
+__all__ = ["ApiError", "context_overflow", "from_edgedec", "from_validation", "not_supported", "short_of_memory"]
 
 # The value of ``type`` for each status.
 _TYPES = {
@@ -70,6 +71,11 @@ class ApiError(HTTPException):
     def body(self) -> dict[str, Any]:
         """The JSON object of the response."""
         return {"error": self.error}
+
+
+def short_of_memory(error: AdmissionError, retry_seconds: int) -> ApiError:
+    """Return the error for a request that has no room in the memory now."""
+    return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
 
 
 def not_supported(param: str, reason: str) -> ApiError:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.engine.ledger import AdmissionError
+from edgedec.runtime.server.errors import ApiError, short_of_memory
+from edgedec.runtime.server.memory import ServerMemory
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
 from edgedec.runtime.server.settings import ServerSettings
 
@@ -36,14 +38,16 @@ class Gate:
     Parameters:
         app: the application.
         settings: limits and rules.
+        memory: the memory for bodies.
 
     Members:
         active: requests that are being answered now.
         draining: True if new requests are refused because the server is ending.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, memory: ServerMemory) -> None:
         self.app, self.settings, self.rules = app, settings, RequestRules(settings)
+        self._memory = memory
         self.active = 0
         self.draining = False
         self._empty = asyncio.Event()
@@ -81,23 +85,41 @@ class Gate:
         if method == "OPTIONS" and allowed is not None and "access-control-request-method" in headers:
             await self._preflight(headers, send)
             return
-        try:
+        with ExitStack() as held:
             try:
-                self.rules.check(method, path, headers)
-                self._check_room(path)
-            except ApiError:
-                if method == "POST":
-                    await _discard(receive)
-                raise
-            body = await self._read(receive) if method == "POST" else b""
-        except ApiError as error:
-            _LOG.info("%s %.200r: %d %s", method, path, error.status_code, error.error["code"])
-            closing = [("Connection", "close")]  # a part of the body may be left
-            await _send_json(send, error.status_code, error.body, [*closing, *(error.headers or {}).items()])
-            return
-        except _GoneError:
-            return
-        await self.app(scope, _replayed(body, receive), send)
+                try:
+                    self.rules.check(method, path, headers)
+                    self._check_room(path)
+                    if method == "POST":
+                        held.enter_context(self._held(headers))
+                except ApiError:
+                    if method == "POST":
+                        await _discard(receive)
+                    raise
+                body = await self._read(receive) if method == "POST" else b""
+            except ApiError as error:
+                _LOG.info("%s %.200r: %d %s", method, path, error.status_code, error.error["code"])
+                closing = [("Connection", "close")]  # a part of the body may be left
+                await _send_json(send, error.status_code, error.body, [*closing, *(error.headers or {}).items()])
+                return
+            except _GoneError:
+                return
+            await self.app(scope, _replayed(body, receive), send)
+
+    def _held(self, headers: Headers) -> AbstractContextManager[object]:
+        """Return a context with the memory of a request's body.
+
+        Raises:
+            ApiError: there is no room for it now (status 429), or never (413).
+        """
+        try:
+            return self._memory.hold_body(int(headers.get("content-length", self.settings.body_bytes))) or nullcontext()
+        except AdmissionError as error:
+            if error.never:
+                raise ApiError(
+                    413, f"the body is too large for the memory budget: {error}", code="body_too_large"
+                ) from error
+            raise short_of_memory(error, 1) from error
 
     def _check_room(self, path: str) -> None:
         if path in PUBLIC_PATHS:

@@ -43,7 +43,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
         tools = tool_use(body)
         messages = template_messages(body)
-        grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body))
+        grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
         async with service.text() as text:
             sampling = _sampling(body, text)
             ids = await service.in_thread(
@@ -77,7 +77,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
         if body.stream and body.echo and body.logprobs is not None:
             raise not_supported("stream", "echo with logprobs gives whole answers only; leave it out")
-        grammar = await service.in_thread(answer_grammar, body)
+        grammar = await service.in_thread(answer_grammar, body, service.grammars)
         async with service.text() as text:
             sampling = _sampling(body, text)
             encoded = [await service.in_thread(_prompt_ids, text, prompt) for prompt in prompts]
@@ -114,7 +114,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, top, prompts, is_list = body.limit, body.top, body.prompts, body.is_list
         if body.include_usage:
             raise not_supported("stream_options", "the last object of a stream has the counts; leave it out")
-        grammar = await service.in_thread(answer_grammar, body)
+        grammar = await service.in_thread(answer_grammar, body, service.grammars)
         async with service.text() as text:
             sampling = _sampling(body, text)
             encoded = [await service.in_thread(_joined_ids, text, prompt) for prompt in prompts]

@@ -18,9 +18,11 @@ from edgedec.errors import EdgedecError
 from edgedec.memory_budget import Budget, MemoryLimit, find_budget
 from edgedec.memory_pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
+from edgedec.runtime.grammar.cache import GrammarCache
+from edgedec.runtime.grammar.compiler import TOKEN_BYTES
 from edgedec.runtime.session import Session
 
-__all__ = ["ServerMemory", "request_bytes"]
+__all__ = ["GRAMMAR_CACHE_BYTES", "ServerMemory", "request_bytes", "server_items"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +30,14 @@ _LOG = logging.getLogger(__name__)
 # prompt, and an entry of log-probabilities.
 _ANSWER_TOKEN, _PROMPT_TOKEN, _LOGPROB = 1024, 64, 512
 _REQUEST = 16 << 10  # bytes of a request's other objects
+# Bytes of a text's matcher, as bounds of what was measured: at least, and for each byte of the grammar's program.
+_MATCHER, _PROGRAM_BYTE = 256 << 10, 100
+GRAMMAR_CACHE_BYTES = 1 << 20  # grammars of earlier requests
+_CONNECTION = 40 << 10  # bytes of a connection with a request and a small body, as a bound of what was measured
+_SMALL_BODY, _BODY_BYTE = (
+    16 << 10,
+    4,
+)  # size of such a body, and bytes for each byte of a larger one: as read, and parsed
 # Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
 _PARTS = {
     "weights": "weights",
@@ -35,21 +45,40 @@ _PARTS = {
     "session": "weights",
     "kv": "arena",
     "tokenizer": "tokenizer",
+    "grammars": "grammars",
+    "connections": "connections",
 }
 _HOST = "host"  # the item of a plan that the requests take the place of
 _SMALL_TOKENS = 128  # tokens of the prompt, and of the answer, of a request that is always admitted
 
 
-def request_bytes(*, prompt: int, answer: int, logprobs: int | None = None, prompt_logprobs: bool = False) -> int:
+def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
+    """Return the bytes that a server holds beside the model, by part, for the plan.
+
+    Args:
+        vocabulary: ids of the tokenizer.
+        requests: most requests at the same time, with those that wait.
+    """
+    return {
+        "grammars": TOKEN_BYTES * vocabulary + GRAMMAR_CACHE_BYTES,
+        "connections": _CONNECTION * requests,
+    }
+
+
+def request_bytes(
+    *, prompt: int, answer: int, logprobs: int | None = None, prompt_logprobs: bool = False, program: int | None = None
+) -> int:
     """Return the most memory that a request takes outside the model, in bytes.
 
     Args:
         prompt, answer: numbers of tokens.
+        program: bytes of the program of the answer's grammar; None: it has none.
         logprobs: number of likeliest tokens that are reported for each token; None: none are.
         prompt_logprobs: True if they are reported for the prompt, too.
     """
     reported = 0 if logprobs is None else (1 + logprobs) * (answer + prompt * prompt_logprobs)
-    return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + _LOGPROB * reported
+    matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program
+    return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + _LOGPROB * reported + matcher
 
 
 class ServerMemory:
@@ -85,8 +114,8 @@ class ServerMemory:
         """True if ``recover`` should be called now and then."""
         return not self.watch.high and not self.ledger.all_open
 
-    def load(self, session: Session) -> None:
-        """Begin the ledger of a model that was just loaded.
+    def load(self, session: Session, grammars: GrammarCache) -> None:
+        """Begin the ledger of a model that was just loaded, beside which ``grammars`` are kept.
 
         Its memory is that of the plan, within which the model stays, and the plan's part for the host is that of requests.
         """
@@ -95,8 +124,8 @@ class ServerMemory:
         reclaimers = [
             Reclaimer(
                 name="idle pools",
-                reclaimable=lambda: session.idle_bytes,
-                reclaim=lambda _: session.release_idle(),
+                reclaimable=lambda: session.idle_bytes + grammars.nbytes,
+                reclaim=lambda _: _release_idle(session, grammars),
                 pages_only=True,
             ),
             Reclaimer(
@@ -146,6 +175,16 @@ class ServerMemory:
                 raise
             return ledger.reserve("requests", min(nbytes, error.free_bytes)) if alone else None
 
+    def hold_body(self, nbytes: int) -> Reservation | None:
+        """Reserve memory for the body of a request, from its arrival to the end of the answer; None if it is small.
+
+        Raises:
+            AdmissionError: there is no room for it now, or never.
+        """
+        if nbytes <= _SMALL_BODY:
+            return None
+        return self.ledger.reserve("connections", _BODY_BYTE * nbytes)
+
     @property
     def retry_seconds(self) -> int:
         """Seconds after which a request that was refused should be sent again: pressure lasts at least as long."""
@@ -187,6 +226,11 @@ class ServerMemory:
         self._relief.clear()
         self.ledger.end_relief()
         self.wake()
+
+
+def _release_idle(session: Session, grammars: GrammarCache) -> None:
+    grammars.clear()
+    session.release_idle()
 
 
 def _drop_kept(session: Session) -> None:

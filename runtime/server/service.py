@@ -21,8 +21,9 @@ from typing import Literal, ParamSpec, TypeVar
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.engine.ledger import AdmissionError
-from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.memory import ServerMemory
+from edgedec.runtime.grammar.cache import GrammarCache
+from edgedec.runtime.server.errors import ApiError, short_of_memory
+from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.model_text import ModelFacts, ModelText
 from edgedec.runtime.server.submission import GoneError, QueuedText, Submission, TextRequest
@@ -51,6 +52,7 @@ class ModelService:
         memory: the ledger of the model and its requests.
 
     Members:
+        grammars: the grammars that requests asked for last.
         loaded: future of the first loading, which has the error if it fails.
         facts: properties of the model; None before the first loading.
         slots: number of requests that are answered at a time; 0 before the first loading.
@@ -69,6 +71,7 @@ class ModelService:
         self.memory = memory or ServerMemory()
         self.memory.wake = self._wake
         self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
+        self.grammars = GrammarCache(GRAMMAR_CACHE_BYTES)
         self.metrics = metrics or Metrics()
         self._changed = threading.Condition()  # guards the members below
         self._waiting: deque[QueuedText] = deque()
@@ -205,7 +208,7 @@ class ModelService:
                 continue
             try:
                 with session:
-                    self.memory.load(session)
+                    self.memory.load(session, self.grammars)
                     self._serve(session)
                     if not self._closing:
                         session.move_to_disk()
@@ -227,6 +230,7 @@ class ModelService:
         future = self._text
         try:
             session = self._open_session()
+            _prepare_grammars(session)
         except BaseException as error:
             if not isinstance(error, EdgedecError):
                 _LOG.exception("the model cannot be loaded")
@@ -255,7 +259,9 @@ class ModelService:
 
     def _serve(self, session: Session) -> None:
         """Answer requests until the service is closed, or nothing was asked for ``idle_unload_s`` seconds."""
-        texts = self._texts = RunningTexts(session, metrics=self.metrics, closing=lambda: self._closing)
+        texts = self._texts = RunningTexts(
+            session, metrics=self.metrics, closing=lambda: self._closing, threads=self._text_threads
+        )
         try:
             while self._await_work(texts):
                 if self.memory.pressed:
@@ -301,7 +307,7 @@ class ModelService:
             if turn.memory is None:
                 return None
         except AdmissionError as error:
-            refusal = self._refusal(error)
+            refusal = short_of_memory(error, self.memory.retry_seconds)
         with self._changed:
             if first := bool(self._waiting) and self._waiting[0] is turn:
                 self._waiting.popleft()
@@ -312,13 +318,13 @@ class ModelService:
         turn.free()  # it was refused, or its client left meanwhile
         return self._admitted(session, texts)
 
-    def _refusal(self, error: AdmissionError) -> ApiError:
-        return ApiError(
-            429,
-            f"the system is short of memory: {error}",
-            code="memory_short",
-            headers={"Retry-After": str(self.memory.retry_seconds)},
-        )
+
+def _prepare_grammars(session: Session) -> None:
+    """Read the vocabulary before the model is ready; later all texts would wait for it."""
+    try:
+        session.prepare_grammars()
+    except EdgedecError as error:  # requests with a grammar get this error
+        _LOG.info("answers cannot follow grammars: %s", error)
 
 
 def _not_loaded(error: BaseException) -> ApiError:

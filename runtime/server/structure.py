@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from edgedec.errors import ToolError, UsageError
+from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.tools import tool_grammar
 from edgedec.runtime.server.errors import ApiError
@@ -32,19 +34,20 @@ class ToolUse:
     required: bool
     parallel: bool
 
-    def grammar(self) -> Grammar:
-        """Return the grammar of the answer. This may take a while.
+    def grammar(self, cache: GrammarCache) -> Grammar:
+        """Return the grammar of the answer. This may take a while if it is not in the cache.
 
         Raises:
             ApiError: a schema is not supported; the status is 400 and the message names the keyword.
         """
         tools = [tool for tool in self.definitions if self.named in (None, tool["function"]["name"])]
         choice: Literal["required", "auto"] = "required" if self.required else "auto"
-        return _checked("tools", lambda: tool_grammar(tools, choice, parallel=self.parallel))
+        content = json.dumps(["tools", tools, choice, self.parallel])
+        return _checked("tools", content, cache, lambda: tool_grammar(tools, choice, parallel=self.parallel))
 
 
-def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
-    """Return the grammar that an answer must follow; None: any text. This may take a while.
+def answer_grammar(body: TextOptionsRequest, cache: GrammarCache) -> Grammar | None:
+    """Return the grammar that an answer must follow; None: any text. This may take a while if it is not in the cache.
 
     Raises:
         ApiError: two fields ask for one, or it is wrong or not supported; the status is 400 and the message names the part.
@@ -72,7 +75,7 @@ def answer_grammar(body: TextOptionsRequest) -> Grammar | None:
     if len(sources) > 1:
         raise ApiError(400, f"{' and '.join(sources)}: an answer can follow only one", param=min(sources))
     for param, source in sources.items():
-        return _checked(param, partial(_grammar, source))
+        return _checked(param, json.dumps(source), cache, partial(_grammar, source))
     return None
 
 
@@ -80,9 +83,9 @@ def _grammar(source: str | Mapping[str, Any]) -> Grammar:
     return Grammar.lark(source) if isinstance(source, str) else Grammar.json_schema(source)
 
 
-def _checked(param: str, make: Callable[[], Grammar]) -> Grammar:
+def _checked(param: str, content: str, cache: GrammarCache, make: Callable[[], Grammar]) -> Grammar:
     try:
-        return make()
+        return cache.get(content, make)
     except UsageError as error:
         raise ApiError(400, f"{param}: {error}", param=param, code="unsupported_grammar") from error
     except ToolError as error:

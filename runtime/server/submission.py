@@ -191,6 +191,7 @@ class QueuedText:
             answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
+            program=None if request.grammar is None else len(request.grammar.program),
         )
 
     def free(self) -> None:

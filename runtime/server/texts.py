@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.answer import Answer, AnswerStream
+from edgedec.runtime.grammar.compiler import CompiledGrammar
 from edgedec.runtime.server.errors import from_edgedec
 from edgedec.runtime.server.metrics import Metrics
 from edgedec.runtime.server.submission import QueuedText, TextEnd, TextPart
@@ -17,31 +19,41 @@ from edgedec.runtime.session import Session
 __all__ = ["RunningTexts"]
 
 _LOG = logging.getLogger(__name__)
+_PATIENCE_S = 0.01  # seconds for which the model's thread waits for a grammar before it looks for other work
 
 
 class RunningTexts:
     """The texts that are being written. All methods but ``len`` and ``turns`` are called in the model's thread.
 
+    A grammar is compiled in another thread before its text begins, which may take half a second, while others go on.
+
     Parameters:
         session: the loaded model.
         metrics: receives the figures of the answers.
         closing: returns True when all texts must end.
+        threads: run what does not touch the model.
     """
 
-    def __init__(self, session: Session, *, metrics: Metrics, closing: Callable[[], bool]) -> None:
-        self._session, self._metrics, self._closing = session, metrics, closing
-        self._running: list[tuple[QueuedText, AnswerStream]] = []  # replaced, never changed: others read it
+    def __init__(
+        self, session: Session, *, metrics: Metrics, closing: Callable[[], bool], threads: ThreadPoolExecutor
+    ) -> None:
+        self._session, self._metrics, self._closing, self._threads = session, metrics, closing, threads
+        # Both lists are replaced and never changed, because other threads read them.
+        self._running: list[tuple[QueuedText, AnswerStream]] = []
+        self._compiling: list[tuple[QueuedText, Future[CompiledGrammar]]] = []
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._running) + len(self._compiling)
 
     @property
     def turns(self) -> list[QueuedText]:
         """The turns of the texts."""
-        return [turn for turn, _ in self._running]
+        return [turn for turn, _ in (*self._running, *self._compiling)]
 
     def step(self) -> None:
         """Run one pass of the model, if there is a text, and post what is new of each."""
+        if self._compiling:
+            self._begin_compiled()
         if self._running:
             try:
                 self._metrics.count_step(len(self._running))
@@ -56,10 +68,38 @@ class RunningTexts:
         for turn, stream in self._running:
             stream.close()
             turn.free()
-        self._running = []
+        for turn, future in self._compiling:
+            future.cancel()
+            turn.free()
+        self._running, self._compiling = [], []
 
     def begin(self, turn: QueuedText) -> None:
         """Begin the text of a turn, which has its memory. If that fails, its client is told."""
+        grammar = turn.request.grammar
+        if grammar is None:
+            self._start(turn, None)
+        else:
+            self._compiling = [*self._compiling, (turn, self._threads.submit(self._session.compile, grammar))]
+
+    def _begin_compiled(self) -> None:
+        """Begin the texts whose grammars are compiled; wait a moment for one if there is nothing else to do."""
+        wait([future for _, future in self._compiling], 0 if self._running else _PATIENCE_S, FIRST_COMPLETED)
+        done = [(turn, future) for turn, future in self._compiling if future.done() or turn.submission.cancelled]
+        self._compiling = [pair for pair in self._compiling if pair not in done]
+        for turn, future in done:
+            if turn.submission.cancelled:
+                future.cancel()
+                turn.free()
+                continue
+            try:
+                compiled = future.result()
+            except Exception as error:
+                turn.free()
+                turn.submission.post(_shown(error))
+            else:
+                self._start(turn, compiled)
+
+    def _start(self, turn: QueuedText, grammar: CompiledGrammar | None) -> None:
         request, submission = turn.request, turn.submission
         try:
             stream = self._session.stream(
@@ -68,7 +108,7 @@ class RunningTexts:
                 sampling=request.sampling,
                 stop=request.stop,
                 ignore_eos=request.ignore_eos,
-                grammar=request.grammar,
+                grammar=grammar,
                 sample=request.sample,
                 logprobs=request.logprobs,
                 prompt_logprobs=request.prompt_logprobs,
@@ -117,7 +157,7 @@ class RunningTexts:
         self._running = [pair for pair in self._running if pair[0] is not turn]
 
     def _fail_all(self, error: Exception) -> None:
-        """End all answers after a failure that belongs to none of them."""
+        """End all answers that are being written after a failure that belongs to none of them."""
         for turn, stream in self._running:
             turn.submission.post(_shown(error))
             stream.close()

@@ -427,3 +427,11 @@ def test_as_many_texts_are_written_as_cost_no_text_its_context() -> None:
     assert (
         most_sequences(partial(make_plan, bundle), 4, budget_bytes=sizes[0]) == 1
     )  # further texts would have less context
+
+
+def test_what_is_kept_beside_the_model_is_planned() -> None:
+    bundle = Bundle.open(demo.bundle_path())
+    alone, beside = make_plan(bundle).plan, make_plan(bundle, beside={"grammars": 1 << 20, "connections": 5}).plan
+    assert beside.items == {**alone.items, "grammars": 1 << 20, "connections": 5}
+    assert beside.total_bytes == alone.total_bytes + (1 << 20) + 5
+    assert not make_plan(bundle, beside={"grammars": 1 << 20}, budget_bytes=1 << 20).plan.fits

@@ -24,6 +24,7 @@ from edgedec.cli.run_options import RunOptions
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.server import listener
 from edgedec.runtime.server.gate import Gate
+from edgedec.runtime.server.memory import server_items
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.session import Session
 from tests.edgedec.cli.conftest import Edgedec
@@ -109,7 +110,12 @@ def test_texts_at_a_time(
     edgedec: Edgedec, started: Started, monkeypatch: pytest.MonkeyPatch, words: str, sequences: int
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(RunOptions, "open_session", lambda run, spec, budget, *, sequences: asked.append(sequences))
+
+    def open_session(run: RunOptions, spec: object, budget: object, *, sequences: int, beside: dict[str, int]) -> None:
+        asked.append(sequences)
+        assert beside == server_items(2048, requests=256)
+
+    monkeypatch.setattr(RunOptions, "open_session", open_session)
     outcome = edgedec("serve", "-m", "demo", "--port", "0", *words.split())
     assert outcome.code == 0, outcome.stderr
     ((_, service, _),) = started

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgedec.errors import DeviceError
+from edgedec.errors import DeviceError, UsageError
 from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
-from edgedec.runtime.server.submission import TextPart, TextRequest
+from edgedec.runtime.server.submission import GoneError, TextPart, TextRequest
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
-from tests.runtime.server.test_service import read, run, running, until
+from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
 
 ONE = request_bytes(prompt=2, answer=3)  # bytes of a request below
 
@@ -268,6 +272,78 @@ def test_parts_have_their_memory_again_in_the_opposite_order(monkeypatch: pytest
             await asyncio.to_thread(service.close)
 
     run(test())
+
+
+def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_refused() -> None:
+    async def test() -> None:
+        session = scripted(100, sequences=2)
+        session.steps.release(1 << 16)
+        session.compiling.clear()
+        grammar = Grammar.regex("a+")
+        async with running(lambda: session.real) as service, service.text():
+            assert session.prepared, "the vocabulary is read before the model is ready"
+            waiting = service.submit([replace(request(), grammar=grammar)])
+            await until(lambda: service.running == 1)
+            assert service.memory.ledger.items()["requests"] == ONE + request_bytes(
+                prompt=0, answer=0, program=len(grammar.program)
+            ) - request_bytes(prompt=0, answer=0)
+            assert len(await read(service.submit([request()]))) == 4, "another text is written meanwhile"
+            session.compiling.set()
+            assert len(await read(waiting)) == 4
+            session.refusal = UsageError("the grammar does not fit")
+            with pytest.raises(ApiError, match="does not fit"):
+                await read(service.submit([replace(request(), grammar=grammar)]))
+            session.refusal = None
+            session.compiling.clear()
+            left = service.submit([replace(request(), grammar=grammar)])
+            await until(lambda: service.running == 1)
+            left.cancel()
+            await until(lambda: not service.running)
+            session.compiling.set()
+            assert service.memory.ledger.items()["requests"] == 0
+
+    run(test())
+
+
+def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
+    async def test() -> None:
+        session = scripted(100)
+        session.compiling.clear()
+        async with running(lambda: session.real) as service, service.text():
+            submission = service.submit([replace(request(), grammar=Grammar.regex("a+"))])
+            await until(lambda: service.running == 1)
+            await asyncio.to_thread(service.close)
+            with pytest.raises(GoneError):
+                await submission.next(PATIENCE_S)
+        session.compiling.set()
+        assert service.memory.ledger.charged_bytes == 0
+
+    run(test())
+
+
+def test_large_bodies_are_held_in_the_ledger_and_refused_without_room() -> None:
+    body = {"prompt": "a", "max_tokens": 3, "user": "x" * (20 << 10)}
+    session = scripted(0)
+    session.run.plan.budget_bytes = 900 + 200_000
+    session.run.plan.phases["run"]["host"] = 100
+    with serving(lambda: session.real) as server:
+        ledger = server.service.memory.ledger
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.post, "/v1/completions", **body)
+            while server.service.running == 0:
+                time.sleep(0.001)
+            held = ledger.items()["connections"]
+            assert 4 * (20 << 10) < held < 4 * (21 << 10)
+            refused = server.post("/v1/completions", **(body | {"user": "x" * (40 << 10)}))
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            assert refused.json()["error"]["code"] == "memory_short"
+            never = server.post("/v1/completions", **(body | {"user": "x" * (60 << 10)}))
+            assert (never.status_code, never.json()["error"]["code"]) == (413, "body_too_large")
+            assert ledger.items()["connections"] == held
+            session.steps.release(1 << 16)
+            assert answer.result(PATIENCE_S).status_code == 200
+        while ledger.items()["connections"]:
+            time.sleep(0.001)
 
 
 def test_the_ledger_can_be_read(served: Served) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from edgedec.runtime.answer import Answer, Piece, Timings
+from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
@@ -61,6 +62,9 @@ class ScriptedSession:
         answers: every answer that was begun.
         failure: raised by the next pass, if it is set.
         closed: True after the end of the session.
+        refusal: raised by the compilation of grammars, if it is set.
+        compiling: grammars are compiled once this is set, as it is at first.
+        prepared: True once the vocabulary was read for grammars.
         moved: True once the rows of ended texts were moved to the disk.
     """
 
@@ -71,6 +75,10 @@ class ScriptedSession:
         self.began = threading.Event()
         self.answers: list[Answer] = []
         self.failure: Exception | None = None
+        self.refusal: Exception | None = None
+        self.compiling = threading.Event()
+        self.compiling.set()
+        self.prepared = False
         self.closed = self.moved = False
         self._streams: list[ScriptedStream] = []
         self.scheduler = SimpleNamespace(step=self.step)
@@ -128,6 +136,16 @@ class ScriptedSession:
         self._streams.append(stream)
         self.began.set()
         return stream
+
+    def prepare_grammars(self) -> None:
+        self.prepared = True
+
+    def compile(self, grammar: Grammar) -> Grammar:
+        """Return the grammar itself, after ``compiling`` has been set."""
+        self.compiling.wait(30)
+        if isinstance(self.refusal, Exception):
+            raise self.refusal
+        return grammar
 
     def move_to_disk(self) -> None:
         assert not self.closed
