@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
@@ -135,9 +135,8 @@ class AutoregressiveSequence(PromptSequence):
         self._clock = RoundClock(time.perf_counter)
         self._tree = root_alone(request.prompt)
         self._taps = tuple(name for name in decoder.drafter.taps if name not in TOP_TAPS)
-        verifier = request.verifier
-        certain = isinstance(verifier, CertainVerifier) and request.likeliest is not None
-        self._certain = cast(CertainVerifier, verifier) if certain else None
+        verifier, likeliest = request.verifier, request.likeliest
+        self._certain = (verifier, likeliest) if isinstance(verifier, CertainVerifier) and likeliest else None
 
     def read_draft(self, rows: int) -> Drafting[bool]:
         """Open the draft and let its model read a part of the prompt. The time that this takes belongs to no round."""
@@ -163,13 +162,14 @@ class AutoregressiveSequence(PromptSequence):
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
         self._decoder.price.rows = room.beside
-        with clock.drafting:
-            tree = self._ahead.take(text) if self._adaptive.on else None
-            if tree is None or len(tree.tokens) > room.rows:
-                tree = yield from self._grow(text, room.rows)
-        with clock.verifying:
-            self._tree = tree
-            return self._pass(tree)
+        clock.begin()
+        tree = self._ahead.take(text) if self._adaptive.on else None
+        if tree is None or len(tree.tokens) > room.rows:
+            tree = (yield from self._grow(text, room.rows)) if self._limits.depth else root_alone(text)
+        clock.end(clock.drafting)
+        self._tree, work = tree, self._pass(tree)
+        clock.end(clock.verifying)
+        return work
 
     @property
     def drafts_ahead(self) -> bool:
@@ -185,15 +185,16 @@ class AutoregressiveSequence(PromptSequence):
         """Accept a path of the tree, commit its rows, and return its tokens and the one after them."""
         assert result is not None, "every round has a pass"
         clock, tree, text = self._clock, self._tree, self.text
-        with clock.verifying:
-            outcome = self._verify(tree, result, text)
-        with clock.committing:
-            self.state.commit(outcome.path)
-        with clock.observing:
-            path, tokens = outcome.path.tolist(), tree.tokens.tolist()
-            accepted = [tokens[node] for node in path]
-            self._decoder.cached += accepted
-            self._draft.observe(tree, outcome)
+        clock.begin()
+        outcome = self._verify(tree, result, text)
+        clock.end(clock.verifying)
+        self.state.commit(outcome.path)
+        clock.end(clock.committing)
+        path, tokens = outcome.path.tolist(), tree.tokens.tolist()
+        accepted = [tokens[node] for node in path]
+        self._decoder.cached += accepted
+        self._draft.observe(tree, outcome)
+        clock.end(clock.observing)
         self._count(tree, outcome, clock.take(result.seconds, self.state), past=len(text) - 1)
         ids = [*accepted[1:], outcome.next_token]
         if self.request.logprobs is None:
@@ -224,10 +225,11 @@ class AutoregressiveSequence(PromptSequence):
         """Return the outcome of a pass, including the drafter's taps."""
         request, drafter = self.request, self._decoder.drafter
         distribution = _distributions(request.processor, tree, result, text)
-        if self._certain is not None and request.likeliest is not None:
-            outcome = self._certain.follow(tree, _distributions(request.likeliest, tree, result, text))
-        else:
+        if self._certain is None:
             outcome = request.verifier.accept(tree, distribution, request.random, request.dropped + len(text))
+        else:
+            verifier, likeliest = self._certain
+            outcome = verifier.follow(tree, _distributions(likeliest, tree, result, text))
         if not drafter.taps:
             return outcome
         taps = {name: values[outcome.path] for name, values in result.taps.items()}

@@ -16,7 +16,7 @@ from edgedec.runtime.protocols import Outcome, State, TokenTree
 __all__ = ["Phase", "RoundClock", "RoundSeconds", "Rounds"]
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class RoundSeconds:
     """The seconds of one round. ``device`` is reported by the target; the others are measured on the host.
 
@@ -37,7 +37,7 @@ class RoundSeconds:
     @property
     def overrun(self) -> float:
         """Time the host kept drafting after the pass had finished."""
-        return max(0.0, self.ahead - self.device)
+        return self.ahead - self.device if self.ahead > self.device else 0.0
 
     @property
     def drafting(self) -> float:
@@ -74,11 +74,26 @@ class Phase:
 
 
 class RoundClock:
-    """The phases of a round. Time outside of them, such as waiting for a pass, is not counted."""
+    """The phases of a round. Time outside of them, such as waiting for a pass, is not counted.
+
+    Phases that follow one another are measured with ``begin`` and ``end``, which read the clock once for each of them.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = 0.0
         self.reading, self.drafting, self.ahead = Phase(clock), Phase(clock), Phase(clock)
         self.verifying, self.committing, self.observing = Phase(clock), Phase(clock), Phase(clock)
+
+    def begin(self) -> None:
+        """Begin a phase."""
+        self._since = self._clock()
+
+    def end(self, phase: Phase) -> None:
+        """Add the time since ``begin``, or since the last ``end``, to a phase, and begin the next one."""
+        now = self._clock()
+        phase.seconds += now - self._since
+        self._since = now
 
     def take(self, pass_seconds: float, state: State) -> RoundSeconds:
         """Return the seconds of the round that ends now and start the next round."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafting import together
@@ -30,6 +30,7 @@ class Progress:
     Members:
         sequence: the sequence.
         work, result: its pass and the result; None if it needed no pass, and ``result`` also if there was an error.
+        rows: rows of the pass.
         tokens: tokens that it wrote.
         error: reason why it cannot go on; None if it can.
     """
@@ -39,11 +40,10 @@ class Progress:
     result: PassResult | None = None
     tokens: Sequence[Token] = ()
     error: Exception | None = None
+    rows: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        """Rows of the pass."""
-        return 0 if self.work is None else len(self.work.ids)
+    def __post_init__(self) -> None:
+        self.rows = 0 if self.work is None else len(self.work.ids)
 
 
 class Engine:
@@ -141,7 +141,7 @@ class Engine:
 
     def _beside(self) -> dict[TokenSequence, int]:
         """Return for each sequence of the last step the rows that the others had in it."""
-        total = sum(part.rows for part in self._last)
+        total = sum([part.rows for part in self._last])
         return {part.sequence: total - part.rows for part in self._last}
 
     def _run(self, parts: list[Progress]) -> None:
