@@ -147,6 +147,13 @@ class AnswerStream(Iterator[Piece]):
         return self._writer.answer
 
     @property
+    def prompt_logprobs(self) -> list[TokenLogprobs]:
+        """The log-probabilities of the prompt's tokens, as far as it was read; all of them once a token was written."""
+        if self.answer.prompt_logprobs or self._task.sequence is None:
+            return self.answer.prompt_logprobs
+        return self._task.sequence.prompt_logprobs
+
+    @property
     def ended(self) -> bool:
         """True once nothing is written any more. Pieces that nobody has read may be left."""
         return self._task.ended

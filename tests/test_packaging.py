@@ -24,6 +24,7 @@ OF_AN_EXTRA = (
     "amaranth_boards",
     "cocotb",
     "fastapi",
+    "h11",
     "matplotlib",
     "pynq",
     "torch",

@@ -45,20 +45,31 @@ class CompletionReply:
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
     _offsets: dict[int, TokenOffsets] = field(default_factory=dict)  # places of a stream, by text
+    _echoed: set[int] = field(default_factory=set)  # texts whose prompt was sent with its log-probabilities
 
     def opening(self) -> Iterator[Chunk]:
-        """Yield the prompts, with ``echo``."""
+        """Yield the prompts, with ``echo``. With log-probabilities they follow later, when the prompt was read."""
         for index, echo in enumerate(self.echoes):
-            if echo:
+            if echo and self.top is None:
                 yield self._chunk([self._choice(index, echo)])
+
+    def _echo(self, index: int, logprobs: Sequence[TokenLogprobs]) -> Iterator[Chunk]:
+        """Yield a prompt with its log-probabilities, before the first chunk of its text."""
+        if self.echoes[index] and self.top is not None and index not in self._echoed:
+            self._echoed.add(index)
+            first = int(self.prompts[index][0])
+            shape = completion_logprobs(self.text, logprobs, TokenOffsets(self.text, ()), first=first)
+            yield self._chunk([self._choice(index, self.echoes[index], logprobs=shape)])
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunk of a part."""
+        yield from self._echo(event.index, event.prompt_logprobs)
         logprobs = self._continued(event.index, event.logprobs)
         yield self._chunk([self._choice(event.index, event.text, logprobs=logprobs)])
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield the last chunk of a text, which has no text."""
+        yield from self._echo(event.index, event.prompt_logprobs)
         self._ends[event.index] = event
         self.usage.add(event)
         reason = finish_reason(event.answer.stop_reason)

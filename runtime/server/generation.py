@@ -75,8 +75,6 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         n_predict, usage_asked, prompts = body.n_predict, body.include_usage, body.prompts
         if body.best_of is not None and body.best_of != body.choices:
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
-        if body.stream and body.echo and body.logprobs is not None:
-            raise not_supported("stream", "echo with logprobs gives whole answers only; leave it out")
         grammar = await service.in_thread(answer_grammar, body, service.grammars)
         async with service.text() as text:
             sampling = _sampling(body, text)

@@ -54,12 +54,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _connection_limit(most: int) -> int:
+    """Return the maximum number of connections, which leaves the process files for other uses."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if files == resource.RLIM_INFINITY else min(most, files // _OPEN_FILES_SHARE)
+
+
 def http_server(gate: Gate) -> uvicorn.Server:
     """Return the HTTP server of an application. It trusts no header of a proxy, and logs no request."""
     settings = gate.settings
     connection = partial(
         BoundedConnection,
-        limit=min(settings.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_FILES_SHARE),
+        limit=_connection_limit(settings.connections),
         head_seconds=settings.head_seconds,
         stall_seconds=settings.stall_seconds,
     )

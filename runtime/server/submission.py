@@ -57,6 +57,7 @@ class TextPart:
         tokens: ids that were written since the part before.
         guessed: whether the last of them was an accepted guess.
         logprobs: log-probabilities of these tokens; empty if they were not asked for.
+        prompt_logprobs: in the first part of an answer, those of the prompt's tokens after its first.
     """
 
     index: int
@@ -64,6 +65,7 @@ class TextPart:
     tokens: tuple[int, ...]
     guessed: bool
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

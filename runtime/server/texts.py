@@ -130,6 +130,7 @@ class RunningTexts:
             for piece in stream.take():
                 if turn.silent:
                     continue
+                first = turn.told == 0 and turn.request.prompt_logprobs
                 part = slice(turn.told, piece.tokens)
                 turn.told = piece.tokens
                 submission.post(
@@ -139,6 +140,7 @@ class RunningTexts:
                         tokens=tuple(answer.tokens[part]),
                         guessed=piece.guessed,
                         logprobs=tuple(answer.logprobs[part]),
+                        prompt_logprobs=tuple(stream.prompt_logprobs) if first else (),
                     )
                 )
             if not ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from edgedec.runtime.server.app import create_app
+from edgedec.runtime.server.listener import http_server
+from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.settings import ServerSettings
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import idle, until
@@ -51,6 +56,14 @@ def everything(sock: socket.socket) -> bytes:
         return b"".join(iter(lambda: sock.recv(1 << 16), b""))
     except ConnectionResetError:
         return b""
+
+
+@pytest.mark.parametrize(("files", "expected"), [(20, 10), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024)])
+def test_connections_leave_files_for_other_uses(monkeypatch: pytest.MonkeyPatch, files: int, expected: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (files, files))
+    gate = create_app(ModelService(lambda: ScriptedSession().real), ServerSettings(model_name="m"))
+    connection: Any = http_server(gate).config.http
+    assert connection.keywords["limit"] == expected
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET", GET[:-2], GET + b"GET /he"])

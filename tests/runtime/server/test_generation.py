@@ -319,7 +319,6 @@ def test_a_wrong_chat_is_refused(served: Served, body: dict[str, Any], param: st
         ({"prompt": 5}, "prompt", ""),
         ({"suffix": "the end"}, "suffix", "does not fill gaps"),
         ({"best_of": 3}, "best_of", "does not return"),
-        ({"logprobs": 1, "echo": True, "stream": True}, "stream", "whole answers only"),
         ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ],
 )

@@ -115,6 +115,26 @@ def test_parts_of_characters_stay_different(served: Served, session: Session) ->
     assert shape["text_offset"][: len(ids)] == [0] * len(ids)
 
 
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}, {"n": 2, "seed": 3, "temperature": 0.8}, {"stop": ["."]}])
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_a_stream_has_the_figures_of_the_prompt_first(
+    served: Served, session: Session, fields: dict[str, Any], as_ids: bool
+) -> None:
+    prompts = ["Once upon a time", "Tom saw a 猫."]
+    prompt = [session.encode(text).tolist() for text in prompts] if as_ids else prompts
+    options = {"max_tokens": 20, "temperature": 0, "logprobs": 2, "echo": True, **fields}
+    whole = served.complete(prompt, **options).json()["choices"]
+    parts: dict[int, list[Any]] = {choice["index"]: [] for choice in whole}
+    for chunk in served.events("/v1/completions", prompt=prompt, **options):
+        parts[chunk["choices"][0]["index"]].append(chunk["choices"][0])
+    for choice in whole:
+        own = parts[choice["index"]]
+        assert own[0]["text"] in prompts
+        assert "".join(part["text"] for part in own) == choice["text"]
+        for name, values in choice["logprobs"].items():
+            assert [value for part in own if part["logprobs"] for value in part["logprobs"][name]] == values
+
+
 def test_an_excluded_token_has_a_finite_figure(session: Session) -> None:
     figures = TokenLogprobs(token=5, logprob=-math.inf, top=((6, -math.inf),))
     (item,) = chat_logprobs(ModelText(session), [figures])["content"]
