@@ -13,6 +13,8 @@ figures of a table are of one session and one run, and ratios are of medians.
   when it is alone and its median gap during the reading, and the seconds of the reading with the text and without it. It is
   measured in several rounds, because another program may interrupt any pass; the figures are medians of the rounds.
 - ``speculation``: tokens per second of 4 sequences that retell a story of their prompt, with and without guesses.
+- ``drafted``: tokens per second of 4 and 8 sequences without guesses and with a draft model, whose passes are run for one
+  text after another, or for all texts together. The three take turns.
 - ``loop``: microseconds of a step outside of the target's pass, by the number of sequences.
 """
 
@@ -22,10 +24,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -35,7 +39,9 @@ from benchmarks._prompts import prepare, read_prompts
 from benchmarks._speculation_model import padded_bundle
 from edgedec import demo
 from edgedec.runtime.answer import AnswerStream
-from edgedec.runtime.protocols import I32, Pass, State, Ticket
+from edgedec.runtime.drafting import together
+from edgedec.runtime.engine import engine
+from edgedec.runtime.protocols import I32, Drafting, Pass, State, Ticket
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -48,6 +54,8 @@ COPIED = 96  # tokens of each retold story
 STEPS = 24  # measured steps of a round
 ROUNDS = 3
 STALL_ROUNDS = 5
+DRAFTED_COUNTS = (4, 8)
+DRAFTED = 96  # tokens of each text of ``drafted``
 
 
 class Timed:
@@ -203,6 +211,41 @@ def copying(path: str, threads: int) -> dict[str, float]:
     return speeds | {"ratio": speeds["ngram"] / speeds["none"]}
 
 
+def one_by_one(draftings: Sequence[Drafting[Any]]) -> list[Any]:
+    """Run the drafting of one text after another."""
+    return [result for drafting in draftings for result in together([drafting])]
+
+
+def drafted(path: str, threads: int, *, clock: Callable[[], float] = time.perf_counter) -> dict[str, dict[str, float]]:
+    """Return the tokens per second by number of sequences and way of drafting, in steps in which all sequences write."""
+    table = {}
+    for count in DRAFTED_COUNTS:
+        with ExitStack() as stack:
+            modes = {}
+            for name, run in (("none", together), ("one_by_one", one_by_one), ("together", together)):
+                spec = SpecConfig() if name == "none" else SpecConfig(drafter="model", draft="demo-draft")
+                session = Session.open(path, threads=threads, ctx_size=512, kv_bits=16, sequences=count, spec=spec)
+                modes[name] = stack.enter_context(session), run
+            speeds: dict[str, list[float]] = {name: [] for name in modes}
+            for _ in range(ROUNDS):
+                for name, (session, run) in modes.items():
+                    with mock.patch.object(engine, "together", run):
+                        speeds[name].append(_speed(session, count, clock))
+        table[str(count)] = {name: median(values) for name, values in speeds.items()}
+    return table
+
+
+def _speed(session: Session, count: int, clock: Callable[[], float]) -> float:
+    """Return the tokens per second until the first of the texts has ``DRAFTED`` tokens."""
+    streams = begin(session, prompts(session, count, 64), n_predict=DRAFTED)
+    began, before = clock(), sum(len(stream.answer.tokens) for stream in streams)
+    while not any(stream.ended for stream in streams):
+        session.scheduler.step()
+    speed = (sum(len(stream.answer.tokens) for stream in streams) - before) / (clock() - began)
+    end(streams)
+    return speed
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -221,6 +264,7 @@ def main() -> None:
         data["stall"] = stall(session)
         data["loop_us"] = loop(session, timed)
     data["speculation"] = copying(path, options.threads)
+    data["drafted"] = drafted(path, options.threads)
     if options.json:
         print(json.dumps(data))
         return
@@ -251,6 +295,11 @@ def _print(data: dict[str, Any]) -> None:
     print(
         f"4 copying texts: {speeds['none']:.1f} tokens/s plain, {speeds['ngram']:.1f} with guesses ({speeds['ratio']:.2f})"
     )
+    for count, row in data["drafted"].items():
+        print(
+            f"{count} texts with a draft model: {row['none']:.1f} tokens/s plain, {row['one_by_one']:.1f} drafted one after "
+            f"another, {row['together']:.1f} drafted together ({row['together'] / row['one_by_one']:.2f})"
+        )
 
 
 if __name__ == "__main__":

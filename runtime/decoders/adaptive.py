@@ -5,6 +5,11 @@ rounds with guesses. Medians are used because on a busy machine a single round m
 speculation is slower, it stops after six rounds. It is tried again after 16 tokens, and after each failed trial the wait
 doubles, up to 128 tokens, so that trials cost about one percent of the time where speculation does not help.
 
+Several texts that are written together share the passes, and the time of each is that of all. So what counts is the speed of
+all texts: the tokens of the others, which do not depend on the decision, are added to those of this text. Of the time for
+drafting, in passes that the texts share as well, each text decides on its own part; the others' parts, and the work of the
+host for their rounds, are added to all alternatives.
+
 Source: derived here; the size is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
 
@@ -17,7 +22,7 @@ from statistics import median
 
 from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.decoders.acceptance import RankAcceptance
-from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy
+from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy, TreeSize
 
 __all__ = ["Adaptive"]
 
@@ -46,7 +51,10 @@ class Adaptive:
     def __init__(self, depth: int, cost: CostModel) -> None:
         self.on = True
         self._cost = cost
-        self._rounds: deque[tuple[int, float]] = deque(maxlen=_WINDOW)  # tokens and seconds of rounds with guesses
+        # Rounds with guesses: tokens, seconds, and seconds of drafting among them.
+        self._rounds: deque[tuple[int, float, float]] = deque(maxlen=_WINDOW)
+        self._texts = 1  # texts that are written together
+        self._shared = 0.0  # mean of the tokens that the other texts get from a pass
         self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
         self._draft_seconds = 0.0  # seconds per level of a tree, which is a call of the draft
         self._without = 0  # tokens since the last guess
@@ -71,6 +79,21 @@ class Adaptive:
         if not self.on:
             self._wait = _WAIT
             self._start_trial()
+
+    def share(self, others: int, tokens: int) -> None:
+        """Expect ``others`` other texts in the next pass, which get ``tokens`` tokens from it."""
+        if others + 1 != self._texts:
+            self._texts, self._shared = others + 1, float(tokens)
+        elif others:
+            self._shared += (tokens - self._shared) / _MEMORY
+
+    def _others_seconds(self) -> float:
+        """Return the part of a round's seconds that the other texts decide on, without the pass."""
+        others = self._texts - 1
+        if not others or not self._other:
+            return 0.0
+        drafting = median([seconds for _, _, seconds in self._rounds]) if self._rounds else 0.0
+        return others * (median(self._other) + drafting / self._texts)
 
     def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
         """Return the limits of the next round's tree; its depth is 0 if there shall be no guesses.
@@ -97,8 +120,13 @@ class Adaptive:
         sizes = policy.sizes(limits, self.accept)
         if not sizes:
             return limits
-        cost, call = self._cost, self._draft_seconds
-        best = max(sizes, key=lambda it: it.tokens / max(1e-9, cost.seconds(it.nodes, past) + it.depth * call))
+        cost, call = self._cost, self._draft_seconds / self._texts
+        shared, others = self._shared, self._others_seconds()
+
+        def speed(it: TreeSize) -> float:
+            return (it.tokens + shared) / max(1e-9, cost.seconds(it.nodes, past) + it.depth * call + others)
+
+        best = max(sizes, key=speed)
         if best.nodes != self._logged_nodes and self._log.on:
             self._logged_nodes = best.nodes
             self._log.info(
@@ -138,7 +166,7 @@ class Adaptive:
         self._without = 0
         self.acceptance.observe(tree, outcome)
         self._draft_seconds += (draft_seconds / _levels(tree) - self._draft_seconds) / _MEMORY
-        self._rounds.append((tokens, seconds))
+        self._rounds.append((tokens, seconds, draft_seconds))
         if len(self._rounds) >= self._enough:
             self._judge()
 
@@ -154,9 +182,13 @@ class Adaptive:
 
     def _judge(self) -> None:
         """Turn speculation off if the last rounds with guesses were slower than plain decoding."""
-        tokens, seconds = zip(*self._rounds, strict=True)
-        plain = self._cost.seconds(1, self._past) + median(self._other)
-        if sum(tokens) * plain >= len(seconds) * median(seconds):
+        tokens, seconds, _ = zip(*self._rounds, strict=True)
+        count, others = len(self._rounds), self._others_seconds()
+        other = median(self._other)
+        host = (self._texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
+        plain = self._cost.seconds(1, self._past) + other + others
+        all_tokens = sum(tokens) + count * self._shared
+        if all_tokens * plain >= count * (1 + self._shared) * (median(seconds) + host):
             self._wait, self._enough = _WAIT, _ROUNDS
         else:
             self.on = False

@@ -162,6 +162,7 @@ class AutoregressiveSequence(PromptSequence):
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
         self._decoder.price.rows = room.beside
+        self._adaptive.share(room.others, room.tokens)
         clock.begin()
         tree = self._ahead.take(text) if self._adaptive.on else None
         if tree is None or len(tree.tokens) > room.rows:

@@ -66,6 +66,8 @@ class Engine:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step
+        # Rows of the others, the number of other texts, and their tokens, as each sequence may expect them.
+        self._expected: dict[TokenSequence, tuple[int, int, int]] = {}
         engine = weakref.proxy(self)  # no cycle, so a dropped engine frees the caches of its sequences at once
         self._chunk = ChunkSize(lambda rows: engine.cost.seconds(rows, 0))
 
@@ -121,11 +123,11 @@ class Engine:
         """Ask the sequences for their passes."""
         writing = [sequence for sequence in self._sequences if not sequence.reading]
         reading = [sequence for sequence in self._sequences if sequence.reading]
-        beside = self._beside() if self._together and len(self._sequences) > 1 else {}
+        self._expect()
         rooms, left = list[tuple[TokenSequence, Room]](), self._rows
         for number, sequence in enumerate(writing):
             rows = left // (len(writing) - number)
-            rooms.append((sequence, Room(rows, beside.get(sequence, 0))))
+            rooms.append((sequence, self._room(sequence, rows)))
             left -= rows
         parts = _ask(rooms)
         used = sum([part.rows for part in parts])
@@ -135,14 +137,23 @@ class Engine:
         for sequence in reading:
             if left <= 0:
                 break
-            parts += _ask([(sequence, Room(left, beside.get(sequence, 0)))])
+            parts += _ask([(sequence, self._room(sequence, left))])
             left -= parts[-1].rows
         return parts
 
-    def _beside(self) -> dict[TokenSequence, int]:
-        """Return for each sequence of the last step the rows that the others had in it."""
-        total = sum([part.rows for part in self._last])
-        return {part.sequence: total - part.rows for part in self._last}
+    def _expect(self) -> None:
+        """Expect that each sequence has as many rows and tokens as in the last step."""
+        self._expected = {}
+        if not self._together or len(self._sequences) == 1:
+            return
+        parts = [(part.sequence, part.rows, len(part.tokens)) for part in self._last]
+        rows, tokens = sum([rows for _, rows, _ in parts]), sum([tokens for _, _, tokens in parts])
+        texts = sum([tokens > 0 for _, _, tokens in parts])
+        self._expected = {it: (rows - own, texts - (got > 0), tokens - got) for it, own, got in parts}
+
+    def _room(self, sequence: TokenSequence, rows: int) -> Room:
+        """Return a room of ``rows`` rows beside the other sequences. A new one expects none in its first step."""
+        return Room(rows, *self._expected.get(sequence, ()))
 
     def _run(self, parts: list[Progress]) -> None:
         """Submit the passes together and wait for the results."""

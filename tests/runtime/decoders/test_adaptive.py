@@ -375,3 +375,43 @@ def test_a_drafter_that_is_never_right_costs_almost_nothing(monkeypatch: pytest.
     assert at == END
     assert not speculating
     assert seconds - first[1] < 1.03 * (END - 8)
+
+
+def feed_shared(adaptive: Adaptive, *, others: int, tokens: int, seconds: float, draft_seconds: float) -> None:
+    """Observe twelve rounds of four guesses, all accepted, beside other texts."""
+    for _ in range(12):
+        adaptive.share(others, tokens)
+        feed(adaptive, 4, 4, seconds, draft_seconds)
+
+
+def test_a_tree_is_smaller_if_other_texts_wait_for_its_pass() -> None:
+    """A row takes 0.3 of a pass: a text alone gains by many guesses, and eight texts lose more than one of them gains."""
+    alone, beside = started(cost=STEEP), started(cost=STEEP)
+    feed_shared(alone, others=0, tokens=0, seconds=1.4, draft_seconds=0.0)
+    feed_shared(beside, others=7, tokens=7, seconds=1.4, draft_seconds=0.0)
+    rates = alone.accept[:, 0].tolist()
+    expected = [1 + sum(np.prod(rates[: depth + 1]) for depth in range(count)) for count in range(DEPTH + 1)]
+
+    def best(shared: float) -> int:
+        return max(range(1, DEPTH + 1), key=lambda count: (expected[count] + shared) / STEEP.seconds(count + 1, 0))
+
+    assert (guesses_of(alone), guesses_of(beside)) == (best(0.0), best(7.0))
+    assert best(7.0) < best(0.0)
+
+
+@pytest.mark.parametrize(("draft_seconds", "on"), [(0.9, True), (1.1, False)])
+def test_texts_that_draft_together_stop_if_all_of_them_lose(draft_seconds: float, on: bool) -> None:
+    """Four texts get two tokens each from a pass of a second, and share the drafting; without guesses one token each."""
+    adaptive = started()
+    for _ in range(12):
+        adaptive.share(3, 6)
+        feed(adaptive, 4, 1, 1.0 + draft_seconds, draft_seconds)
+    assert adaptive.on == on
+
+
+def test_a_text_that_is_alone_again_forgets_the_others() -> None:
+    adaptive = started(cost=STEEP)
+    feed_shared(adaptive, others=7, tokens=7, seconds=1.4, draft_seconds=0.0)
+    few = guesses_of(adaptive)
+    feed_shared(adaptive, others=0, tokens=0, seconds=1.4, draft_seconds=0.0)
+    assert guesses_of(adaptive) > few
