@@ -8,7 +8,9 @@ doubles, up to 128 tokens, so that trials cost about one percent of the time whe
 Several texts that are written together share the passes, and the time of each is that of all. So what counts is the speed of
 all texts: the tokens of the others, which do not depend on the decision, are added to those of this text. Of the time for
 drafting, in passes that the texts share as well, each text decides on its own part; the others' parts, and the work of the
-host for their rounds, are added to all alternatives.
+host for their rounds, are added to all alternatives. Where many texts draft, one that stops saves little. Therefore the
+rounds are also compared with rounds in which no text has guesses: if they give this text fewer tokens per second, those of
+all texts are fewer, whatever the others do.
 
 Source: derived here; the size is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
@@ -46,14 +48,16 @@ class Adaptive:
     Members:
         acceptance: the measured acceptance by depth and rank.
         on: whether speculation is on.
+        texts: number of texts that are written together.
     """
 
     def __init__(self, depth: int, cost: CostModel) -> None:
-        self.on = True
+        self.on, self.texts = True, 1
         self._cost = cost
         # Rounds with guesses: tokens, seconds, and seconds of drafting among them.
         self._rounds: deque[tuple[int, float, float]] = deque(maxlen=_WINDOW)
-        self._texts = 1  # texts that are written together
+        self._plain_other: deque[float] = deque(maxlen=_WINDOW)  # ``_other`` of rounds without guesses
+        self._plain_seconds = 0.0  # seconds of a pass in which no text has guesses
         self._shared = 0.0  # mean of the tokens that the other texts get from a pass
         self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
         self._draft_seconds = 0.0  # seconds per level of a tree, which is a call of the draft
@@ -80,20 +84,27 @@ class Adaptive:
             self._wait = _WAIT
             self._start_trial()
 
-    def share(self, others: int, tokens: int) -> None:
-        """Expect ``others`` other texts in the next pass, which get ``tokens`` tokens from it."""
-        if others + 1 != self._texts:
-            self._texts, self._shared = others + 1, float(tokens)
+    def share(self, others: int, tokens: int, plain_seconds: float) -> None:
+        """Expect ``others`` other texts in the next pass.
+
+        Parameters:
+            others: number of the other texts.
+            tokens: number of tokens that they get from the pass.
+            plain_seconds: duration of a pass in which no text has guesses.
+        """
+        self._plain_seconds = plain_seconds
+        if others + 1 != self.texts:
+            self.texts, self._shared = others + 1, float(tokens)
         elif others:
             self._shared += (tokens - self._shared) / _MEMORY
 
     def _others_seconds(self) -> float:
         """Return the part of a round's seconds that the other texts decide on, without the pass."""
-        others = self._texts - 1
+        others = self.texts - 1
         if not others or not self._other:
             return 0.0
         drafting = median([seconds for _, _, seconds in self._rounds]) if self._rounds else 0.0
-        return others * (median(self._other) + drafting / self._texts)
+        return others * (median(self._other) + drafting / self.texts)
 
     def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
         """Return the limits of the next round's tree; its depth is 0 if there shall be no guesses.
@@ -120,7 +131,7 @@ class Adaptive:
         sizes = policy.sizes(limits, self.accept)
         if not sizes:
             return limits
-        cost, call = self._cost, self._draft_seconds / self._texts
+        cost, call = self._cost, self._draft_seconds / self.texts
         shared, others = self._shared, self._others_seconds()
 
         def speed(it: TreeSize) -> float:
@@ -160,6 +171,7 @@ class Adaptive:
         self._other.append(seconds - draft_seconds - pass_seconds)
         if not guesses:
             self._without += tokens
+            self._plain_other.append(self._other[-1])
             if self._without >= self._wait:
                 self._start_trial()
             return
@@ -185,10 +197,15 @@ class Adaptive:
         tokens, seconds, _ = zip(*self._rounds, strict=True)
         count, others = len(self._rounds), self._others_seconds()
         other = median(self._other)
-        host = (self._texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
+        host = (self.texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
         plain = self._cost.seconds(1, self._past) + other + others
         all_tokens = sum(tokens) + count * self._shared
-        if all_tokens * plain >= count * (1 + self._shared) * (median(seconds) + host):
+        round_seconds = median(seconds) + host
+        pays = all_tokens * plain >= count * (1 + self._shared) * round_seconds
+        if self.texts > 1:  # it must pay against rounds in which no text has guesses, too
+            other = median(self._plain_other) if self._plain_other else other
+            pays = pays and sum(tokens) * (self._plain_seconds + self.texts * other) >= count * round_seconds
+        if pays:
             self._wait, self._enough = _WAIT, _ROUNDS
         else:
             self.on = False

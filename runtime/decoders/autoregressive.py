@@ -162,7 +162,9 @@ class AutoregressiveSequence(PromptSequence):
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
         self._decoder.price.rows = room.beside
-        self._adaptive.share(room.others, room.tokens)
+        if self._limits.depth and (room.others or self._adaptive.texts > 1):
+            plain = self._decoder.cost.seconds(1 + room.others, len(text) - 1)
+            self._adaptive.share(room.others, room.tokens, plain)
         clock.begin()
         tree = self._ahead.take(text) if self._adaptive.on else None
         if tree is None or len(tree.tokens) > room.rows:

@@ -380,7 +380,7 @@ def test_a_drafter_that_is_never_right_costs_almost_nothing(monkeypatch: pytest.
 def feed_shared(adaptive: Adaptive, *, others: int, tokens: int, seconds: float, draft_seconds: float) -> None:
     """Observe twelve rounds of four guesses, all accepted, beside other texts."""
     for _ in range(12):
-        adaptive.share(others, tokens)
+        adaptive.share(others, tokens, 1.0)
         feed(adaptive, 4, 4, seconds, draft_seconds)
 
 
@@ -404,7 +404,7 @@ def test_texts_that_draft_together_stop_if_all_of_them_lose(draft_seconds: float
     """Four texts get two tokens each from a pass of a second, and share the drafting; without guesses one token each."""
     adaptive = started()
     for _ in range(12):
-        adaptive.share(3, 6)
+        adaptive.share(3, 6, 1.0)
         feed(adaptive, 4, 1, 1.0 + draft_seconds, draft_seconds)
     assert adaptive.on == on
 
@@ -415,3 +415,13 @@ def test_a_text_that_is_alone_again_forgets_the_others() -> None:
     few = guesses_of(adaptive)
     feed_shared(adaptive, others=0, tokens=0, seconds=1.4, draft_seconds=0.0)
     assert guesses_of(adaptive) > few
+
+
+@pytest.mark.parametrize(("plain_seconds", "on"), [(0.9, True), (0.7, False)])
+def test_a_text_stops_where_all_texts_are_faster_without_guesses(plain_seconds: float, on: bool) -> None:
+    """A pass takes 1.6 seconds with the others' guesses, whether this text has some or not, and gives two tokens."""
+    adaptive = started(cost=FakeCost([1.6] * (DEPTH + 1)))
+    for _ in range(12):
+        adaptive.share(3, 6, plain_seconds)
+        feed(adaptive, 4, 1, 1.6)
+    assert adaptive.on == on
