@@ -120,6 +120,7 @@ class Sampler:
             raise UsageError(f"vocab_limit must be >= 1, not {vocab_limit!r}")
         self.config = config
         self.vocab_limit = vocab_limit
+        self._changes = bool(config.logit_bias) or config.penalizes
         self._certain: tuple[F32, int] | None = None  # the last distribution at temperature 0, and its token
 
     def distribution(self, logits: F32, history: I32) -> F32:
@@ -216,9 +217,9 @@ class Sampler:
 
     def _touched(self, history: I32, size: int) -> I32 | None:
         """Return the ids below ``size`` that a bias or a penalty changes, each once; None: no option does."""
-        config = self.config
-        if not config.logit_bias and not config.penalizes:
+        if not self._changes:
             return None
+        config = self.config
         biased = np.array([token for token, _ in config.logit_bias], np.int32)
         ids = np.unique(np.concatenate([self._recent(history), biased]) if config.penalizes else biased)
         return ids[(ids >= 0) & (ids < size)].astype(np.int32)

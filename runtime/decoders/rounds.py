@@ -146,13 +146,16 @@ class Rounds:
     def observe(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds) -> None:
         """Add the statistics of one round."""
         self.count += 1
-        self.drafted += len(tree.tokens) - 1
+        self.draft_seconds += seconds.drafting
+        self.verify_seconds += seconds.device + seconds.verify
+        self.commit_seconds += seconds.commit
+        if seconds.ahead:
+            self.ahead_seconds += seconds.ahead
+            self.overrun_seconds += seconds.overrun
+        if (guesses := len(tree.tokens) - 1) == 0:
+            return
+        self.drafted += guesses
         for depth in range(len(outcome.path) - 1):
             if depth == len(self.accepted):
                 self.accepted.append(0)
             self.accepted[depth] += 1
-        self.draft_seconds += seconds.drafting
-        self.verify_seconds += seconds.device + seconds.verify
-        self.commit_seconds += seconds.commit
-        self.ahead_seconds += seconds.ahead
-        self.overrun_seconds += seconds.overrun

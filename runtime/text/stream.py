@@ -23,7 +23,7 @@ _INCOMPLETE = re.compile(  # unlike this, Python's incremental decoder also wait
     rb"(?:[\xC2-\xF4]|\xE0[\xA0-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]|\xED[\x80-\x9F]"
     rb"|\xF0[\x90-\xBF][\x80-\xBF]?|[\xF1-\xF3][\x80-\xBF]{1,2}|\xF4[\x80-\x8F][\x80-\xBF]?)\Z"
 )  # Source: The Unicode Standard, table 3-7, "Well-Formed UTF-8 Byte Sequences"
-_REMEMBERED = 1024  # tokens whose bytes are cached, because the tokenizer takes several times as long
+_REMEMBERED = 4096  # tokens whose bytes are cached, because the tokenizer takes several times as long
 _TOKEN_BY_TOKEN = {"Replace", "Metaspace", "Strip", "ByteFallback", "Fuse"}
 
 
@@ -159,13 +159,13 @@ class _ByteLevel:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._byte_of = _gpt2_alphabet()
-        self._known: dict[int, bytes] = {}
+        self._known = tokenizer.known_bytes
         self._incomplete = b""
 
     def feed(self, token_id: int) -> str:
         raw = self._known.get(token_id)
         if raw is None:
-            if len(self._known) == _REMEMBERED:
+            if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             raw = self._known[token_id] = self.bytes_of(token_id)
         raw = self._incomplete + raw
@@ -271,6 +271,8 @@ class _TokenByToken:
 
 def _incomplete_tail(raw: bytes) -> int:
     """Return the number of bytes at the end, 0 to 3, that begin an incomplete UTF-8 character."""
+    if not raw or raw[-1] < 0x80:  # the usual case, ASCII
+        return 0
     match = _INCOMPLETE.search(raw[-3:])
     return len(match[0]) if match else 0
 

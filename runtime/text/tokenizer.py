@@ -39,6 +39,7 @@ class Tokenizer:
         hash: SHA-256, in hexadecimal, of the canonical JSON (sorted keys, no spaces, UTF-8), used as
             ``TargetInfo.tokenizer_hash``. Reformatting the file does not change it.
         decoder: the ``decoder`` object of the JSON; None if there is none.
+        known_bytes: the bytes of ids that streams of text have met (``stream.py``), which are shared by all of them.
 
     Raises:
         BundleError: the content is damaged, or has no token.
@@ -61,6 +62,7 @@ class Tokenizer:
         self.size = max(vocab.values()) + 1
         self.hash = hashlib.sha256(canonical).hexdigest()
         self.decoder: Mapping[str, Any] | None = tree.get("decoder")
+        self.known_bytes: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
