@@ -1,6 +1,6 @@
 """Let clients use a server for an hour in a control group with a memory limit, beside a program that takes all it can.
 
-    .venv/bin/python benchmarks/soak.py [--seconds 3600] [--limit 256MiB] [--budget 48MiB] [--out FILE.json] [--json]
+    .venv/bin/python benchmarks/soak.py [--seconds 3600] [--limit 256MiB] [--budget 56MiB] [--out FILE.json] [--json]
 
 This needs Linux and root, because it makes a control group, and takes about half a core. ``edgedec serve`` runs in the
 group with the embedded model, its draft model and ``--disk-cache``. Beside it ``benchmarks/_antagonist.py`` fills the group
@@ -53,6 +53,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
 _CONTEXT, _SLOTS, _QUEUE = 512, 6, 8
+_KV_BITS = 16  # a plan under a budget could choose others, with which texts are others
 _ADDRESS = re.compile(r"at (http://\S+)")
 _BEGINNINGS = ("Once upon a time", "One day, a cat", "The moon", "Lily and her dog were", "Tom had a red ball, and")
 _MIDDLES = ("", " and", " who liked the rain and", ", there was a boy. He")
@@ -89,7 +90,7 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
 def texts_alone(asked: list[dict[str, Any]]) -> list[str]:
     """Return the text of each request, written by a session that writes one text at a time without guesses."""
     texts = []
-    with Session.open(demo.bundle_path(), threads=1, ctx_size=_CONTEXT) as session:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=_CONTEXT, kv_bits=_KV_BITS) as session:
         for body in asked:
             grammar = None if body["json_schema"] is None else Grammar.json_schema(body["json_schema"])
             options = {name: body[name] for name in ("temperature", "seed", "repeat_penalty")}
@@ -214,7 +215,7 @@ def _server(group: MemoryGroup, folder: Path, budget: str) -> Iterator[tuple[sub
     """Start the server in the group, and yield its process and its address."""
     command = [sys.executable, "-m", "edgedec", "serve", "-m", "demo", "--memory-budget", budget, "-np", str(_SLOTS)]
     command += ["-c", str(_CONTEXT), "--queue", str(_QUEUE), "--port", "0", "-t", "1", "--disk-cache", "16MiB"]
-    command += ["--spec-type", "model", "-v"]
+    command += ["--spec-type", "model", "--kv-bits", str(_KV_BITS), "-v"]
     log = (folder / "server.log").open("w+")
     process = subprocess.Popen(
         command,
@@ -341,7 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--limit", default="256MiB", help="limit of the control group")
-    parser.add_argument("--budget", default="48MiB", help="--memory-budget of the server")
+    parser.add_argument("--budget", default="56MiB", help="--memory-budget of the server")
     parser.add_argument("--least-room", default="6MiB", help="memory that the antagonist leaves")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)

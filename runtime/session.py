@@ -234,6 +234,31 @@ class Session:
         self.scheduler.keep_prefixes(keep)
 
     @property
+    def parked(self) -> int:
+        """Number of texts that are not written on at the moment, because their rows are on the disk."""
+        return self.scheduler.parked
+
+    @property
+    def parkable_bytes(self) -> int:
+        """Bytes of rows that ``park`` would move to the folder of ``keep_on_disk`` if it were called again and again."""
+        if not isinstance(self.target, ReleasingTarget):
+            return 0
+        return self.scheduler.parkable_rows * self.target.block_bytes // self.target.info.block_rows
+
+    def park(self) -> None:
+        """Move the rows of the text that was begun last to the disk, unless it is the only one that is written.
+
+        Raises:
+            EdgedecError: the disk is full. Nothing has changed then.
+        """
+        self.scheduler.park()
+        self.release_idle()
+
+    def unpark(self) -> None:
+        """Write all texts on whose rows are on the disk."""
+        self.scheduler.unpark()
+
+    @property
     def idle_bytes(self) -> int:
         """Bytes of the cache that no text holds, and that ``release_idle`` would give back to the system, at most."""
         return self.target.idle_bytes if isinstance(self.target, ReleasingTarget) else 0

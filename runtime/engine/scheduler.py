@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.protocols import Limits, Request, Target, Token
@@ -53,6 +54,7 @@ class Task:
         on_begin: called when the request is admitted.
         on_end: called once when an admitted request ends without an error.
         decoder, sequence: decoder and sequence that write the answer; None before the admission and after the end.
+        parked: its rows on the disk, while it is not written; None: it is.
         error: reason why it failed.
         ended: True once nothing follows.
     """
@@ -64,6 +66,7 @@ class Task:
     on_end: Callable[[Task], None] = lambda task: None
     decoder: CachedDecoder | None = None
     sequence: PromptSequence | None = None
+    parked: ParkedRows | None = None
     error: Exception | None = None
     ended: bool = False
     prompt: list[int] = field(init=False)  # ids of the prompt without its last token
@@ -128,6 +131,64 @@ class Scheduler:
         while self._cache is not None and self._cache.evict():
             pass
 
+    @property
+    def parked(self) -> int:
+        """Number of texts whose rows are on the disk."""
+        return sum(task.parked is not None for task in self._running)
+
+    @property
+    def parkable_rows(self) -> int:
+        """Number of rows that ``park`` would move to the disk if it were called again and again."""
+        return sum(len(task.decoder.cached) for task in self._active[1:] if task.decoder) if self._disk else 0
+
+    @property
+    def _active(self) -> list[Task]:
+        return [task for task in self._running if task.parked is None]
+
+    @property
+    def _disk(self) -> SpillFolder | None:
+        return None if self._cache is None else self._cache.disk
+
+    def park(self) -> None:
+        """Move the rows of the text that was admitted last to the disk. The first of the texts that are written goes on.
+
+        Such a text is written on after ``unpark``, or when no other one is written.
+
+        Raises:
+            EdgedecError: the disk is full. Nothing has changed then.
+        """
+        active = self._active
+        if self._disk is not None and len(active) > 1 and active[-1].sequence is not None:
+            task = active[-1]
+            assert task.decoder is not None
+            task.parked = park(task.decoder, self._disk)
+            assert task.sequence is not None
+            self.engine.remove(task.sequence)
+
+    def unpark(self) -> None:
+        """Bring the rows of all parked texts back."""
+        for task in self._running:
+            if task.parked is not None:
+                self._unpark(task)
+
+    def _unpark(self, task: Task) -> None:
+        rows, task.parked = task.parked, None
+        assert rows is not None
+        assert task.decoder is not None
+        assert task.sequence is not None
+        assert self._cache is not None
+        assert self._disk is not None
+        needed = len(rows.ids) + self._target.info.block_rows
+        while (self._target.free_rows or 0) < needed and self._cache.evict():
+            pass
+        try:
+            unpark(task.decoder, rows, self._disk, self._limits)
+        except Exception as error:
+            task.error = error
+            self._end(task)
+        else:
+            self.engine.add(task.sequence)
+
     def add(self, task: Task) -> None:
         """Queue a request. With a single decoder the request takes it over at once, and an earlier one fails."""
         self._waiting.append(task)
@@ -147,6 +208,8 @@ class Scheduler:
         """Admit requests, and run at most one pass of each text that is being written."""
         if self._waiting:
             self._admit()
+        if self._running and not self._active:
+            self._unpark(self._running[0])
         self._make_room()
         tasks = {id(task.sequence): task for task in self._running}
         for part in self.engine.step():
@@ -174,6 +237,9 @@ class Scheduler:
         """Give back what the request holds."""
         task.ended = True
         self._running = [other for other in self._running if other is not task]
+        if task.parked is not None and self._disk is not None:
+            task.parked.discard(self._disk)
+            task.parked = None
         if task.sequence is not None:
             self.engine.remove(task.sequence)
         try:
@@ -247,6 +313,7 @@ class Scheduler:
         now = self._cache.longest(task.prompt, used)
         return any(
             it.sequence is not None
+            and it.parked is None
             and it.sequence.reading
             and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1)
             for it in self._running

@@ -49,7 +49,8 @@ _PARTS = {
     "connections": "connections",
 }
 _HOST = "host"  # the item of a plan that the requests take the place of
-_SMALL_TOKENS = 128  # tokens of the prompt, and of the answer, of a request that is always admitted
+# Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program.
+_SMALL_TOKENS, _SMALL_PROGRAM = 128, 1024
 
 
 def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
@@ -99,6 +100,7 @@ class ServerMemory:
     ) -> None:
         self.budget, self.wake = budget, wake
         self.ledger = MemoryLedger(None)
+        self._parked: Callable[[], int] = lambda: 0  # texts whose rows are on the disk
         self._relief = threading.Event()
         self.watch = PressureWatch(
             self._pressed, self._calm, file=pressure_file(), limits=limits or (lambda: find_budget().limits)
@@ -142,18 +144,25 @@ class ServerMemory:
                 opened=lambda: session.keep_prefixes(True),
                 pages_only=True,
             ),
+            Reclaimer(
+                name="idle sequences",
+                reclaimable=lambda: session.parkable_bytes,
+                reclaim=lambda _: session.park(),
+                opened=session.unpark,
+                pages_only=True,
+            ),
         ]
-        small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS)
+        small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM)
         ledger = MemoryLedger(plan.budget_bytes, floor_bytes=min(small, host), reclaimers=reclaimers)
         for name, size in plan.phases["run"].items():
             if name != _HOST:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
-        self.ledger = ledger
+        self.ledger, self._parked = ledger, lambda: session.parked
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
-        self.ledger = MemoryLedger(None)
+        self.ledger, self._parked = MemoryLedger(None), lambda: 0
 
     def admit(self, nbytes: int, *, alone: bool) -> Reservation | None:
         """Reserve the worst case of a request; None if it must wait for another one to end.
@@ -195,12 +204,14 @@ class ServerMemory:
 
         If there is too little room under a limit, the parts give theirs back at once until there is enough. If programs
         wait for memory, one part does, because it takes a while until this helps. When nothing is left to give and it was
-        not enough, only small requests are admitted.
+        not enough, or texts had to make room, only small requests are admitted.
         """
         self._relief.clear()
-        while self.ledger.relieve():
-            if self.watch.measure_room() >= 1:
-                return
+        enough = False
+        while not enough and self.ledger.relieve():
+            enough = self.watch.measure_room() >= 1
+        if enough and not self._parked():
+            return
         self.ledger.shut()
         if not self.watch.high:  # it has ended meanwhile
             self.ledger.end_relief()

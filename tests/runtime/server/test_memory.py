@@ -125,7 +125,7 @@ def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
             await until(lambda: calls == ["release", "move", "release"])
             assert not service.memory.pressed
             data = service.memory.as_json()
-            assert [one["reclaimable_bytes"] for one in data["ledger"]["reclaimers"]] == [0, 0, 0]
+            assert [one["reclaimable_bytes"] for one in data["ledger"]["reclaimers"]] == [0, 0, 0, 0]
             assert data["pressure"]["high"]
         assert service.memory.ledger.charged_bytes == 0
 
@@ -145,7 +145,7 @@ class Machine:
 class Giving(ScriptedSession):
     """A session whose parts hold 60 bytes each, which go back to a machine, or are taken from it again."""
 
-    idle_bytes, drafter_bytes, kept_bytes = 60, 60, 60
+    idle_bytes, drafter_bytes, kept_bytes, parkable_bytes = 60, 60, 60, 60
 
     def __init__(self, machine: Machine, **options: Any) -> None:
         super().__init__(**options)
@@ -170,6 +170,15 @@ class Giving(ScriptedSession):
             self.calls.append("prompt cache")
             self.machine.room += self.kept_bytes
         self.kept_bytes = 0
+
+    def park(self) -> None:
+        self.calls.append("idle sequences")
+        self.machine.room += self.parkable_bytes
+        self.parkable_bytes, self.parked = 0, 1
+
+    def unpark(self) -> None:
+        self.calls.append("idle sequences again")
+        self.parked = 0
 
     def keep_prefixes(self, keep: bool) -> None:
         self.calls += ["prompt cache again"] if keep else []
@@ -197,7 +206,9 @@ def seconds(service: ModelService, begin: int, count: int) -> None:
         (0, ["idle pools", "drafter"]),
         (-20, ["idle pools", "drafter"]),
         (-21, ["idle pools", "drafter", "prompt cache"]),
-        (-500, ["idle pools", "drafter", "prompt cache"]),
+        (-80, ["idle pools", "drafter", "prompt cache"]),
+        (-81, ["idle pools", "drafter", "prompt cache", "idle sequences"]),
+        (-500, ["idle pools", "drafter", "prompt cache", "idle sequences"]),
     ],
 )
 def test_parts_give_their_memory_in_order_until_there_is_room(room: int, calls: list[str]) -> None:
@@ -209,7 +220,7 @@ def test_parts_give_their_memory_in_order_until_there_is_room(room: int, calls: 
             await asyncio.wrap_future(service.loaded)
             seconds(service, 0, 1)
             await until(lambda: not service.memory.pressed and session.calls == calls)
-            await until(lambda: service.memory.ledger.is_shut == (room + 60 * len(calls) < 100))
+            await until(lambda: service.memory.ledger.is_shut == (len(calls) == 4))
         finally:
             await asyncio.to_thread(service.close)
 
@@ -218,6 +229,7 @@ def test_parts_give_their_memory_in_order_until_there_is_room(room: int, calls: 
 
 def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.runtime.server.memory._SMALL_TOKENS", 3)
+    monkeypatch.setattr("edgedec.runtime.server.memory._SMALL_PROGRAM", None)
 
     async def test() -> None:
         session = Giving(Machine(0), sequences=2)
@@ -226,7 +238,7 @@ def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(m
         service.start()
         try:
             await asyncio.wrap_future(service.loaded)
-            session.idle_bytes = session.drafter_bytes = session.kept_bytes = 0
+            session.idle_bytes = session.drafter_bytes = session.kept_bytes = session.parkable_bytes = 0
             seconds(service, 0, 1)
             await until(lambda: service.memory.ledger.is_shut)
             async with service.text():
@@ -237,7 +249,7 @@ def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(m
                     assert refusal.value.error["code"] == "memory_short"
                     assert refusal.value.headers == {"Retry-After": "30"}
                     assert len(await read(service.submit([request(3)]))) == 4
-                assert service.memory.ledger.items()["requests"] == 0
+                await until(lambda: service.memory.ledger.items()["requests"] == 0)
                 session.machine.room = 1000
                 seconds(service, 1, 40)
                 assert len(await read(service.submit([request(60)]))) == 61
@@ -260,14 +272,14 @@ def test_parts_have_their_memory_again_in_the_opposite_order(monkeypatch: pytest
             seconds(service, 0, 1)
             await until(lambda: service.memory.ledger.is_shut)
             await asyncio.sleep(0.02)
-            assert len(session.calls) == 3, "nothing may grow while memory is short"
+            assert len(session.calls) == 4, "nothing may grow while memory is short"
             session.machine.room = 1000
             seconds(service, 1, 30)
             await asyncio.sleep(0.02)
-            assert len(session.calls) == 3, "it must be calm for 30 seconds"
+            assert len(session.calls) == 4, "it must be calm for 30 seconds"
             seconds(service, 31, 2)
             await until(lambda: service.memory.ledger.all_open)
-            assert session.calls[3:] == ["prompt cache again", "drafter again"]
+            assert session.calls[4:] == ["idle sequences again", "prompt cache again", "drafter again"]
         finally:
             await asyncio.to_thread(service.close)
 
@@ -284,9 +296,8 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
             assert session.prepared, "the vocabulary is read before the model is ready"
             waiting = service.submit([replace(request(), grammar=grammar)])
             await until(lambda: service.running == 1)
-            assert service.memory.ledger.items()["requests"] == ONE + request_bytes(
-                prompt=0, answer=0, program=len(grammar.program)
-            ) - request_bytes(prompt=0, answer=0)
+            whole = request_bytes(prompt=2, answer=3, program=len(grammar.program))
+            assert service.memory.ledger.items()["requests"] == whole > ONE
             assert len(await read(service.submit([request()]))) == 4, "another text is written meanwhile"
             session.compiling.set()
             assert len(await read(waiting)) == 4
@@ -300,7 +311,7 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
             left.cancel()
             await until(lambda: not service.running)
             session.compiling.set()
-            assert service.memory.ledger.items()["requests"] == 0
+            await until(lambda: service.memory.ledger.items()["requests"] == 0)
 
     run(test())
 
@@ -351,7 +362,12 @@ def test_the_ledger_can_be_read(served: Served) -> None:
     items = data["ledger"]["items"]
     assert {"weights", "arena", "tokenizer", "passes"} <= set(items)
     assert sum(items.values()) == data["ledger"]["charged_bytes"] > 0
-    assert [one["name"] for one in data["ledger"]["reclaimers"]] == ["idle pools", "drafter", "prompt cache"]
+    assert [one["name"] for one in data["ledger"]["reclaimers"]] == [
+        "idle pools",
+        "drafter",
+        "prompt cache",
+        "idle sequences",
+    ]
     assert set(data["pressure"]) == {"file", "stalled_share", "reserves_left", "high"}
 
 

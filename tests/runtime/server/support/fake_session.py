@@ -68,7 +68,7 @@ class ScriptedSession:
         moved: True once the rows of ended texts were moved to the disk.
     """
 
-    idle_bytes = kept_bytes = drafter_bytes = 0
+    idle_bytes = kept_bytes = drafter_bytes = parkable_bytes = parked = 0
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
         self.steps = threading.Semaphore(steps)
@@ -136,6 +136,9 @@ class ScriptedSession:
         self._streams.append(stream)
         self.began.set()
         return stream
+
+    def unpark(self) -> None:
+        assert not self.parked
 
     def prepare_grammars(self) -> None:
         self.prepared = True
