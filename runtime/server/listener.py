@@ -21,7 +21,8 @@ from edgedec.runtime.server.service import ModelService
 __all__ = ["http_server", "listen", "run_server"]
 
 _BACKLOG = 128  # connections that the system holds before they are accepted
-_OPEN_FILES_SHARE = 2  # one of so many files that the process may open can be a connection
+_SPARE_FILES = 3 * _BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
+_LEAST_SHARE = 4  # one of so many files is a connection, where fewer are spare
 _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 
@@ -57,7 +58,9 @@ class _Server(uvicorn.Server):
 def _connection_limit(most: int) -> int:
     """Return the maximum number of connections, which leaves the process files for other uses."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most if files == resource.RLIM_INFINITY else min(most, files // _OPEN_FILES_SHARE)
+    if files == resource.RLIM_INFINITY:
+        return most
+    return min(most, max(files - _SPARE_FILES, files // _LEAST_SHARE))
 
 
 def http_server(gate: Gate) -> uvicorn.Server:
@@ -77,6 +80,7 @@ def http_server(gate: Gate) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         lifespan="off",
+        backlog=_BACKLOG,  # also the number of connections that are accepted before any is looked at
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
     )

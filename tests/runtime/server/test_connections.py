@@ -58,7 +58,7 @@ def everything(sock: socket.socket) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(("files", "expected"), [(20, 10), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024)])
+@pytest.mark.parametrize(("files", "expected"), [(20, 5), (1024, 640), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024)])
 def test_connections_leave_files_for_other_uses(monkeypatch: pytest.MonkeyPatch, files: int, expected: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (files, files))
     gate = create_app(ModelService(lambda: ScriptedSession().real), ServerSettings(model_name="m"))
