@@ -187,7 +187,7 @@ class PromptSequence(ABC):
                 self.ended = True
                 return None
         most = min(rows, request.limits.nodes)
-        draft_read = yield from self.read_draft(most)
+        draft_read = yield from self.read_draft(request.limits.nodes)
         if start == total:
             if draft_read:
                 request.on_prefill(start, total)  # even if no pass was needed, so that a progress bar ends
