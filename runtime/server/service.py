@@ -174,7 +174,8 @@ class ModelService:
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending; ask another one", code="shutting_down")
-            if len(self._waiting) + len(requests) > self.queue_limit:
+            free = max(0, self.slots - self.running)  # places that the next step gives to waiting requests
+            if len(self._waiting) + len(requests) > self.queue_limit + free:
                 raise ApiError(
                     429,
                     f"{len(self._waiting)} requests wait already, the queue holds {self.queue_limit}; try again later",

@@ -147,12 +147,13 @@ class RunningTexts:
                 return
             stream.take()  # raises the error of an answer that failed
         except Exception as error:
+            self._forget(turn)  # before its client knows, so that the client's next request finds the place free
             submission.post(_shown(error))
         else:
             self._metrics.count_answer(answer.timings, seconds=time.monotonic() - turn.began)
+            self._forget(turn)
             if answer.stop_reason != "interrupted":  # else nobody waits for it, or ``close`` has said so
                 submission.post(_end(turn, answer))
-        self._forget(turn)
 
     def _forget(self, turn: QueuedText) -> None:
         turn.free()

@@ -152,6 +152,22 @@ def test_requests_of_one_submission_are_admitted_together_or_not_at_all() -> Non
     run(test())
 
 
+def test_the_place_of_an_answer_is_free_when_its_client_reads_the_end() -> None:
+    async def test() -> None:
+        session = ScriptedSession(steps=1000)
+        async with running(lambda: session.real, queue_limit=1) as service:
+            for _ in range(50):
+                first = service.submit([request()])
+                await until(lambda: service.waiting == 0)
+                second = service.submit([request()])
+                await read(first)
+                third = service.submit([request()])  # raises 429 if the queue is full
+                await read(second)
+                await read(third)
+
+    run(test())
+
+
 def test_a_client_that_leaves_the_queue_disturbs_no_other() -> None:
     async def test() -> None:
         session = ScriptedSession(steps=0)
@@ -252,6 +268,7 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
             async with service.text() as text:
                 assert text.context == 64
                 submission = service.submit([request()])
+                service.idle_unload_s = 0  # it stays loaded
             assert len(await read(submission)) == 4
             assert len(sessions) == 2
         assert sessions[1].closed
