@@ -18,6 +18,7 @@ import pytest
 from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
+from edgedec.runtime import open_scheduler
 from edgedec.runtime import session as session_module
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
@@ -76,7 +77,7 @@ def known() -> Iterator[KnownAnswer]:
     drafter = ScriptedDraft(lambda at: text[at] if at < len(text) else None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(autoregressive, "Adaptive", Willing)
-        patch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
+        patch.setattr(open_scheduler, "create_drafter", lambda *_, **__: drafter)
         spec = SpecConfig(drafter="ngram", draft_max=RUN)
         with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=spec) as session:
             yield KnownAnswer(session, text)
@@ -374,7 +375,7 @@ def answers(
     monkeypatch.setattr(autoregressive, "time", clock)
     monkeypatch.setattr(autoregressive, "Adaptive", Adaptive)
     monkeypatch.setattr(ObservedCost, "seconds", lambda self, nodes, past: 1e-3 * (1 + 0.1 * (nodes - 1)))
-    monkeypatch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
+    monkeypatch.setattr(open_scheduler, "create_drafter", lambda *_, **__: drafter)
     with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=SpecConfig(drafter="copy")) as session:
         prompt = session.encode(PROMPT)
         text += [*prompt.tolist(), *fresh(tuple(prompt.tolist()), 100)]
