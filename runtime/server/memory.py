@@ -127,29 +127,25 @@ class ServerMemory:
             Reclaimer(
                 name="idle pools",
                 reclaimable=lambda: session.idle_bytes + grammars.nbytes,
-                reclaim=lambda _: _release_idle(session, grammars),
-                pages_only=True,
+                reclaim=lambda: _release_idle(session, grammars),
             ),
             Reclaimer(
                 name="drafter",
                 reclaimable=lambda: session.drafter_bytes,
-                reclaim=lambda _: session.release_drafter(),
+                reclaim=session.release_drafter,
                 opened=lambda: _restore_drafter(session),
-                pages_only=True,
             ),
             Reclaimer(
                 name="prompt cache",
                 reclaimable=lambda: session.kept_bytes,
-                reclaim=lambda _: _drop_kept(session),
+                reclaim=lambda: _drop_kept(session),
                 opened=lambda: session.keep_prefixes(True),
-                pages_only=True,
             ),
             Reclaimer(
                 name="idle sequences",
                 reclaimable=lambda: session.parkable_bytes,
-                reclaim=lambda _: session.park(),
+                reclaim=session.park,
                 opened=session.unpark,
-                pages_only=True,
             ),
         ]
         small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM)

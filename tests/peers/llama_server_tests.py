@@ -78,10 +78,11 @@ def _pytest(suite: Path, arguments: Sequence[str], environment: Mapping[str, str
     # The suite needs its own folder on the path, which the script pytest would not add.
     command = [sys.executable, "-m", "pytest", "-p", "tests.peers.llama_server_plugin", "-p", "no:cacheprovider"]
     paths = os.pathsep.join([str(suite), str(ROOT)])
+    own = {"PYTHONPATH": paths, "PYTEST_ADDOPTS": ""}  # options for our own tests would change the list that is printed
     return subprocess.run(
         [*command, *arguments],
         cwd=suite,
-        env={**os.environ, **environment, "PYTHONPATH": paths},
+        env={**os.environ, **environment, **own},
         capture_output=True,
         text=True,
         check=False,

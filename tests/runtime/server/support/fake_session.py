@@ -137,6 +137,12 @@ class ScriptedSession:
         self.began.set()
         return stream
 
+    def release_drafter(self) -> None:
+        raise AssertionError("there is no drafter")
+
+    def park(self) -> None:
+        raise AssertionError("no text can pause")
+
     def unpark(self) -> None:
         assert not self.parked
 
