@@ -15,8 +15,8 @@ helps.
 - ``first_ms``: time until the first token of a stream, as a median and the longest.
 - ``gap_ms``: time between two events of a stream, as a median and the longest.
 - ``ratio``: edgedec's tokens per second over llama.cpp's in the same round, from the smallest to the largest.
-- ``same_ids``: share of the ids that both servers wrote at the same place of the same text. It is small: llama.cpp may choose
-  ids of the padding, whose logits are 0 and which edgedec's tokenizer excludes, and after a first difference texts go apart.
+- ``same_ids``: share of the ids that both servers wrote at the same place of the same text. It is small: llama.cpp may
+  choose ids of the padding, whose logits are 0 and which edgedec excludes, and after a first difference texts go apart.
   A pass costs the same whatever its ids are.
 """
 
