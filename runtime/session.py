@@ -20,18 +20,17 @@ from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchDecoder
-from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
-from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.planning import RunPlan, make_plan
-from edgedec.runtime.protocols import I32, AcceleratorTarget, ReleasingTarget
+from edgedec.runtime.protocols import I32, AcceleratorTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.text.chat_template import render
@@ -62,6 +61,7 @@ class Session:
         target: runs the passes.
         state: the cache.
         scheduler: writes the answers.
+        memory: gives parts of the memory back while the session is open.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Session:
             device=device,
             threads=threads,
         )
+        self.memory = SessionMemory(self.target, self.scheduler, self.run.plan.items)
         self.meter.mark()
 
     @property
@@ -217,92 +218,6 @@ class Session:
             UnsupportedError: the model's tokenizer cannot be used with grammars.
         """
         return self._grammars.compile(grammar)
-
-    def keep_on_disk(self, disk: SpillFolder) -> None:
-        """Let rows of texts that have ended move to ``disk`` when a session for several texts needs their room.
-
-        The folder may outlive the session, and serve the next one of the same model.
-        """
-        self.scheduler.keep_on_disk(disk)
-
-    def move_to_disk(self) -> None:
-        """Move the rows of texts that have ended to the folder of ``keep_on_disk``, before the model is unloaded."""
-        self.scheduler.move_to_disk()
-
-    def keep_prefixes(self, keep: bool) -> None:
-        """Keep the rows of texts that end from now on for prompts that begin alike, or give them back at once."""
-        self.scheduler.keep_prefixes(keep)
-
-    @property
-    def parked(self) -> int:
-        """Number of texts that are not written on at the moment, because their rows are on the disk."""
-        return self.scheduler.parked
-
-    @property
-    def parkable_bytes(self) -> int:
-        """Bytes of rows that ``park`` would move to the folder of ``keep_on_disk`` if it were called again and again."""
-        if not isinstance(self.target, ReleasingTarget):
-            return 0
-        return self.scheduler.parkable_rows * self.target.block_bytes // self.target.info.block_rows
-
-    def park(self) -> None:
-        """Move the rows of the text that was begun last to the disk, unless it is the only one that is written.
-
-        Raises:
-            EdgedecError: the disk is full. Nothing has changed then.
-        """
-        self.scheduler.park()
-        self.release_idle()
-
-    def unpark(self) -> None:
-        """Write all texts on whose rows are on the disk."""
-        self.scheduler.unpark()
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of the cache that no text holds, and that ``release_idle`` would give back to the system, at most."""
-        return self.target.idle_bytes if isinstance(self.target, ReleasingTarget) else 0
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the rows of texts that have ended, which are kept for their prefixes, at most."""
-        if not isinstance(self.target, ReleasingTarget):
-            return 0
-        return self.scheduler.prefix_rows * self.target.block_bytes // self.target.info.block_rows
-
-    @property
-    def _releasing(self) -> ReleasingDrafter | None:
-        """The drafter, if texts do not depend on its guesses."""
-        decoder = self.scheduler.decoders[0]
-        drafter = decoder.drafter if isinstance(decoder, AutoregressiveDecoder) else None
-        return drafter if isinstance(drafter, ReleasingDrafter) else None
-
-    @property
-    def drafter_bytes(self) -> int:
-        """Planned bytes of the drafter, if it is loaded and texts do not depend on its guesses; otherwise 0."""
-        if self._releasing is None or self._releasing.released:
-            return 0
-        return sum(size for name, size in self.run.plan.items.items() if name.startswith("draft_"))
-
-    def release_drafter(self) -> None:
-        """Give the drafter's memory back to the system. Texts are written without guesses until ``restore_drafter``."""
-        if self._releasing is not None:
-            self._releasing.release()
-            self.release_idle()
-
-    def restore_drafter(self) -> None:
-        """Load the drafter again after ``release_drafter``.
-
-        Raises:
-            EdgedecError: it cannot be loaded. Texts are still written without guesses.
-        """
-        if self._releasing is not None:
-            self._releasing.restore()
-
-    def release_idle(self) -> None:
-        """Give memory that is not needed now back to the system. Later passes take it again."""
-        if isinstance(self.target, ReleasingTarget):
-            self.target.release_idle()
 
     def close(self) -> None:
         """End the answer that is being written, as interrupted, and free the model. A second call does nothing.

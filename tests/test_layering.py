@@ -58,7 +58,7 @@ RUNTIME = (
     ("targets", "model_folder"),
     ("drafters",),
     ("speculation", "estimates", "planning", "plan_search", "draft_law", "draft_advice"),
-    ("session", "open_scheduler", "request_builder", "answer", "writer", "conversation"),
+    ("session", "session_memory", "open_scheduler", "request_builder", "answer", "writer", "conversation"),
     ("batch", "measure", "deploy", "server"),
 )
 

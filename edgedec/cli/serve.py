@@ -170,7 +170,7 @@ def serve(
             sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL, beside=beside)
             session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside)
             if disk is not None:
-                session.keep_on_disk(disk)
+                session.memory.keep_on_disk(disk)
             return session
 
         memory = ServerMemory()

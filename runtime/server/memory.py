@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from edgedec.errors import EdgedecError
+from edgedec.memory import Plan
 from edgedec.memory_budget import Budget, MemoryLimit, find_budget
 from edgedec.memory_pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.compiler import TOKEN_BYTES
-from edgedec.runtime.session import Session
+from edgedec.runtime.session_memory import SessionMemory
 
 __all__ = ["GRAMMAR_CACHE_BYTES", "ServerMemory", "request_bytes", "server_items"]
 
@@ -116,36 +117,35 @@ class ServerMemory:
         """True if ``recover`` should be called now and then."""
         return not self.watch.high and not self.ledger.all_open
 
-    def load(self, session: Session, grammars: GrammarCache) -> None:
+    def load(self, plan: Plan, memory: SessionMemory, grammars: GrammarCache) -> None:
         """Begin the ledger of a model that was just loaded, beside which ``grammars`` are kept.
 
-        Its memory is that of the plan, within which the model stays, and the plan's part for the host is that of requests.
+        The model stays within ``plan``, whose part for the host is that of requests. ``memory`` gives the session's back.
         """
-        plan = session.run.plan
         host = plan.phases["run"].get(_HOST, 0)
         reclaimers = [
             Reclaimer(
                 name="idle pools",
-                reclaimable=lambda: session.idle_bytes + grammars.nbytes,
-                reclaim=lambda: _release_idle(session, grammars),
+                reclaimable=lambda: memory.idle_bytes + grammars.nbytes,
+                reclaim=lambda: _release_idle(memory, grammars),
             ),
             Reclaimer(
                 name="drafter",
-                reclaimable=lambda: session.drafter_bytes,
-                reclaim=session.release_drafter,
-                opened=lambda: _restore_drafter(session),
+                reclaimable=lambda: memory.drafter_bytes,
+                reclaim=memory.release_drafter,
+                opened=lambda: _restore_drafter(memory),
             ),
             Reclaimer(
                 name="prompt cache",
-                reclaimable=lambda: session.kept_bytes,
-                reclaim=lambda: _drop_kept(session),
-                opened=lambda: session.keep_prefixes(True),
+                reclaimable=lambda: memory.kept_bytes,
+                reclaim=lambda: _drop_kept(memory),
+                opened=lambda: memory.keep_prefixes(True),
             ),
             Reclaimer(
                 name="idle sequences",
-                reclaimable=lambda: session.parkable_bytes,
-                reclaim=session.park,
-                opened=session.unpark,
+                reclaimable=lambda: memory.parkable_bytes,
+                reclaim=memory.park,
+                opened=memory.unpark,
             ),
         ]
         small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM)
@@ -154,7 +154,7 @@ class ServerMemory:
             if name != _HOST:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
-        self.ledger, self._parked = ledger, lambda: session.parked
+        self.ledger, self._parked = ledger, lambda: memory.parked
 
     def unload(self) -> None:
         """End the ledger of a model that is unloaded."""
@@ -235,19 +235,19 @@ class ServerMemory:
         self.wake()
 
 
-def _release_idle(session: Session, grammars: GrammarCache) -> None:
+def _release_idle(memory: SessionMemory, grammars: GrammarCache) -> None:
     grammars.clear()
-    session.release_idle()
+    memory.release_idle()
 
 
-def _drop_kept(session: Session) -> None:
-    session.keep_prefixes(False)
-    session.move_to_disk()
-    session.release_idle()
+def _drop_kept(memory: SessionMemory) -> None:
+    memory.keep_prefixes(False)
+    memory.move_to_disk()
+    memory.release_idle()
 
 
-def _restore_drafter(session: Session) -> None:
+def _restore_drafter(memory: SessionMemory) -> None:
     try:
-        session.restore_drafter()
+        memory.restore_drafter()
     except EdgedecError as error:
         _LOG.warning("texts are written without guesses from now on: %s", error)

@@ -209,10 +209,10 @@ class ModelService:
                 continue
             try:
                 with session:
-                    self.memory.load(session, self.grammars)
+                    self.memory.load(session.run.plan, session.memory, self.grammars)
                     self._serve(session)
                     if not self._closing:
-                        session.move_to_disk()
+                        session.memory.move_to_disk()
             finally:
                 self.memory.unload()
             session = None  # frees the model before the next one is loaded

@@ -87,15 +87,15 @@ def test_texts_stay_the_same_when_the_drafter_comes_and_goes(name: str) -> None:
         alone = [session.generate(**wish).text for wish in wishes]
     rng = random.Random(1)
     with Session.open("demo", threads=1, ctx_size=128, sequences=3, spec=spec) as session:
-        assert session.drafter_bytes > 0
+        assert session.memory.drafter_bytes > 0
         streams = [session.stream(**wish) for wish in wishes]
         while not all(stream.ended for stream in streams):
             session.scheduler.step()
             if rng.random() < 0.1:
-                session.release_drafter()
-                assert session.drafter_bytes == 0
+                session.memory.release_drafter()
+                assert session.memory.drafter_bytes == 0
             elif rng.random() < 0.2:
-                session.restore_drafter()
+                session.memory.restore_drafter()
         assert [stream.answer.text for stream in streams] == alone
         assert sum(stream.answer.timings.rounds.drafted for stream in streams) > 0
 
@@ -108,7 +108,7 @@ def test_the_draft_model_is_gone_after_the_release() -> None:
         drafter = decoder.drafter
         assert isinstance(drafter, ReleasingDrafter)
         model = weakref.ref(cast(Any, drafter)._drafter._loaded[1])
-        session.release_drafter()
+        session.memory.release_drafter()
         gc.collect()
         assert model() is None
 
@@ -124,6 +124,6 @@ def test_the_draft_model_is_gone_after_the_release() -> None:
 )
 def test_a_drafter_on_which_texts_depend_is_never_released(spec: SpecConfig) -> None:
     with Session.open("demo", threads=1, ctx_size=128, spec=spec) as session:
-        assert session.drafter_bytes == 0
-        session.release_drafter()
+        assert session.memory.drafter_bytes == 0
+        session.memory.release_drafter()
         session.generate("One day", n_predict=2)

@@ -43,13 +43,13 @@ def open_session(disk: SpillFolder | None, drafter: str = "none") -> Session:
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=4)
     session = Session.open("demo", threads=1, ctx_size=192, sequences=3, spec=spec)
     if disk is not None:
-        session.keep_on_disk(disk)
+        session.memory.keep_on_disk(disk)
     return session
 
 
 def check_nothing_left(session: Session, disk: SpillFolder) -> None:
     """Check that all rows are free once kept prefixes are dropped, and that only files of ended texts are there."""
-    assert (session.parked, session.scheduler.running) == (0, ())
+    assert (session.memory.parked, session.scheduler.running) == (0, ())
     session.scheduler.forget()
     assert session.target.free_rows == session.run.limits.cache_rows // 16 * 16
     assert len(list(disk.path.iterdir())) == 1 + len(disk.files)  # the other one is the lock
@@ -64,11 +64,11 @@ def test_texts_stay_the_same_when_they_are_parked(alone: list[str], disk: SpillF
         while not all(stream.ended for stream in streams):
             session.scheduler.step()
             if rng.random() < 0.3:
-                before = session.parkable_bytes
-                session.park()
-                parked += session.parkable_bytes < before
+                before = session.memory.parkable_bytes
+                session.memory.park()
+                parked += session.memory.parkable_bytes < before
             elif rng.random() < 0.2:
-                session.unpark()
+                session.memory.unpark()
         assert parked > 3
         assert [stream.answer.text for stream in streams] == alone
         check_nothing_left(session, disk)
@@ -79,12 +79,12 @@ def test_a_parked_text_holds_no_rows_and_the_first_one_goes_on(alone: list[str],
         streams = [session.stream(**wish) for wish in WISHES[:3]]
         for _ in range(4):
             session.scheduler.step()
-        assert session.parkable_bytes > 0
+        assert session.memory.parkable_bytes > 0
         free = session.target.free_rows
         assert free is not None
         for _ in range(3):
-            session.park()
-        assert (session.parked, session.parkable_bytes) == (2, 0)
+            session.memory.park()
+        assert (session.memory.parked, session.memory.parkable_bytes) == (2, 0)
         assert (session.target.free_rows or 0) > free
         counts = [len(stream.answer.tokens) for stream in streams]
         session.scheduler.step()
@@ -103,7 +103,7 @@ def test_rows_of_a_damaged_file_are_computed_again(alone: list[str], disk: Spill
         streams = [session.stream(**wish) for wish in WISHES[:2]]
         for _ in range(8):
             session.scheduler.step()
-        session.park()
+        session.memory.park()
         (spilled,) = disk.files
         if damage == "missing":
             spilled.file.unlink()
@@ -111,7 +111,7 @@ def test_rows_of_a_damaged_file_are_computed_again(alone: list[str], disk: Spill
             data = bytearray(spilled.file.read_bytes())
             data[len(data) // 2] ^= 1
             spilled.file.write_bytes(data)
-        session.unpark()
+        session.memory.unpark()
         while not all(stream.ended for stream in streams):
             session.scheduler.step()
         assert [stream.answer.text for stream in streams] == alone[:2]
@@ -123,8 +123,8 @@ def test_a_parked_text_that_is_cancelled_leaves_nothing(disk: SpillFolder) -> No
         streams = [session.stream(**wish) for wish in WISHES[:2]]
         for _ in range(4):
             session.scheduler.step()
-        session.park()
-        assert session.parked == 1
+        session.memory.park()
+        assert session.memory.parked == 1
         streams[1].close()
         assert disk.files == []
         streams[0].close()
@@ -137,8 +137,8 @@ def test_a_full_disk_parks_nothing(alone: list[str], tmp_path: Path) -> None:
         for _ in range(4):
             session.scheduler.step()
         with pytest.raises(EdgedecError, match="on the disk"):
-            session.park()
-        assert session.parked == 0
+            session.memory.park()
+        assert session.memory.parked == 0
         while not all(stream.ended for stream in streams):
             session.scheduler.step()
         assert [stream.answer.text for stream in streams] == alone[:2]
@@ -149,8 +149,8 @@ def test_without_a_disk_nothing_is_parked() -> None:
         streams = [session.stream(**wish) for wish in WISHES[:2]]
         for _ in range(4):
             session.scheduler.step()
-        assert session.parkable_bytes == 0
-        session.park()
-        assert session.parked == 0
+        assert session.memory.parkable_bytes == 0
+        session.memory.park()
+        assert session.memory.parked == 0
         for stream in streams:
             stream.close()

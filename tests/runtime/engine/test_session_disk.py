@@ -41,11 +41,11 @@ def test_texts_are_the_same_and_prompts_are_kept_over_an_unloading(path: Path, t
     with SpillFolder(tmp_path, model="m") as disk:
         for opened in range(2):
             with Session.open(path, threads=1, ctx_size=256, sequences=2) as session:
-                session.keep_on_disk(disk)
+                session.memory.keep_on_disk(disk)
                 for prompt, tokens in zip(PROMPTS, expected, strict=True):
                     again, kept = written(session, prompt)
                     assert again == tokens
                     assert kept >= (100 if opened else 0)
-                session.move_to_disk()
+                session.memory.move_to_disk()
                 assert len(disk.files) >= len(PROMPTS)
     assert not any(path.is_dir() for path in tmp_path.iterdir())

@@ -22,7 +22,7 @@ from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.memory import ServerMemory, request_bytes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.submission import GoneError, TextPart, TextRequest
-from tests.runtime.server.support.fake_session import ScriptedSession
+from tests.runtime.server.support.fake_session import ScriptedMemory, ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_service import PATIENCE_S, read, run, running, until
 
@@ -96,7 +96,7 @@ def test_memory_is_given_back_however_a_request_ends(end: str) -> None:
 def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
     calls: list[str] = []
 
-    class Session(ScriptedSession):
+    class Memory(ScriptedMemory):
         idle_bytes, kept_bytes = 300, 200
 
         def release_idle(self) -> None:
@@ -112,7 +112,8 @@ def test_pressure_takes_one_part_after_another_from_an_idle_server() -> None:
             assert not keep
 
     async def test() -> None:
-        session = Session()
+        session = ScriptedSession()
+        session.memory = Memory()
         async with running(lambda: session.real) as service:
             watch, total = service.memory.watch, 0
             for second in range(30):
@@ -142,13 +143,13 @@ class Machine:
         return [MemoryLimit(source="cgroup", name="a", limit_bytes=1600, used_bytes=1600 - self.room)]
 
 
-class Giving(ScriptedSession):
-    """A session whose parts hold 60 bytes each, which go back to a machine, or are taken from it again."""
+class GivingMemory(ScriptedMemory):
+    """Memory whose parts hold 60 bytes each, which go back to a machine, or are taken from it again."""
 
     idle_bytes, drafter_bytes, kept_bytes, parkable_bytes = 60, 60, 60, 60
 
-    def __init__(self, machine: Machine, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
         self.machine, self.calls = machine, list[str]()
 
     def release_idle(self) -> None:
@@ -182,6 +183,19 @@ class Giving(ScriptedSession):
 
     def keep_prefixes(self, keep: bool) -> None:
         self.calls += ["prompt cache again"] if keep else []
+
+
+class Giving(ScriptedSession):
+    """A session on a machine to which its memory goes back."""
+
+    def __init__(self, machine: Machine, **options: Any) -> None:
+        super().__init__(**options)
+        self.machine, self.giving = machine, GivingMemory(machine)
+        self.memory = self.giving
+
+    @property
+    def calls(self) -> list[str]:
+        return self.giving.calls
 
 
 def service_of(session: Giving) -> ModelService:
@@ -238,7 +252,8 @@ def test_large_requests_are_refused_while_nothing_is_left_and_small_ones_never(m
         service.start()
         try:
             await asyncio.wrap_future(service.loaded)
-            session.idle_bytes = session.drafter_bytes = session.kept_bytes = session.parkable_bytes = 0
+            giving = session.giving
+            giving.idle_bytes = giving.drafter_bytes = giving.kept_bytes = giving.parkable_bytes = 0
             seconds(service, 0, 1)
             await until(lambda: service.memory.ledger.is_shut)
             async with service.text():

@@ -264,7 +264,7 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
                 assert (service.phase, len(sessions)) == ("ready", 1)
             await until(lambda: service.phase == "unloaded")
             await until(lambda: sessions[0].closed)
-            assert sessions[0].moved
+            assert sessions[0].memory.moved
             async with service.text() as text:
                 assert text.context == 64
                 submission = service.submit([request()])
@@ -272,7 +272,7 @@ def test_the_model_is_unloaded_when_idle_and_loaded_again() -> None:
             assert len(await read(submission)) == 4
             assert len(sessions) == 2
         assert sessions[1].closed
-        assert not sessions[1].moved  # nothing is written at the end of the server
+        assert not sessions[1].memory.moved  # nothing is written at the end of the server
 
     run(test())
 

@@ -48,6 +48,31 @@ class ScriptedStream:
         self._steps.close()
 
 
+class ScriptedMemory:
+    """A session's memory of which nothing can be given back.
+
+    Members:
+        moved: True once the rows of ended texts were moved to the disk.
+    """
+
+    idle_bytes = kept_bytes = drafter_bytes = parkable_bytes = parked = 0
+
+    def __init__(self) -> None:
+        self.moved = False
+
+    def release_drafter(self) -> None:
+        raise AssertionError("there is no drafter")
+
+    def park(self) -> None:
+        raise AssertionError("no text can pause")
+
+    def unpark(self) -> None:
+        assert not self.parked
+
+    def move_to_disk(self) -> None:
+        self.moved = True
+
+
 class ScriptedSession:
     """Writes "<sample>.<number> " for each token, after one pass over the prompt.
 
@@ -65,10 +90,8 @@ class ScriptedSession:
         refusal: raised by the compilation of grammars, if it is set.
         compiling: grammars are compiled once this is set, as it is at first.
         prepared: True once the vocabulary was read for grammars.
-        moved: True once the rows of ended texts were moved to the disk.
+        memory: memory of which nothing can be given back.
     """
-
-    idle_bytes = kept_bytes = drafter_bytes = parkable_bytes = parked = 0
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
         self.steps = threading.Semaphore(steps)
@@ -79,7 +102,7 @@ class ScriptedSession:
         self.compiling = threading.Event()
         self.compiling.set()
         self.prepared = False
-        self.closed = self.moved = False
+        self.closed, self.memory = False, ScriptedMemory()
         self._streams: list[ScriptedStream] = []
         self.scheduler = SimpleNamespace(step=self.step)
         self.tokenizer = SimpleNamespace(
@@ -137,15 +160,6 @@ class ScriptedSession:
         self.began.set()
         return stream
 
-    def release_drafter(self) -> None:
-        raise AssertionError("there is no drafter")
-
-    def park(self) -> None:
-        raise AssertionError("no text can pause")
-
-    def unpark(self) -> None:
-        assert not self.parked
-
     def prepare_grammars(self) -> None:
         self.prepared = True
 
@@ -155,10 +169,6 @@ class ScriptedSession:
         if isinstance(self.refusal, Exception):
             raise self.refusal
         return grammar
-
-    def move_to_disk(self) -> None:
-        assert not self.closed
-        self.moved = True
 
     def step(self) -> None:
         """Let every answer go on by one pass, as far as there are permits; wait a little if there is none."""
