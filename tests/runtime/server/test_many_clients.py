@@ -83,7 +83,6 @@ def text_of(served: Served, request: dict[str, Any], number: int) -> str | None:
         pytest.param("none", 160, marks=pytest.mark.thorough),
         pytest.param("ngram", 160, marks=pytest.mark.thorough),
         pytest.param("model", 80, marks=pytest.mark.thorough),
-        pytest.param("ngram", 1000, marks=pytest.mark.slow),
     ],
 )
 def test_texts_among_others_are_the_texts_alone(session: Session, drafter: str, count: int) -> None:
