@@ -11,10 +11,10 @@ from edgedec.errors import UsageError
 from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
 from edgedec.runtime.grammar.constraint import Constraint
-from edgedec.runtime.logprobs import MOST_TOP, token_logprobs
+from edgedec.runtime.logprobs import MOST_TOP, LogprobsOf, TokenLogprobs, processed_logprobs, token_logprobs
 from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import I32, Processor, Request, TreePolicy
+from edgedec.runtime.protocols import F32, I32, Processor, Request, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier, verifier_traits
 
@@ -46,6 +46,7 @@ class RequestBuilder:
         dropped: int,
         logprobs: int | None,
         prompt_logprobs: bool,
+        logprobs_of: LogprobsOf,
         constraint: Constraint | None,
         interrupted: Callable[[], bool],
         on_prefill: Callable[[int, int], None],
@@ -53,13 +54,13 @@ class RequestBuilder:
         """Return the request for a continuation of ``prompt``, int32 [n].
 
         Args:
-            prompt, sample, dropped, logprobs, prompt_logprobs, interrupted: see ``Session.stream``.
+            prompt, sample, dropped, logprobs, prompt_logprobs, logprobs_of, interrupted: see ``Session.stream``.
             config: sampling options.
             constraint: the grammar of the answer; None: any text.
             on_prefill: called with the rows of the prompt that are in the cache, and their total.
 
         Raises:
-            UsageError: ``logprobs`` is out of range.
+            UsageError: ``logprobs`` is out of range, or ``logprobs_of`` does not fit the rest.
         """
         spec, sampler = self._run.spec, Sampler(config, self._vocab)
         random = PositionRandom.seeded(config.seed, sample)
@@ -70,12 +71,16 @@ class RequestBuilder:
             policy = Coupled(policy=policy, sampler=sampler, random=shared, dropped=dropped)
         if logprobs is not None and not 0 <= logprobs <= MOST_TOP:
             raise UsageError(f"logprobs must be 0 to {MOST_TOP} likeliest tokens, not {logprobs}")
-        figures = None
-        if logprobs is not None or prompt_logprobs:
-            figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
         processor: Processor = sampler.distribution
         if constraint is not None:
             processor, policy = constrained(processor, constraint), ConstrainedPolicy(policy, constraint)
+        if prompt_logprobs and logprobs_of == "sampling":
+            raise UsageError("prompt_logprobs needs logprobs_of='model', because no token of a prompt was drawn")
+        figures: Callable[[F32, int, I32], TokenLogprobs] | None = None
+        if logprobs is not None and logprobs_of == "sampling":
+            figures = partial(processed_logprobs, top=logprobs, processor=processor)
+        elif logprobs is not None or prompt_logprobs:
+            figures = partial(token_logprobs, top=logprobs or 0, vocab=self._vocab)
         whole_rows = config.needs_whole_rows or constraint is not None or figures is not None
         return Request(
             prompt=prompt,

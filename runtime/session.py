@@ -24,6 +24,7 @@ from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.planning import RunPlan, make_plan
@@ -311,6 +312,7 @@ class Session:
         dropped: int = 0,
         logprobs: int | None = None,
         prompt_logprobs: bool = False,
+        logprobs_of: LogprobsOf = "model",
         on_text: Callable[[Piece], None] = lambda piece: None,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
@@ -331,6 +333,7 @@ class Session:
             dropped=dropped,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            logprobs_of=logprobs_of,
             interrupted=interrupted,
             progress=progress,
         )
@@ -352,6 +355,7 @@ class Session:
         dropped: int = 0,
         logprobs: int | None = None,
         prompt_logprobs: bool = False,
+        logprobs_of: LogprobsOf = "model",
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> AnswerStream:
@@ -375,6 +379,8 @@ class Session:
             logprobs: number of likeliest tokens whose log-probabilities ``Answer.logprobs`` reports beside that of each
                 token, 0 to 20; None: no log-probabilities.
             prompt_logprobs: fill in ``Answer.prompt_logprobs``, too. The whole prompt is then read, also if it is cached.
+            logprobs_of: distribution whose log-probabilities are reported: ``model``, before all sampling options, or
+                ``sampling``, from which the tokens are drawn. The second one reports no excluded token and no prompt.
             interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
 
@@ -405,6 +411,7 @@ class Session:
             dropped=dropped,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            logprobs_of=logprobs_of,
             constraint=constraint,
             interrupted=interrupted,
             on_prefill=on_prefill,

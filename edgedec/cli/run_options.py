@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
-__all__ = ["PlanOptions", "RunOptions", "TextOptions", "command_line"]
+__all__ = ["PlanOptions", "RunOptions", "SamplingOptions", "TextOptions", "command_line"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -247,8 +247,8 @@ def _note_limit(plan: Plan, budget: Budget) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """The options of sampling, and of the end of an answer. Names and defaults are those of llama.cpp."""
+class SamplingOptions:
+    """The options of sampling, and the length of an answer. Names and defaults are those of llama.cpp."""
 
     n_predict: NPredict = -1
     temp: Temp = 0.8
@@ -261,14 +261,6 @@ class TextOptions:
     repeat_last_n: RepeatLastN = 64
     logit_bias: LogitBias = None
     seed: Seed = -1
-    reverse_prompt: ReversePrompt = None
-    ignore_eos: IgnoreEos = False
-    show_draft: ShowDraft = False
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer."""
-        return tuple(self.reverse_prompt or ())
 
     def sampling(self) -> SamplingConfig:
         """Return the settings of sampling.
@@ -295,6 +287,20 @@ class TextOptions:
             field, _, rest = str(error).partition(" ")
             flag = "--temp" if field == "temperature" else f"--{field.replace('_', '-')}"
             raise UsageError(f"{flag} {rest}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(SamplingOptions):
+    """The options of sampling, and of the end of an answer and its presentation."""
+
+    reverse_prompt: ReversePrompt = None
+    ignore_eos: IgnoreEos = False
+    show_draft: ShowDraft = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer."""
+        return tuple(self.reverse_prompt or ())
 
 
 def command_line(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note, read_text
 from edgedec.cli.options import Verbose, option, resolve_model
-from edgedec.cli.run_options import RunOptions, command_line
-from edgedec.errors import ToolError, UsageError
+from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
+from edgedec.errors import BundleError, ToolError, UsageError
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
@@ -36,6 +36,30 @@ def _keys(key: str | None, file: Path | None) -> tuple[str, ...]:
         if not keys:
             raise UsageError(f"--api-key-file {file}: the file has no key; write one on each line")
     return tuple(keys)
+
+
+def _chat_template(text: str | None, file: Path | None) -> str | None:
+    """Return the chat template of both options; None without them.
+
+    Raises:
+        UsageError: both are given, a name is unknown, or the template does not parse.
+    """
+    from edgedec.runtime.text.chat_template import check_template
+    from edgedec.runtime.text.named_templates import named_template
+
+    if text is None and file is None:
+        return None
+    if text is not None and file is not None:
+        raise UsageError("--chat-template and --chat-template-file are two sources of one template; give one of them")
+    flag = "--chat-template" if file is None else f"--chat-template-file {file}"
+    try:
+        source = named_template(text) if text is not None else read_text(Path(str(file)), "--chat-template-file")
+        check_template(source)
+    except BundleError as error:
+        raise UsageError(f"{flag}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error}" if text is not None else str(error)) from None
+    return source
 
 
 def _address(host: str, port: int) -> str:
@@ -67,6 +91,7 @@ def _disk(run: RunOptions, size: str | None) -> AbstractContextManager[SpillFold
 @command_line
 def serve(
     run: RunOptions,
+    sampling: SamplingOptions,
     host: Annotated[
         str, option("--host", metavar="ADDRESS", help="Address to listen on; others than this machine's need a key.")
     ] = "127.0.0.1",
@@ -133,6 +158,21 @@ def serve(
             help="Keep rows of ended texts in files of this size, for prompts that begin alike. They tell the texts.",
         ),
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        option(
+            "--chat-template",
+            metavar="NAME|JINJA",
+            help="Chat template in place of the model's own: chatml, llama3, command-r, or the template itself.",
+        ),
+    ] = None,
+    chat_template_file: Annotated[
+        Path | None,
+        option("--chat-template-file", metavar="FILE", help="File with a chat template in place of the model's own."),
+    ] = None,
+    no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
+    no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
+    no_ui: Annotated[bool, option("--no-ui", help="Do not serve the page for chats.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Answer requests over HTTP, as OpenAI's and llama.cpp's servers do.
@@ -159,7 +199,13 @@ def serve(
         allowed_hosts=tuple(allowed_host or ()),
         cors_origins=tuple(cors_origin or ()),
         body_bytes=body_bytes,
+        sampling=sampling.sampling(),
+        n_predict=sampling.n_predict,
+        shows_slots=not no_slots,
+        shows_metrics=not no_metrics,
+        has_page=not no_ui,
     )
+    template = _chat_template(chat_template, chat_template_file)
     spec = run.spec()
     with _disk(run, disk_cache) as disk:
 
@@ -174,7 +220,9 @@ def serve(
             return session
 
         memory = ServerMemory()
-        service = ModelService(open_session, queue_limit=queue, idle_unload_s=idle_unload, memory=memory)
+        service = ModelService(
+            open_session, queue_limit=queue, idle_unload_s=idle_unload, memory=memory, chat_template=template
+        )
         gate = create_app(service, settings)
         sock = listen(host, port)
         address = _address(host, sock.getsockname()[1])

@@ -222,14 +222,15 @@ class PromptSequence(ABC):
         start, rows = self.state.length, self._rows_read
         following = self._ids[start + 1 : start + 1 + rows].tolist()
         if self.request.prompt_logprobs and self.request.logprobs is not None:
-            self.prompt_logprobs += map(self.request.logprobs, result.logits, following)
+            for end, (row, token) in enumerate(zip(result.logits, following, strict=False), start + 1):
+                self.prompt_logprobs.append(self.request.logprobs(row, token, self._ids[:end]))
         self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()
 
-    def logprobs(self, row: F32, token: int) -> TokenLogprobs | None:
-        """Return the log-probability of ``token`` after a row of logits; None if the request does not ask for it."""
-        return None if self.request.logprobs is None else self.request.logprobs(row, token)
+    def logprobs(self, row: F32, token: int, text: I32) -> TokenLogprobs | None:
+        """Return the log-probability of ``token`` after ``text`` and its row of logits; None if it is not asked for."""
+        return None if self.request.logprobs is None else self.request.logprobs(row, token, text)
 
     @property
     def drafts_ahead(self) -> bool:

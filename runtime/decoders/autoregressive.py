@@ -202,8 +202,13 @@ class AutoregressiveSequence(PromptSequence):
         ids = [*accepted[1:], outcome.next_token]
         if self.request.logprobs is None:
             return [*(Token(token, guessed=True) for token in ids[:-1]), Token(ids[-1], guessed=False)]
+        whole = np.append(text, np.array(accepted[1:], np.int32))
         return [
-            Token(token, guessed=at < len(ids) - 1, logprobs=self.logprobs(result.logits[node], token))
+            Token(
+                token,
+                guessed=at < len(ids) - 1,
+                logprobs=self.logprobs(result.logits[node], token, whole[: len(text) + at]),
+            )
             for at, (node, token) in enumerate(zip(path, ids, strict=True))
         ]
 

@@ -267,7 +267,7 @@ class SwitchSequence(PromptSequence):
         counts.large_tokens += not by_small
         counts.switches += self._by_small is not None and self._by_small != by_small
         self._by_small = by_small
-        return Token(token, guessed=by_small, logprobs=self.logprobs(row, token))
+        return Token(token, guessed=by_small, logprobs=self.logprobs(row, token, self.text))
 
     def _choose(self, text: I32, row: F32) -> int:
         """Return the token after ``text`` that follows from logits ``row`` and the random number of its position."""

@@ -46,7 +46,8 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
     gates: list[Gate] = []
     app.include_router(generation_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
-    app.include_router(page_routes())
+    if settings.has_page:
+        app.include_router(page_routes())
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:

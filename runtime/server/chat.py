@@ -12,10 +12,12 @@ from edgedec import __version__
 from edgedec.runtime.answer import StopReason
 from edgedec.runtime.grammar.tool_calls import ToolCallDelta, ToolCallParser
 from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.server.conversations import ConversationRequest
 from edgedec.runtime.server.errors import ApiError
 from edgedec.runtime.server.logprobs import chat_logprobs
 from edgedec.runtime.server.model_text import ModelText
-from edgedec.runtime.server.requests import ConversationRequest
+from edgedec.runtime.server.native_completions import NativeReply
+from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
@@ -98,6 +100,7 @@ class ChatReply:
         include_usage: end a stream with a chunk of token counts.
         top: number of likeliest tokens to report; None: no log-probabilities.
         has_tools: True if the texts may have calls of tools.
+        verbose: makes the member ``__verbose``; None: the answer has none.
     """
 
     model: str
@@ -107,6 +110,7 @@ class ChatReply:
     include_usage: bool
     top: int | None = None
     has_tools: bool = False
+    verbose: NativeReply | None = None
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
@@ -119,11 +123,17 @@ class ChatReply:
         for index in range(self.choices):
             yield self._chunk([self._choice(index, {"role": "assistant", "content": None})])
 
+    def progress(self, event: TextProgress) -> Iterator[Chunk]:
+        """Yield a chunk without text that tells how far the prompt was read."""
+        yield self._chunk([self._choice(event.index, {})]) | event.as_json()
+
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunks of a part: one of text, or those of calls."""
         parts = self._parser(event.index).feed(event.text) if self.has_tools else [event.text]
         for chunk in self._deltas(event.index, parts, event.logprobs):
-            yield {**chunk, "guessed": True} if event.guessed else chunk
+            guessed = {"guessed": True} if event.guessed else {}
+            timings = {} if event.progress is None else {"timings": event.progress.timings_json()}
+            yield {**chunk, **guessed, **timings}
 
     def _parser(self, index: int) -> ToolCallParser:
         return self._parsers.setdefault(index, ToolCallParser())
@@ -151,7 +161,7 @@ class ChatReply:
         pending = self._pending[event.index]
         logprobs = self._shown(pending) if pending else None
         chunk = self._chunk([self._choice(event.index, {}, finish=reason, logprobs=logprobs)])
-        yield {**chunk, "timings": timings_json(event.answer.timings)}
+        yield {**chunk, "timings": timings_json(event.answer.timings), **self._verbose(event)}
 
     def closing(self) -> Iterator[Chunk]:
         """Yield the chunk of token counts, if it was asked for."""
@@ -171,7 +181,11 @@ class ChatReply:
             "choices": [self._message(end) for end in ends],
             "usage": self.usage.as_json(),
             "timings": timings_json(ends[0].answer.timings),
+            **self._verbose(ends[0]),
         }
+
+    def _verbose(self, end: TextEnd) -> dict[str, Any]:
+        return {} if self.verbose is None else {"__verbose": self.verbose.described(end)}
 
     def _message(self, end: TextEnd) -> dict[str, Any]:
         more = {} if self.choices == 1 else {"timings": timings_json(end.answer.timings)}

@@ -13,6 +13,8 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.chat import FINGERPRINT, Usage, finish_reason
 from edgedec.runtime.server.logprobs import TokenOffsets, completion_logprobs
 from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.native_completions import NativeReply
+from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
@@ -32,6 +34,7 @@ class CompletionReply:
         echoes: text before each answer: its prompt with ``echo``, else empty.
         include_usage: end a stream with a chunk of token counts.
         top: number of likeliest tokens to report; None: no log-probabilities.
+        verbose: makes the member ``__verbose``; None: the answer has none.
     """
 
     model: str
@@ -41,6 +44,7 @@ class CompletionReply:
     echoes: list[str]
     include_usage: bool
     top: int | None = None
+    verbose: NativeReply | None = None
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
     _ends: dict[int, TextEnd] = field(default_factory=dict)
@@ -61,11 +65,16 @@ class CompletionReply:
             shape = completion_logprobs(self.text, logprobs, TokenOffsets(self.text, ()), first=first)
             yield self._chunk([self._choice(index, self.echoes[index], logprobs=shape)])
 
+    def progress(self, event: TextProgress) -> Iterator[Chunk]:
+        """Yield a chunk without text that tells how far the prompt was read."""
+        yield self._chunk([self._choice(event.index, "")]) | event.as_json()
+
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunk of a part."""
         yield from self._echo(event.index, event.prompt_logprobs)
         logprobs = self._continued(event.index, event.logprobs)
-        yield self._chunk([self._choice(event.index, event.text, logprobs=logprobs)])
+        timings = {} if event.progress is None else {"timings": event.progress.timings_json()}
+        yield self._chunk([self._choice(event.index, event.text, logprobs=logprobs)]) | timings
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield the last chunk of a text, which has no text."""
@@ -75,7 +84,7 @@ class CompletionReply:
         reason = finish_reason(event.answer.stop_reason)
         logprobs = self._continued(event.index, event.logprobs) if event.logprobs else None
         chunk = self._chunk([self._choice(event.index, "", finish=reason, logprobs=logprobs)])
-        yield {**chunk, "timings": timings_json(event.answer.timings)}
+        yield {**chunk, "timings": timings_json(event.answer.timings), **self._verbose(event)}
 
     def closing(self) -> Iterator[Chunk]:
         """Yield the chunk of token counts, if it was asked for."""
@@ -96,7 +105,11 @@ class CompletionReply:
             **self._chunk(choices),
             "usage": self.usage.as_json(),
             "timings": timings_json(ends[0].answer.timings),
+            **self._verbose(ends[0]),
         }
+
+    def _verbose(self, end: TextEnd) -> dict[str, Any]:
+        return {} if self.verbose is None else {"__verbose": self.verbose.described(end)}
 
     def _continued(self, index: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """Return log-probabilities of a part of a stream."""

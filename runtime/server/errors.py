@@ -13,7 +13,15 @@ from fastapi.exceptions import RequestValidationError
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.engine.ledger import AdmissionError
 
-__all__ = ["ApiError", "context_overflow", "from_edgedec", "from_validation", "not_supported", "short_of_memory"]
+__all__ = [
+    "ApiError",
+    "context_overflow",
+    "from_edgedec",
+    "from_validation",
+    "not_supported",
+    "short_of_memory",
+    "switched_off",
+]
 
 # The value of ``type`` for each status.
 _TYPES = {
@@ -26,6 +34,7 @@ _TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    501: "not_supported_error",
     503: "unavailable_error",
 }
 # Names of fields, and not of types (``str``, ``constrained-int``, ``NamedTool``, ``list[int]``).
@@ -81,6 +90,11 @@ def short_of_memory(error: AdmissionError, retry_seconds: int) -> ApiError:
 def not_supported(param: str, reason: str) -> ApiError:
     """Return the error for a field that this server knows and does not support."""
     return ApiError(400, f"{param}: {reason}", param=param, code="unsupported_parameter")
+
+
+def switched_off(endpoint: str, option: str) -> ApiError:
+    """Return the error for an endpoint that an option of the server switches off."""
+    return ApiError(501, f"the server was started with {option}, so {endpoint} is off", code="endpoint_off")
 
 
 def context_overflow(tokens: int, context: int, *, param: str, exact: bool = True) -> ApiError:

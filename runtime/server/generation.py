@@ -1,16 +1,17 @@
-"""The endpoints that write text: chats and completions."""
+"""The endpoints that write text: chats and completions; and the one that counts the tokens of a chat."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
@@ -19,17 +20,20 @@ from edgedec.runtime.server.errors import from_edgedec, not_supported
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
-from edgedec.runtime.server.native_requests import NativeCompletionRequest, PromptPieces
-from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, TextOptionsRequest
+from edgedec.runtime.server.native_requests import NativeCompletionRequest
+from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
-from edgedec.runtime.server.streaming import respond
-from edgedec.runtime.server.structure import answer_grammar, tool_use
+from edgedec.runtime.server.streaming import Reply, respond
+from edgedec.runtime.server.structure import ToolUse, answer_grammar, tool_use
 from edgedec.runtime.server.submission import TextRequest
+from edgedec.runtime.server.text_options import TextOptionsRequest
 
 __all__ = ["generation_routes"]
 
 _SEED_BITS = 63
+# Makes the form of the answers: of the model's text, the requests, and the form of llama.cpp's ``/completion``.
+_MakeReply = Callable[[ModelText, list[TextRequest], NativeReply], Reply]
 
 
 def generation_routes(service: ModelService, settings: ServerSettings) -> APIRouter:
@@ -40,116 +44,180 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     @router.post("/chat/completions", response_model=None, include_in_schema=False)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a conversation by the assistant's answer."""
-        n_predict, top, usage_asked = body.n_predict, body.top, body.include_usage
-        tools = tool_use(body)
-        messages = template_messages(body)
+        top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
+        encode = _chat_encoder(body, tools)
         grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
-        async with service.text() as text:
-            sampling = _sampling(body, text)
-            ids = await service.in_thread(
-                text.encode_chat,
-                messages,
-                tools=tools.definitions if tools else None,
-                names=body.chat_template_kwargs,
-                ending=body.ending,
-            )
-            text.check_fits(ids, param="messages")
-            requests = _requests(body, [ids], sampling, grammar, n_predict=n_predict, top=top)
-            reply = ChatReply(
+
+        def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
+            return ChatReply(
                 model=settings.model_name,
                 text=text,
-                usage=Usage(prompt_tokens=len(ids)),
+                usage=Usage(prompt_tokens=len(requests[0].prompt)),
                 choices=body.choices,
                 include_usage=usage_asked,
                 top=top,
                 has_tools=tools is not None,
+                verbose=native if body.verbose else None,
             )
-            submission = service.submit(requests)
-        return await respond(
-            request.receive, submission, reply, stream=bool(body.stream), ping_seconds=settings.ping_seconds
-        )
+
+        options = TextRequest(prompt=_NO_IDS, n_predict=-1, sampling=settings.sampling, grammar=grammar, logprobs=top)
+        return await answered(body, request, [encode], options, reply, param="messages")
+
+    @router.post("/v1/chat/completions/input_tokens")
+    @router.post("/chat/completions/input_tokens", include_in_schema=False)
+    async def count_chat_tokens(body: ChatRequest) -> dict[str, Any]:
+        """Return the number of tokens of a conversation's prompt, without an answer."""
+        encode = _chat_encoder(body, tool_use(body))
+        async with service.text() as text:
+            return {"input_tokens": len(await service.in_thread(encode, text))}
 
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue one or several texts."""
-        n_predict, usage_asked, prompts = body.n_predict, body.include_usage, body.prompts
+        usage_asked, prompts = body.include_usage, body.prompts
         if body.best_of is not None and body.best_of != body.choices:
             raise not_supported("best_of", "the server writes no texts that it does not return; leave it out")
-        grammar = await service.in_thread(answer_grammar, body, service.grammars)
-        async with service.text() as text:
-            sampling = _sampling(body, text)
-            encoded = [await service.in_thread(_prompt_ids, text, prompt) for prompt in prompts]
-            for ids in encoded:
-                text.check_fits(ids, param="prompt")
-            requests = _requests(
-                body,
-                encoded,
-                sampling,
-                grammar,
-                n_predict=n_predict,
-                top=body.logprobs,
-                prompt_logprobs=bool(body.echo),
-            )
-            echoes = [prompt if isinstance(prompt, str) else text.decode(prompt) for prompt in prompts]
-            reply = CompletionReply(
+
+        def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
+            echoes = [_echo(text, prompt) if body.echo else "" for prompt in prompts]
+            return CompletionReply(
                 model=settings.model_name,
                 text=text,
-                usage=Usage(prompt_tokens=sum(map(len, encoded))),
-                prompts=[ids for ids in encoded for _ in range(body.choices)],
-                echoes=[echo if body.echo else "" for echo in echoes for _ in range(body.choices)],
+                usage=Usage(prompt_tokens=sum(len(item.prompt) for item in requests if not item.sample)),
+                prompts=[item.prompt for item in requests],
+                echoes=[echo for echo in echoes for _ in range(body.choices)],
                 include_usage=usage_asked,
                 top=body.logprobs,
+                verbose=native if body.verbose else None,
             )
-            submission = service.submit(requests)
-        return await respond(
-            request.receive, submission, reply, stream=bool(body.stream), ping_seconds=settings.ping_seconds
-        )
+
+        return await completed(body, request, prompts, reply, prompt_logprobs=bool(body.echo))
 
     @router.post("/completion", response_model=None)
     @router.post("/completions", response_model=None, include_in_schema=False)
     async def native_completion(body: NativeCompletionRequest, request: Request) -> Response:
         """Continue one or several texts, as llama.cpp's server does."""
-        n_predict, top, prompts, is_list = body.limit, body.top, body.prompts, body.is_list
+        prompts = body.prompts
         if body.include_usage:
             raise not_supported("stream_options", "the last object of a stream has the counts; leave it out")
+
+        def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
+            return replace(
+                native,
+                top=body.top,
+                sampled=bool(body.post_sampling_probs),
+                return_tokens=bool(body.return_tokens),
+                fields=tuple(body.response_fields or ()),
+                is_list=body.is_list,
+            )
+
+        return await completed(body, request, prompts, reply, final_line=b"")
+
+    async def completed(
+        body: CompletionRequest | NativeCompletionRequest,
+        request: Request,
+        prompts: list[PromptPieces],
+        reply: _MakeReply,
+        *,
+        prompt_logprobs: bool = False,
+        **form: bytes,
+    ) -> Response:
+        """Answer a request with plain prompts."""
         grammar = await service.in_thread(answer_grammar, body, service.grammars)
+        top = body.top
+        options = TextRequest(
+            prompt=_NO_IDS,
+            n_predict=-1,
+            sampling=settings.sampling,
+            grammar=grammar,
+            logprobs=top,
+            prompt_logprobs=prompt_logprobs and top is not None,
+            logprobs_of="sampling"
+            if isinstance(body, NativeCompletionRequest) and body.post_sampling_probs
+            else "model",
+        )
+        encoders = [partial(_joined_ids, prompt=prompt) for prompt in prompts]
+        return await answered(body, request, encoders, options, reply, param="prompt", **form)
+
+    async def answered(
+        body: TextOptionsRequest,
+        request: Request,
+        encoders: Sequence[Callable[[ModelText], I32]],
+        options: TextRequest,
+        reply: _MakeReply,
+        *,
+        param: str,
+        **form: bytes,
+    ) -> Response:
+        """Answer a request.
+
+        Parameters:
+            body: the fields that all kinds of requests share.
+            request: the HTTP request.
+            encoders: return the ids of each prompt.
+            options: the members of ``TextRequest`` that are not among the fields of ``body``.
+            reply: makes the form of the answers.
+            param: name of the field with the prompts.
+            form: further arguments of ``respond``.
+        """
+        limit, stream = body.limit, bool(body.stream)
+        n_predict = settings.n_predict if limit is None else limit
         async with service.text() as text:
-            sampling = _sampling(body, text)
-            encoded = [await service.in_thread(_joined_ids, text, prompt) for prompt in prompts]
-            for ids in encoded:
-                text.check_fits(ids, param="prompt")
-            requests = _requests(body, encoded, sampling, grammar, n_predict=n_predict, top=top)
-            reply = NativeReply(
+            sampling = await service.in_thread(_sampling, body, text, settings.sampling)
+            prompts = [await service.in_thread(encode, text) for encode in encoders]
+            for ids in prompts:
+                text.check_fits(ids, param=param)
+            first = replace(
+                options,
+                n_predict=n_predict,
+                sampling=sampling,
+                stop=body.stops,
+                ignore_eos=bool(body.ignore_eos),
+                reports_reading=stream and bool(body.return_progress),
+                reports_timings=stream and bool(body.timings_per_token),
+            )
+            # The first prompt's texts, the second prompt's, and so on.
+            requests = [replace(first, prompt=ids, sample=sample) for ids in prompts for sample in range(body.choices)]
+            native = NativeReply(
                 model=settings.model_name,
                 text=text,
                 prompts=[item.prompt for item in requests],
                 settings=generation_settings(sampling, n_predict=n_predict, stop=body.stops)
-                | {"n_probs": top or 0, "ignore_eos": bool(body.ignore_eos), "stream": bool(body.stream)},
+                | {"n_probs": options.logprobs or 0, "ignore_eos": bool(body.ignore_eos), "stream": stream},
                 stops=body.stops,
-                top=top,
-                return_tokens=bool(body.return_tokens),
-                fields=tuple(body.response_fields or ()),
-                is_list=is_list,
             )
+            shape = reply(text, requests, native)
             submission = service.submit(requests)
         return await respond(
-            request.receive,
-            submission,
-            reply,
-            stream=bool(body.stream),
-            ping_seconds=settings.ping_seconds,
-            final_line=b"",
+            request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds, **form
         )
 
     return router
 
 
-def _sampling(body: TextOptionsRequest, text: ModelText) -> SamplingConfig:
+_NO_IDS = np.zeros(0, np.int32)
+
+
+def _sampling(body: TextOptionsRequest, text: ModelText, defaults: SamplingConfig) -> SamplingConfig:
     """Return the sampling options, with a seed that all texts of the request share."""
+    encode = partial(text.tokenize, add_special=False, param="logit_bias")
     try:
-        return body.sampling(text.vocabulary, seed=secrets.randbits(_SEED_BITS))
+        return body.sampling(
+            text.vocabulary,
+            defaults=defaults,
+            seed=secrets.randbits(_SEED_BITS),
+            encode=lambda content: encode(content).tolist(),
+        )
     except EdgedecError as error:
         raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
+
+
+def _chat_encoder(body: ChatRequest, tools: ToolUse | None) -> Callable[[ModelText], I32]:
+    """Return a function that returns the ids of a conversation."""
+    messages, ending = template_messages(body), body.ending
+    return lambda text: text.encode_chat(
+        messages, tools=tools.definitions if tools else None, names=body.chat_template_kwargs, ending=ending
+    )
 
 
 def _prompt_ids(text: ModelText, prompt: str | list[int]) -> I32:
@@ -171,25 +239,6 @@ def _joined_ids(text: ModelText, prompt: PromptPieces) -> I32:
     return np.concatenate(parts).astype(np.int32)
 
 
-def _requests(
-    body: TextOptionsRequest,
-    prompts: list[I32],
-    sampling: SamplingConfig,
-    grammar: Grammar | None,
-    *,
-    n_predict: int,
-    top: int | None,
-    prompt_logprobs: bool = False,
-) -> list[TextRequest]:
-    """Return a request for each text: the first prompt's, the second prompt's, and so on."""
-    first = TextRequest(
-        prompt=prompts[0],
-        n_predict=n_predict,
-        sampling=sampling,
-        stop=body.stops,
-        ignore_eos=bool(body.ignore_eos),
-        grammar=grammar,
-        logprobs=top,
-        prompt_logprobs=prompt_logprobs and top is not None,
-    )
-    return [replace(first, prompt=ids, sample=sample) for ids in prompts for sample in range(body.choices)]
+def _echo(text: ModelText, prompt: PromptPieces) -> str:
+    """Return the text of a prompt of ``/v1/completions``, which is one piece."""
+    return prompt[0] if isinstance(prompt[0], str) else text.decode(prompt[0])

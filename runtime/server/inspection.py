@@ -11,9 +11,8 @@ from fastapi.responses import JSONResponse
 
 from edgedec import __version__
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import template_messages
-from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.errors import ApiError, switched_off
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.metrics import CONTENT_TYPE
@@ -41,7 +40,7 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     """
     router = APIRouter(route_class=JsonRoute)
     created = int(time.time())
-    defaults = generation_settings(SamplingConfig(), n_predict=-1, stop=())
+    defaults = generation_settings(settings.sampling, n_predict=settings.n_predict, stop=())
 
     @router.get("/health")
     @router.get("/v1/health", include_in_schema=False)
@@ -123,14 +122,14 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
 
     @router.post("/apply-template")
     async def apply_template(body: ApplyTemplateRequest) -> dict[str, Any]:
-        """Return the text of a conversation in the model's chat template."""
+        """Return the text of a conversation in the chat template, as a prompt for the endpoints of plain texts."""
         messages = template_messages(body)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
             prompt = await service.in_thread(
                 text.render_chat, messages, tools=tools, names=body.chat_template_kwargs, ending=body.ending
             )
-        return {"prompt": prompt}
+            return {"prompt": text.without_bos(prompt)}
 
     async def facts() -> ModelFacts:
         if service.facts is not None:
@@ -161,6 +160,8 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     @router.get("/slots")
     async def slots() -> list[dict[str, Any]]:
         """Return what each slot does, without any text. An unloaded model stays unloaded."""
+        if not settings.shows_slots:
+            raise switched_off("/slots", "--no-slots")
         known = await facts()
         return [
             {
@@ -180,6 +181,8 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     @router.get("/metrics")
     async def metrics() -> Response:
         """Return the figures of the server in Prometheus' format."""
+        if not settings.shows_metrics:
+            raise switched_off("/metrics", "--no-metrics")
         shown = service.metrics.text(running=service.running, waiting=service.waiting, loaded=service.phase == "ready")
         return Response(shown, headers={"Content-Type": CONTENT_TYPE, "Process-Start-Time-Unix": str(created)})
 

@@ -12,8 +12,8 @@ import numpy as np
 from edgedec.errors import BundleError, EdgedecError
 from edgedec.runtime.grammar.tools import with_instructions
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.server.conversations import PromptEnding
 from edgedec.runtime.server.errors import ApiError, context_overflow
-from edgedec.runtime.server.requests import PromptEnding
 from edgedec.runtime.server.tool_messages import as_plain_text, knows_tools
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream, token_bytes
@@ -54,6 +54,7 @@ class ModelText:
 
     Parameters:
         session: the loaded model.
+        chat_template: source of the template in place of the model's own; None: its own.
 
     Members:
         context: size of the context in tokens.
@@ -64,13 +65,14 @@ class ModelText:
         planned_bytes: memory that the plan charges.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, chat_template: str | None = None) -> None:
         tokens = session.bundle.tokens
         self._tokenizer, self._session = session.tokenizer, session
         self._bytes: dict[int, bytes] = {}
         self.context = session.run.limits.positions
         self.vocabulary = tokens.size
-        self.chat_template = session.bundle.chat_template
+        self.chat_template = session.bundle.chat_template if chat_template is None else chat_template
+        self._bos = tokens.bos
         self.bos = self._spelling(tokens.bos)
         self.eos = self._spelling(tokens.eos[0] if tokens.eos else None)
         self.drafter = session.run.spec.drafter_name
@@ -183,6 +185,11 @@ class ModelText:
                 code="chat_template_refused",
             )
         return text.partition(mark)[0] if mark else text
+
+    def without_bos(self, text: str) -> str:
+        """Return a rendered conversation as a plain prompt, to which ``encode`` adds the token that begins a text."""
+        adds_bos = self._bos is not None and self._tokenizer.encode("", add_special=True)[:1].tolist() == [self._bos]
+        return text.removeprefix(self.bos) if adds_bos else text
 
     def check_ids(self, ids: Sequence[int], *, param: str) -> I32:
         """Return ids as an array, int32 [n].

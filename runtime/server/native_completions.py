@@ -5,6 +5,7 @@ Source: llama.cpp ``tools/server/README.md``, "POST /completion".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.logprobs import LEAST
 from edgedec.runtime.server.model_text import ModelText
+from edgedec.runtime.server.progress import TextProgress
 from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
@@ -53,6 +55,7 @@ class NativeReply:
         return_tokens: give the ids of a whole answer; a stream always does.
         fields: members to return, with ``/`` between a member and its own; empty: all.
         is_list: return a list of objects instead of one.
+        sampled: the probabilities are those after the sampling options.
     """
 
     model: str
@@ -64,6 +67,7 @@ class NativeReply:
     return_tokens: bool = False
     fields: tuple[str, ...] = ()
     is_list: bool = False
+    sampled: bool = False
     _ends: dict[int, TextEnd] = field(default_factory=dict)
     _counts: dict[int, int] = field(default_factory=dict)  # tokens of each text in a stream so far
 
@@ -71,23 +75,30 @@ class NativeReply:
         """Yield nothing: a stream begins with its text."""
         return iter(())
 
+    def progress(self, event: TextProgress) -> Iterator[Chunk]:
+        """Yield an object without text that tells how far the prompt was read."""
+        yield self._part(event.index, "", ()) | event.as_json()
+
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the object of a part."""
         self._counts[event.index] = self._counts.get(event.index, 0) + len(event.tokens)
-        yield {
-            "index": event.index,
-            "content": event.text,
-            "tokens": list(event.tokens),
+        timings = {} if event.progress is None else {"timings": event.progress.timings_json()}
+        yield self._part(event.index, event.text, event.tokens) | self._probabilities(event.logprobs) | timings
+
+    def _part(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, Any]:
+        return {
+            "index": index,
+            "content": content,
+            "tokens": list(tokens),
             "stop": False,
-            "tokens_predicted": self._counts[event.index],
-            "tokens_evaluated": len(self.prompts[event.index]),
-            **self._probabilities(event.logprobs),
+            "tokens_predicted": self._counts.get(index, 0),
+            "tokens_evaluated": len(self.prompts[index]),
         }
 
     def ending(self, event: TextEnd) -> Iterator[Chunk]:
         """Yield the last object of a text, which has no content and all figures."""
         self._ends[event.index] = event
-        last = {**self._whole(event), "content": "", "tokens": list(event.tokens)}
+        last = {**self.described(event), "content": "", "tokens": list(event.tokens)}
         yield self._chosen(last | self._probabilities(event.logprobs))
 
     def closing(self) -> Iterator[Chunk]:
@@ -99,10 +110,11 @@ class NativeReply:
         answers = []
         for index in range(len(self.prompts)):
             end = self._ends[index]
-            answers.append(self._chosen(self._whole(end) | self._probabilities(end.answer.logprobs)))
+            answers.append(self._chosen(self.described(end) | self._probabilities(end.answer.logprobs)))
         return answers if self.is_list else answers[0]
 
-    def _whole(self, end: TextEnd) -> dict[str, Any]:
+    def described(self, end: TextEnd) -> dict[str, Any]:
+        """Return an answer with all figures, and without probabilities."""
         answer, prompt = end.answer, self.prompts[end.index]
         return {
             "index": end.index,
@@ -136,12 +148,14 @@ class NativeReply:
         shown = []
         for item in logprobs:
             top = [self._probability(token, value) for token, value in item.top]
-            shown.append({**self._probability(item.token, item.logprob), "top_logprobs": top})
+            name = "top_probs" if self.sampled else "top_logprobs"
+            shown.append({**self._probability(item.token, item.logprob), name: top})
         return {"completion_probabilities": shown}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self.text.token_bytes(token)
-        return {"id": token, "token": raw.decode(errors="replace"), "bytes": list(raw), "logprob": max(logprob, LEAST)}
+        value = {"prob": math.exp(logprob)} if self.sampled else {"logprob": max(logprob, LEAST)}
+        return {"id": token, "token": raw.decode(errors="replace"), "bytes": list(raw), **value}
 
     def _chosen(self, whole: dict[str, Any]) -> dict[str, Any]:
         """Return the members that were asked for. A path that leads nowhere is left out."""

@@ -6,15 +6,14 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from edgedec.runtime.server.errors import ApiError, not_supported
-from edgedec.runtime.server.requests import PROMPTS, TOP_LOGPROBS, Count, TextOptionsRequest
+from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.requests import PROMPTS, TOP_LOGPROBS, PromptPieces
+from edgedec.runtime.server.text_options import TextOptionsRequest
 
-__all__ = ["NativeCompletionRequest", "PromptPieces"]
+__all__ = ["NativeCompletionRequest"]
 
 FIELDS = 64  # entries of response_fields
 _PROMPT_TEXT, _PROMPT_MEDIA = "prompt_string", "multimodal_data"
-
-PromptPieces = list[str | list[int]]  # texts and ids, which follow each other
 
 
 class NativeCompletionRequest(TextOptionsRequest):
@@ -30,35 +29,14 @@ class NativeCompletionRequest(TextOptionsRequest):
         "lora": "the server has no adapters; leave it out",
     }
     prompt: str | dict[str, Any] | Annotated[list[Any], Field(fail_fast=True)]
-    n_predict: Count | None = None
     n_probs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], Field(max_length=FIELDS, fail_fast=True)] | None = None
 
     @property
-    def limit(self) -> int:
-        """Maximum number of tokens; -1: until the context is full.
-
-        Raises:
-            ApiError: the two spellings of the limit differ.
-        """
-        if None not in (self.n_predict, self.max_tokens) and self.n_predict != self.max_tokens:
-            raise ApiError(
-                400, "n_predict and max_tokens are the same limit and differ; leave one out", param="n_predict"
-            )
-        limits = [limit for limit in (self.n_predict, self.max_tokens) if limit is not None]
-        return limits[0] if limits else -1
-
-    @property
     def top(self) -> int | None:
-        """Number of likeliest tokens to report with each token; None: no log-probabilities.
-
-        Raises:
-            ApiError: probabilities after the sampling options are asked for.
-        """
-        if self.post_sampling_probs:
-            raise not_supported("post_sampling_probs", "probabilities are the model's own; leave it out")
+        """Number of likeliest tokens to report with each token; None: no probabilities."""
         return self.n_probs or None
 
     @property

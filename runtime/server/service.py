@@ -50,6 +50,7 @@ class ModelService:
         idle_unload_s: seconds without a request after which the model is unloaded; 0: never.
         metrics: receives the figures of the answers.
         memory: the ledger of the model and its requests.
+        chat_template: source of a template in place of the model's own; None: its own.
 
     Members:
         grammars: the grammars that requests asked for last.
@@ -66,8 +67,9 @@ class ModelService:
         idle_unload_s: float = 0.0,
         metrics: Metrics | None = None,
         memory: ServerMemory | None = None,
+        chat_template: str | None = None,
     ) -> None:
-        self._open_session = open_session
+        self._open_session, self._chat_template = open_session, chat_template
         self.memory = memory or ServerMemory()
         self.memory.wake = self._wake
         self.queue_limit, self.idle_unload_s = queue_limit, idle_unload_s
@@ -247,7 +249,7 @@ class ModelService:
             if first:
                 self.loaded.set_exception(error)
             return None
-        text = ModelText(session)
+        text = ModelText(session, self._chat_template)
         self.facts = text.facts
         with self._changed:
             self._idle_since = time.monotonic()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from edgedec.errors import UsageError
+from edgedec.runtime.sampling import SamplingConfig
 
 __all__ = ["ServerSettings", "is_loopback"]
 
@@ -30,6 +31,9 @@ class ServerSettings:
         head_seconds: seconds in which the head of a request must arrive.
         stall_seconds: seconds for which a client may leave an answer unread.
         ping_seconds: seconds without an event after which a stream sends a comment.
+        sampling: sampling options that a request does not set.
+        n_predict: maximum number of tokens for a request that does not set it; -1: until the context is full.
+        shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
 
     Raises:
         UsageError: a value is out of range, or the settings would open the server to strangers.
@@ -47,6 +51,11 @@ class ServerSettings:
     head_seconds: float = 30.0
     stall_seconds: float = 60.0
     ping_seconds: float = 10.0
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    n_predict: int = -1
+    shows_slots: bool = True
+    shows_metrics: bool = True
+    has_page: bool = True
 
     def __post_init__(self) -> None:
         if self.body_bytes < _LEAST_BODY_BYTES:

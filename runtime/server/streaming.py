@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.server.errors import ApiError, from_edgedec
-from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextPart
+from edgedec.runtime.server.progress import TextProgress
+from edgedec.runtime.server.submission import GoneError, Submission, TextEnd, TextEvent, TextPart
 
 __all__ = ["EventStream", "Reply", "cancelled_on_disconnect", "respond"]
 
@@ -31,6 +32,9 @@ class Reply(Protocol):
 
     def opening(self) -> Iterator[Chunk]:
         """Yield the chunks before the first event."""
+
+    def progress(self, event: TextProgress) -> Iterator[Chunk]:
+        """Yield the chunks that tell how far a prompt was read."""
 
     def part(self, event: TextPart) -> Iterator[Chunk]:
         """Yield the chunks of a part."""
@@ -123,7 +127,9 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _chunks(reply: Reply, event: TextPart | TextEnd | None) -> list[Chunk]:
+def _chunks(reply: Reply, event: TextEvent | None) -> list[Chunk]:
+    if isinstance(event, TextProgress):
+        return list(reply.progress(event))
     if isinstance(event, TextPart):
         return list(reply.part(event))
     return [] if event is None else list(reply.ending(event))
@@ -147,7 +153,7 @@ class EventStream(Response):
         submission: Submission,
         reply: Reply,
         *,
-        first: TextPart | TextEnd | None,
+        first: TextEvent | None,
         ping_seconds: float,
         final_line: bytes = _DONE,
     ) -> None:

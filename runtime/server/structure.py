@@ -12,8 +12,10 @@ from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.tools import tool_grammar
+from edgedec.runtime.server.conversations import NamedTool
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.requests import ChatRequest, NamedTool, TextOptionsRequest
+from edgedec.runtime.server.requests import ChatRequest
+from edgedec.runtime.server.text_options import TextOptionsRequest
 
 __all__ = ["ToolUse", "answer_grammar", "tool_use"]
 

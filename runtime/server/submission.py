@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.engine.ledger import Reservation
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.logprobs import TokenLogprobs
+from edgedec.runtime.logprobs import LogprobsOf, TokenLogprobs
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.memory import request_bytes
+from edgedec.runtime.server.progress import ProgressClock, TextProgress
 
 __all__ = ["GoneError", "QueuedText", "Submission", "TextEnd", "TextEvent", "TextPart", "TextRequest"]
 
@@ -34,6 +35,9 @@ class TextRequest:
         sample: index of this text among several of one prompt and seed.
         logprobs: number of likeliest tokens to report with each token's log-probability; None reports none.
         prompt_logprobs: True to report the prompt's tokens as well, which reads all of it again.
+        logprobs_of: distribution whose log-probabilities are reported.
+        reports_reading: True to tell how far the prompt was read.
+        reports_timings: True to tell the times with each part.
     """
 
     prompt: I32
@@ -45,6 +49,9 @@ class TextRequest:
     sample: int = 0
     logprobs: int | None = None
     prompt_logprobs: bool = False
+    logprobs_of: LogprobsOf = "model"
+    reports_reading: bool = False
+    reports_timings: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +65,7 @@ class TextPart:
         guessed: whether the last of them was an accepted guess.
         logprobs: log-probabilities of these tokens; empty if they were not asked for.
         prompt_logprobs: in the first part of an answer, those of the prompt's tokens after its first.
+        progress: the times so far; None if they were not asked for.
     """
 
     index: int
@@ -66,6 +74,7 @@ class TextPart:
     guessed: bool
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    progress: TextProgress | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +100,7 @@ class GoneError(Exception):
     """The submission was cancelled, usually because its client has left."""
 
 
-TextEvent = TextPart | TextEnd
+TextEvent = TextProgress | TextPart | TextEnd
 
 
 class Submission:
@@ -176,6 +185,7 @@ class QueuedText:
         began: time of the submission, in the seconds of ``time.monotonic``.
         told: number of tokens of the answer that were in an event.
         memory: its reserved memory; None before it is admitted.
+        clock: measures its progress.
     """
 
     submission: Submission
@@ -184,6 +194,22 @@ class QueuedText:
     began: float = field(default_factory=time.monotonic)
     told: int = 0
     memory: Reservation | None = None
+    clock: ProgressClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = ProgressClock(self.index, len(self.request.prompt))
+
+    def read(self, rows: int) -> None:
+        """Tell the client that the cache holds ``rows`` tokens of the prompt, if it asks for that."""
+        progress = self.clock.read(rows)
+        if progress is not None and self.request.reports_reading:
+            self.submission.post(progress)
+
+    def begin_text(self) -> None:
+        """Tell the client that the prompt was read, because there is a token. A second call does nothing."""
+        progress = self.clock.begin_text()
+        if progress is not None and self.request.reports_reading:
+            self.submission.post(replace(progress, predicted_n=0))
 
     def most_bytes(self, positions: int) -> int:
         """Return the most memory that the request takes outside the model, with a context of ``positions`` tokens."""

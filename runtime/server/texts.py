@@ -112,6 +112,8 @@ class RunningTexts:
                 sample=request.sample,
                 logprobs=request.logprobs,
                 prompt_logprobs=request.prompt_logprobs,
+                logprobs_of=request.logprobs_of,
+                progress=lambda label, done, total: turn.read(done),
                 interrupted=lambda: submission.cancelled or self._closing(),
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
@@ -126,6 +128,8 @@ class RunningTexts:
         if submission.cancelled:
             stream.close()
         ended = stream.ended
+        if answer.tokens:
+            turn.begin_text()
         try:
             for piece in stream.take():
                 if turn.silent:
@@ -141,6 +145,7 @@ class RunningTexts:
                         guessed=piece.guessed,
                         logprobs=tuple(answer.logprobs[part]),
                         prompt_logprobs=tuple(stream.prompt_logprobs) if first else (),
+                        progress=turn.clock.written(turn.told) if turn.request.reports_timings else None,
                     )
                 )
             if not ended:

@@ -31,7 +31,14 @@ import jinja2.visitor
 
 from edgedec.errors import BundleError, EdgedecError, UsageError
 
-__all__ = ["OUTPUT_LIMIT_CHARACTERS", "SECONDS_LIMIT", "TEMPLATE_LIMIT_CHARACTERS", "WORK_LIMIT", "render"]
+__all__ = [
+    "OUTPUT_LIMIT_CHARACTERS",
+    "SECONDS_LIMIT",
+    "TEMPLATE_LIMIT_CHARACTERS",
+    "WORK_LIMIT",
+    "check_template",
+    "render",
+]
 
 TEMPLATE_LIMIT_CHARACTERS = 1 << 20  # characters of a template
 OUTPUT_LIMIT_CHARACTERS = 4 << 20  # characters of a rendered conversation
@@ -97,6 +104,15 @@ def render(
     except Exception as error:  # an untrusted program may raise anything
         raise EdgedecError(f"the chat template refused the conversation: {_message(error)}") from error
     return "".join(pieces)
+
+
+def check_template(template: str) -> None:
+    """Check that a template parses. It may still refuse a conversation.
+
+    Raises:
+        BundleError: it does not, or it is too long.
+    """
+    _compile(template)
 
 
 def _message(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """Start ``edgedec serve`` with the options of llama.cpp's ``llama-server``, for llama.cpp's own tests of its server.
 
-The tests name small models of a hub. Those that only need a text get the embedded model instead. An option without a
-counterpart is ignored if most tests do not depend on it, and is refused otherwise, so that a test that needs it fails.
+The tests name small models of a hub. Those that only need a text get the embedded model instead, with the chat template
+``chatml``, which llama-server takes for these models because they have none. An option without a counterpart is ignored if
+most tests do not depend on it, and is refused otherwise, so that a test that needs it fails.
 
     python -m tests.peers.llama_server --port 8080 --hf-repo ggml-org/test-model-stories260K --ctx-size 512 --parallel 2
 """
@@ -28,21 +29,22 @@ _SAME = {
     "--alias": "--alias",
     "--sleep-idle-seconds": "--idle-unload",
     "--spec-draft-n-max": "--draft-max",
+    "--temp": "--temp",
+    "--seed": "--seed",
+    "--n-predict": "--n-predict",
+    "--chat-template-file": "--chat-template-file",
 }
+# Flags with the same meaning here, with their name here.
+_SAME_FLAGS = {"--no-slots": "--no-slots", "--no-ui": "--no-ui"}
 # Options that are read below, with a value.
-_READ = ("--hf-repo", "--ctx-size", "--parallel", "--cors-origins", "--spec-type", "--model-draft")
-# Options without effect: with a value, and without one. Sizes of batches are the server's own; a request that names no
-# temperature, seed or number of tokens has edgedec's defaults; a bundle has its own chat template.
+_READ = ("--hf-repo", "--ctx-size", "--parallel", "--cors-origins", "--spec-type", "--model-draft", "--chat-template")
+# Options without effect: with a value, and without one. Sizes of batches are the server's own.
 _IGNORED = (
-    *("--temp", "--seed", "--n-predict", "--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers", "-fa"),
-    *("--reasoning-format", "--reasoning", "--spec-draft-n-min", "--cache-ram", "--chat-template"),
-    "--chat-template-file",
+    *("--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers", "-fa"),
+    *("--reasoning-format", "--reasoning", "--spec-draft-n-min", "--cache-ram"),
 )
-_IGNORED_FLAGS = (
-    *("--offline", "--cont-batching", "--metrics", "--slots", "--no-slots", "--verbose", "--jinja", "--no-jinja"),
-    *("--no-mmproj",),
-)
-_FLAGS = (*_IGNORED_FLAGS, "--kv-unified")
+_IGNORED_FLAGS = ("--offline", "--cont-batching", "--slots", "--verbose", "--jinja", "--no-jinja", "--no-mmproj")
+_FLAGS = (*_IGNORED_FLAGS, *_SAME_FLAGS, "--kv-unified", "--metrics", "--backend_sampling")
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -75,6 +77,11 @@ def serve_arguments(arguments: Sequence[str]) -> list[str]:
     for name, own in _SAME.items():
         if name in options:
             result += [own, options[name]]
+    result += [own for name, own in _SAME_FLAGS.items() if name in options]
+    if "--metrics" not in options:  # llama-server's are off by default
+        result.append("--no-metrics")
+    if "--chat-template-file" not in options:
+        result += ["--chat-template", options.get("--chat-template", "chatml")]
     for origin in filter(None, options.get("--cors-origins", "").split(",")):
         result += ["--cors-origin", origin]
     texts = int(options.get("--parallel", "1"))

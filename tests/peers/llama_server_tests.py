@@ -74,26 +74,34 @@ def entry_of(test: str, entries: Mapping[str, str]) -> str | None:
     return None
 
 
-def _pytest(suite: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _pytest(
+    suite: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest; its output is written to ``log`` while it runs, or else is returned."""
     # The suite needs its own folder on the path, which the script pytest would not add.
     command = [sys.executable, "-m", "pytest", "-p", "tests.peers.llama_server_plugin", "-p", "no:cacheprovider"]
     paths = os.pathsep.join([str(suite), str(ROOT)])
     own = {"PYTHONPATH": paths, "PYTEST_ADDOPTS": ""}  # options for our own tests would change the list that is printed
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=suite,
-        env={**os.environ, **environment, **own},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile("w+") if log is None else log.open("w+") as output:
+        run = subprocess.run(
+            [*command, *arguments],
+            cwd=suite,
+            env={**os.environ, **environment, **own},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        output.seek(0)
+        run.stdout = output.read()
+    return run
 
 
 def _collect(suite: Path) -> list[str]:
     run = _pytest(suite, ["--collect-only", "-q", "-m", "not slow", "unit"], {})
     tests = [line for line in run.stdout.splitlines() if line.startswith("unit/") and "::" in line]
     if run.returncode or not tests:
-        raise ToolError(f"the tests in {suite} cannot be collected:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+        raise ToolError(f"the tests in {suite} cannot be collected:\n{run.stdout[-4000:]}")
     return tests
 
 
@@ -132,11 +140,9 @@ def run_suite(
         program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.peers.llama_server "$@"\n')
         program.chmod(0o755)
         environment = {"LLAMA_SERVER_BIN_PATH": str(program)}
-        run = _pytest(suite, ["-q", f"--junitxml={report}", *chosen], environment) if chosen else None
-        if run is not None and log is not None:
-            log.write_text(run.stdout + run.stderr)
+        run = _pytest(suite, ["-v", f"--junitxml={report}", *chosen], environment, log) if chosen else None
         if run is not None and (run.returncode not in (0, 1, _NO_TESTS) or not report.exists()):
-            raise ToolError(f"the tests in {suite} cannot be run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+            raise ToolError(f"the tests in {suite} cannot be run:\n{run.stdout[-4000:]}")
         results = _results(report) if run is not None else {}
     of = {kind: sorted(name for name, result in results.items() if result == kind) for kind in set(results.values())}
     return Outcome(

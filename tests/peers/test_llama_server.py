@@ -85,7 +85,18 @@ def test_options_keep_their_meaning() -> None:
     for part in ("--port 80", "--parallel 2", "--api-key k", "--cors-origin http://b", "--idle-unload 1"):
         assert part in text
     assert "--spec-type" not in text
-    assert "--temp" not in text
+    assert "--temp 0.8 " in text
+    assert "--no-slots --no-metrics --chat-template chatml " in text
+
+
+def test_what_llama_server_switches_on_is_on() -> None:
+    text = " ".join(serve_arguments([*MODEL, "--slots", "--metrics", "--no-ui", "--chat-template-file", "a.jinja"]))
+    assert "--no-slots" not in text
+    assert "--no-metrics" not in text
+    assert "--no-ui" in text
+    assert "--chat-template-file a.jinja " in text
+    assert "--chat-template " not in text
+    assert "--chat-template llama3 " in " ".join(serve_arguments([*MODEL, "--chat-template", "llama3"]))
 
 
 def test_texts_that_share_a_cache_have_the_whole_context() -> None:

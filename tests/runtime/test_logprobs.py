@@ -7,8 +7,8 @@ import pytest
 
 from edgedec.errors import UsageError
 from edgedec.runtime.answer import Answer
-from edgedec.runtime.logprobs import token_logprobs
-from edgedec.runtime.protocols import I32, Pass
+from edgedec.runtime.logprobs import processed_logprobs, token_logprobs
+from edgedec.runtime.protocols import F32, I32, Pass
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -77,3 +77,58 @@ def test_a_number_of_figures_out_of_range_is_refused(count: int) -> None:
         pytest.raises(UsageError, match="logprobs must be 0 to 20"),
     ):
         session.generate(PROMPT, n_predict=1, logprobs=count)
+
+
+def test_figures_of_a_distribution_leave_out_what_it_excludes() -> None:
+    probs = np.array([0.25, 0, 0.25, 0.5], np.float32)
+    seen = []
+
+    def processor(row: F32, text: I32) -> F32:
+        seen.append((row.tolist(), text.tolist()))
+        return probs
+
+    row, text = np.zeros(4, np.float32), np.array([7, 8], np.int32)
+    figures = processed_logprobs(row, 2, text, top=3, processor=processor)
+    assert figures.logprob == np.log(0.25)
+    assert figures.top == ((3, np.log(0.5)), (0, np.log(0.25)), (2, np.log(0.25)))
+    assert processed_logprobs(row, 1, text, top=0, processor=processor).logprob == -np.inf
+    assert seen == [([0, 0, 0, 0], [7, 8])] * 2
+
+
+def expected_figures(model: Answer, prompt: I32, config: SamplingConfig) -> list[dict[int, float]]:
+    """Return the probabilities after a frequency penalty, top-k and temperature, from the likeliest tokens of the model."""
+    result = []
+    for at, figures in enumerate(model.logprobs):
+        text = [*prompt.tolist(), *model.tokens[:at]]
+        scores = {token: value - config.frequency_penalty * text.count(token) for token, value in figures.top}
+        kept = sorted(scores, key=lambda token: (-scores[token], token))[: config.top_k]
+        weights = {token: np.exp(scores[token] / config.temperature) for token in kept}
+        total = sum(weights.values())
+        result.append({token: float(np.log(weight / total)) for token, weight in weights.items()})
+    return result
+
+
+@pytest.mark.thorough
+def test_figures_after_the_sampling_options_are_those_of_the_draw() -> None:
+    config = SamplingConfig(temperature=0.7, top_k=4, top_p=1, min_p=0, frequency_penalty=0.5, repeat_last_n=-1, seed=3)
+    spec = SpecConfig(drafter="ngram", tree_nodes=4)
+    answers = []
+    for options in ({}, {"sequences": 2, "spec": spec}):
+        with Session.open("demo", threads=1, ctx_size=96, **options) as session:  # type: ignore[arg-type]
+            prompt = session.encode(PROMPT * 3)
+            model = session.generate(prompt, n_predict=24, sampling=config, logprobs=20)
+            drawn = session.generate(prompt, n_predict=24, sampling=config, logprobs=20, logprobs_of="sampling")
+            assert drawn.tokens == model.tokens
+            answers.append(drawn.logprobs)
+    assert answers[0] == answers[1]
+    for figures, expected in zip(answers[0], expected_figures(model, prompt, config), strict=True):
+        assert dict(figures.top) == pytest.approx(expected, abs=1e-4)
+        assert figures.logprob == dict(figures.top)[figures.token]
+
+
+def test_a_prompt_has_no_figures_of_a_draw() -> None:
+    with (
+        Session.open("demo", threads=1, ctx_size=64) as session,
+        pytest.raises(UsageError, match="no token of a prompt was drawn"),
+    ):
+        session.generate(PROMPT, n_predict=1, logprobs=1, prompt_logprobs=True, logprobs_of="sampling")

@@ -22,11 +22,13 @@ import pytest
 
 from edgedec.cli.run_options import RunOptions
 from edgedec.runtime.engine.spill import SpillFolder
+from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server import listener
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.memory import server_items
 from edgedec.runtime.server.service import ModelService
-from edgedec.runtime.session import Session
+from edgedec.runtime.session_memory import SessionMemory
+from edgedec.runtime.text.named_templates import named_template
 from tests.edgedec.cli.conftest import Edgedec
 
 Started = list[tuple[Gate, ModelService, socket.socket]]
@@ -73,11 +75,70 @@ def test_options_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: 
     assert (service.queue_limit, service.idle_unload_s) == (3, 1.5)
 
 
+def test_defaults_of_requests_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: Path) -> None:
+    assert edgedec("serve", "-m", "demo", "--port", "0").code == 0
+    words = "--temp 0.5 --top-k 3 --seed 7 -n 20 --repeat-penalty 1.1 --no-slots --no-metrics --no-ui"
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", *words.split())
+    assert outcome.code == 0, outcome.stderr
+    (plain, _, _), (gate, _, _) = started
+    assert (plain.settings.sampling, plain.settings.n_predict) == (SamplingConfig(), -1)
+    assert (plain.settings.shows_slots, plain.settings.shows_metrics, plain.settings.has_page) == (True, True, True)
+    own = SamplingConfig(temperature=0.5, top_k=3, seed=7, repeat_penalty=1.1)
+    assert (gate.settings.sampling, gate.settings.n_predict) == (own, 20)
+    assert (gate.settings.shows_slots, gate.settings.shows_metrics, gate.settings.has_page) == (False, False, False)
+
+
+@pytest.mark.parametrize("source", ["name", "text", "file"])
+def test_a_chat_template_reaches_the_server(
+    edgedec: Edgedec, started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+) -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (tmp_path / "chat.jinja").write_text(template)
+    options = {
+        "name": ["--chat-template", "llama3"],
+        "text": ["--chat-template", template],
+        "file": ["--chat-template-file", str(tmp_path / "chat.jinja")],
+    }[source]
+    made = list[Any]()
+    monkeypatch.setattr(ModelService, "__init__", lambda service, *args, **options: made.append(options))
+    monkeypatch.setattr("edgedec.runtime.server.app.create_app", lambda *args: None)
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", *options)
+    assert outcome.code == 0, outcome.stderr
+    assert made[0]["chat_template"] == (named_template("llama3") if source == "name" else template)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--chat-template", "chatlm"],
+            "--chat-template: 'chatlm' is neither a Jinja template nor one of the names chatml",
+        ),
+        (["--chat-template", "{% for %}"], "--chat-template: the chat template does not parse"),
+        (["--chat-template-file", "bad"], "--chat-template-file bad: the chat template does not parse at line 2"),
+        (["--chat-template-file", "none"], "--chat-template-file none: there is no such file"),
+        (["--chat-template-file", "empty"], "--chat-template-file empty: the file is empty"),
+        (["--chat-template", "chatml", "--chat-template-file", "bad"], "give one of them"),
+        (["--temp", "-1"], "--temp must be >= 0"),
+        (["--top-p", "1.5"], "--top-p must be from 0 to 1"),
+    ],
+)
+def test_wrong_defaults_are_refused_at_the_start(
+    edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").write_text("text\n{% endfor %}")
+    (tmp_path / "empty").write_text("")
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", *options)
+    assert outcome.code == 2
+    assert message in outcome.stderr
+
+
 def test_rows_are_kept_on_the_disk_while_the_server_runs(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folders, kept = list[Path](), list[object]()
-    monkeypatch.setattr(Session, "keep_on_disk", lambda session, disk: kept.append(disk))
+    monkeypatch.setattr(SessionMemory, "keep_on_disk", lambda session, disk: kept.append(disk))
 
     def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
         sock.close()

@@ -20,7 +20,7 @@ PARTS = [
     USER,
     {"role": "assistant", "content": [{"type": "text", "text": "One day, "}, {"type": "text", "text": "a cat named "}]},
 ]
-PROMPT = f"<s><|user|>{USER['content']}<|assistant|>"
+PROMPT = f"<|user|>{USER['content']}<|assistant|>"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_cannot_be_continued_is_refused(served: Served, fields: dict[str, A
 
 
 def test_the_answer_continues_the_message(served: Served, session: Session) -> None:
-    prompt = session.tokenizer.encode_rendered(PROMPT + BEGUN)
+    prompt = session.tokenizer.encode_rendered(f"<s>{PROMPT}{BEGUN}")
     expected = session.generate(prompt, n_predict=12, sampling=SamplingConfig(temperature=0)).text
     body = {"messages": CHAT, "max_tokens": 12, "temperature": 0}
     whole = served.post("/v1/chat/completions", **body).json()

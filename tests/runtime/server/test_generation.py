@@ -9,7 +9,7 @@ import pytest
 
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.server import requests
+from edgedec.runtime.server import conversations, requests, text_options
 from edgedec.runtime.session import Session
 from tests.runtime.server.support.serving import Served
 
@@ -21,12 +21,60 @@ PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": -0.25, "repeat_last_n
 def test_biases_may_be_pairs(served: Served) -> None:
     plain = served.complete(max_tokens=12, temperature=0).json()["choices"][0]["text"]
     (token, *_) = served.post("/tokenize", content=plain).json()["tokens"]
+    piece = served.post("/detokenize", tokens=[token]).json()["content"]
     biased = [
         served.complete(max_tokens=12, temperature=0, logit_bias=bias).json()["choices"][0]["text"]
-        for bias in ({str(token): -100}, [[token, -100]], [[token, False]], [[str(token), -100.0]])
+        for bias in ({str(token): -100}, [[token, -100]], [[token, False]], {piece: -100}, [[piece, -100.0]])
     ]
     assert set(biased) == {biased[0]}
     assert biased[0] != plain
+
+
+def test_the_bias_of_a_text_is_that_of_its_tokens(served: Served) -> None:
+    tokens = served.post("/tokenize", content=" little cat 7").json()["tokens"]
+    assert len(tokens) > 2
+    for text in ({" little cat 7": 2.5}, [[" little cat 7", 2.5]]):
+        settings = served.post("/completion", prompt="x", n_predict=1, logit_bias=text).json()["generation_settings"]
+        assert settings["logit_bias"] == [{"token": token, "bias": 2.5} for token in tokens]
+    digits = served.post("/tokenize", content="7").json()["tokens"]
+    for bias, expected in (({"7": 1}, [7]), ([["7", 1]], digits)):  # the keys of an object are always texts
+        settings = served.post("/completion", prompt="x", n_predict=1, logit_bias=bias).json()["generation_settings"]
+        assert [entry["token"] for entry in settings["logit_bias"]] == expected
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/completion"])
+def test_fields_without_effect_are_accepted(served: Served, path: str) -> None:
+    prompt: dict[str, Any] = {"messages": CHAT} if "chat" in path else {"prompt": "Once"}
+    off = {
+        "mirostat": 0,
+        "typical_p": 1.0,
+        "xtc_probability": 0,
+        "dry_multiplier": 0.0,
+        "dynatemp_range": 0,
+        "min_keep": 0,
+    }
+    options = {"mirostat_tau": 5, "dry_sequence_breakers": ["x"], "n_keep": 3, "speculative.p_min": 0.5, "id_slot": 1}
+    response = served.post(path, **prompt, **off, **options, n_predict=2)
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert (body["usage"]["completion_tokens"] if "usage" in body else body["tokens_predicted"]) == 2
+
+
+def test_the_tokens_of_a_chat_are_counted(served: Served) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    counts = []
+    for body in ({"messages": CHAT}, {"messages": CHAT, "tools": tools, "max_tokens": 3}):
+        for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+            response = served.post(path, **body)
+            assert response.status_code == 200, response.text
+            counts.append(response.json())
+        answer = served.post("/v1/chat/completions", **{**body, "max_tokens": 1}).json()
+        assert counts[-1] == counts[-2] == {"input_tokens": answer["usage"]["prompt_tokens"]}
+    assert counts[-1]["input_tokens"] > counts[0]["input_tokens"]
+    assert served.post("/v1/chat/completions/input_tokens", messages=[]).status_code == 400
+    long = [{"role": "user", "content": "a cat and a dog " * 400}]
+    counted = served.post("/v1/chat/completions/input_tokens", messages=long).json()
+    assert counted["input_tokens"] > 512  # the answer that has no room is not asked for
 
 
 def config(options: dict[str, Any]) -> SamplingConfig:
@@ -254,11 +302,30 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"stop": ""}, "stop", "at least 1 character"),
         ({"stop": "x" * 257}, "stop", "at most 256 characters"),
         ({"stop": ["x"] * 17}, "stop", ""),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "a token id"),
+        ({"logit_bias": {"": 1}}, "logit_bias", "must have a token"),
+        ({"logit_bias": {"x" * 257: 1}}, "logit_bias", "at most 256 characters"),
+        ({"logit_bias": [["", 1]]}, "logit_bias", "must have a token"),
+        (
+            {"logit_bias": {"cat dog " * 32: 1} | {f"{i} cat dog " * 20: 1 for i in range(20)}},
+            "logit_bias",
+            "1024 tokens",
+        ),
+        ({"logit_bias": [[True, 1]]}, "logit_bias", "a token id"),
+        ({"logit_bias": [[1.0, 1]]}, "logit_bias", "a token id"),
         ({"logit_bias": {"2048": 1}}, "logit_bias", "from 0 to 2047"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1", "from -100 to 100"),
         ({"logit_bias": [[1]]}, "logit_bias", "pairs"),
-        ({"logit_bias": [["x", 1]]}, "logit_bias", "a token id"),
+        ({"logit_bias": [[-1, 1]]}, "logit_bias", "from 0 to 2047"),
+        ({"n_predict": 2}, "n_predict", "max_tokens and n_predict are the same limit and differ"),
+        ({"typical_p": 0.5}, "typical_p", "leave it out, or send 1"),
+        ({"xtc_probability": False}, "xtc_probability", "leave it out, or send 0"),
+        ({"mirostat": "off"}, "mirostat", "leave it out, or send 0"),
+        ({"return_progress": 1}, "return_progress", "valid boolean"),
+        (
+            {"messages": [*CHAT, *[{"role": "assistant", "content": "x"}] * 2]},
+            "messages",
+            "continue_final_message to true",
+        ),
         ({"logit_bias": [[1, 1]] * 1025}, "logit_bias", ""),
         ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "json_object only"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1024 items"),
@@ -363,7 +430,8 @@ def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(
 
 def test_each_limit_of_a_list_is_that_of_the_docs(project_root: Any) -> None:
     page = (project_root / "docs" / "server.md").read_text("utf-8")
-    for limit in (requests.CHOICES, requests.MESSAGES, requests.STOPS, requests.BIASES, requests.PROMPTS):
+    options = (text_options.CHOICES, text_options.STOPS, text_options.BIASES)
+    for limit in (*options, conversations.MESSAGES, requests.PROMPTS):
         assert f"{limit:,}" in page or str(limit) in page
 
 

@@ -84,7 +84,8 @@ def test_the_tokenizer_under_the_names_of_vllm(served: Served, session: Session)
 
 def test_the_template(served: Served, session: Session) -> None:
     messages = [{"role": "user", "content": "Hello"}]
-    assert served.post("/apply-template", messages=messages).json() == {"prompt": session.render_chat(messages)}
+    rendered = session.render_chat(messages).removeprefix("<s>")  # a plain prompt gets this token
+    assert served.post("/apply-template", messages=messages).json() == {"prompt": rendered}
     response = served.post("/apply-template", messages=[{"role": "system", "content": "x"}])
     assert (response.status_code, response.json()["error"]["code"]) == (400, "chat_template_refused")
 

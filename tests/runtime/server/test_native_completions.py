@@ -152,8 +152,9 @@ def test_only_the_chosen_members_are_returned(served: Served, text: str) -> None
         ({"prompt": ["a"] * (requests.PROMPTS + 1)}, "prompt"),
         ({"prompt": "a " * 600}, "prompt"),
         ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
+        ({"n_predict": 3, "prompt": [[PROMPT, 2.5]]}, "prompt"),
         ({"n_probs": requests.TOP_LOGPROBS + 1}, "n_probs"),
-        ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"post_sampling_probs": 1}, "post_sampling_probs"),
         ({"input_suffix": "}"}, "input_suffix"),
         ({"mirostat": 1}, "mirostat"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options"),
@@ -163,3 +164,21 @@ def test_wrong_requests_are_refused(served: Served, body: dict[str, Any], param:
     response = served.post("/completion", **{"prompt": PROMPT, "n_predict": 2, **body})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_probabilities_after_the_sampling_options_are_those_of_the_draw(served: Served) -> None:
+    options = {"n_predict": 8, "temperature": 0.7, "top_k": 4, "seed": 5, "return_tokens": True, "n_probs": 10}
+    answer = complete(served, post_sampling_probs=True, **options)
+    model = complete(served, **options)["completion_probabilities"]
+    assert [item["id"] for item in model] == answer["tokens"]
+    for item, token in zip(answer["completion_probabilities"], answer["tokens"], strict=True):
+        assert (item["id"], set(item)) == (token, {"id", "token", "bytes", "prob", "top_probs"})
+        top = {one["id"]: one["prob"] for one in item["top_probs"]}
+        assert 1 <= len(top) <= 4
+        assert list(top.values()) == sorted(top.values(), reverse=True)
+        assert top[token] == item["prob"]
+        assert sum(top.values()) == pytest.approx(1, abs=1e-6)
+    assert any(len(item["top_probs"]) > 1 for item in answer["completion_probabilities"])
+    certain = complete(served, n_probs=3, post_sampling_probs=True)  # temperature 0
+    assert {len(item["top_probs"]) for item in certain["completion_probabilities"]} == {1}
+    assert {item["prob"] for item in certain["completion_probabilities"]} == {1.0}

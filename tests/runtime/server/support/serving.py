@@ -64,6 +64,7 @@ def serving(
     queue_limit: int = 64,
     idle_unload_s: float = 0.0,
     await_load: bool = True,
+    chat_template: str | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Run a server for the time of the block.
@@ -71,7 +72,9 @@ def serving(
     Parameters:
         settings: members of ``ServerSettings``.
     """
-    service = ModelService(open_session, queue_limit=queue_limit, idle_unload_s=idle_unload_s)
+    service = ModelService(
+        open_session, queue_limit=queue_limit, idle_unload_s=idle_unload_s, chat_template=chat_template
+    )
     gate = create_app(service, ServerSettings(model_name="a model", **settings))
     sock = listen("127.0.0.1", 0)
     server = http_server(gate)
