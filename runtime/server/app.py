@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from edgedec import __version__
 from edgedec.errors import EdgedecError
-from edgedec.runtime.server.errors import ApiError, from_edgedec, from_validation
+from edgedec.runtime.server.errors import ApiError, ErrorBody, from_edgedec, from_validation
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.generation import generation_routes
 from edgedec.runtime.server.inspection import inspection_routes
@@ -35,6 +35,11 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        # These stand for every error in the description, where FastAPI would write its own 422 otherwise.
+        responses={
+            "4XX": {"model": ErrorBody, "description": "the request is wrong, or is not served now"},
+            "5XX": {"model": ErrorBody, "description": "the server or its model failed, or is not ready"},
+        },
         telemetry={
             "tracing": False,
             "metrics": False,

@@ -9,12 +9,14 @@ from typing import Any
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.engine.ledger import AdmissionError
 
 __all__ = [
     "ApiError",
+    "ErrorBody",
     "context_overflow",
     "from_edgedec",
     "from_validation",
@@ -40,6 +42,23 @@ _TYPES = {
 # Names of fields, and not of types (``str``, ``constrained-int``, ``NamedTool``, ``list[int]``).
 _NAME = re.compile(r"(?!(str|int|float|bool|list|dict)$)[a-z_]+")
 _SERVER_ERROR = "server_error"
+
+
+class ErrorMembers(BaseModel):
+    """Members that every error has. Some have further ones."""
+
+    model_config = ConfigDict(extra="allow")
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every error, for the description of the interface."""
+
+    error: ErrorMembers
 
 
 class ApiError(HTTPException):

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from edgedec import demo
@@ -171,3 +172,20 @@ def test_the_page_names_every_path(served: Served, project_root: Path) -> None:
     page = (project_root / "docs" / "server.md").read_text("utf-8")
     for path in served.client.get("/openapi.json").json()["paths"]:
         assert path.partition("{")[0] in page
+
+
+def test_the_description_tells_the_errors_that_are_sent(served: Served) -> None:
+    description = served.client.get("/openapi.json").json()
+    for path, methods in description["paths"].items():
+        for operation in methods.values():
+            described = operation["responses"].keys() - {"200", "204"}
+            assert described == {"4XX", "5XX"}, path
+    error = {"$ref": "#/components/schemas/ErrorBody", "components": description["components"]}
+    for answer in (
+        served.client.post("/v1/chat/completions", json={"messages": 3}),
+        served.client.post("/tokenize", content="text", headers={"content-type": "text/plain"}),
+        served.client.get("/nowhere"),
+        served.client.post("/health"),
+    ):
+        assert 400 <= answer.status_code < 500
+        jsonschema.validate(answer.json(), error)
