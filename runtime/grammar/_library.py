@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.errors import ToolError
 from edgedec.install_hint import install_extra
+from edgedec.runtime.grammar.lexer import MOST_STATES
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
@@ -30,7 +31,7 @@ def require() -> None:
 def limits() -> LLParserLimits:
     """Return the bounds on the time and the memory of one grammar.
 
-    A step of the lexer costs about 70 ns of its fuel, an item of the parser 50 ns, and a state of the lexer up to 2 kB.
+    A step of the lexer costs about 70 ns of its fuel, and an item of the parser 50 ns.
     """
     from llguidance import LLParserLimits
 
@@ -38,7 +39,7 @@ def limits() -> LLParserLimits:
         initial_lexer_fuel=1_000_000,
         max_grammar_size=100_000,
         max_items_in_row=2_000,
-        max_lexer_states=20_000,
+        max_lexer_states=MOST_STATES,
         step_lexer_fuel=200_000,
         step_max_items=50_000,
         verbose_errors=False,

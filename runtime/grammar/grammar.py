@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
+from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, schema_lexer_bytes
 from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Schema, place_text
 from edgedec.runtime.text.tokenizer import check_unicode
 
@@ -35,6 +36,7 @@ class Grammar:
         source: the grammar: a JSON schema, a regular expression in the syntax of Rust's regex crate that matches the whole
             answer, or a context-free grammar in the notation of Lark as llguidance extends it, or of llama.cpp (GBNF).
         program: the grammar in the format of llguidance, computed from the other two.
+        lexer_bytes: bytes that the states of the lexer take in a text, at most, beyond those in proportion to ``program``.
 
     Raises:
         UsageError: the grammar is wrong, has a part that is not supported, or is too large. The message names the part.
@@ -44,6 +46,7 @@ class Grammar:
     kind: Kind
     source: str
     program: str = field(init=False, repr=False, compare=False)
+    lexer_bytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _library.require()
@@ -51,7 +54,9 @@ class Grammar:
         make = {"json_schema": _schema_program, "regex": _regex_program, "lark": _lark_program}
         if self.kind not in make:
             raise UsageError(f"the kind of a grammar must be one of {', '.join(make)}, not {self.kind!r}")
-        object.__setattr__(self, "program", make[self.kind](self.source))
+        program, lexer_bytes = make[self.kind](self.source)
+        object.__setattr__(self, "program", program)
+        object.__setattr__(self, "lexer_bytes", lexer_bytes)
 
     @classmethod
     def json_schema(cls, schema: str | Mapping[str, Any]) -> Self:
@@ -83,14 +88,14 @@ class Grammar:
         return cls(kind="lark", source=text)
 
 
-def _schema_program(source: str) -> str:
+def _schema_program(source: str) -> tuple[str, int]:
     from llguidance import LLMatcher
 
     schema = Schema(source)
     program = LLMatcher.grammar_from_json_schema(_with_blanks(schema.text()))
     if reason := _library.refusal(program):
         raise UsageError(f"the JSON schema is not supported {_blame(schema)}: {reason}")
-    return program
+    return program, schema_lexer_bytes(schema)
 
 
 def _with_blanks(schema: str) -> str:
@@ -116,7 +121,7 @@ def _blame(schema: Schema) -> str:
     return f"at {place_text(place)}"
 
 
-def _regex_program(source: str) -> str:
+def _regex_program(source: str) -> tuple[str, int]:
     from llguidance import LLMatcher
 
     if len(source) > LIMIT_CHARACTERS:
@@ -126,15 +131,15 @@ def _regex_program(source: str) -> str:
     program = LLMatcher.grammar_from_regex(source)
     if reason := _library.refusal(program):
         raise UsageError(f"the regular expression is not supported: {reason}")
-    return program
+    return program, MOST_LEXER_BYTES
 
 
-def _lark_program(source: str) -> str:
+def _lark_program(source: str) -> tuple[str, int]:
     text = lark.checked(_without_gbnf(source), lambda schema: _with_blanks(Schema(schema).text()))
     program = json.dumps({"grammars": [{"lark_grammar": text}]})
     if reason := _library.refusal(program):
         raise UsageError(f"the grammar is not supported: {reason}")
-    return program
+    return program, MOST_LEXER_BYTES
 
 
 def _without_gbnf(source: str) -> str:

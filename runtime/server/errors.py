@@ -102,7 +102,14 @@ class ApiError(HTTPException):
 
 
 def short_of_memory(error: AdmissionError, retry_seconds: int) -> ApiError:
-    """Return the error for a request that has no room in the memory now."""
+    """Return the error for a request that has no room in the memory now, or never."""
+    if error.never:
+        return ApiError(
+            400,
+            f"the request may take more than the memory budget: {error}, for instance with a grammar or a schema without "
+            "regular expressions; or start the server with a larger --memory-budget",
+            code="memory_budget_exceeded",
+        )
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})
 
 

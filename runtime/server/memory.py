@@ -68,18 +68,25 @@ def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
 
 
 def request_bytes(
-    *, prompt: int, answer: int, logprobs: int | None = None, prompt_logprobs: bool = False, program: int | None = None
+    *,
+    prompt: int,
+    answer: int,
+    logprobs: int | None = None,
+    prompt_logprobs: bool = False,
+    program: int | None = None,
+    lexer: int = 0,
 ) -> int:
     """Return the most memory that a request takes outside the model, in bytes.
 
     Args:
         prompt, answer: numbers of tokens.
         program: bytes of the program of the answer's grammar; None: it has none.
+        lexer: ``lexer_bytes`` of this grammar.
         logprobs: number of likeliest tokens that are reported for each token; None: none are.
         prompt_logprobs: True if they are reported for the prompt, too.
     """
     reported = 0 if logprobs is None else (1 + logprobs) * (answer + prompt * prompt_logprobs)
-    matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program
+    matcher = 0 if program is None else _MATCHER + _PROGRAM_BYTE * program + lexer
     return _REQUEST + _PROMPT_TOKEN * prompt + _ANSWER_TOKEN * answer + _LOGPROB * reported + matcher
 
 
@@ -160,15 +167,18 @@ class ServerMemory:
         """End the ledger of a model that is unloaded."""
         self.ledger, self._parked = MemoryLedger(None), lambda: 0
 
-    def admit(self, nbytes: int, *, alone: bool) -> Reservation | None:
+    def admit(self, nbytes: int, *, alone: bool, lexer: int = 0) -> Reservation | None:
         """Reserve the worst case of a request; None if it must wait for another one to end.
 
         Args:
+            nbytes: bytes of the worst case, see ``request_bytes``.
             alone: True if no request is being answered, so that this one must not wait. It is then admitted with the
                 bytes that are free, which are the plan's, unless the system is short of memory.
+            lexer: the part of ``nbytes`` for a grammar's lexer, which the plan has not, so that it must be free.
 
         Raises:
-            AdmissionError: the system is short of memory, all parts have given theirs back, and the request is not small.
+            AdmissionError: the system is short of memory, all parts have given theirs back, and the request is not small;
+                or the budget is too small for the lexer.
         """
         ledger = self.ledger
         try:
@@ -178,7 +188,7 @@ class ServerMemory:
                 if error.small:
                     return None
                 raise
-            return ledger.reserve("requests", min(nbytes, error.free_bytes)) if alone else None
+            return ledger.reserve("requests", min(nbytes, max(lexer, error.free_bytes))) if alone else None
 
     def hold_body(self, nbytes: int) -> Reservation | None:
         """Reserve memory for the body of a request, from its arrival to the end of the answer; None if it is small.

@@ -306,7 +306,8 @@ class ModelService:
         # Reclaiming memory may write to the disk, during which requests may come and leave.
         refusal = None
         try:
-            turn.memory = self.memory.admit(turn.most_bytes(session.run.limits.positions), alone=not texts)
+            most = turn.most_bytes(session.run.limits.positions)
+            turn.memory = self.memory.admit(most, alone=not texts, lexer=turn.lexer_bytes)
             if turn.memory is None:
                 return None
         except AdmissionError as error:

@@ -213,14 +213,20 @@ class QueuedText:
 
     def most_bytes(self, positions: int) -> int:
         """Return the most memory that the request takes outside the model, with a context of ``positions`` tokens."""
-        request = self.request
+        request, grammar = self.request, self.request.grammar
         return request_bytes(
             prompt=len(request.prompt),
             answer=positions if request.n_predict < 0 else min(request.n_predict, positions),
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
-            program=None if request.grammar is None else len(request.grammar.program),
+            program=None if grammar is None else len(grammar.program),
+            lexer=self.lexer_bytes,
         )
+
+    @property
+    def lexer_bytes(self) -> int:
+        """Bytes that the lexer of the request's grammar takes at most; 0 without a grammar."""
+        return 0 if self.request.grammar is None else self.request.grammar.lexer_bytes
 
     def free(self) -> None:
         """Give the reserved memory back. A second call does nothing."""

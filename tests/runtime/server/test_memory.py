@@ -16,6 +16,7 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.memory_budget import MemoryLimit
 from edgedec.memory_pressure import Stalls
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
 from edgedec.runtime.logprobs import TokenLogprobs
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
@@ -306,12 +307,12 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
         session = scripted(100, sequences=2)
         session.steps.release(1 << 16)
         session.compiling.clear()
-        grammar = Grammar.regex("a+")
+        grammar = Grammar.json_schema({"type": "boolean"})
         async with running(lambda: session.real) as service, service.text():
             assert session.prepared, "the vocabulary is read before the model is ready"
             waiting = service.submit([replace(request(), grammar=grammar)])
             await until(lambda: service.running == 1)
-            whole = request_bytes(prompt=2, answer=3, program=len(grammar.program))
+            whole = request_bytes(prompt=2, answer=3, program=len(grammar.program), lexer=grammar.lexer_bytes)
             assert service.memory.ledger.items()["requests"] == whole > ONE
             assert len(await read(service.submit([request()]))) == 4, "another text is written meanwhile"
             session.compiling.set()
@@ -331,12 +332,29 @@ def test_a_grammar_is_compiled_while_others_write_and_nothing_is_left_if_it_is_r
     run(test())
 
 
+@pytest.mark.parametrize("room", [MOST_LEXER_BYTES - 1, MOST_LEXER_BYTES])
+def test_a_grammar_whose_lexer_has_no_room_in_the_budget_is_refused(room: int) -> None:
+    async def test() -> None:
+        session = ScriptedSession(sequences=2, budget_bytes=900 + 100 + room)  # weights, and the floor
+        async with running(lambda: session.real) as service, service.text():
+            submission = service.submit([replace(request(), grammar=Grammar.regex("a+"))])
+            if room == MOST_LEXER_BYTES:
+                assert len(await read(submission)) == 4
+                return
+            with pytest.raises(ApiError, match=r"15\.6 MiB .* larger --memory-budget") as refusal:
+                await read(submission)
+            assert (refusal.value.status_code, refusal.value.error["code"]) == (400, "memory_budget_exceeded")
+            assert not session.answers
+
+    run(test())
+
+
 def test_the_end_of_the_service_does_not_wait_for_a_grammar() -> None:
     async def test() -> None:
         session = scripted(100)
         session.compiling.clear()
         async with running(lambda: session.real) as service, service.text():
-            submission = service.submit([replace(request(), grammar=Grammar.regex("a+"))])
+            submission = service.submit([replace(request(), grammar=Grammar.json_schema({"type": "boolean"}))])
             await until(lambda: service.running == 1)
             await asyncio.to_thread(service.close)
             with pytest.raises(GoneError):
