@@ -18,7 +18,7 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
 from edgedec.runtime.protocols import I32, Pass
-from edgedec.runtime.targets._heap import release_pages
+from edgedec.runtime.targets._heap import release_pages, use_small_pages
 
 __all__ = ["ArenaState", "CacheArena"]
 
@@ -129,7 +129,12 @@ class CacheArena:
         return len(self._stale) * self.block_bytes
 
     def release_pages(self) -> None:
-        """Give the pages that hold nothing but free blocks back to the system. A later pass gets new ones."""
+        """Give the pages that hold nothing but free blocks back to the system. A later pass gets new ones.
+
+        From then on it gets small ones. With huge pages a single row, which has a part for each head, would take nearly all
+        pages again at once, while other programs still need them.
+        """
+        use_small_pages(self.buffer.cache)
         free = np.zeros(len(self._holders) + 2, np.int8)
         free[np.array(self._free, np.intp) + 1] = 1
         begins, ends = (np.flatnonzero(np.diff(free) == step) for step in (1, -1))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap"]
+__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap", "use_small_pages"]
 
-_MADV_DONTNEED = 4  # the value on Linux. Source: madvise(2)
+_MADV_DONTNEED, _MADV_NOHUGEPAGE = 4, 15  # the values on Linux. Source: madvise(2)
 
 # Parameters of mallopt. Source: mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -46,12 +46,26 @@ def release_pages(array: NDArray[np.uint8]) -> None:
 
     Elsewhere than on Linux this does nothing.
     """
+    _advise(array, _MADV_DONTNEED)
+
+
+def use_small_pages(array: NDArray[np.uint8]) -> None:
+    """Let the system map each page of a contiguous array by itself from now on. Elsewhere than on Linux this does nothing.
+
+    NumPy asks for huge pages for its larger arrays. Then the first byte that is written to takes 2 MiB, and an array whose
+    rows are in many places takes nearly all of its memory with the first row.
+    """
+    _advise(array, _MADV_NOHUGEPAGE)
+
+
+def _advise(array: NDArray[np.uint8], advice: int) -> None:
+    """Call madvise for the whole pages of an array. A kernel that does not know the advice ignores it."""
     if sys.platform != "linux":
         return
     begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_DONTNEED)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def trim_heap() -> None:

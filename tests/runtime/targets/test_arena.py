@@ -330,3 +330,21 @@ def test_released_pages_are_no_longer_charged(bundle: Bundle) -> None:
     target.release_idle()
     assert meter.charged_bytes() <= 0.2 * size
     state.close()
+
+
+@pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
+def test_a_row_takes_small_pages_after_pages_were_released(bundle: Bundle) -> None:
+    """Write to a block in the middle of each head, where no other page is left. NumPy asks for huge pages of 2 MiB."""
+    target = opened(bundle, replace(LIMITS, cache_rows=64))
+    views = [view for head in target._arena.heads for view in head]
+    blocks = (6 << 20) * len(views) // target.block_bytes
+    target = opened(bundle, replace(LIMITS, cache_rows=16 * blocks))
+    meter, arena = MemoryMeter(), target._arena
+    arena.buffer.cache[...] = 1
+    arena._stale.update(arena._free)  # all free blocks were written to above
+    target.release_idle()
+    before = meter.charged_bytes()
+    for head in arena.heads:
+        for view in head:
+            view[len(view) // 2] = 1
+    assert meter.charged_bytes() - before <= 0.1 * arena.buffer.cache.nbytes
