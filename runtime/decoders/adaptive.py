@@ -8,9 +8,12 @@ doubles, up to 128 tokens, so that trials cost about one percent of the time whe
 Several texts that are written together share the passes, and the time of each is that of all. So what counts is the speed of
 all texts: the tokens of the others, which do not depend on the decision, are added to those of this text. Of the time for
 drafting, in passes that the texts share as well, each text decides on its own part; the others' parts, and the work of the
-host for their rounds, are added to all alternatives. Where many texts draft, one that stops saves little. Therefore the
-rounds are also compared with rounds in which no text has guesses: if they give this text fewer tokens per second, those of
-all texts are fewer, whatever the others do.
+host for their rounds, are added to all alternatives. The rows of the others change from round to round, and the time of a
+pass with them. Therefore each round is compared with a pass beside the rows that the others had in that round, and the
+tokens of the others are those that they got in it.
+
+Where many texts draft, one that stops saves little. Therefore the rounds are also compared with rounds in which no text has
+guesses. Guesses stop if both this text and all texts together have fewer tokens per second with them.
 
 Source: derived here; the size is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from edgedec.rate_limit import RateLimitedLog
@@ -33,9 +36,29 @@ _LOG = logging.getLogger(__name__)
 _ROUNDS = 6  # rounds with guesses before speculation may be judged too slow
 _TRIAL = 3  # rounds with guesses of a later trial
 _WINDOW = 8  # rounds that the decision is based on
+_MOST = 1.5  # largest duration of a round among several texts that counts, relative to the median of the last rounds
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens without guesses before the next trial: the first wait, and the longest
 _MEMORY = 12  # rounds that the average duration of a call of the draft covers
 _RESIZE = 4  # rounds between two decisions about the size, because comparing many sizes takes time, too
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round with guesses.
+
+    Members:
+        tokens: number of tokens that this text got.
+        seconds: duration.
+        draft_seconds: seconds of drafting.
+        plain: seconds that the pass would have taken without the guesses of this text.
+        shared: tokens that the other texts got from the pass.
+    """
+
+    tokens: int
+    seconds: float
+    draft_seconds: float
+    plain: float
+    shared: float
 
 
 class Adaptive:
@@ -54,11 +77,12 @@ class Adaptive:
     def __init__(self, depth: int, cost: CostModel) -> None:
         self.on, self.texts = True, 1
         self._cost = cost
-        # Rounds with guesses: tokens, seconds, and seconds of drafting among them.
-        self._rounds: deque[tuple[int, float, float]] = deque(maxlen=_WINDOW)
+        self._rounds: deque[_Round] = deque(maxlen=_WINDOW)  # rounds with guesses
+        self._open: _Round | None = None  # the last round, until the rows and tokens of the others in it are known
         self._plain_other: deque[float] = deque(maxlen=_WINDOW)  # ``_other`` of rounds without guesses
         self._plain_seconds = 0.0  # seconds of a pass in which no text has guesses
-        self._shared = 0.0  # mean of the tokens that the other texts get from a pass
+        self._shared = 0.0  # expected tokens that the other texts get from the next pass
+        self._tokens_per_row = 0.0  # mean of the tokens that the other texts get from one of their rows
         self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
         self._draft_seconds = 0.0  # seconds per level of a tree, which is a call of the draft
         self._without = 0  # tokens since the last guess
@@ -84,26 +108,31 @@ class Adaptive:
             self._wait = _WAIT
             self._start_trial()
 
-    def share(self, others: int, tokens: int, plain_seconds: float) -> None:
-        """Expect ``others`` other texts in the next pass.
+    def share(self, others: int, rows: int, tokens: int, plain_seconds: float) -> None:
+        """Expect ``others`` other texts in the next pass, with the rows and tokens that they had in the last one.
 
         Parameters:
             others: number of the other texts.
-            tokens: number of tokens that they get from the pass.
+            rows, tokens: number of their rows, and of the tokens that they get from these.
             plain_seconds: duration of a pass in which no text has guesses.
         """
         self._plain_seconds = plain_seconds
+        if self._open is not None:
+            self._open.plain, self._open.shared = self._cost.seconds(1, self._past), float(tokens)
+            self._open = None
         if others + 1 != self.texts:
-            self.texts, self._shared = others + 1, float(tokens)
+            self.texts, self._tokens_per_row = others + 1, tokens / max(1, rows)
         elif others:
-            self._shared += (tokens - self._shared) / _MEMORY
+            self._tokens_per_row += (tokens / max(1, rows) - self._tokens_per_row) / _MEMORY
+        # The rows change faster than what they are worth, and a pass is priced with as many rows as there are now.
+        self._shared = max(float(others), self._tokens_per_row * rows)
 
     def _others_seconds(self) -> float:
         """Return the part of a round's seconds that the other texts decide on, without the pass."""
         others = self.texts - 1
         if not others or not self._other:
             return 0.0
-        drafting = median([seconds for _, _, seconds in self._rounds]) if self._rounds else 0.0
+        drafting = median([it.draft_seconds for it in self._rounds]) if self._rounds else 0.0
         return others * (median(self._other) + drafting / self.texts)
 
     def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
@@ -169,6 +198,7 @@ class Adaptive:
         """
         tokens, guesses, self._past = len(outcome.path), len(tree.tokens) - 1, past
         self._other.append(seconds - draft_seconds - pass_seconds)
+        self._open = None
         if not guesses:
             self._without += tokens
             self._plain_other.append(self._other[-1])
@@ -178,7 +208,8 @@ class Adaptive:
         self._without = 0
         self.acceptance.observe(tree, outcome)
         self._draft_seconds += (draft_seconds / _levels(tree) - self._draft_seconds) / _MEMORY
-        self._rounds.append((tokens, seconds, draft_seconds))
+        self._open = _Round(tokens, seconds, draft_seconds, self._cost.seconds(1, past), self._shared)
+        self._rounds.append(self._open)
         if len(self._rounds) >= self._enough:
             self._judge()
 
@@ -194,17 +225,24 @@ class Adaptive:
 
     def _judge(self) -> None:
         """Turn speculation off if the last rounds with guesses were slower than plain decoding."""
-        tokens, seconds, _ = zip(*self._rounds, strict=True)
-        count, others = len(self._rounds), self._others_seconds()
-        other = median(self._other)
+        rounds, other = self._rounds, median(self._other)
+        plain = [it.plain + other + self._others_seconds() for it in rounds]
         host = (self.texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
-        plain = self._cost.seconds(1, self._past) + other + others
-        all_tokens = sum(tokens) + count * self._shared
-        round_seconds = median(seconds) + host
-        pays = all_tokens * plain >= count * (1 + self._shared) * round_seconds
-        if self.texts > 1:  # it must pay against rounds in which no text has guesses, too
-            other = median(self._plain_other) if self._plain_other else other
-            pays = pays and sum(tokens) * (self._plain_seconds + self.texts * other) >= count * round_seconds
+        tokens, shared = sum([it.tokens for it in rounds]), sum([it.shared for it in rounds])
+        # Each round is compared with one beside the same rows of the others, because their number changes.
+        ratios = [(it.seconds + host) / max(1e-9, alone) for it, alone in zip(rounds, plain, strict=True)]
+        usual = median(ratios)
+        if self.texts == 1:
+            pays = tokens >= usual * len(rounds)
+        else:  # rounds beside many rows of the others count more, but none much more because of its time
+            most = _MOST * usual
+            needed = [(1 + it.shared) * min(ratio, most) for it, ratio in zip(rounds, ratios, strict=True)]
+            pays = tokens + shared >= sum(needed)
+        if self.texts > 1 and pays:  # it must pay against rounds in which no text has guesses, too
+            work = median(self._plain_other) if self._plain_other else other
+            ratio = (median([it.seconds for it in rounds]) + host) / max(1e-9, self._plain_seconds + self.texts * work)
+            # A text whose few guesses are right goes on if the guesses of all pay, although it has little of their time.
+            pays = max(tokens, (tokens + shared) / self.texts) >= ratio * len(rounds)
         if pays:
             self._wait, self._enough = _WAIT, _ROUNDS
         else:
@@ -212,7 +250,7 @@ class Adaptive:
             self._log.info(
                 "off",
                 "speculation is off: %d rounds of %.2f ms gave %d tokens, and plain decoding takes %.2f ms per token",
-                *(len(seconds), 1e3 * median(seconds), sum(tokens), 1e3 * plain),
+                *(len(rounds), 1e3 * median([it.seconds for it in rounds]), tokens, 1e3 * median(plain)),
             )
 
 

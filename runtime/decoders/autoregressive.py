@@ -164,7 +164,7 @@ class AutoregressiveSequence(PromptSequence):
         self._decoder.price.rows = room.beside
         if self._limits.depth and (room.others or self._adaptive.texts > 1):
             plain = self._decoder.cost.seconds(1 + room.others, len(text) - 1)
-            self._adaptive.share(room.others, room.tokens, plain)
+            self._adaptive.share(room.others, room.beside, room.tokens, plain)
         clock.begin()
         tree = self._ahead.take(text) if self._adaptive.on else None
         if tree is None or len(tree.tokens) > room.rows:

@@ -380,7 +380,7 @@ def test_a_drafter_that_is_never_right_costs_almost_nothing(monkeypatch: pytest.
 def feed_shared(adaptive: Adaptive, *, others: int, tokens: int, seconds: float, draft_seconds: float) -> None:
     """Observe twelve rounds of four guesses, all accepted, beside other texts."""
     for _ in range(12):
-        adaptive.share(others, tokens, 1.0)
+        adaptive.share(others, tokens, tokens, 1.0)
         feed(adaptive, 4, 4, seconds, draft_seconds)
 
 
@@ -404,9 +404,72 @@ def test_texts_that_draft_together_stop_if_all_of_them_lose(draft_seconds: float
     """Four texts get two tokens each from a pass of a second, and share the drafting; without guesses one token each."""
     adaptive = started()
     for _ in range(12):
-        adaptive.share(3, 6, 1.0)
+        adaptive.share(3, 6, 6, 1.0)
         feed(adaptive, 4, 1, 1.0 + draft_seconds, draft_seconds)
     assert adaptive.on == on
+
+
+@dataclass
+class Beside:
+    """A cost in which each row beside those of a text takes as long as its own."""
+
+    rows: int = 0
+
+    def seconds(self, nodes: int, past: int) -> float:
+        return 1 + 0.2 * (nodes + self.rows - 1)
+
+
+def beside_many(rounds: int) -> tuple[Adaptive, Beside]:
+    """Return the result of rounds in which three other texts have eight rows each, all of them right, and this one five."""
+    cost = Beside()
+    adaptive = Adaptive(DEPTH, cost)
+    for _ in range(rounds):
+        cost.rows = 24
+        adaptive.share(3, 24, 24, 1.6)
+        feed(adaptive, 4, 4, cost.seconds(5, 0))
+    return adaptive, cost
+
+
+def test_rounds_are_judged_beside_the_rows_that_the_others_had_in_them() -> None:
+    """The others stop guessing. The passes of before were long because of them, not because of this text's guesses."""
+    adaptive, cost = beside_many(8)
+    for rows in (24, 3, 3, 3, 3, 3, 3):  # the others' rows in the round before
+        cost.rows = rows
+        adaptive.share(3, rows, rows, 1.6)
+        feed(adaptive, 4, 4, 1 + 0.2 * (5 + 3 - 1))
+        assert adaptive.on
+
+
+def test_the_last_round_has_the_rows_and_tokens_that_the_others_really_had() -> None:
+    """They were expected to have eight rows each in all rounds, and had one: so four guesses for two tokens do not pay."""
+    cost = Beside()
+    adaptive = Adaptive(DEPTH, cost)
+    for _ in range(12):
+        cost.rows = 24
+        feed(adaptive, 4, 1, 1 + 0.2 * 7)  # a pass of 5 + 3 rows
+        cost.rows = 3
+        adaptive.share(3, 3, 3, 1.6)
+    assert not adaptive.on
+
+
+def test_the_size_follows_the_rows_of_the_others_at_once() -> None:
+    adaptive, cost = beside_many(40)
+    cost.rows = 3
+    adaptive.share(3, 3, 3, 1.6)
+    rates = adaptive.accept[:, 0].tolist()
+    expected = [1 + sum(np.prod(rates[: depth + 1]) for depth in range(count)) for count in range(DEPTH + 1)]
+    best = max(range(1, DEPTH + 1), key=lambda count: (expected[count] + 3) / cost.seconds(count + 1, 0))
+    assert guesses_of(adaptive) == best
+
+
+def test_a_text_with_a_few_right_guesses_goes_on_beside_texts_that_gain_by_many() -> None:
+    """It has two rows and two tokens of each pass. Of its long passes it causes little; all texts gain by the guesses."""
+    cost = Beside(rows=24)
+    adaptive = Adaptive(DEPTH, cost)
+    for _ in range(12):
+        adaptive.share(3, 24, 24, 1.6)
+        feed(adaptive, 1, 1, cost.seconds(2, 0))
+    assert adaptive.on
 
 
 def test_a_text_that_is_alone_again_forgets_the_others() -> None:
@@ -422,6 +485,6 @@ def test_a_text_stops_where_all_texts_are_faster_without_guesses(plain_seconds: 
     """A pass takes 1.6 seconds with the others' guesses, whether this text has some or not, and gives two tokens."""
     adaptive = started(cost=FakeCost([1.6] * (DEPTH + 1)))
     for _ in range(12):
-        adaptive.share(3, 6, plain_seconds)
+        adaptive.share(3, 6, 6, plain_seconds)
         feed(adaptive, 4, 1, 1.6)
     assert adaptive.on == on
