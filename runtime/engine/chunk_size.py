@@ -2,11 +2,13 @@
 
 Such a pass shall take at most ``STALL`` times as long as without rows of prompts, so that the texts go on evenly while
 others' prompts are read. Each row of a prompt takes time, and each pass over a prompt reads the keys and values of the rows
-before, however few its new rows are. The two prices are learned from the passes of this run: each measured pass corrects
-them by a part of its error, in proportion to its rows and its past (normalized least mean squares).
+before, however few its new rows are. The two prices, relative to a pass without prompts, are learned from the passes of this
+run: each measured pass corrects them by a part of its error, in proportion to its rows and its past (normalized least mean
+squares).
 
-On a busy machine a single pass may take as long as several others. Therefore a pass without prompts counts with the median
-of several, and the error of one pass is bounded.
+The speed of a machine may change while a prompt is read. Therefore one pass in ``_EVERY`` has no rows of prompts and is
+measured, so that the prices refer to the present speed. On a busy machine a single pass may take as long as several others.
+Therefore a pass without prompts counts with the median of several, and the error of one pass is bounded.
 
 Source: chunked prefill beside decoding, SARATHI (2308.16369); the prices are derived here.
 """
@@ -19,15 +21,19 @@ from statistics import median
 
 __all__ = ["STALL", "ChunkSize"]
 
-STALL = 1.75  # ratio by which rows of prompts may lengthen a pass
+STALL = 1.65  # ratio by which rows of prompts may lengthen a pass
 
 _FIRST = 2  # rows of a chunk whose price is not known: the first one, and the first after many more cached rows
-_GROWTH = 4  # a chunk may have a quarter more rows than the last one, and one more at least
-_PLAIN = 8  # passes without prompts whose median is the duration of such a pass
+_GROWTH = 4  # after a pass within the limit, a chunk may have a quarter more rows, and one more at least
+_EVERY = 9  # passes beside a prompt among which one has no rows of prompts
+_PLAIN = 5  # passes without prompts whose median is the duration of such a pass
 _LEARN = 1 / 4  # part of an error by which a measured pass corrects the prices
 _MOST = 1 / 4  # largest error that counts, relative to a pass without prompts
 _PAST_ROWS = 128  # cached rows whose price is corrected as much as that of one new row
 _LEAST_PRICE = 1e-3  # the lowest price of a row, relative to a pass without prompts
+# Least time of a chunk's rows relative to that of reading the past, which alone exceeds the limit in a very long prompt.
+# With a single row per pass, nearly all of the time would go into reading the past again.
+_SHARE = 1 / 4
 
 
 class ChunkSize:
@@ -41,22 +47,29 @@ class ChunkSize:
     def __init__(self, expected: Callable[[int], float]) -> None:
         self._expected = expected
         self._plain: deque[tuple[int, float]] = deque(maxlen=_PLAIN)  # rows and seconds of passes without prompts
-        self._row = 0.0  # seconds of a row of a prompt; 0.0: not known yet
-        self._past = 0.0  # seconds of ``_PAST_ROWS`` cached rows before a chunk
-        self._last = 0  # rows of the last chunk
+        # Prices are relative to a pass without prompts.
+        self._row = 0.0  # price of a row of a prompt; 0.0: not known yet
+        self._past = 0.0  # price of ``_PAST_ROWS`` cached rows before a chunk
+        self._largest = 0  # rows that the next chunk may have, whatever the prices are
         self._farthest = 0  # the largest past of a chunk that was measured
+        self._passes = 0  # passes with rows of prompts since the last one without
 
     def rows(self, writing: int, past: int) -> int:
-        """Return the largest number of rows of prompts, at least 1, that may join a pass.
+        """Return the largest number of rows of prompts that may join the next pass; 0 if the pass shall be without them.
 
         Args:
-            writing: rows of the texts that are being written.
+            writing: rows of the texts that are being written, at least 1.
             past: cached rows of the prompt.
         """
+        if self._passes == _EVERY - 1:
+            self._passes = 0
+            return 0
+        self._passes += 1
         if not self._row or past > self._farthest + _PAST_ROWS:
             return _FIRST
-        left = (STALL - 1) * self._alone(writing) - self._past * past / _PAST_ROWS
-        return max(1, min(int(left / self._row), self._last + max(1, self._last // _GROWTH)))
+        cached = past / _PAST_ROWS
+        most = int((self._longest(cached) - self._past * cached) / self._row)
+        return max(1, min(most, self._largest))
 
     def observe(self, writing: int, chunk: int, past: int, seconds: float) -> None:
         """Learn from a pass.
@@ -73,16 +86,24 @@ class ChunkSize:
         alone = self._alone(writing)
         if not alone:
             return
-        self._last, self._farthest = chunk, max(past, self._farthest)
-        longer, cached = seconds - alone, past / _PAST_ROWS
+        longer, cached = seconds / alone - 1, past / _PAST_ROWS
+        self._largest = chunk + (max(1, chunk // _GROWTH) if longer <= self._longest(cached) else 0)
+        self._farthest = max(past, self._farthest)
         if not self._row:
-            self._row = max(longer / chunk, _LEAST_PRICE * alone, 1e-9)
+            self._row = max(longer / chunk, _LEAST_PRICE)
             return
         error = longer - self._row * chunk - self._past * cached
-        bound = _MOST * alone
-        correction = _LEARN * max(-bound, min(bound, error)) / (chunk * chunk + cached * cached)
-        self._row = max(self._row + correction * chunk, _LEAST_PRICE * alone, 1e-9)
+        correction = _LEARN * max(-_MOST, min(_MOST, error)) / (chunk * chunk + cached * cached)
+        self._row = max(self._row + correction * chunk, _LEAST_PRICE)
         self._past = max(self._past + correction * cached, 0.0)
+
+    def _longest(self, cached: float) -> float:
+        """Return the time by which rows of prompts may lengthen a pass, relative to one without them.
+
+        Args:
+            cached: cached rows of the prompt, in units of ``_PAST_ROWS``.
+        """
+        return max(STALL - 1, (1 + _SHARE) * self._past * cached)
 
     def _alone(self, rows: int) -> float:
         """Return the seconds of a pass of ``rows`` rows without those of prompts."""

@@ -3,7 +3,8 @@
 Each step makes at most one pass of each sequence, and the passes together have at most ``rows`` rows. Texts that are being
 written come first: each gets an equal share of the rows, for its next token and for guesses. The rows that are left go to
 prompts, which are read in chunks (chunked prefill, 2308.16369), several short ones in one pass. While texts are being
-written, chunks are small (``ChunkSize``), so that a long prompt does not interrupt the others' texts.
+written, chunks are small (``ChunkSize``), so that a long prompt does not interrupt the others' texts, and a few passes are
+without prompts, so that their time is known.
 
 What a sequence writes does not depend on the others: they share passes only, and a target whose ``info.batch_invariant`` is
 True computes a row without regard to other rows.
