@@ -1,7 +1,8 @@
 """The bundle: a folder with a quantized model and everything that is needed to run it. docs/bundle-format.md defines it.
 
 ``BundleWriter`` writes a bundle, and ``Bundle.open`` opens one. Opening checks every byte against the manifest before
-anything is used, and maps the weights without reading them into memory.
+anything is used, apart from large weights that were checked before and have not changed since, and maps the weights without
+reading them into memory.
 """
 
 from __future__ import annotations
@@ -48,18 +49,26 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """An opened, verified bundle."""
+    """An opened, verified bundle.
+
+    Members:
+        path: its folder.
+        manifest: its manifest.
+        verify: files that belong to it are read even if they were checked before and have not changed since.
+    """
 
     path: Path
     manifest: Manifest
+    verify: bool = False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, weights: bool = True) -> Bundle:
+    def open(cls, path: str | os.PathLike[str], *, weights: bool = True, verify: bool = False) -> Bundle:
         """Verify a bundle and read its manifest; weights stay on disk.
 
         Args:
             weights: verify the weights too, which takes a second for some hundred megabytes; if False, only the shapes of
                 the bundle may be used.
+            verify: read the weights even if they were checked before and have not changed since.
 
         Raises:
             UsageError: nothing exists at ``path``.
@@ -84,10 +93,10 @@ class Bundle:
                 raise BundleError(
                     f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
                 )
-            manifest = open_manifest(folder, weights=weights)
+            manifest = open_manifest(folder, weights=weights, verify=verify)
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
-        return cls(path=folder, manifest=manifest)
+        return cls(path=folder, manifest=manifest, verify=verify)
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -10,9 +10,7 @@ import re
 import shlex
 import shutil
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -106,6 +104,8 @@ def _checkout() -> Path | None:
 
 def _project(root: Path) -> dict[str, Any]:
     """Return the table ``project`` of a folder's pyproject.toml; empty if it cannot be read."""
+    import tomllib
+
     try:
         project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("project", {})
     except (OSError, ValueError):
@@ -119,6 +119,8 @@ def _declared(root: Path | None) -> Mapping[str, Sequence[str]]:
         project = _project(root)
         extras = {"": project["dependencies"], **project["optional-dependencies"]}
         return {extra: [line.partition(";")[0].strip() for line in lines] for extra, lines in extras.items()}
+    from importlib.metadata import PackageNotFoundError, requires  # slow to import, and rarely needed
+
     try:
         lines = requires(DISTRIBUTION) or []
     except PackageNotFoundError:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from edgedec import __version__
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.schemes import Scheme, scheme_from_json
+from edgedec.verified import is_verified, verifying
 
 __all__ = [
     "ALIGNMENT",
@@ -346,11 +347,14 @@ class Manifest:
     sha256: str
 
 
-def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
-    """Read the manifest and check every byte of the folder against it.
+def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -> Manifest:
+    """Read the manifest and check the folder against it.
+
+    Every byte is checked, apart from large weights that were checked before and have not changed since (``verified``).
 
     Args:
         weights: check the weights too; if False, only the shapes of the manifest may be used.
+        verify: read the weights even if they were checked before and have not changed since.
 
     Raises:
         BundleError: the bundle is damaged or incomplete; the message names the file.
@@ -363,8 +367,10 @@ def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
     tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
     _check_overlaps(file, tensors)
-    if weights:
-        _check_weights(folder / WEIGHTS, content["files"][WEIGHTS], tensors)
+    claim = f"weights of the manifest {content['sha256']}"  # the manifest has their hash, and the types of their values
+    if weights and (verify or not is_verified(folder / WEIGHTS, claim)):
+        with verifying(folder / WEIGHTS, claim):
+            _check_weights(folder / WEIGHTS, content["files"][WEIGHTS], tensors)
     return Manifest(
         config=content["config"],
         quantization=content["quantization"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -28,6 +29,9 @@ def load(package: str, name: str, *, kind: str = "") -> ModuleType:
     Raises:
         UsageError: there is no such file; the message lists the known names. An error inside the plug-in passes through.
     """
+    loaded = sys.modules.get(f"{package}.{name}")
+    if loaded is not None and not name.startswith("_"):
+        return loaded
     kind = kind or package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
         known = names(package)

@@ -361,7 +361,7 @@ def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:
         UsageError: its tokenizer is not the model's.
     """
     assert spec.draft is not None
-    draft = Bundle.open(bundle_folder(spec.draft))
+    draft = Bundle.open(bundle_folder(spec.draft), verify=bundle.verify)
     if draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(
             f"the draft model {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "

@@ -34,7 +34,6 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import open_target, target_module
-from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -140,6 +139,7 @@ class Session:
         sequences: int = 1,
         beside: Mapping[str, int] | None = None,
         accelerator: AcceleratorOptions | None = None,
+        verify: bool = False,
         progress: Progress = silent,
     ) -> Self:
         """Plan a run and load the model.
@@ -156,6 +156,7 @@ class Session:
             sequences: number of answers that can be written at a time.
             beside: bytes of what the program keeps beside the model, by part, for the plan; None: nothing.
             accelerator: the accelerator, if the device is one; None: the default one.
+            verify: read all files of the model even if they were checked before and have not changed since.
             progress: called during the preparation of an accelerator, which may take minutes.
 
         Raises:
@@ -174,7 +175,7 @@ class Session:
         meter = MemoryMeter(charged)
         meter.start()
         try:
-            bundle, accelerator = open_model(folder, device, accelerator)
+            bundle, accelerator = open_model(folder, device, accelerator, verify=verify)
             run = make_plan(
                 bundle,
                 device=device,
@@ -287,6 +288,8 @@ class Session:
             UsageError: the model has no chat template.
             EdgedecError: the template refuses the conversation.
         """
+        from edgedec.runtime.text.chat_template import render  # imports Jinja, which plain texts do not need
+
         tokens = self.bundle.tokens
         return render(
             self.bundle.chat_template,

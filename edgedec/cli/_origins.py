@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from edgedec.cli._plain_values import read_plain_values
 from edgedec.cli._values import check_typed, plain_message
 from edgedec.environment import PREFIX, VARIABLES
 from edgedec.errors import UsageError
@@ -22,6 +23,16 @@ FILES = "edgedec.files"  # key of Context.meta: (command, parameter) -> place in
 
 class OriginCommand(TyperCommand):
     """A command whose messages about an option show its value, and name the variable or file that set the option."""
+
+    def __init__(self, *arguments: Any, **members: Any) -> None:
+        super().__init__(*arguments, **members)
+        for option in self.params:
+            read_plain_values(option)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        help_option = super().get_help_option(ctx)
+        read_plain_values(help_option)
+        return help_option
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args or not self.no_args_is_help:
@@ -74,9 +85,13 @@ def check_variables(commands: Mapping[str, Any]) -> None:
     Raises:
         UsageError: there is an unknown variable; the message suggests the most similar known one.
     """
-    known = [*(variable.name for variable in VARIABLES), *_names(commands, PREFIX)]
-    for name in sorted(os.environ):
-        if name.startswith(PREFIX) and name not in known:
+    known = [variable.name for variable in VARIABLES]
+    others = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    if not others:  # without variables of options, no command need be imported
+        return
+    known += _names(commands, PREFIX)
+    for name in others:
+        if name not in known:
             raise UsageError(
                 f"environment variable {name} means nothing to edgedec{did_you_mean(name, known) or ';'} "
                 "unset it, or correct its name: EDGEDEC_<COMMAND>_<OPTION>"

@@ -10,30 +10,14 @@ from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from edgedec import __version__
-from edgedec.cli._origins import OriginCommand, check_variables, named_by_variable
+from edgedec.cli._collection import collect_rarely
+from edgedec.cli._commands import LazyGroup
+from edgedec.cli._origins import check_variables, named_by_variable
 from edgedec.cli._streams import OutputError, discard_output, guard
-from edgedec.cli.batch import batch
-from edgedec.cli.bench import bench
-from edgedec.cli.boards import boards
-from edgedec.cli.build_bitstream import build_bitstream
-from edgedec.cli.chat import chat
-from edgedec.cli.completion import completion
 from edgedec.cli.config import load_defaults
-from edgedec.cli.deploy import deploy
-from edgedec.cli.distil import distil
-from edgedec.cli.doctor import doctor
-from edgedec.cli.eval import eval_command
-from edgedec.cli.export import export
-from edgedec.cli.generate import generate
-from edgedec.cli.inspect import inspect
 from edgedec.cli.options import option
-from edgedec.cli.plan import plan
-from edgedec.cli.quantize import quantize
-from edgedec.cli.serve import serve
-from edgedec.cli.simulate import simulate
 from edgedec.environment import DEBUG
 from edgedec.errors import EdgedecError, UsageError
 
@@ -44,7 +28,7 @@ INTERRUPTED = _SIGNALLED + signal.SIGINT
 NOBODY_READS = _SIGNALLED + 13  # exit code of SIGPIPE, a signal that has no name on Windows
 
 
-class _Commands(TyperGroup):
+class _Commands(LazyGroup):
     """Convert deliberate errors to one message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:  # typer contains its own click, whose Context has no public name
@@ -124,36 +108,15 @@ def _root(
 ) -> None:
     """Quantize a language model, and run it within a memory budget in bytes."""
     group = ctx.command
-    assert isinstance(group, TyperGroup)
+    assert isinstance(group, LazyGroup)
     check_variables(group.commands)
     ctx.default_map = load_defaults(ctx, group.commands)
-
-
-for _name, _function in (
-    ("quantize", quantize),
-    ("export", export),
-    ("distil", distil),
-    ("inspect", inspect),
-    ("plan", plan),
-    ("generate", generate),
-    ("chat", chat),
-    ("serve", serve),
-    ("batch", batch),
-    ("bench", bench),
-    ("eval", eval_command),
-    ("simulate", simulate),
-    ("build-bitstream", build_bitstream),
-    ("deploy", deploy),
-    ("doctor", doctor),
-    ("completion", completion),
-):
-    app.command(_name, cls=OriginCommand)(_function)
-app.add_typer(boards, name="boards")
 
 
 def main() -> None:
     """Run the command line. docs/command-line.md lists the exit codes."""
     guard()
+    collect_rarely()
     code = 0
     try:
         try:

@@ -67,7 +67,7 @@ def inspect(
         else:
             _print_program(opened_program, program, instructions)
         return
-    opened = Bundle.open(resolve_model(bundle))
+    opened = Bundle.open(resolve_model(bundle), verify=True)
     rendered = _render(opened) if render_chat else None
     if json:
         print_json(_describe(opened) | ({} if rendered is None else {"rendered_chat": rendered}))

@@ -59,6 +59,7 @@ __all__ = [
     "TreeNodes",
     "Verbose",
     "VerifierName",
+    "Verify",
     "accelerator_options",
     "budget_bytes",
     "line_command",
@@ -146,6 +147,13 @@ Pool = Annotated[
 ]
 FormerPool = Annotated[str | None, option("--executor", metavar="NAME", hidden=True, help="Older spelling of --pool.")]
 Json = Annotated[bool, option("--json", help="Print one JSON object on stdout, and nothing else.")]
+Verify = Annotated[
+    bool,
+    option(
+        "--verify",
+        help="Read all files of the model, even if they were checked at an earlier start and have not changed since.",
+    ),
+]
 Verbose = Annotated[
     int,
     option(

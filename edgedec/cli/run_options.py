@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from edgedec.cli._collection import collect_usually
 from edgedec.cli.console import note, progress
 from edgedec.cli.options import (
     Board,
@@ -48,6 +49,7 @@ from edgedec.cli.options import (
     TopP,
     TreeNodes,
     VerifierName,
+    Verify,
     accelerator_options,
     budget_bytes,
     logit_bias,
@@ -149,6 +151,7 @@ class RunOptions(PlanOptions):
 
     record: Record = None
     threads: Threads = 0
+    verify: Verify = False
 
     def parallel(
         self,
@@ -182,7 +185,7 @@ class RunOptions(PlanOptions):
 
         return functools.partial(
             make_plan,
-            Bundle.open(resolve_model(self.model)),
+            Bundle.open(resolve_model(self.model), verify=self.verify),
             device=self.device,
             threads=self.threads,
             ctx_size=self.ctx_size,
@@ -220,12 +223,15 @@ class RunOptions(PlanOptions):
                     sequences=sequences,
                     beside=beside,
                     accelerator=self.accelerator(self.record),
+                    verify=self.verify,
                     progress=report,
                 )
         except BudgetError as error:
             if budget.bound_by is None or budget.bound_by.source == "flag":
                 raise
             raise BudgetError(f"{error}\n{budget.explain()}") from error
+        finally:
+            collect_usually()
         _note_limit(session.run.plan, budget)
         return session
 

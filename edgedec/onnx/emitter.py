@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
 from edgedec.onnx.kv_cache import CacheLayout
+from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.ops import Rope
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
@@ -21,13 +20,12 @@ __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 CONTRIB = "com.microsoft"
 KERNELS = "edgedec"  # domain of edgedec's own operators, see runtime/kernels
 _OPSETS = {"": 21, CONTRIB: 1}
-_IR_VERSION = 10
 _ONNX_DTYPES = {
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "float32": TensorProto.FLOAT,
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
+    "int8": DataType.INT8,
+    "uint8": DataType.UINT8,
+    "float32": DataType.FLOAT,
+    "float16": DataType.FLOAT16,
+    "bfloat16": DataType.BFLOAT16,
 }
 
 
@@ -61,17 +59,17 @@ class Emitter:
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Rope] = field(default_factory=dict)
-    _nodes: list[onnx.NodeProto] = field(default_factory=list)
-    _inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
-    _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
-    _initializers: dict[str, TensorProto] = field(default_factory=dict)
+    _nodes: list[Node] = field(default_factory=list)
+    _inputs: list[ValueInfo] = field(default_factory=list)
+    _outputs: list[ValueInfo] = field(default_factory=list)
+    _initializers: dict[str, TensorValue] = field(default_factory=dict)
 
-    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
-        self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+    def input(self, name: str, shape: Sequence[int | str], dtype: DataType = DataType.FLOAT) -> str:
+        self._inputs.append(ValueInfo(name=name, dtype=dtype, shape=shape))
         return name
 
-    def output(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
-        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+    def output(self, name: str, shape: Sequence[int | str], dtype: DataType = DataType.FLOAT) -> str:
+        self._outputs.append(ValueInfo(name=name, dtype=dtype, shape=shape))
         return name
 
     def node(
@@ -86,13 +84,17 @@ class Emitter:
     ) -> str:
         """Append a node ``name``, and return its first output, which has the same name unless ``outputs`` is given."""
         outputs = list(outputs) or [name]
-        self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, domain=domain, **attrs))
+        self._nodes.append(Node(kind=kind, inputs=inputs, outputs=outputs, name=name, domain=domain, attributes=attrs))
         return outputs[0]
+
+    def has_constant(self, name: str) -> bool:
+        """Return True if a constant or weight of this name was added."""
+        return name in self._initializers
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add a constant to the model itself, and return its name. Equal names must have equal values."""
         if name not in self._initializers:
-            self._initializers[name] = numpy_helper.from_array(value, name)
+            self._initializers[name] = array_value(name, value)
         return name
 
     def weight(self, name: str, part: str, plane: int | None = None) -> str:
@@ -114,18 +116,15 @@ class Emitter:
         """
         codes, scales = packed_names(name)
         nbytes, count = self.packed[name]
-        self._external(codes, [nbytes], TensorProto.UINT8, 0, nbytes)
-        self._external(scales, [count], TensorProto.FLOAT, 0, 4 * count)
+        self._external(codes, [nbytes], DataType.UINT8, 0, nbytes)
+        self._external(scales, [count], DataType.FLOAT, 0, 4 * count)
         return codes, scales
 
-    def _external(self, label: str, shape: Sequence[int], dtype: int, offset: int, nbytes: int) -> None:
+    def _external(self, label: str, shape: Sequence[int], dtype: DataType, offset: int, nbytes: int) -> None:
         if label in self._initializers:
             return
-        proto = TensorProto(name=label, dims=shape, data_type=dtype)
-        proto.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", WEIGHTS), ("offset", offset), ("length", nbytes)):
-            proto.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
-        self._initializers[label] = proto
+        data = ExternalData(location=WEIGHTS, offset=offset, length=nbytes)
+        self._initializers[label] = TensorValue(name=label, dtype=dtype, shape=shape, data=data)
 
     def unsigned_codes(self, name: str) -> str:
         """Return an int8 matrix's codes + 128 as uint8, computed once when the session folds constants.
@@ -133,7 +132,7 @@ class Emitter:
         In two's complement, adding 128 inverts the highest bit. The file is declared as uint8, and no value is converted.
         """
         label = self.weight(name, "codes")
-        self._initializers[label].data_type = TensorProto.UINT8
+        self._initializers[label] = replace(self._initializers[label], dtype=DataType.UINT8)
         return self._once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
 
     def turned(self, label: str) -> str:
@@ -143,9 +142,9 @@ class Emitter:
     def float_weight(self, name: str) -> str:
         """Return a float tensor as float32; narrower types are converted once, when the session folds constants."""
         label = self.weight(name, "values")
-        if self._initializers[label].data_type == TensorProto.FLOAT:
+        if self._initializers[label].dtype == DataType.FLOAT:
             return label
-        return self._once("Cast", [label], f"{label}.float32", to=TensorProto.FLOAT)
+        return self._once("Cast", [label], f"{label}.float32", to=DataType.FLOAT)
 
     def _once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
         """Add a node that several operations may share."""
@@ -155,13 +154,14 @@ class Emitter:
 
     def model(self) -> bytes:
         """Return the serialized ONNX model."""
-        graph = helper.make_graph(
-            self._nodes, "edgedec", self._inputs, self._outputs, list(self._initializers.values())
+        return encode_model(
+            "edgedec",
+            nodes=self._nodes,
+            inputs=self._inputs,
+            outputs=self._outputs,
+            constants=self._initializers.values(),
+            opsets=_OPSETS | ({KERNELS: 1} if self.kernels else {}),
         )
-        domains = _OPSETS | ({KERNELS: 1} if self.kernels else {})
-        opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="edgedec")
-        return bytes(model.SerializeToString())
 
     def scalar(self, name: str, value: float | int, dtype: Any = np.float32) -> str:
         return self.constant(name, np.array(value, dtype))

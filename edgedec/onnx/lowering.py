@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onnx import TensorProto
-
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import cache_layout
+from edgedec.onnx.model_bytes import DataType
 from edgedec.plugins import load, names
 
 __all__ = ["lower"]
@@ -64,17 +63,17 @@ def lower(
         unsigned_int8=unsigned_int8,
         taps=taps,
     )
-    emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
-    emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
+    emitter.bound["positions"] = emitter.input("positions", (1, "n"), DataType.INT64)
+    emitter.bound["rows"] = emitter.input("rows", ("r",), DataType.INT64)
     if kernels:
-        emitter.input("visible", ("n", "words"), TensorProto.INT64)
-        emitter.input("sequences", ("s", 2), TensorProto.INT64)
-        emitter.input("blocks", ("b",), TensorProto.INT32)
-        emitter.input("cache", (emitter.cache.nbytes,), TensorProto.UINT8)
+        emitter.input("visible", ("n", "words"), DataType.INT64)
+        emitter.input("sequences", ("s", 2), DataType.INT64)
+        emitter.input("blocks", ("b",), DataType.INT32)
+        emitter.input("cache", (emitter.cache.nbytes,), DataType.UINT8)
     else:
         emitter.input("attention_bias", (1, 1, "n", "total"))
-        emitter.input("seqlens_k", (1,), TensorProto.INT32)
-        emitter.input("total_length", (1,), TensorProto.INT32)
+        emitter.input("seqlens_k", (1,), DataType.INT32)
+        emitter.input("total_length", (1,), DataType.INT32)
     known = names(_OPS)
     for operation in graph.operations:
         if operation.kind not in known:

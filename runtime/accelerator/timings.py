@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgedec.boards import find_board
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.driver.counters import Counters
@@ -94,5 +93,7 @@ def power_meter(facts: DeviceFacts) -> PowerMeter | None:
     """Return a meter for the board's power; None for a simulation or a replay, and for a board without a sensor."""
     if facts.kind != "measured" or not facts.live:
         return None
+    from edgedec.boards import find_board  # a run without an accelerator needs no boards
+
     sensor = find_sensor(find_board(facts.board).power_sensors)
     return None if sensor is None else PowerMeter(sensor)

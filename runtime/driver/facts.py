@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from edgedec.hw.config import AcceleratorConfig
+if TYPE_CHECKING:
+    from edgedec.hw.config import AcceleratorConfig
 
 __all__ = ["DeviceFacts"]
 

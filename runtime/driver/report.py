@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from edgedec.hw.compiler.program import Program
-from edgedec.hw.isa.instructions import Opcode, When
+if TYPE_CHECKING:
+    from edgedec.hw.compiler.program import Program
 
 __all__ = ["PassReport", "issued"]
 
@@ -33,6 +34,11 @@ class PassReport:
 
 def issued(program: Program, *, commits: bool, logits: bool) -> list[int]:
     """Return the numbers of the instructions that ``PassReport.descriptors`` counts in a commit or a pass, in order."""
+    from edgedec.hw.isa.instructions import (  # a run without an accelerator has reports, but no instructions
+        Opcode,
+        When,
+    )
+
     if commits:
         return [n for n, item in enumerate(program.instructions) if n >= program.commit and item.opcode == Opcode.COPY]
     skipped, numbers = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS, list[int]()

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library
 from edgedec.runtime.grammar.constraint import Constraint
-from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from edgedec.runtime.grammar.grammar import Grammar
 
 __all__ = ["TOKEN_BYTES", "CompiledGrammar", "GrammarCompiler"]
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from edgedec.manifest import ALIGNMENT, Tensor
 from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
 from edgedec.schemes import TernaryScheme
+from edgedec.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 
 __all__ = ["LOAD_BYTES", "Layout", "LayoutEntry", "charged_folders", "layout_bytes", "open_layout"]
 
@@ -100,6 +102,10 @@ def _header(bundle: Bundle, names: Sequence[str], sha256: str) -> bytes:
     return json.dumps(stated | {"sha256": sha256}).encode().ljust(_HEADER_BYTES)
 
 
+class _DamagedError(Exception):
+    """A file is not the layout that it should be."""
+
+
 def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         file.seek(_HEADER_BYTES)
@@ -108,17 +114,26 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _whole(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> bool:
-    """Return whether ``path`` is the complete and undamaged layout of this bundle."""
+    """Return whether ``path`` is the complete and undamaged layout of this bundle.
+
+    A file that was checked before and has not changed since is not read, unless ``bundle.verify`` is set.
+    """
+    claim = f"layout {hashlib.sha256(_header(bundle, names, '')).hexdigest()} of {nbytes} bytes"
+    if not bundle.verify and is_verified(path, claim):
+        return True
     try:
-        if path.stat().st_size != nbytes:
-            return False
-        digest = hashlib.sha256()
-        for piece in _pieces(path):
-            digest.update(piece)
-        with path.open("rb") as file:
-            return file.read(_HEADER_BYTES) == _header(bundle, names, digest.hexdigest())
-    except OSError:
+        with verifying(path, claim):
+            if path.stat().st_size != nbytes:
+                raise _DamagedError
+            digest = hashlib.sha256()
+            for piece in _pieces(path):
+                digest.update(piece)
+            with path.open("rb") as file:
+                if file.read(_HEADER_BYTES) != _header(bundle, names, digest.hexdigest()):
+                    raise _DamagedError
+    except (OSError, _DamagedError):
         return False
+    return True
 
 
 def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[np.uint8]]:
@@ -170,6 +185,18 @@ def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, L
         file.write(_header(bundle, list(entries), digest.hexdigest()))
 
 
+def _read_back(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> None:
+    """Check a large file that was just written, so that it is remembered as checked and the next start need not do it.
+
+    Raises:
+        EdgedecError: the file does not have the bytes that were written.
+    """
+    if nbytes >= LEAST_BYTES:
+        time.sleep(SETTLED_S)
+        if not _whole(path, bundle, names, nbytes):
+            raise EdgedecError(f"{path}: reads other bytes than were just written; check the disk, and start again")
+
+
 def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layout:
     """Return the file with the ternary matrices ``names`` in the kernels' layout. If there is none, it is written first.
 
@@ -186,6 +213,7 @@ def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layou
         try:
             _write(beside, bundle, kernels, entries, nbytes)
             _LOG.info(_WRITTEN, beside, nbytes)
+            _read_back(beside, bundle, names, nbytes)
             return Layout(path=beside, entries=entries)
         except BundleError:
             raise
@@ -197,6 +225,7 @@ def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layou
     else:
         _write(cached, bundle, kernels, entries, nbytes)
         _LOG.info(_WRITTEN, cached, nbytes)
+        _read_back(cached, bundle, names, nbytes)
     return Layout(path=cached, entries=entries)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import DeviceError
+from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, load
@@ -63,8 +62,8 @@ def usable() -> Kernels | None:
 class _TestNode:
     """A node, its weights, and the expected outputs."""
 
-    node: Any
-    weights: list[TensorProto]
+    node: Node
+    weights: list[TensorValue]
     expected: list[F32]
 
 
@@ -86,17 +85,19 @@ def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: 
         expected.append(total * scale)
         packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
         packed_scales = kernels.pack_scales(scales, (outputs, inputs), scheme)
-        weights += [numpy_helper.from_array(packed, f"t{number}"), numpy_helper.from_array(packed_scales, f"u{number}")]
-    node = helper.make_node(
-        OPERATOR,
-        ["x", "t0", "u0", "t1", "u1"],
-        ["ternary0", "ternary1"],
+        weights += [array_value(f"t{number}", packed), array_value(f"u{number}", packed_scales)]
+    node = Node(
+        kind=OPERATOR,
+        inputs=["x", "t0", "u0", "t1", "u1"],
+        outputs=["ternary0", "ternary1"],
         domain=DOMAIN,
-        columns=inputs,
-        rows=list(sizes),
-        planes=[scheme.planes for scheme in schemes],
-        group_sizes=[scheme.group_size for scheme in schemes],
-        biases=[0, 0],
+        attributes={
+            "columns": inputs,
+            "rows": sizes,
+            "planes": [scheme.planes for scheme in schemes],
+            "group_sizes": [scheme.group_size for scheme in schemes],
+            "biases": [0, 0],
+        },
     )
     return _TestNode(node=node, weights=weights, expected=expected)
 
@@ -111,16 +112,13 @@ def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
         exact = codes.astype(np.int32) @ matrix.T.astype(np.int32)
         expected.append(exact.astype(np.float32) * scale * scales)
         stored = matrix if number else np.ascontiguousarray(matrix.T)
-        weights += [numpy_helper.from_array(stored, f"c{number}"), numpy_helper.from_array(scales, f"s{number}")]
-    node = helper.make_node(
-        INT8,
-        ["x", "c0", "s0", "c1", "s1"],
-        ["int8_0", "int8_1"],
+        weights += [array_value(f"c{number}", stored), array_value(f"s{number}", scales)]
+    node = Node(
+        kind=INT8,
+        inputs=["x", "c0", "s0", "c1", "s1"],
+        outputs=["int8_0", "int8_1"],
         domain=DOMAIN,
-        columns=inputs,
-        rows=list(sizes),
-        by_rows=[0, 1],
-        biases=[0, 0],
+        attributes={"columns": inputs, "rows": sizes, "by_rows": [0, 1], "biases": [0, 0]},
     )
     return _TestNode(node=node, weights=weights, expected=expected)
 
@@ -135,22 +133,21 @@ def _self_test(kernels: Kernels) -> None:
     x = rng.normal(size=(1, 5, 528)).astype(np.float32)
     codes, scale = quantize_rows(x[0])
     nodes = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale)]
-    names = [name for item in nodes for name in item.node.output]
-    graph = helper.make_graph(
-        [item.node for item in nodes],
+    names = [name for item in nodes for name in item.node.outputs]
+    model = encode_model(
         "self_test",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
-        [weight for item in nodes for weight in item.weights],
+        nodes=[item.node for item in nodes],
+        inputs=[ValueInfo(name="x", dtype=DataType.FLOAT, shape=x.shape)],
+        outputs=[ValueInfo(name=name, dtype=DataType.FLOAT, shape=None) for name in names],
+        constants=[weight for item in nodes for weight in item.weights],
+        opsets={"": 21, DOMAIN: 1},
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     register(options, kernels)
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     expected = [array for item in nodes for array in item.expected]
-    kinds = [item.node.op_type for item in nodes for _ in item.node.output]
+    kinds = [item.node.kind for item in nodes for _ in item.node.outputs]
     for kind, result, right in zip(kinds, session.run(names, {"x": x}), expected, strict=True):
         if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
             raise DeviceError(f"the results of {kind} are not those of NumPy")

@@ -407,22 +407,21 @@ def cpu_footprint(
     """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31."""
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
     vocab, width = graph.weights[embedding_name(graph)].shape
-    tensors = {name: bundle.tensors[name] for name in sorted(read_weights(graph))}
-    widest = widest_value(graph)
+    fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
+    widest = fixed.widest
     states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
     layout = cache_layout(graph.states, cache_rows(limits))
     # Each thread has the codes of a pass with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
     thread_bytes = 2 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
     loaded = {
-        "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # each row of the embedding has a scale
+        "weights": fixed.weights + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),
         "session": OPERATION_BYTES * len(graph.operations),
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
-    ternary = any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values())
-    converting = max(0, LOAD_BYTES * ternary - sum(loaded.values()))
+    converting = max(0, LOAD_BYTES * fixed.ternary - sum(loaded.values()))
     testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
     return {
         **loaded,
@@ -436,6 +435,35 @@ def cpu_footprint(
         "load_transient": converting,
         SELF_TEST: testing,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FixedSizes:
+    """The sizes of a bundle that no limit changes.
+
+    Members:
+        weights: resident bytes of all weights.
+        ternary: True if some of them are ternary.
+        widest: columns of the widest value of the graph except the logits.
+    """
+
+    weights: int
+    ternary: bool
+    widest: int
+
+
+def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
+    """Return the sizes that no limit changes, cached because a planner asks for many limits."""
+    key = ("fixed_sizes", kv_bits)
+    if key not in bundle.derived:
+        tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
+        bundle.derived[key] = _FixedSizes(
+            weights=sum(map(_resident_bytes, tensors)),
+            ternary=any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors),
+            widest=widest_value(graph),
+        )
+    result: _FixedSizes = bundle.derived[key]
+    return result
 
 
 def _resident_bytes(tensor: Tensor) -> int:

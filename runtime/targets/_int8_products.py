@@ -11,9 +11,9 @@ import functools
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
+from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, encode_model
 from edgedec.ort import onnxruntime as ort
 
 __all__ = ["product_is_exact", "signed_int8_is_exact"]
@@ -59,26 +59,23 @@ def product_is_exact(*, unsigned: bool) -> bool:
 
 def _session(weights: NDArray[np.int8], unsigned: bool) -> ort.InferenceSession:
     """Return a session from x uint8 [m, _INPUTS] to y int32 [m, _OUTPUTS]; the weights are constants, so it packs them."""
-    dtype = TensorProto.UINT8 if unsigned else TensorProto.INT8
+    dtype = DataType.UINT8 if unsigned else DataType.INT8
     codes = weights.view(np.uint8) ^ _ZERO_POINT if unsigned else weights
-    initializers = [
-        helper.make_tensor("w", dtype, weights.shape, codes.tobytes(), raw=True),
-        helper.make_tensor("zero", TensorProto.UINT8, [], [_ZERO_POINT]),
+    constants = [
+        TensorValue(name="w", dtype=dtype, shape=weights.shape, data=codes.tobytes()),
+        TensorValue(name="zero", dtype=DataType.UINT8, shape=(), data=bytes([_ZERO_POINT])),
     ]
     inputs = ["x", "w", "zero", "zero"] if unsigned else ["x", "w", "zero"]
-    tensor = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", inputs, ["y"])],
+    model = encode_model(
         "edgedec.int8_products",
-        [tensor("x", TensorProto.UINT8, ["m", _INPUTS])],
-        [tensor("y", TensorProto.INT32, ["m", _OUTPUTS])],
-        initializers,
+        nodes=[Node(kind="MatMulInteger", inputs=inputs, outputs=["y"])],
+        inputs=[ValueInfo(name="x", dtype=DataType.UINT8, shape=["m", _INPUTS])],
+        outputs=[ValueInfo(name="y", dtype=DataType.INT32, shape=["m", _OUTPUTS])],
+        constants=constants,
+        opsets={"": 21},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     options.enable_cpu_mem_arena = False
-    return ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-    )
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)

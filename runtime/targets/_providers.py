@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
 from edgedec.install_hint import install_extra, pip_install, pip_uninstall
+from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.protocols import I32
 
@@ -212,15 +212,14 @@ def _mover_model(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
 
     With one buffer bound as input and output, ScatterND works in place; the rows are first gathered into separate memory.
     """
-    tensor = helper.make_tensor_value_info
-    nodes, inputs, outputs = [], [tensor("from", TensorProto.INT64, ["k"])], []
+    nodes, outputs = list[Node](), list[ValueInfo]()
+    inputs = [ValueInfo(name="from", dtype=DataType.INT64, shape=["k"])]
     for heads in sorted({shape[1] for shape in shapes.values()}):
-        inputs.append(tensor(f"to.{heads}", TensorProto.INT64, [1, heads, "k", 3]))
+        inputs.append(ValueInfo(name=f"to.{heads}", dtype=DataType.INT64, shape=[1, heads, "k", 3]))
     for name, shape in shapes.items():
-        inputs.append(tensor(name, TensorProto.FLOAT, list(shape)))
-        outputs.append(tensor(f"moved.{name}", TensorProto.FLOAT, list(shape)))
-        nodes.append(helper.make_node("Gather", [name, "from"], [f"rows.{name}"], axis=2))
-        nodes.append(helper.make_node("ScatterND", [name, f"to.{shape[1]}", f"rows.{name}"], [f"moved.{name}"]))
-    graph = helper.make_graph(nodes, "edgedec.commit", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return bytes(model.SerializeToString())
+        inputs.append(ValueInfo(name=name, dtype=DataType.FLOAT, shape=shape))
+        outputs.append(ValueInfo(name=f"moved.{name}", dtype=DataType.FLOAT, shape=shape))
+        rows, places = f"rows.{name}", f"to.{shape[1]}"
+        nodes.append(Node(kind="Gather", inputs=[name, "from"], outputs=[rows], attributes={"axis": 2}))
+        nodes.append(Node(kind="ScatterND", inputs=[name, places, rows], outputs=[f"moved.{name}"]))
+    return encode_model("edgedec.commit", nodes=nodes, inputs=inputs, outputs=outputs, opsets={"": 21})

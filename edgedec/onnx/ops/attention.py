@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import KvState
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
+from edgedec.onnx.model_bytes import DataType
 from edgedec.onnx.ops.rope import rotary_tables
 from edgedec.ops import Attention, Rope
 
@@ -102,9 +102,7 @@ def _bias(state: KvState, emitter: Emitter) -> str:
     zero, one = emitter.scalar("i0", 0, np.int64), emitter.scalar("i1", 1, np.int64)
     flat, column = (emitter.constant(f"shape.{label}", np.array(sizes, np.int64)) for label, sizes in _SHAPES.items())
     rows = node("Reshape", ["positions", flat], "rows")  # [n]
-    past = node(
-        "Sub", [node("Cast", ["total_length"], "total", to=TensorProto.INT64), node("Size", [rows], "n")], "past"
-    )
+    past = node("Sub", [node("Cast", ["total_length"], "total", to=DataType.INT64), node("Size", [rows], "n")], "past")
     slots = node("Range", [zero, node("Squeeze", [past], "past.scalar"), one], "slots")
     keys = node("Concat", [slots, rows], "keys", axis=0)  # [total] positions
     window = emitter.scalar(f"i{state.window}", state.window, np.int64)

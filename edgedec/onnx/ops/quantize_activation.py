@@ -6,9 +6,9 @@ Nodes are only added for an int8 linear, because ternary linears use the float v
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
 from edgedec.onnx.emitter import Emitter
+from edgedec.onnx.model_bytes import DataType
 from edgedec.ops import QuantizeActivation
 
 __all__ = ["ZERO_POINT", "codes_and_scale", "lower"]
@@ -35,6 +35,6 @@ def codes_and_scale(codes: str, emitter: Emitter) -> tuple[str, str]:
         divisor = emitter.node("Max", [scale, emitter.scalar("tiny", 2.0**-126)], f"{at}.divisor")
         whole = emitter.node("Round", [emitter.node("Div", [x, divisor], f"{at}.div")], f"{at}.round")
         shifted = emitter.node("Add", [whole, emitter.scalar("f128", ZERO_POINT)], f"{at}.shift")
-        emitter.bound[key] = emitter.node("Cast", [shifted], f"{at}.codes", to=TensorProto.UINT8)
+        emitter.bound[key] = emitter.node("Cast", [shifted], f"{at}.codes", to=DataType.UINT8)
         emitter.bound[f"{key}.scale"] = scale
     return emitter.bound[key], emitter.bound[f"{key}.scale"]

@@ -59,5 +59,8 @@ def _turns(reader: Operation, emitter: Emitter) -> bool:
 def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
     """Return the names of cos and sin, float32 [positions, pairs]; layers with equal rotations share them."""
     key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
-    cos, sin = tables(op, np.arange(emitter.positions, dtype=np.int32))
-    return emitter.constant(f"rope.{key}.cos", cos), emitter.constant(f"rope.{key}.sin", sin)
+    names = f"rope.{key}.cos", f"rope.{key}.sin"
+    if not emitter.has_constant(names[0]):
+        for name, table in zip(names, tables(op, np.arange(emitter.positions, dtype=np.int32)), strict=True):
+            emitter.constant(name, table)
+    return names

@@ -8,13 +8,14 @@ from typing import Annotated, get_type_hints
 
 import pytest
 
-from edgedec.cli.app import app
+from edgedec.cli.chat import chat
+from edgedec.cli.generate import generate
 from edgedec.cli.options import option
+from edgedec.cli.plan import plan
 from edgedec.cli.run_options import PlanOptions, RunOptions, TextOptions, command_line
 from edgedec.errors import UsageError
 
-COMMANDS = {command.name: command.callback for command in app.registered_commands}
-
+COMMANDS = {"plan": plan, "generate": generate, "chat": chat}
 
 INK = option("--ink")
 
@@ -51,7 +52,6 @@ def test_fields_become_parameters_and_come_back_as_one_value() -> None:
 )
 def test_a_command_has_an_option_for_each_field(command: str, groups: tuple[type, ...]) -> None:
     callback = COMMANDS[command]
-    assert callback is not None
     own = [field.name for group in groups for field in fields(group)]
     assert list(inspect.signature(callback).parameters)[: len(own)] == own
 

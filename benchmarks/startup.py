@@ -1,0 +1,135 @@
+"""Measure the first and later starts: seconds until the first token is on stdout, and CPU seconds of the whole process.
+
+    .venv/bin/python benchmarks/startup.py [--runs 7] [--program OTHER/bin/edgedec ...] [--verify] [--json]
+
+Each run is a process: ``edgedec generate -p "Once upon a time" -n 1 --temp 0``, with the embedded model, and with the
+embedded model padded to the shape of BitNet b1.58 0.73B, on two threads. A first start has an empty cache folder, so the
+small model is quantized, and the weights of the large one are checked and converted; its files are in the system's page
+cache. Later starts find what the first one left. The results are the first start and the median, least and greatest of
+``--runs`` later ones. CPU time is beside wall time, because other work on a machine changes it less.
+
+``--program`` names further copies of the command ``edgedec``, which take turns with this one, so that two versions are
+compared in the same minutes. ``--verify`` measures later starts that read all files again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from benchmarks._speculation_model import padded_bundle
+from edgedec import demo
+from edgedec.cli.console import print_json, print_table, progress
+from edgedec.errors import DeviceError
+
+OPTIONS = ("-p", "Once upon a time", "-n", "1", "--temp", "0", "-t", "2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start: seconds until the first byte on stdout, and CPU seconds of the process."""
+
+    first_token_s: float
+    cpu_s: float
+
+
+def start(program: Sequence[str], model: str, cache: Path, *, verify: bool = False) -> Start:
+    """Start a program once and wait for its end.
+
+    Raises:
+        DeviceError: it failed.
+    """
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [*program, "generate", "-m", model, *OPTIONS, *["--verify"] * verify]
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment)
+        assert process.stdout is not None
+        process.stdout.read(1)
+        seconds = time.perf_counter() - began
+        process.stdout.close()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 141):  # 141: nobody reads the rest
+            log.seek(0)
+            raise DeviceError(f"{' '.join(command)} ended with {process.returncode}:\n{log.read()}")
+    return Start(first_token_s=seconds, cpu_s=usage.ru_utime + usage.ru_stime)
+
+
+def linked(bundle: Path, folder: Path) -> Path:
+    """Return a copy of a bundle without its hidden files, which shares the other files."""
+    copy = folder / bundle.name
+    copy.mkdir(parents=True)
+    for file in bundle.iterdir():
+        if not file.name.startswith("."):
+            os.link(file, copy / file.name)
+    return copy
+
+
+def measure(programs: dict[str, list[str]], *, runs: int, verify: bool) -> list[dict[str, Any]]:
+    """Return a row of figures for each model and program; the programs take turns."""
+    with progress("the large model, once") as report:
+        large = padded_bundle(demo.bundle_path(), report)
+    rows = list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory(prefix="edgedec-startup-", dir=large.parent) as name:
+        for model, bundle in (("demo", None), ("0.73B", large)):
+            states = dict[str, tuple[str, Path]]()
+            first, later = dict[str, Start](), dict[str, list[Start]]()
+            for number, (title, program) in enumerate(programs.items()):
+                cache = Path(name) / f"{model}-{number}"
+                path = "demo" if bundle is None else str(linked(bundle, cache))
+                states[title] = (path, cache)
+                time.sleep(0.2)  # a file that was just linked is not remembered
+                first[title] = start(program, path, cache)
+                later[title] = []
+            for _ in range(runs):
+                for title, program in programs.items():
+                    later[title].append(start(program, *states[title], verify=verify))
+            rows += [_row(model, title, first[title], later[title]) for title in programs]
+    return rows
+
+
+def _row(model: str, title: str, first: Start, later: Sequence[Start]) -> dict[str, Any]:
+    walls, cpus = ([getattr(item, name) for item in later] for name in ("first_token_s", "cpu_s"))
+    return {
+        "model": model,
+        "program": title,
+        "first_start_s": round(first.first_token_s, 3),
+        "first_start_cpu_s": round(first.cpu_s, 3),
+        "later_s": round(statistics.median(walls), 3),
+        "later_least_s": round(min(walls), 3),
+        "later_most_s": round(max(walls), 3),
+        "later_cpu_s": round(statistics.median(cpus), 3),
+        "later_least_cpu_s": round(min(cpus), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=7, help="later starts of each program")
+    parser.add_argument("--program", action="append", default=[], help="another command edgedec to compare with")
+    parser.add_argument("--verify", action="store_true", help="let later starts read all files again")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON on stdout")
+    options = parser.parse_args()
+    programs = {"this": [str(Path(sys.executable).with_name("edgedec"))]} | {name: [name] for name in options.program}
+    rows = measure(programs, runs=options.runs, verify=options.verify)
+    if options.json:
+        print_json({"runs": options.runs, "verify": options.verify, "starts": rows})
+    else:
+        print_table([list(rows[0]), *([str(value) for value in row.values()] for row in rows)])
+
+
+if __name__ == "__main__":
+    main()
