@@ -93,7 +93,12 @@ def serve(
     run: RunOptions,
     sampling: SamplingOptions,
     host: Annotated[
-        str, option("--host", metavar="ADDRESS", help="Address to listen on; others than this machine's need a key.")
+        str,
+        option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on, or several with commas; others than this machine's need a key.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0: a free one.")
@@ -120,7 +125,7 @@ def serve(
         option(
             "--cors-origin",
             metavar="ORIGIN",
-            help="Origin whose web pages may use the server, such as https://example.org; may be repeated.",
+            help="Origin whose web pages may use the server, such as https://example.org, or localhost; may be repeated.",
         ),
     ] = None,
     alias: Annotated[
@@ -183,7 +188,7 @@ def serve(
     from edgedec.bundle import Bundle
     from edgedec.memory import parse_bytes
     from edgedec.runtime.server.app import create_app
-    from edgedec.runtime.server.listener import listen, run_server
+    from edgedec.runtime.server.listener import listen_all, run_server
     from edgedec.runtime.server.memory import ServerMemory, server_items
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
@@ -224,6 +229,7 @@ def serve(
             open_session, queue_limit=queue, idle_unload_s=idle_unload, memory=memory, chat_template=template
         )
         gate = create_app(service, settings)
-        sock = listen(host, port)
-        address = _address(host, sock.getsockname()[1])
-        run_server(gate, service, sock, ready=lambda: note(f"edgedec serves {settings.model_name} at {address}"))
+        sockets = listen_all(settings.addresses, port)
+        own_port = sockets[0].getsockname()[1]
+        addresses = " and ".join(_address(address, own_port) for address in settings.addresses)
+        run_server(gate, service, *sockets, ready=lambda: note(f"edgedec serves {settings.model_name} at {addresses}"))

@@ -149,7 +149,7 @@ class Gate:
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
         raw = [(name.lower().encode(), value.encode()) for name, value in answer]
-        await send({"type": "http.response.start", "status": 204, "headers": raw})
+        await send({"type": "http.response.start", "status": 200, "headers": [*raw, (b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
     async def _read(self, receive: Receive) -> bytes:
@@ -222,10 +222,19 @@ def _with_headers(send: Send, allowed: str | None, path: str) -> Send:
             if allowed is not None:
                 headers["Access-Control-Allow-Origin"] = allowed
                 headers.add_vary_header("Origin")
+            message["headers"] = [(_capitalized(name), value) for name, value in headers.raw]
             _LOG.info("%.200r: %d", path, message["status"])
         await send(message)
 
     return send_with_headers
+
+
+def _capitalized(name: bytes) -> bytes:
+    """Return the usual spelling of a header's name, such as ``Content-Type``, which some small clients compare.
+
+    The HTTP server looks for its own ``connection`` in lower case.
+    """
+    return name if name == b"connection" else name.title()
 
 
 async def _send_json(send: Send, status: int, value: object, headers: Iterable[tuple[str, str]]) -> None:

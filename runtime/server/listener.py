@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import uvicorn
@@ -18,7 +18,7 @@ from edgedec.runtime.server.connection import BoundedConnection
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
 
-__all__ = ["http_server", "listen", "run_server"]
+__all__ = ["http_server", "listen", "listen_all", "run_server"]
 
 _BACKLOG = 128  # connections that the system holds before they are accepted
 _SPARE_FILES = 3 * _BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
@@ -27,8 +27,13 @@ _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays ope
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, beside: bool = False) -> socket.socket:
     """Return a socket that listens. Port 0 chooses a free one.
+
+    Parameters:
+        host: an address.
+        port: the port.
+        beside: True if another socket has the port of another address. ``::`` then leaves out addresses of IPv4.
 
     Raises:
         DeviceError: the address is in use, or not one of this machine.
@@ -38,6 +43,8 @@ def listen(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if beside and family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((address, port))
         sock.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
@@ -45,6 +52,24 @@ def listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise DeviceError(f"--host {host} --port {port}: {reason}; choose another address or port") from error
     return sock
+
+
+def listen_all(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """Return a socket for each address, all with one port. Port 0 chooses one that is free for the first of them.
+
+    Raises:
+        DeviceError: as ``listen``; no socket is left open then.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            sockets.append(listen(address, port, beside=len(addresses) > 1))
+            port = sockets[0].getsockname()[1]
+    except DeviceError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 class _Server(uvicorn.Server):
@@ -88,7 +113,7 @@ def http_server(gate: Gate) -> uvicorn.Server:
 
 
 def run_server(
-    gate: Gate, service: ModelService, sock: socket.socket, *, ready: Callable[[], None] = lambda: None
+    gate: Gate, service: ModelService, *sockets: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
     """Load the model, and answer requests until a signal ends the server.
 
@@ -98,16 +123,18 @@ def run_server(
     Parameters:
         gate: the application.
         service: the model.
-        sock: listens.
+        sockets: listen.
         ready: called when the model is loaded.
 
     Raises:
         EdgedecError: the model cannot be loaded.
     """
-    asyncio.run(_serve(gate, service, sock, ready))
+    asyncio.run(_serve(gate, service, sockets, ready))
 
 
-async def _serve(gate: Gate, service: ModelService, sock: socket.socket, ready: Callable[[], None]) -> None:
+async def _serve(
+    gate: Gate, service: ModelService, sockets: Sequence[socket.socket], ready: Callable[[], None]
+) -> None:
     server = http_server(gate)
     loop, drains = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
@@ -125,7 +152,7 @@ async def _serve(gate: Gate, service: ModelService, sock: socket.socket, ready: 
     service.start()
     loaded = asyncio.create_task(_await_load(service, server, ready))
     try:
-        await server.serve(sockets=[sock])
+        await server.serve(sockets=list(sockets))
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

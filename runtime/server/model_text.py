@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgedec.errors import BundleError, EdgedecError
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.runtime.grammar.tools import with_instructions
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.conversations import PromptEnding
@@ -242,6 +242,13 @@ class ModelText:
     def decode(self, ids: Sequence[int] | I32) -> str:
         """Return the text of ids."""
         return self._tokenizer.decode(ids)
+
+    def spelled(self, ids: I32) -> str:
+        """Return the text of ids, int32 [n], with their special tokens, as far as the tokenizer tells them apart."""
+        try:
+            return b"".join(map(self.token_bytes, ids.tolist())).decode(errors="replace")
+        except UnsupportedError:
+            return self.decode(ids)
 
     def _check_length(self, text: str, param: str) -> None:
         """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""

@@ -126,7 +126,7 @@ class NativeReply:
             "tokens_evaluated": len(prompt),
             "tokens_cached": answer.timings.prompt_kept,
             "generation_settings": self.settings,
-            "prompt": self.text.decode(prompt),
+            "prompt": self.text.spelled(prompt),
             "has_new_line": "\n" in answer.text,
             "truncated": answer.stop_reason == "context",
             "stop_type": _STOP_TYPES.get(answer.stop_reason, "limit"),

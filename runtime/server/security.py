@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.settings import ServerSettings, is_loopback
+from edgedec.runtime.server.settings import LOCAL_ORIGINS, ServerSettings, is_local_origin, is_loopback
 
 __all__ = ["PUBLIC_PATHS", "RequestRules"]
 
@@ -33,11 +33,12 @@ class RequestRules:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._loopback_only = is_loopback(settings.host)
+        self._loopback_only = all(map(is_loopback, settings.addresses))
         self._hosts = frozenset(
-            name.lower().strip("[]") for name in (*settings.allowed_hosts, settings.host, "localhost")
+            name.lower().strip("[]") for name in (*settings.allowed_hosts, *settings.addresses, "localhost")
         )
-        self._origins = frozenset(settings.cors_origins)
+        self._origins = frozenset(settings.cors_origins) - {LOCAL_ORIGINS}
+        self._local_origins = LOCAL_ORIGINS in settings.cors_origins
         self._keys = [_digest(key.encode()) for key in settings.api_keys]
         self._body_bytes = settings.body_bytes
 
@@ -57,7 +58,7 @@ class RequestRules:
 
     def allows_origin(self, origin: str) -> bool:
         """Return True if pages of an origin were allowed to use the server."""
-        return "*" in self._origins or origin in self._origins
+        return "*" in self._origins or origin in self._origins or (self._local_origins and is_local_origin(origin))
 
     def _check_length(self, headers: Headers) -> None:
         """Refuse two statements of a body's length, of which a proxy may believe the other one (request smuggling)."""

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from edgedec.errors import UsageError
 from edgedec.runtime.sampling import SamplingConfig
 
-__all__ = ["ServerSettings", "is_loopback"]
+__all__ = ["LOCAL_ORIGINS", "ServerSettings", "is_local_origin", "is_loopback"]
 
+LOCAL_ORIGINS = "localhost"  # stands for all origins of this machine
 _LEAST_BODY_BYTES = 1024
 
 
@@ -20,10 +21,11 @@ class ServerSettings:
 
     Members:
         model_name: the model's name in answers and in the list of models.
-        host: address that the server listens on.
+        host: address that the server listens on, or several, with commas between them.
         api_keys: keys of which a request must have one; empty: no key is asked for.
         allowed_hosts: further names that a ``Host`` header may have.
-        cors_origins: origins whose pages may use the server; ``*`` allows all of them.
+        cors_origins: origins whose pages may use the server; ``localhost`` allows those of this machine, on any port, and
+            ``*`` allows all of them.
         body_bytes: maximum size of a request's body in bytes.
         body_seconds: seconds in which a body must arrive.
         requests: maximum number of requests at the same time, those that wait included.
@@ -58,6 +60,8 @@ class ServerSettings:
     has_page: bool = True
 
     def __post_init__(self) -> None:
+        if not all(self.addresses):
+            raise UsageError(f"--host must be an address, or several with commas between them, not {self.host!r}")
         if self.body_bytes < _LEAST_BODY_BYTES:
             raise UsageError(f"--max-body must be at least {_LEAST_BODY_BYTES} bytes, not {self.body_bytes}")
         for key in self.api_keys:
@@ -70,7 +74,7 @@ class ServerSettings:
             _check_origin(origin)
         if self.api_keys:
             return
-        if not is_loopback(self.host):
+        if not all(map(is_loopback, self.addresses)):
             raise UsageError(
                 f"--host {self.host} can be reached from other machines, and no API key is set; give --api-key-file "
                 "FILE, or leave --host at 127.0.0.1"
@@ -81,21 +85,34 @@ class ServerSettings:
                 "--api-key-file FILE"
             )
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that the server listens on."""
+        return tuple(address.strip() for address in self.host.split(","))
+
 
 def _check_origin(origin: str) -> None:
-    if origin == "*":
-        return
-    try:
-        parts = urlsplit(origin)
-        whole = f"{parts.scheme}://{parts.netloc}"
-        valid = bool(parts.scheme and parts.hostname and "@" not in parts.netloc and whole == origin)
-    except ValueError:
-        valid = False
-    if not valid:
+    if origin not in ("*", LOCAL_ORIGINS) and _origin_host(origin) is None:
         raise UsageError(
             f"--cors-origin must be an origin as browsers write it, such as https://example.org or "
-            f"http://localhost:3000, not {origin!r}"
+            f"http://localhost:3000, or localhost for all ports of this machine, not {origin!r}"
         )
+
+
+def _origin_host(origin: str) -> str | None:
+    """Return the host of an origin; None if a browser would not write it so."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return None
+    whole = f"{parts.scheme}://{parts.netloc}"
+    return parts.hostname if parts.scheme and "@" not in parts.netloc and whole == origin else None
+
+
+def is_local_origin(origin: str) -> bool:
+    """Return True if an origin is that of pages of this machine, on any port."""
+    host = _origin_host(origin)
+    return host is not None and origin.startswith(("http://", "https://")) and is_loopback(host)
 
 
 def is_loopback(host: str) -> bool:

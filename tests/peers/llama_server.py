@@ -1,7 +1,8 @@
 """Start ``edgedec serve`` with the options of llama.cpp's ``llama-server``, for llama.cpp's own tests of its server.
 
 The tests name small models of a hub. Those that only need a text get the embedded model instead, with the chat template
-``chatml``, which llama-server takes for these models because they have none. An option without a counterpart is ignored if
+``chatml``, which llama-server takes for these models because they have none. It also stands in for the templates of other
+models, which are not among the sources that the tests are run from. An option without a counterpart is ignored if
 most tests do not depend on it, and is refused otherwise, so that a test that needs it fails.
 
     python -m tests.peers.llama_server --port 8080 --hf-repo ggml-org/test-model-stories260K --ctx-size 512 --parallel 2
@@ -12,14 +13,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from edgedec.errors import UsageError
 
 __all__ = ["serve_arguments"]
 
 CONTEXT = 1024  # tokens; the limit of the embedded model
-# Models of a hub that the embedded one stands in for.
-_REPLACED = ("ggml-org/test-model-stories260K", "ggml-org/stories15M_MOE")
+# Models of a hub that the embedded one stands in for; None is a server that would load models on request.
+_REPLACED = ("ggml-org/test-model-stories260K", "ggml-org/stories15M_MOE", None)
 # Options with the same meaning here, with their name here.
 _SAME = {
     "--host": "--host",
@@ -32,12 +34,14 @@ _SAME = {
     "--temp": "--temp",
     "--seed": "--seed",
     "--n-predict": "--n-predict",
-    "--chat-template-file": "--chat-template-file",
 }
 # Flags with the same meaning here, with their name here.
 _SAME_FLAGS = {"--no-slots": "--no-slots", "--no-ui": "--no-ui"}
 # Options that are read below, with a value.
-_READ = ("--hf-repo", "--ctx-size", "--parallel", "--cors-origins", "--spec-type", "--model-draft", "--chat-template")
+_READ = (
+    *("--hf-repo", "--ctx-size", "--parallel", "--cors-origins", "--spec-type", "--model-draft"),
+    *("--chat-template", "--chat-template-file"),
+)
 # Options without effect: with a value, and without one. Sizes of batches are the server's own.
 _IGNORED = (
     *("--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers", "-fa"),
@@ -72,7 +76,7 @@ def serve_arguments(arguments: Sequence[str]) -> list[str]:
     """
     options = dict(_pairs(arguments))
     if (model := options.get("--hf-repo")) not in _REPLACED:
-        raise UsageError(f"the embedded model cannot stand in for {model or 'a server without a model'}")
+        raise UsageError(f"the embedded model cannot stand in for {model}")
     result = ["serve", "--model", "demo", "--kv-bits", "16"]
     for name, own in _SAME.items():
         if name in options:
@@ -80,7 +84,10 @@ def serve_arguments(arguments: Sequence[str]) -> list[str]:
     result += [own for name, own in _SAME_FLAGS.items() if name in options]
     if "--metrics" not in options:  # llama-server's are off by default
         result.append("--no-metrics")
-    if "--chat-template-file" not in options:
+    template = options.get("--chat-template-file")
+    if template is not None and Path(template).exists():
+        result += ["--chat-template-file", template]
+    else:
         result += ["--chat-template", options.get("--chat-template", "chatml")]
     for origin in filter(None, options.get("--cors-origins", "").split(",")):
         result += ["--cors-origin", origin]

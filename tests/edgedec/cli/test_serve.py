@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from edgedec.cli.run_options import RunOptions
+from edgedec.errors import DeviceError
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server import listener
@@ -86,6 +87,23 @@ def test_defaults_of_requests_reach_the_server(edgedec: Edgedec, started: Starte
     own = SamplingConfig(temperature=0.5, top_k=3, seed=7, repeat_penalty=1.1)
     assert (gate.settings.sampling, gate.settings.n_predict) == (own, 20)
     assert (gate.settings.shows_slots, gate.settings.shows_metrics, gate.settings.has_page) == (False, False, False)
+
+
+def test_several_addresses_have_one_port() -> None:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        sockets = listener.listen_all(["127.0.0.1", "::1"], 0)
+        try:
+            (_, first), (_, second, *_) = (sock.getsockname() for sock in sockets)
+            assert first == second
+            for address in ("127.0.0.1", "::1"):
+                socket.create_connection((address, first), timeout=5).close()
+            with pytest.raises(DeviceError, match="Address already in use"):
+                listener.listen_all(["127.0.0.2", "127.0.0.1"], first)
+            listener.listen("127.0.0.2", first).close()  # it was closed again
+        finally:
+            for sock in sockets:
+                sock.close()
 
 
 @pytest.mark.parametrize("source", ["name", "text", "file"])

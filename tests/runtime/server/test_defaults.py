@@ -1,4 +1,4 @@
-"""Test settings of a whole server: its sampling options, its chat template, and the endpoints that are switched off."""
+"""Test settings of a server (sampling options, chat template, endpoints), and what answers tell about them."""
 
 from __future__ import annotations
 
@@ -84,3 +84,38 @@ def test_endpoints_can_be_switched_off(script: ScriptedSession) -> None:
             assert option in error["message"]
         assert server.client.get("/").status_code == 404
         assert server.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_verbose_answer_has_its_prompt_and_its_options(served: Served, path: str, stream: bool) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    prompt = {"messages": messages} if "chat" in path else {"prompt": "Hello"}
+    body = {**prompt, "max_tokens": 3, "temperature": 0, "top_k": 5, "stop": ["zzz"], "n": 2}
+    if stream:
+        answers = [chunk for chunk in served.events(path, verbose=True, **body) if "__verbose" in chunk]
+    else:
+        answers = [served.post(path, verbose=True, **body).json()]
+    assert len(answers) == (2 if stream else 1)
+    for number, answer in enumerate(answers):
+        shown = answer["__verbose"]
+        assert shown["prompt"] == ("<s><|user|>Hello<|assistant|>" if "chat" in path else "<s>Hello")
+        assert shown["index"] == number
+        settings = shown["generation_settings"]
+        assert (settings["n_predict"], settings["top_k"], settings["stop"]) == (3, 5, ["zzz"])
+        assert (shown["tokens_predicted"], shown["stop_type"]) == (3, "limit")
+    plain = served.post(path, **body).json()
+    assert "__verbose" not in plain
+
+
+def test_two_messages_of_the_assistant_say_what_is_meant(served: Served) -> None:
+    said = [{"role": "assistant", "content": "One"}, {"role": "assistant", "content": "Two"}]
+    messages = [{"role": "user", "content": "Hello"}, *said]
+    assert served.post("/apply-template", messages=messages).status_code == 400
+    for fields, ending in (
+        ({"continue_final_message": True}, "<|assistant|>Two"),
+        ({"continue_final_message": False}, "<|assistant|>Two</s><|assistant|>"),
+        ({"add_generation_prompt": True}, "<|assistant|>Two</s><|assistant|>"),
+    ):
+        response = served.post("/apply-template", messages=messages, **fields)
+        assert response.json()["prompt"].endswith(ending)

@@ -106,6 +106,40 @@ def test_pages_of_other_sites_are_refused(headers: dict[str, str], expected: int
 
 
 @pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://localhost:3000", 0),
+        ("http://localhost", 0),
+        ("https://127.0.0.1:8443", 0),
+        ("http://[::1]:5173", 0),
+        ("http://localhost.evil.example", 403),
+        ("http://notlocalhost", 403),
+        ("http://evil.example", 403),
+        ("http://localhost@evil.example", 403),
+        ("http://evil.example@localhost", 403),
+        ("http://localhost/", 403),
+        ("http://localhost:3000#evil", 403),
+        ("file://localhost", 403),
+        ("null", 403),
+        ("localhost", 403),
+        ("http://[::1", 403),
+        ("http://10.0.0.1", 403),
+    ],
+)
+def test_pages_of_this_machine_can_be_allowed(origin: str, expected: int) -> None:
+    settings = local(cors_origins=("localhost",))
+    assert status(settings, "POST", {**OWN, **JSON, "origin": origin}) == expected
+    assert RequestRules(settings).allows_origin(origin) == (not expected)
+
+
+def test_each_address_is_a_name_of_the_server() -> None:
+    settings = local(host="127.0.0.1,::1,box.lan", api_keys=(KEY,))
+    key = {"authorization": f"Bearer {KEY}"}
+    for host, expected in (("[::1]:8080", 0), ("127.0.0.1", 0), ("box.lan:8080", 0), ("evil.example", 403)):
+        assert status(settings, "GET", {"host": host, **key}) == expected
+
+
+@pytest.mark.parametrize(
     ("headers", "expected"),
     [
         ({"authorization": f"Bearer {KEY}"}, 0),
@@ -170,7 +204,11 @@ def test_the_form_of_a_body_is_checked(headers: dict[str, str], expected: int) -
         ({"host": "::ffff:10.0.0.1"}, "can be reached from other machines"),
         ({"host": "192.168.1.5"}, "can be reached from other machines"),
         ({"host": "my-machine"}, "can be reached from other machines"),
-        ({"host": ""}, "can be reached from other machines"),
+        ({"host": ""}, "--host must be an address"),
+        ({"host": "127.0.0.1,"}, "--host must be an address"),
+        ({"host": "127.0.0.1,0.0.0.0"}, "can be reached from other machines"),
+        ({"cors_origins": ("localhost:3000",)}, "--cors-origin must be an origin"),
+        ({"cors_origins": ("http://user@localhost",)}, "--cors-origin must be an origin"),
         ({"cors_origins": ("*",)}, "lets every web page use the server"),
         ({"cors_origins": ("example.org",)}, "--cors-origin must be an origin"),
         ({"cors_origins": ("https://example.org/",)}, "--cors-origin must be an origin"),
@@ -191,7 +229,7 @@ def test_settings_that_would_open_the_server_are_refused(members: dict[str, Any]
     assert "two words" not in str(refused.value)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "::1", "::ffff:127.0.0.1", "127.0.0.1, ::1"])
 def test_a_server_of_this_machine_alone_needs_no_key(host: str) -> None:
     assert local(host=host).api_keys == ()
 
@@ -335,7 +373,7 @@ def test_a_page_that_is_allowed_may_ask_and_read(locked: Served) -> None:
     anonymous = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=10)
     anonymous.request("OPTIONS", "/v1/chat/completions", headers=origin | asking)
     answer = anonymous.getresponse()
-    assert answer.status == 204
+    assert (answer.status, answer.read()) == (200, b"")
     assert answer.headers["Access-Control-Allow-Origin"] == origin["Origin"]
     assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
     assert answer.headers["Access-Control-Allow-Credentials"] is None
@@ -351,6 +389,15 @@ def test_a_page_that_is_not_allowed_may_not_ask(locked: Served, origin: str) -> 
     response = locked.client.options("/v1/chat/completions", headers=asking)
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
+
+
+def test_names_of_headers_have_their_usual_spelling(locked: Served) -> None:
+    sent = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=10)
+    sent.request("GET", "/metrics", headers={"Authorization": f"Bearer {KEY}", "Connection": "close"})
+    names = [name for name, _ in sent.getresponse().getheaders()]
+    sent.close()
+    assert {"Content-Type", "Content-Length", "Process-Start-Time-Unix", "X-Content-Type-Options"} <= set(names)
+    assert len({name.lower() for name in names}) == len(names)
 
 
 class _Kept(logging.Handler):
