@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 from edgedec.errors import UsageError
 
-__all__ = ["DEBUG", "KERNEL", "ORT_TELEMETRY", "PREFIX", "SHARED_DATA", "VARIABLES", "WRITE_GOLDEN", "Variable"]
+__all__ = [
+    "DEBUG",
+    "HUGE_PAGES",
+    "KERNEL",
+    "ORT_TELEMETRY",
+    "PREFIX",
+    "SHARED_DATA",
+    "VARIABLES",
+    "WRITE_GOLDEN",
+    "Variable",
+]
 
 PREFIX = "EDGEDEC_"
 
@@ -51,6 +61,11 @@ DEBUG = Variable(
     values="1 or 0",
     meaning="After an unexpected error, a command prints Python's traceback.",
 )
+HUGE_PAGES = Variable(
+    name="EDGEDEC_HUGE_PAGES",
+    values="1 or 0",
+    meaning="With 0, large weights are mapped from their files instead of read into huge pages.",
+)
 KERNEL = Variable(
     name="EDGEDEC_KERNEL",
     values="portable, or the name of a code path",
@@ -71,4 +86,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout rewrite their expected files.",
 )
-VARIABLES = (DEBUG, KERNEL, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (DEBUG, HUGE_PAGES, KERNEL, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)

@@ -138,7 +138,7 @@ EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, in
             *staging.scale(t) = token_scales[t];
             staging.sum(*use, t, group_size);
         }
-        staging.arrange();
+        staging.arrange(*use);
         const edgedec::Staged view = staging.view(group_size);
         for (int64_t tile = first; tile < last; ++tile) use->tile(w, view, tile, out, outputs);
     } catch (const std::bad_alloc&) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "amx.hpp"
 #include "attention.hpp"
 #include "int8.hpp"
 #include "staging.hpp"
@@ -12,14 +13,21 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace edgedec {
 namespace {
 
 // kPaths is ordered by speed, the fastest path first.
 #define EDGEDEC_PATH(name, usable)                                                                           \
-    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, usable}
-#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}
+    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, usable, false}
+#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
 
 bool always() { return true; }
 
@@ -35,7 +43,30 @@ bool has_avx512vnni() {
            __builtin_cpu_supports("avx512vnni");
 #endif
 }
+#if EDGEDEC_AMX
+// Returns whether the processor has AMX with int8, and the system lets this process use it. Linux does so from 5.16 on, if no
+// thread has an alternate signal stack that is too small for the tiles.
+bool has_amx() {
+    if (!has_avx512vnni()) return false;
+#if defined(EDGEDEC_EMULATE_AVX512)
+    return true;
+#else
+    constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25, kSaved = 1u << 27;  // of edx, and OSXSAVE of ecx
+    constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA. Source: Linux's x86/xstate
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kSaved)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTiles) || !(d & kInt8)) return false;
+    return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#endif
+}
+#endif
 constexpr Path kPaths[] = {
+#if EDGEDEC_AMX
+    {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx, has_amx,
+     true},
+#else
+    EDGEDEC_NO_PATH(amx),
+#endif
     EDGEDEC_PATH(avx512vnni, has_avx512vnni),
     EDGEDEC_PATH(avx2, has_avx2),
     EDGEDEC_NO_PATH(neon_dotprod),
@@ -55,14 +86,15 @@ bool has_dotprod() {
 constexpr Path kPaths[] = {
     EDGEDEC_PATH(neon_dotprod, has_dotprod),
     EDGEDEC_PATH(neon, always),
+    EDGEDEC_NO_PATH(amx),
     EDGEDEC_NO_PATH(avx512vnni),
     EDGEDEC_NO_PATH(avx2),
     EDGEDEC_PATH(scalar, always),
 };
 #else
 constexpr Path kPaths[] = {
-    EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2),         EDGEDEC_NO_PATH(neon_dotprod),
-    EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always),
+    EDGEDEC_NO_PATH(amx),          EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2),
+    EDGEDEC_NO_PATH(neon_dotprod), EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always),
 };
 #endif
 
@@ -106,7 +138,8 @@ Choice choose() {
 
 uint32_t next(uint32_t& state) { return (state = state * 1664525u + 1013904223u) >> 16; }
 
-// Returns the product of a random ternary matrix and activations, made from `seed`, on `path`.
+// Returns the product of a random ternary matrix and activations, made from `seed`, on `path`. The sizes are not multiples of
+// any block size.
 std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int32_t planes, int32_t group_size) {
     Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr};
     std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()));
@@ -125,28 +158,27 @@ std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int3
         *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
         x.sum(path, t, group_size);
     }
-    x.arrange();
+    x.arrange(path);
     std::vector<float> out(static_cast<size_t>(tokens * w.outputs));
     for (int64_t tile = 0; tile < w.tiles(); ++tile) path.tile(w, x.view(group_size), tile, out.data(), w.outputs);
     return out;
 }
 
-// Returns the product of a random int8 matrix and activations on `path`. The sizes are not multiples of any block size, and
-// some activations and codes have the largest magnitude.
-std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens, bool by_rows) {
-    constexpr int64_t kOutputs = 203, kInputs = 411;
-    std::vector<int8_t> codes(kOutputs * kInputs);
+// Returns the product of a random int8 matrix and activations on `path`. Some activations and codes have the largest magnitude.
+std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens, bool by_rows, int64_t inputs) {
+    constexpr int64_t kOutputs = 203;
+    std::vector<int8_t> codes(static_cast<size_t>(kOutputs * inputs));
     std::vector<float> scales(kOutputs), bias(kOutputs);
     for (auto& code : codes) code = static_cast<int8_t>(next(seed));
     for (auto& scale : scales) scale = static_cast<float>(next(seed)) / 65536.0f;
     for (auto& value : bias) value = static_cast<float>(next(seed));
-    std::memset(codes.data(), -128, kInputs);
-    const Int8Matrix w{kOutputs, kInputs, by_rows, codes.data(), scales.data(), bias.data()};
+    std::memset(codes.data(), -128, static_cast<size_t>(inputs));
+    const Int8Matrix w{kOutputs, inputs, by_rows, codes.data(), scales.data(), bias.data()};
     Staging x;
-    x.resize(tokens, kInputs);
+    x.resize(tokens, inputs);
     for (int64_t t = 0; t < tokens; ++t) {
         std::memset(x.codes(t), 0, static_cast<size_t>(x.stride()));
-        for (int64_t i = 0; i < kInputs; ++i)
+        for (int64_t i = 0; i < inputs; ++i)
             x.codes(t)[i] = static_cast<int8_t>(t == 2 ? -127 : static_cast<int>(next(seed) % 255) - 127);
         *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
         x.sum(path, t, 0);
@@ -241,10 +273,18 @@ bool self_test(const Path& path) {
         if (!same(product(definition, seed, tokens, planes, group_size), product(path, seed, tokens, planes, group_size)))
             return false;
         for (bool by_rows : {false, true})
-            if (!same(int8_product(definition, seed, tokens, by_rows), int8_product(path, seed, tokens, by_rows)))
+            if (!same(int8_product(definition, seed, tokens, by_rows, 411), int8_product(path, seed, tokens, by_rows, 411)))
                 return false;
         const int32_t bits = 8 << tokens % 3;
         if (!same(attention(definition, seed, tokens, bits), attention(path, seed, tokens, bits))) return false;
+    }
+    for (int32_t tokens : {16, 21, 35}) {  // one and two tiles of tokens, and a part of another
+        const uint32_t seed = static_cast<uint32_t>(tokens);
+        for (int32_t group_size : {0, 32})
+            if (!same(product(definition, seed, tokens, 1, group_size), product(path, seed, tokens, 1, group_size)))
+                return false;
+        if (!same(int8_product(definition, seed, tokens, true, 192), int8_product(path, seed, tokens, true, 192)))
+            return false;
     }
     return true;
 }

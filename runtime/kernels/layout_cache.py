@@ -1,4 +1,4 @@
-"""Files with a bundle's ternary matrices in the kernels' layout. Matrices are converted once and mapped from then on.
+"""Files with a bundle's ternary matrices in the kernels' layout. Matrices are converted once and loaded from then on.
 
 The file is in the bundle's folder, whose format permits caches, or in the user's cache folder if the bundle cannot be
 written. It has a header of 4,096 bytes, and then the codes and scales of each matrix, each at a multiple of 64 bytes;
@@ -26,6 +26,7 @@ from edgedec.errors import BundleError, EdgedecError
 from edgedec.manifest import ALIGNMENT, Tensor
 from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.huge_pages import file_bytes
 from edgedec.schemes import TernaryScheme
 from edgedec.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 
@@ -61,12 +62,12 @@ class Layout:
     entries: Mapping[str, LayoutEntry]
 
     def arrays(self) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
-        """Map the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix."""
-        mapped = np.asarray(np.memmap(self.path, np.uint8, mode="r"))
+        """Load the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix."""
+        loaded = file_bytes(self.path)
         return {
             name: (
-                mapped[entry.codes_offset : entry.codes_offset + entry.codes_bytes],
-                mapped[entry.scales_offset : entry.scales_offset + 4 * entry.scale_count].view(np.float32),
+                loaded[entry.codes_offset : entry.codes_offset + entry.codes_bytes],
+                loaded[entry.scales_offset : entry.scales_offset + 4 * entry.scale_count].view(np.float32),
             )
             for name, entry in self.entries.items()
         }

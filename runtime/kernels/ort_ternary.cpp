@@ -87,7 +87,7 @@ class Kernel : public Operator {
             for (size_t i = 0; i < matrices_.size(); ++i)
                 if (first_of_its_groups(i)) staging.sum(*path_, t, matrices_[i].group_size);
         }
-        staging.arrange();
+        staging.arrange(*path_);
         const Pass pass{this, &staging, outs};
         if (bytes_ * tokens < kSerialBytes) {
             for (int64_t tile = 0; tile < tiles_; ++tile) run_tile(const_cast<Pass*>(&pass), static_cast<size_t>(tile));

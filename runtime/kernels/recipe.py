@@ -29,7 +29,7 @@ PATHS = {
         **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),
         "attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
         **dict.fromkeys(
-            ("ternary_avx512vnni", "int8_avx512vnni", "attention_avx512vnni"),
+            ("ternary_avx512vnni", "int8_avx512vnni", "attention_avx512vnni", "ternary_amx", "int8_amx"),
             ("-mavx512f", "-mavx512bw", "-mavx512vnni"),
         ),
     },

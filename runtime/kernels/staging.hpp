@@ -29,8 +29,9 @@ class Staging {
         const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
         path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
     }
-    // Fills Staged::fours for ternary matrices. Call it after all tokens have their codes.
-    void arrange() {
+    // Fills Staged::fours or Staged::panels for ternary matrices. Call it after all tokens have their codes.
+    void arrange(const Path& path) {
+        if (path.panels && tokens_ >= kLeastPanelTokens) return arrange_panels();
         for (int64_t first = 0; first < tokens_; first += kTokens) {
             const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens;
             const int8_t* from = codes_.data() + first * stride_;
@@ -40,14 +41,42 @@ class Staging {
         }
     }
     Staged view(int32_t group_size) const {
-        return {tokens_, stride_, codes_.data(), fours_.data(), sums_[slot(group_size)].data(), scales_.data()};
+        return {tokens_,        stride_,         codes_.data(), fours_.data(), sums_[slot(group_size)].data(),
+                scales_.data(), panels()};
     }
 
   private:
+    static constexpr int64_t kLine = 64;  // bytes of a line of the processor's cache
+    static constexpr int64_t kPanelBytes = kPanelTokens * kPanelColumns;
+
+    // Rows of panels begin at a line of the cache: otherwise each is read as two lines, which takes three times as long.
+    int8_t* panels() {
+        const auto at = reinterpret_cast<uintptr_t>(panels_.data());
+        return panels_.data() + (kLine - at % kLine) % kLine;
+    }
+    const int8_t* panels() const { return const_cast<Staging*>(this)->panels(); }
+
+    void arrange_panels() {
+        const int64_t steps = (stride_ + kPanelColumns - 1) / kPanelColumns;
+        const int64_t blocks = (tokens_ + kPanelTokens - 1) / kPanelTokens;
+        // In groups of 32 columns, whole rows are read from the middle of the last panel on.
+        panels_.resize(static_cast<size_t>(blocks * steps * kPanelBytes + 2 * kLine));
+        for (int64_t t = 0; t < tokens_; ++t) {
+            const int8_t* from = codes_.data() + t * stride_;
+            int8_t* to = panels() + t / kPanelTokens * steps * kPanelBytes + t % kPanelTokens * kPanelColumns;
+            int64_t left = stride_;
+            for (; left >= kPanelColumns; left -= kPanelColumns, from += kPanelColumns, to += kPanelBytes)
+                __builtin_memcpy(to, from, kPanelColumns);
+            if (!left) continue;
+            __builtin_memset(to, 0, kPanelColumns);
+            __builtin_memcpy(to, from, static_cast<size_t>(left));
+        }
+    }
+
     static size_t slot(int32_t group_size) { return static_cast<size_t>(group_size == 128 ? 3 : group_size / 32); }
 
     int64_t tokens_ = 0, columns_ = 0, stride_ = 0, groups_ = 0;
-    std::vector<int8_t> codes_, fours_;
+    std::vector<int8_t> codes_, fours_, panels_;
     std::vector<float> scales_;
     std::vector<int32_t> sums_[4];  // for group sizes 0, 32, 64 and 128
 };

@@ -21,6 +21,8 @@ constexpr int64_t kTileRows = 16;     // rows of a tile
 constexpr int64_t kLineColumns = 16;  // columns of a line
 constexpr int64_t kLineBytes = 64;    // bytes of a line
 constexpr int kTokens = 8;            // tokens whose sums are held in registers
+constexpr int64_t kPanelTokens = 16, kPanelColumns = 64;  // sizes of a panel of Staged::panels
+constexpr int64_t kLeastPanelTokens = 3;                  // with fewer tokens there are no panels
 // Maximum number of columns: 2^20 x 2 x 128 < 2^31, so that no int32 sum can overflow.
 constexpr int64_t kMostInputs = int64_t{1} << 20;
 constexpr int64_t kMostOutputs = int64_t{1} << 26;
@@ -53,6 +55,9 @@ struct Staged {
     const int8_t* fours;
     const int32_t* sums;  // [tokens][groups] sums of the codes, which correct for weights stored as trit + 1
     const float* scales;  // [tokens]
+    // The same codes in the order [tokens / 16][columns / 64][16][64], if the path needs them and there are enough tokens. Columns
+    // after the last one are 0; tokens after the last one are undefined.
+    const int8_t* panels;
 };
 
 // Computes one tile for all tokens. The result of a row is at out[token * stride + row].
@@ -84,6 +89,7 @@ struct Path {
     AttentionAppend append;
     Int8Kernel int8_rows;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
+    bool panels;       // whether `tile` reads Staged::panels instead of Staged::fours
 };
 
 // Returns the path of that name; null if there is none.
@@ -111,6 +117,7 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
 EDGEDEC_DECLARE_PATH(scalar)
 EDGEDEC_DECLARE_PATH(avx2)
 EDGEDEC_DECLARE_PATH(avx512vnni)
+EDGEDEC_DECLARE_PATH(amx)
 EDGEDEC_DECLARE_PATH(neon)
 EDGEDEC_DECLARE_PATH(neon_dotprod)
 

@@ -20,10 +20,13 @@ constexpr int kVectors = kTileRows / kLanes;
 typedef float Floats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-// Dot::run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. With
-// Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes.
-template <class Dot, int T>
-void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
+// dot.run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. With
+// Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes. With Dot::kRagged, there are
+// only dot.tokens tokens, at most T.
+template <int T, class Dot>
+void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride, Dot& dot) {
+    int tokens = T;
+    if constexpr (Dot::kRagged) tokens = dot.tokens;
     const int64_t lines = w.lines(), groups = w.groups();
     const int64_t group_lines = w.group_size ? w.group_size / kLineColumns : lines;
     const uint8_t* line = w.codes + tile * w.planes * lines * kLineBytes;
@@ -35,11 +38,11 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t count = left < group_lines ? left : group_lines;
             alignas(64) int32_t sums[T][kTileRows];
-            Dot::template run<T>(line, count, codes, x.stride, sums);
+            dot.template run<T>(line, count, codes, x.stride, sums);
             Floats factor[kVectors];
             for (int v = 0; v < kVectors; ++v)
                 factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v] : Floats{} + scales[0];
-            for (int t = 0; t < T; ++t) {
+            for (int t = 0; t < tokens; ++t) {
                 const int32_t offset = x.sums[(first + t) * groups + group];
                 for (int v = 0; v < kVectors; ++v) {
                     const Ints exact = reinterpret_cast<const Ints*>(sums[t])[v] - offset;
@@ -54,10 +57,14 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     }
     const int64_t row0 = tile * kTileRows;
     const int rows = static_cast<int>(w.outputs - row0 < kTileRows ? w.outputs - row0 : kTileRows);
-    for (int t = 0; t < T; ++t) {
+    for (int t = 0; t < tokens; ++t) {
         float* to = out + (first + t) * stride + row0;
         Floats scaled[kVectors];
         for (int v = 0; v < kVectors; ++v) scaled[v] = total[t][v] * x.scales[first + t];
+        if (rows == kTileRows && !w.bias) {
+            for (int v = 0; v < kVectors; ++v) reinterpret_cast<Floats*>(to)[v] = scaled[v];
+            continue;
+        }
         const float* value = reinterpret_cast<const float*>(scaled);
         for (int row = 0; row < rows; ++row) to[row] = w.bias ? value[row] + w.bias[row0 + row] : value[row];
     }
@@ -67,15 +74,16 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
 template <class Dot>
 void sweep_all(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
     int64_t first = 0;
-    for (; x.tokens - first >= kTokens; first += kTokens) sweep<Dot, kTokens>(w, x, tile, first, out, stride);
+    Dot dot;
+    for (; x.tokens - first >= kTokens; first += kTokens) sweep<kTokens>(w, x, tile, first, out, stride, dot);
     switch (x.tokens - first) {
-        case 1: return sweep<Dot, 1>(w, x, tile, first, out, stride);
-        case 2: return sweep<Dot, 2>(w, x, tile, first, out, stride);
-        case 3: return sweep<Dot, 3>(w, x, tile, first, out, stride);
-        case 4: return sweep<Dot, 4>(w, x, tile, first, out, stride);
-        case 5: return sweep<Dot, 5>(w, x, tile, first, out, stride);
-        case 6: return sweep<Dot, 6>(w, x, tile, first, out, stride);
-        case 7: return sweep<Dot, 7>(w, x, tile, first, out, stride);
+        case 1: return sweep<1>(w, x, tile, first, out, stride, dot);
+        case 2: return sweep<2>(w, x, tile, first, out, stride, dot);
+        case 3: return sweep<3>(w, x, tile, first, out, stride, dot);
+        case 4: return sweep<4>(w, x, tile, first, out, stride, dot);
+        case 5: return sweep<5>(w, x, tile, first, out, stride, dot);
+        case 6: return sweep<6>(w, x, tile, first, out, stride, dot);
+        case 7: return sweep<7>(w, x, tile, first, out, stride, dot);
         default: return;
     }
 }

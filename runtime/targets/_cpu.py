@@ -1,8 +1,8 @@
 """The CPU target with the project's own ONNX Runtime operators (runtime/kernels). A pass is one run of one session.
 
-Weights are memory-mapped: ternary matrices from the layout cache, int8 matrices from the bundle itself. Keys and values of a
-sequence are in one buffer, which the operators update in place. Inputs and outputs are bound once for each number of rows;
-after that this module allocates nothing in a pass.
+Weights are read into huge pages or memory-mapped (runtime/kernels/huge_pages.py): ternary matrices from the layout cache,
+int8 matrices from the bundle itself. Keys and values of a sequence are in one buffer, which the operators update in place.
+Inputs and outputs are bound once for each number of rows; after that this module allocates nothing in a pass.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from edgedec.ops import Linear
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, file_bytes, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
@@ -50,7 +51,7 @@ from edgedec.runtime.targets._providers import open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 
-__all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint"]
+__all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint", "resident_bytes"]
 
 KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the default
 # Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
@@ -181,8 +182,13 @@ class CpuTarget:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
 
     def _add_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
-        """Add the mapped ternary matrices in the kernels' layout as initializers. Return the sizes of their parts."""
+        """Add the ternary matrices in the kernels' layout as initializers, and large int8 matrices if huge pages help.
+
+        Returns:
+            The sizes of the ternary matrices' parts.
+        """
         self._initializers: list[ort.OrtValue] = []  # kept alive, because ONNX Runtime uses their memory
+        self._add_int8(options)
         packed: dict[str, tuple[int, int]] = {}
         names = _ternary_names(self.graph, self.bundle)
         if not names:
@@ -193,6 +199,17 @@ class CpuTarget:
                 options.add_initializer(label, self._initializers[-1])
             packed[name] = (arrays[0].size, arrays[1].size)
         return packed
+
+    def _add_int8(self, options: ort.SessionOptions) -> None:
+        """Add the int8 matrices that are large enough for huge pages. ONNX Runtime itself maps the others."""
+        for name in sorted(read_weights(self.graph)):
+            tensor = self.bundle.tensors[name]
+            if not isinstance(tensor.scheme, Int8Scheme) or tensor.count < LEAST_BYTES or not huge_page_bytes():
+                continue
+            shape = tensor.scheme.parts(tensor.shape)["codes"].shape
+            codes = file_bytes(self.bundle.weights_file, tensor.offsets["codes"], tensor.count).view(np.int8)
+            self._initializers.append(ort.OrtValue.ortvalue_from_numpy(codes.reshape(shape)))
+            options.add_initializer(f"{name}.codes", self._initializers[-1])
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
@@ -458,7 +475,7 @@ def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
     if key not in bundle.derived:
         tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
         bundle.derived[key] = _FixedSizes(
-            weights=sum(map(_resident_bytes, tensors)),
+            weights=sum(map(resident_bytes, tensors)),
             ternary=any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors),
             widest=widest_value(graph),
         )
@@ -466,7 +483,7 @@ def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
     return result
 
 
-def _resident_bytes(tensor: Tensor) -> int:
+def resident_bytes(tensor: Tensor) -> int:
     """Return the resident bytes of a weight: trits in the kernels' layout, int8 codes as stored, floats as float32."""
     if isinstance(tensor.scheme, TernaryScheme):
         return layout_bytes(tensor)

@@ -95,6 +95,15 @@ def sweep() -> list[Case]:
     return cases
 
 
+def tiles() -> list[Case]:
+    """Return cases by rows whose widths are whole tiles of 64 columns, up to more than the kernels arrange at a time."""
+    sizes = ((5, 16, 64), (16, 50, 192), (17, 33, 4096), (32, 130, 128), (33, 47, 64), (70, 16, 192), (6, 20, 4160))
+    return [
+        make(number, outputs=outputs, inputs=inputs, tokens=tokens, by_rows=True, bias=number % 2 == 0)
+        for number, (tokens, outputs, inputs) in enumerate(sizes)
+    ]
+
+
 def run(case: Case, code_path: str | None = None, *, parts: int = 1) -> F32:
     """Run the library's product, with its outputs dealt to ``parts`` callers like to threads."""
     assert KERNELS is not None
@@ -114,7 +123,7 @@ def same(actual: F32, expected: F32) -> bool:
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 def test_every_number_of_tokens_is_exact_in_both_orders(code_path: str) -> None:
-    for number, case in enumerate(sweep()):
+    for number, case in enumerate([*sweep(), *tiles()]):
         assert same(run(case, code_path), case.expected()), f"case {number}"
 
 
@@ -299,7 +308,7 @@ def foreign_driver(processor: str, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni"])]
+    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni", "amx"])]
 )
 def test_paths_of_other_processors_are_exact_under_emulation(
     processor: str, code_paths: list[str], tmp_path: Path
@@ -310,7 +319,7 @@ def test_paths_of_other_processors_are_exact_under_emulation(
         for tokens in (1, 2, 3, 5)
         for by_rows in (False, True)
     ]
-    cases = [*sweep(), *wide, *long_rows()]
+    cases = [*sweep(), *tiles(), *wide, *long_rows()]
     for code_path in code_paths:
         for number, (case, actual) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
             assert same(actual, case.expected()), f"{code_path}, case {number}"

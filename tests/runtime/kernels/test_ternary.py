@@ -1,7 +1,8 @@
 """Compare the ternary product of every code path with NumPy's integers, to the bit.
 
 Paths of other processors are compiled too and run under emulation if there is one: AArch64 with Debian's cross compiler
-and qemu-user, AVX-512 VNNI with SIMDe (libsimde-dev), which executes its intrinsics one by one.
+and qemu-user, AVX-512 VNNI with SIMDe (libsimde-dev), which executes its intrinsics one by one, and the
+tiles of AMX with ``amx.hpp``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,16 @@ def sweep() -> list[Case]:
     return cases
 
 
+def many_tokens() -> list[Case]:
+    """Return cases of more than 32 tokens, and of widths at the edges of 64 columns, in all groups."""
+    return [
+        make(number, outputs=outputs, inputs=inputs, tokens=tokens, planes=1 + number % 2, group_size=group_size)
+        for number, (tokens, outputs, inputs, group_size) in enumerate(
+            product((33, 48, 65), (16, 35), (63, 64, 224), (0, 32, 64, 128))
+        )
+    ]
+
+
 def run(case: Case, code_path: str | None = None, *, unsigned: bool = False, parts: int = 1) -> F32:
     """Run the library's product, with its tiles dealt to ``parts`` callers like to threads."""
     assert KERNELS is not None
@@ -130,6 +142,14 @@ def same(actual: F32, expected: F32) -> bool:
 def test_every_number_of_tokens_and_kind_of_matrix_is_exact(code_path: str) -> None:
     for number, case in enumerate(sweep()):
         assert same(run(case, code_path, unsigned=number % 2 == 1), case.expected()), f"case {number}"
+
+
+@pytest.mark.thorough(sample=1)
+@needs_library
+@pytest.mark.parametrize("code_path", USABLE)
+def test_passes_of_many_tokens_are_exact(code_path: str) -> None:
+    for number, case in enumerate(many_tokens()):
+        assert same(run(case, code_path), case.expected()), f"case {number}"
 
 
 @pytest.mark.thorough(sample=1)
@@ -376,7 +396,7 @@ def foreign_driver(name: str, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni"])]
+    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni", "amx"])]
 )
 def test_paths_of_other_processors_are_exact_under_emulation(
     processor: str, code_paths: list[str], tmp_path: Path
@@ -384,7 +404,8 @@ def test_paths_of_other_processors_are_exact_under_emulation(
     command = foreign_driver(processor, tmp_path)
     long = make(7, outputs=17, inputs=140_001, tokens=9)
     long.x[2] = -128
-    cases = [*sweep(), long, *(make(8, outputs=33, inputs=70_000, tokens=tokens, bias=True) for tokens in (1, 2))]
+    cases = [*sweep(), *many_tokens(), long]
+    cases += [make(8, outputs=33, inputs=70_000, tokens=tokens, bias=True) for tokens in (1, 2)]
     for code_path in code_paths:
         for number, (case, actual) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
             assert same(actual, case.expected()), f"{code_path}, case {number}"
