@@ -29,12 +29,31 @@ from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
 
-__all__ = ["LlamaCpp", "LlamaRun", "llama_bench", "prepare", "quantize_gguf", "sources"]
+__all__ = [
+    "LlamaCpp",
+    "LlamaRun",
+    "SourceTree",
+    "llama_bench",
+    "prepare",
+    "prepare_tree",
+    "quantize_gguf",
+    "sources",
+]
 
 # Exact versions, because figures name the llama.cpp that was measured, and the driver uses the interface of this release.
 PACKAGE, RELEASE = "llama-cpp-python", "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 PROGRAMS = ("llama-bench", "llama-quantize", "llama-server")
+# Functions of llama.h and ggml-cpu.h that releases or relatives lack, or name otherwise; the driver has a branch for each.
+_FUNCTIONS = (
+    "ggml_threadpool_new",
+    "llama_init_from_model",
+    "llama_kv_self_seq_rm",
+    "llama_memory_seq_rm",
+    "llama_model_load_from_file",
+    "llama_version",
+    "llama_vocab_n_tokens",
+)
 _LEFT_OUT = ("TESTS", "EXAMPLES", "APP", "UI")
 _INSTEAD = "or measure edgedec alone with --no-peer"
 
@@ -50,8 +69,105 @@ class LlamaCpp:
     def version(self) -> str:
         return f"llama.cpp of {PACKAGE} {RELEASE}"
 
+    @property
+    def label(self) -> str:
+        """Part of the names of its models' files."""
+        return ""
+
     def program(self, name: str) -> Path:
         return self.binaries / name
+
+    def library_folders(self) -> list[Path]:
+        return [self.binaries]
+
+    def driver_options(self) -> list[str]:
+        """Return the compiler's options for a program that uses the libraries.
+
+        PEER_HAS_name is defined for each function of an interface that is not the same in all releases and relatives.
+        """
+        folders = self.library_folders()
+        include = [folder for part in ("include", "ggml/include", "src") if (folder := self.source / part).is_dir()]
+        headers = [path for folder in include for name in ("llama.h", "ggml-cpu.h") if (path := folder / name).exists()]
+        declared = "\n".join(path.read_text("utf-8") for path in headers)
+        libraries = {
+            path.name.removeprefix("lib").partition(".")[0] for folder in folders for path in folder.glob("lib*")
+        }
+        return [
+            *(f"-DPEER_HAS_{name}" for name in _FUNCTIONS if re.search(rf"\b{name}\s*\(", declared)),
+            *(f"-I{folder}" for folder in include),
+            *(f"-L{folder}" for folder in folders),
+            *(f"-Wl,-rpath,{folder}" for folder in folders),
+            "-lllama",
+            *(f"-l{name}" for name in ("ggml", "ggml-cpu", "ggml-base") if name in libraries),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree(LlamaCpp):
+    """A source tree like llama.cpp's, and the folder of its build, which CMake made.
+
+    Members:
+        commit: its commit id.
+    """
+
+    commit: str
+
+    @property
+    def version(self) -> str:
+        return f"{self.source.name}, commit {self.commit}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.source.name}-{self.commit[:10]}."
+
+    def library_folders(self) -> list[Path]:
+        """Return the folders of the build that have its shared libraries.
+
+        Raises:
+            ToolError: there are none.
+        """
+        folders = {path.parent for name in ("llama", "ggml") for path in self.binaries.parent.rglob(f"lib{name}.so")}
+        if not folders:
+            raise ToolError(f"{self.binaries.parent} has no libllama.so; build the tree with shared libraries")
+        return sorted(folders)
+
+
+def _commit(source: Path) -> str:
+    command = ["git", "-C", str(source), "rev-parse", "HEAD"]
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return process.stdout.strip() if process.returncode == 0 else ""
+
+
+def prepare_tree(source: Path, build: Path | None, commit: str | None, progress: Progress = silent) -> SourceTree:
+    """Build a source tree like llama.cpp's, unless its build has libllama.so and llama-quantize already.
+
+    Args:
+        source: the tree, with CMakeLists.txt and include/llama.h.
+        build: folder of the build; None means one in edgedec's cache.
+        commit: the tree's commit id; None means that of its Git repository.
+
+    Raises:
+        ToolError: there is no such tree, no commit id or no CMake, or the build fails.
+    """
+    if not (source / "CMakeLists.txt").exists() or not (source / "include" / "llama.h").exists():
+        raise ToolError(f"{source}: has no CMakeLists.txt and include/llama.h; name a source tree like llama.cpp's")
+    commit = commit or _commit(source)
+    if not commit:
+        raise ToolError(f"{source}: is no Git repository; name its commit with --peer-commit, because figures state it")
+    source = source.resolve()
+    build = (build or cache_folder() / "peers" / f"{source.name}-{commit[:10]}").resolve()
+    tree = SourceTree(source=source, binaries=build / "bin", commit=commit)
+    if tree.program("llama-quantize").exists() and any(build.rglob("libllama.so")):
+        return tree
+    if shutil.which("cmake") is None:
+        raise ToolError(f"{source} must be built, but there is no cmake; install it, {_INSTEAD}")
+    options = ["-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_CURL=OFF"]
+    _run(["cmake", "-S", str(source), "-B", str(build), *options], f"the configuration of {source.name}")
+    _compile(build, ("llama", "llama-quantize"), source.name, progress)
+    return tree
 
 
 def _run(command: Sequence[str], what: str) -> str:
@@ -103,10 +219,10 @@ def _configure(source: Path, build: Path) -> None:
     _run(["cmake", "-S", str(source), "-B", str(build), *options], "the configuration of llama.cpp")
 
 
-def _compile(build: Path, progress: Progress) -> None:
+def _compile(build: Path, targets: Sequence[str], name: str, progress: Progress) -> None:
     """Run the build at low priority; its output goes to ``build.log``."""
     jobs = str(os.cpu_count() or 1)
-    command = ["cmake", "--build", str(build), "-j", jobs, "--target", "llama", *PROGRAMS]
+    command = ["cmake", "--build", str(build), "-j", jobs, "--target", *targets]
     nice = ["nice", "-n", "5"] if shutil.which("nice") else []
     log, most = build / "build.log", 0
     with log.open("w", encoding="utf-8") as file:
@@ -117,14 +233,14 @@ def _compile(build: Path, progress: Progress) -> None:
                 file.write(line)
                 if share := re.match(r"\[ *(\d+)%\]", line):
                     most = max(most, int(share[1]))  # make counts each target separately
-                    progress("llama.cpp, once", most, 100)
+                    progress(f"{name}, once", most, 100)
         except BaseException:
             process.terminate()
             raise
         finally:
             code = process.wait()
     if code:
-        raise ToolError(f"llama.cpp cannot be compiled on this machine; see {log} for the error, {_INSTEAD}")
+        raise ToolError(f"{name} cannot be compiled on this machine; see {log} for the error, {_INSTEAD}")
 
 
 def _folder() -> Path:
@@ -160,19 +276,19 @@ def prepare(progress: Progress = silent) -> LlamaCpp:
         if location is None:
             raise ToolError(f"llama.cpp must be built, but there is no {tool}; install one, {_INSTEAD}")
     _configure(sources(progress), build)
-    _compile(build, progress)
+    _compile(build, ("llama", *PROGRAMS), "llama.cpp", progress)
     stamp.touch()
     return llama
 
 
-def quantize_gguf(llama: LlamaCpp, full: Path, output: Path) -> None:
-    """Convert ``full``, in float16, to TQ2_0. llama-quantize chooses the type of embedding and head.
+def quantize_gguf(llama: LlamaCpp, full: Path, output: Path, kind: str = "TQ2_0") -> None:
+    """Convert ``full``, in float16, to ``kind``. llama-quantize chooses the type of embedding and head.
 
     Raises:
         ToolError: llama-quantize fails.
     """
     with new_file(output) as partial:
-        _run([str(llama.program("llama-quantize")), str(full), str(partial), "TQ2_0"], "llama-quantize")
+        _run([str(llama.program("llama-quantize")), str(full), str(partial), kind], "llama-quantize")
 
 
 def llama_bench(llama: LlamaCpp, model: Path, threads: int, past: int) -> dict[str, float]:
@@ -196,25 +312,19 @@ def llama_bench(llama: LlamaCpp, model: Path, threads: int, past: int) -> dict[s
 class LlamaRun:
     """A process of llama.cpp with a model; _llama_driver.cpp describes its commands and answers."""
 
-    def __init__(self, llama: LlamaCpp, model: Path, *, threads: int, positions: int) -> None:
+    def __init__(self, llama: LlamaCpp, model: Path, *, threads: int, positions: int, huge_pages: bool = False) -> None:
         """Start the process.
+
+        Args:
+            huge_pages: True to use the program's own option for huge pages.
 
         Raises:
             ToolError: the driver does not compile.
-            DeviceError: llama.cpp cannot load the model.
+            DeviceError: llama.cpp cannot load the model, or has no such option.
         """
-        includes = [f"-I{llama.source / part}" for part in ("include", "ggml/include")]
-        libraries = [
-            f"-L{llama.binaries}",
-            f"-Wl,-rpath,{llama.binaries}",
-            "-lllama",
-            "-lggml",
-            "-lggml-cpu",
-            "-lggml-base",
-        ]
-        driver = compile_cached(Path(__file__).with_name("_llama_driver.cpp"), [*includes, *libraries])
+        driver = compile_cached(Path(__file__).with_name("_llama_driver.cpp"), llama.driver_options())
         self._process = subprocess.Popen(
-            [str(driver), str(model), str(threads), str(positions)],
+            [str(driver), str(model), str(threads), str(positions), str(int(huge_pages))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -245,6 +355,10 @@ class LlamaRun:
     def decode(self, past: int, tokens: int) -> float:
         """Return the seconds per token of a greedy text."""
         return float(self._ask(f"decode {past} {tokens}")) / tokens
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process so far, all threads together."""
+        return float(self._ask("cpu"))
 
     def last_logits(self, vocab: int) -> NDArray[np.float32]:
         """Return the last row of the last pass, float32 [vocab]."""

@@ -46,6 +46,8 @@ class PassRunner(Protocol):
 
     def decode(self, past: int, tokens: int) -> float: ...
 
+    def cpu_seconds(self) -> float: ...
+
 
 class OurRun:
     """A bundle on the CPU target."""
@@ -101,6 +103,10 @@ class OurRun:
         self.state.truncate(past)
         return seconds
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this process so far, all threads together."""
+        return time.process_time()
+
     def last_logits(self) -> NDArray[np.float32]:
         row: NDArray[np.float32] = self.logits[-1]
         return row
@@ -108,10 +114,12 @@ class OurRun:
 
 @dataclass(kw_only=True)
 class Samples:
-    """Seconds of every round by job, and bytes per second of the stream."""
+    """Seconds and CPU seconds of every round by job, and bytes per second of the stream."""
 
     ours: dict[str, list[float]] = field(default_factory=dict)
     peer: dict[str, list[float]] = field(default_factory=dict)
+    ours_cpu: dict[str, list[float]] = field(default_factory=dict)
+    peer_cpu: dict[str, list[float]] = field(default_factory=dict)
     stream: list[float] = field(default_factory=list)
 
 
@@ -120,16 +128,23 @@ def settled(seconds: Sequence[float]) -> float:
     return median(seconds[1:] or seconds)
 
 
-def take(engine: PassRunner, job: str) -> float:
-    """Measure the seconds of ``decode`` (per token), ``prompt``, or ``pass N``."""
+def take(engine: PassRunner, job: str) -> tuple[float, float]:
+    """Measure the seconds and the CPU seconds of ``decode`` (per token), ``prompt``, or ``pass N``.
+
+    The CPU time of all threads is the mean, with the warm-up, and includes threads that wait in a loop.
+    """
     time.sleep(SETTLE_S)
     if job == "decode":
         engine.decode(PAST, 1)
-        return engine.decode(PAST, DECODED)
-    if job == "prompt":
-        return settled(engine.passes(PROMPT, 0, every_row=False, repeats=2))
-    rows = int(job.removeprefix("pass "))
-    return settled(engine.passes(rows, PAST, every_row=True, repeats=REPEATS[rows]))
+        began = engine.cpu_seconds()
+        seconds, repeats = engine.decode(PAST, DECODED), DECODED
+    else:
+        rows, past, repeats = (PROMPT, 0, 2) if job == "prompt" else (int(job.removeprefix("pass ")), PAST, 0)
+        repeats = repeats or REPEATS[rows]
+        engine.passes(1, past, every_row=True, repeats=1)  # fills the cache
+        began = engine.cpu_seconds()
+        seconds = settled(engine.passes(rows, past, every_row=job != "prompt", repeats=repeats))
+    return seconds, (engine.cpu_seconds() - began) / repeats
 
 
 def sample(
@@ -137,12 +152,16 @@ def sample(
 ) -> Samples:
     """Measure ``rounds`` rounds; the order of the programs alternates. ``stream`` returns the bytes per second of a read."""
     samples = Samples()
-    sides = [(ours, samples.ours), *([(peer, samples.peer)] if peer is not None else [])]
+    sides = [(ours, samples.ours, samples.ours_cpu)]
+    if peer is not None:
+        sides.append((peer, samples.peer, samples.peer_cpu))
     for at in range(rounds):
         progress(f"round {at + 1}", at, rounds)
         for job in JOBS:
-            for engine, seconds in sides if at % 2 == 0 else reversed(sides):
-                seconds.setdefault(job, []).append(take(engine, job))
+            for engine, seconds, cpu in sides if at % 2 == 0 else reversed(sides):
+                spent, busy = take(engine, job)
+                seconds.setdefault(job, []).append(spent)
+                cpu.setdefault(job, []).append(busy)
             if job == "decode":
                 time.sleep(SETTLE_S)
                 samples.stream.append(median(stream() for _ in range(STREAM_READS)))
@@ -158,6 +177,8 @@ def summarize(samples: Samples, weight_bytes: int) -> dict[str, Any]:
         jobs[job] = {
             "ours_ms": _spread(ours, 1e3),
             "peer_ms": _spread(peer, 1e3) if peer else None,
+            "ours_cpu_ms": _spread(samples.ours_cpu[job], 1e3),
+            "peer_cpu_ms": _spread(samples.peer_cpu[job], 1e3) if peer else None,
             "ratio": median(peer) / median(ours) if peer else None,
             "ratio_by_round": _spread(by_round, 1) if peer else None,
         }

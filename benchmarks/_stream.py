@@ -40,7 +40,7 @@ class MemoryStream:
         Raises:
             UsageError: a piece cannot be split into that many parts.
         """
-        words = _PIECE_BYTES // 8
+        words = min(_PIECE_BYTES // 8, self._words.size)
         if threads < 1 or words % (_LANES * threads):
             raise UsageError(f"a piece of {words} words cannot be read by {threads} threads; choose a power of two")
         total, starts = ctypes.c_uint64(), range(0, self._words.size - words + 1, words)
@@ -49,7 +49,7 @@ class MemoryStream:
             for number, start in enumerate(starts):
                 address = self._words.ctypes.data + 8 * start
                 best[number] = min(best[number], self._read(address, words, threads, ctypes.byref(total)))
-        return len(starts) * _PIECE_BYTES / sum(best)
+        return len(starts) * 8 * words / sum(best)
 
     def bytes_per_second(self, threads: int) -> float:
         """Read the whole buffer once and return the bytes per second.

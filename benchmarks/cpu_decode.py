@@ -1,11 +1,16 @@
 """Compare the whole decode step on the CPU with llama.cpp's ternary path, on random models of BitNet b1.58 0.73B's shape.
 
     .venv/bin/python benchmarks/cpu_decode.py [--quick] [--no-peer] [--json]
+    .venv/bin/python benchmarks/cpu_decode.py --peer-source DIR --peer-type TYPE [--peer-commit ID] [--peer-build DIR]
 
 Both programs are measured on this machine in one run: in every round each figure is measured for one program and directly
 after that for the other, and medians over the rounds are compared. Ratios above 1 mean that edgedec is faster. The first run
 downloads and builds llama.cpp and writes both models (about ten minutes, 850 MB of cache, another 1.5 GB temporarily); later
 runs start immediately.
+
+--peer-source measures any source tree like llama.cpp's instead: ik_llama.cpp with --peer-type IQ2_BN_R4 (rows interleaved by
+four), or bitnet.cpp with I2_S. It is built once into edgedec's cache, or its own build is used (--peer-build). CPU time is
+that of all threads of a program for a pass, with threads that wait in a loop. Jobs are sorted by ratio, the worst one first.
 
 decode: a greedy text after 64 tokens, including argmax. pass N: N tokens in one pass after the same tokens, with the logits
 of all of them, which is the cost of verifying N proposals. prompt: 128 tokens from an empty cache with the last one's
@@ -43,11 +48,13 @@ from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.paths import cache_folder
+from edgedec.progress import Progress
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.targets import check_kv_bits, target_module
 
 CONFIG = _shapes.BITNET_073B
 ROUNDS, QUICK_ROUNDS = 15, 3
+PEER_TYPE = "TQ2_0"  # llama.cpp's ternary type
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
 QUIET = 0.03  # share of the CPUs that other processes may take
@@ -71,7 +78,7 @@ def check_same_model(ours: OurRun, peer: _peers.LlamaRun) -> float:
     peer.passes(PREFILL_ROWS, 0, every_row=False, repeats=1)
     value = cosine(ours.last_logits(), peer.last_logits(CONFIG["vocab_size"]))
     if not value > SAME_MODEL:
-        raise DeviceError(f"edgedec's and llama.cpp's logits have a cosine of {value:.3f}: they run different models")
+        raise DeviceError(f"edgedec's and the peer's logits have a cosine of {value:.3f}: they run different models")
     return value
 
 
@@ -81,12 +88,12 @@ class Models:
     gguf: Path
 
 
-def make_models(llama: _peers.LlamaCpp | None) -> Models:
-    """Return the paths of both models, which are written if they are missing."""
+def make_models(llama: _peers.LlamaCpp | None, kind: str = PEER_TYPE) -> Models:
+    """Return the paths of both models, which are written if they are missing. ``kind`` is the peer's type of weights."""
     folder = cache_folder() / "benchmarks"
     models = Models(
         bundle=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.v{manifest.VERSION}.edgedec",
-        gguf=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.TQ2_0.gguf",
+        gguf=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.{llama.label if llama else ''}{kind}.gguf",
     )
     if not models.bundle.exists():
         with progress("our model, once") as bar:
@@ -96,7 +103,7 @@ def make_models(llama: _peers.LlamaCpp | None) -> Models:
         with progress("llama.cpp's model, once") as bar:
             try:
                 _shapes.write_gguf(full, CONFIG, bar)
-                _peers.quantize_gguf(llama, full, models.gguf)
+                _peers.quantize_gguf(llama, full, models.gguf, kind)
             finally:
                 full.unlink(missing_ok=True)  # 1.5 GB
     return models
@@ -144,8 +151,33 @@ class Others:
         return max(0.0, seconds / (time.perf_counter() - self.began) / (os.cpu_count() or 1))
 
 
-def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer: bool) -> dict[str, Any]:
-    """Return all figures. ``kv_bits`` None means the target's choice.
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions:
+    """The program to compare with.
+
+    Members:
+        source: its source tree; None means the release of llama.cpp that ``_peers`` names.
+        build: folder of the tree's build; None means one in edgedec's cache.
+        commit: the tree's commit id; None means that of its Git repository.
+        kind: its type of weights.
+        huge_pages: True to use its own option for huge pages.
+    """
+
+    source: Path | None = None
+    build: Path | None = None
+    commit: str | None = None
+    kind: str = PEER_TYPE
+    huge_pages: bool = False
+
+    def prepare(self, bar: Progress) -> _peers.LlamaCpp:
+        """Build the program unless that was done before."""
+        if self.source is None:
+            return _peers.prepare(bar)
+        return _peers.prepare_tree(self.source, self.build, self.commit, bar)
+
+
+def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, options: PeerOptions | None) -> dict[str, Any]:
+    """Return all figures. ``kv_bits`` None means the target's choice, and ``options`` None no peer.
 
     Raises:
         EdgedecError: a tool is missing, or one of the programs failed.
@@ -154,8 +186,8 @@ def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer:
     check_kv_bits(module, "cpu", kv_bits)
     kv_bits = kv_bits or module.kv_choices("cpu")[0]
     with progress("peer") as bar:
-        llama = _peers.prepare(bar) if with_peer else None
-    models = make_models(llama)
+        llama = options.prepare(bar) if options else None
+    models = make_models(llama, options.kind if options else PEER_TYPE)
     bundle, stream, kernels = Bundle.open(models.bundle), MemoryStream(), usable()
     details: dict[str, Any] = {
         "cpu": cpu_name(),
@@ -172,24 +204,28 @@ def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, with_peer:
         ours = OurRun(bundle, count, kv_bits)
         details["weight_bytes"] = ours.target.footprint(ours.limits)["weights"]
         with progress(f"{count} threads") as bar:
-            if llama is None:
+            if llama is None or options is None:
                 samples = sample(ours, None, partial(stream.bytes_per_second, count), rounds, bar)
             else:
-                with _peers.LlamaRun(llama, models.gguf, threads=count, positions=POSITIONS) as peer:
-                    details |= {"logits_cosine": check_same_model(ours, peer), "peer": _about(llama, peer)}
+                with _peers.LlamaRun(
+                    llama, models.gguf, threads=count, positions=POSITIONS, huge_pages=options.huge_pages
+                ) as peer:
+                    details |= {"logits_cosine": check_same_model(ours, peer), "peer": _about(llama, peer, options)}
                     samples = sample(ours, peer, partial(stream.bytes_per_second, count), rounds, bar)
         ours.state.close()
         by_threads[count] = summarize(samples, details["weight_bytes"])
-        if llama is not None:
+        if llama is not None and not isinstance(llama, _peers.SourceTree):
             by_threads[count]["llama_bench"] = _peers.llama_bench(llama, models.gguf, count, PAST)
     details["others_share"] = others.share()
     details["threads"] = {str(count): figures for count, figures in by_threads.items()}
     return headline(by_threads) | {"details": details}
 
 
-def _about(llama: _peers.LlamaCpp, peer: _peers.LlamaRun) -> dict[str, Any]:
+def _about(llama: _peers.LlamaCpp, peer: _peers.LlamaRun, options: PeerOptions) -> dict[str, Any]:
     return {
         "version": f"{peer.release}, {llama.version}",
+        "type": options.kind,
+        "huge_pages": options.huge_pages,
         "model": peer.model,
         "weight_bytes": peer.model_bytes,
         "system": peer.system,
@@ -200,6 +236,10 @@ def _range(values: Mapping[str, float] | None, digits: int) -> str:
     if values is None:
         return "-"
     return f"{values['median']:.{digits}f} ({values['min']:.{digits}f}-{values['max']:.{digits}f})"
+
+
+def _median(values: Mapping[str, float] | None) -> str:
+    return "-" if values is None else f"{values['median']:.2f}"
 
 
 def _verdict(value: float, limit: float | None, *, most: bool = False) -> str:
@@ -224,6 +264,7 @@ def print_report(result: Mapping[str, Any]) -> None:
     if peer:
         print(
             f"peer       {peer['version']}, {peer['model']}, {peer['weight_bytes'] / 1e6:.1f} MB of weights, KV 16 bits"
+            f"{', huge pages' if peer.get('huge_pages') else ''}"
         )
         print(f"           {peer['system']}")
         print(f"           cosine of both programs' logits {details['logits_cosine']:.4f}")
@@ -238,21 +279,24 @@ def print_report(result: Mapping[str, Any]) -> None:
 
 def _print_threads(threads: int, measured: Mapping[str, Any]) -> None:
     print()
-    rows = [(f"{threads} thread{'s' * (threads > 1)}", "edgedec ms", "llama.cpp ms", "ratio", "by round", "goal")]
-    for job, figures in measured["jobs"].items():
+    title = f"{threads} thread{'s' * (threads > 1)}"
+    rows = [(title, "edgedec ms", "CPU ms", "peer ms", "CPU ms", "ratio", "by round", "goal")]
+    for job, figures in sorted(measured["jobs"].items(), key=lambda item: item[1]["ratio"] or 0):
         ratio, goal = figures["ratio"], GOALS.get(job, {}).get(threads)
         by_round = figures["ratio_by_round"]
         rows.append(
             (
                 job,
                 _range(figures["ours_ms"], 2),
+                _median(figures["ours_cpu_ms"]),
                 _range(figures["peer_ms"], 2),
+                _median(figures["peer_cpu_ms"]),
                 "-" if ratio is None else f"{ratio:.2f}",
                 "-" if by_round is None else f"{by_round['min']:.2f}-{by_round['max']:.2f}",
                 "" if ratio is None else _verdict(ratio, goal),
             )
         )
-    print_table(rows, right=(1, 2, 3, 4))
+    print_table(rows, right=(1, 2, 3, 4, 5, 6))
     share, t4 = measured["stream_share"], measured["t4_over_t1"]
     stream = {name: value / 1e9 for name, value in measured["stream_bytes_per_second"].items()}
     print(
@@ -261,7 +305,7 @@ def _print_threads(threads: int, measured: Mapping[str, Any]) -> None:
     print(f"share {share:.3f} {_verdict(share, GOALS['share'].get(threads))}")
     theirs = measured["peer_t4_over_t1"]
     print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS.get(threads), most=True)}".rstrip(), end="")
-    print("" if theirs is None else f"; llama.cpp's {theirs:.2f}")
+    print("" if theirs is None else f"; the peer's {theirs:.2f}")
     if bench := measured.get("llama_bench"):
         print(f"llama-bench itself: {bench['decode_ms']:.2f} ms a token, {bench['prompt128_ms']:.1f} ms a prompt")
 
@@ -273,14 +317,30 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=ROUNDS)
     length.add_argument("--quick", action="store_const", dest="rounds", const=QUICK_ROUNDS, help="about a minute")
-    parser.add_argument("--kv-bits", type=int, help="bits of edgedec's keys and values; llama.cpp has 16")
+    parser.add_argument("--kv-bits", type=int, help="bits of edgedec's keys and values; the peer has 16")
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
+    parser.add_argument(
+        "--peer-source", type=Path, metavar="DIR", help="a source tree like llama.cpp's to compare with"
+    )
+    parser.add_argument("--peer-build", type=Path, metavar="DIR", help="the folder of its build")
+    parser.add_argument("--peer-commit", metavar="ID", help="its commit, if the tree is no Git repository")
+    parser.add_argument(
+        "--peer-type", default=PEER_TYPE, metavar="TYPE", help="its type of weights, for llama-quantize"
+    )
+    parser.add_argument("--peer-huge-pages", action="store_true", help="use the peer's own option for huge pages")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         if args.rounds < 1 or not all(1 <= count <= cpus for count in args.threads):
             raise UsageError(f"--rounds must be at least 1, and --threads 1 to {cpus}, the CPUs of this machine")
-        result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, not args.no_peer)
+        options = PeerOptions(
+            source=args.peer_source,
+            build=args.peer_build,
+            commit=args.peer_commit,
+            kind=args.peer_type,
+            huge_pages=args.peer_huge_pages,
+        )
+        result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, None if args.no_peer else options)
     except EdgedecError as error:
         note(f"cpu_decode: {error}")
         sys.exit(error.exit_code)

@@ -37,6 +37,7 @@ from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.ops import Linear
 from edgedec.runtime.targets import _cpu
+from edgedec.runtime.targets._providers import open_session
 
 ROWS = (1, 2, 4, 8, 16, 32, PROMPT)
 REPEATS = 30  # passes of one row; wider ones are repeated less
@@ -96,8 +97,8 @@ def summarize(runs: Sequence[tuple[float, Nodes]], seconds: Sequence[float]) -> 
     rest = {"between nodes": [spent - sum(node for _, node in nodes.values()) for spent, nodes in runs]}
     if len(seconds) == len(runs):  # the runs of a prompt have one time together
         rest["outside"] = [whole - spent for whole, (spent, _) in zip(seconds, runs, strict=True)]
-    for name, spent in rest.items():
-        kinds[name] = {"nodes": 0, "best_s": min(spent), "median_s": median(spent)}
+    for name, times in rest.items():
+        kinds[name] = {"nodes": 0, "best_s": min(times), "median_s": median(times)}
     return {"kinds": kinds, "fastest_pass_s": min(seconds), "median_pass_s": median(seconds)}
 
 
@@ -114,11 +115,10 @@ def weight_bytes(target: _cpu.CpuTarget) -> dict[str, int]:
 @contextmanager
 def profiled(prefix: Path) -> Iterator[None]:
     """Profile the sessions of CPU targets that are opened in the context."""
-    real = _cpu.open_session
 
     def opened(model: bytes, options: Any, device: str) -> Any:
         options.enable_profiling, options.profile_file_prefix = True, str(prefix)
-        return real(model, options, device)
+        return open_session(model, options, device)
 
     with patch.object(_cpu, "open_session", opened):
         yield
@@ -174,7 +174,7 @@ def print_report(threads: int, result: Mapping[str, Any], past: int) -> None:
     print(f"\n{threads} thread{'s' * (threads > 1)}, kernels {result['code_path']}, past {past}: a plain read ", end="")
     print(f"{read / 1e9:.1f} GB/s, {whole / read * 1e3:.2f} ms for {whole / 1e6:.1f} MB of weights")
     for rows, profile in result["rows"].items():
-        table = [(f"{rows} rows", "nodes", "MB", "best ms", "median ms", "GB/s", "read")]
+        table: list[tuple[str, ...]] = [(f"{rows} rows", "nodes", "MB", "best ms", "median ms", "GB/s", "read")]
         total = sum(entry["best_s"] for entry in profile["kinds"].values())
         for kind, entry in sorted(profile["kinds"].items(), key=lambda item: -item[1]["best_s"]):
             table.append(_line(kind, entry["nodes"], sizes.get(kind), entry["best_s"], entry["median_s"], read))

@@ -86,7 +86,7 @@ def file_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> NDArra
     if not page or 2 * nbytes > _free_bytes():
         return np.asarray(np.memmap(path, np.uint8, mode="r", offset=offset, shape=(nbytes,)))
     array = _anonymous(nbytes, page)
-    view, done = memoryview(array), 0
+    view, done = array.data, 0
     with path.open("rb", buffering=0) as file:
         while done < nbytes:
             count = os.preadv(file.fileno(), [view[done : done + _PIECE_BYTES]], offset + done)

@@ -157,16 +157,21 @@ def test_a_measurement_does_not_change_the_text(rounds: Any, bundle: Bundle) -> 
 
 class FakeEngine:
     def __init__(self, name: str, slowness: float, log: list[str]) -> None:
-        self.name, self.slowness, self.log = name, slowness, log
+        self.name, self.slowness, self.log, self.cpu = name, slowness, log, 0.0
 
     def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]:
         assert every_row == (rows < 128)
-        self.log.append(f"{self.name} {rows} over {past}")
+        if rows > 1 or repeats > 1:
+            self.log.append(f"{self.name} {rows} over {past}")
         return [100.0, *([self.slowness * (2 + rows)] * (repeats - 1))]  # the first pass is slow, like a real one
 
     def decode(self, past: int, tokens: int) -> float:
         self.log.append(f"{self.name} decode")
         return self.slowness * 2
+
+    def cpu_seconds(self) -> float:
+        self.cpu += 0.5
+        return self.cpu
 
 
 def test_rounds_take_turns_and_ratios_are_theirs_over_ours(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +189,8 @@ def test_rounds_take_turns_and_ratios_are_theirs_over_ours(rounds: Any, monkeypa
     assert summary["jobs"]["decode"]["ratio"] == pytest.approx(3)
     assert summary["jobs"]["pass 8"]["ratio"] == pytest.approx(3)
     assert summary["jobs"]["pass 8"]["ours_ms"]["median"] == pytest.approx(10)  # the first, slow pass does not count
+    assert summary["jobs"]["decode"]["ours_cpu_ms"]["median"] == pytest.approx(500 / 16)  # a mean over 16 tokens
+    assert summary["jobs"]["pass 8"]["peer_cpu_ms"]["median"] == pytest.approx(500 / 5)  # a mean over 5 passes
     assert summary["t4_over_t1"] == pytest.approx(6 / 3)
     assert summary["stream_share"] == pytest.approx(1.7e6 / 0.002 / 1e9)
     slower = {1: summary, 2: rounds.summarize(rounds.sample(theirs, ours, lambda: 1e9, 1), 1_700_000)}
@@ -208,7 +215,8 @@ def test_without_a_peer_there_are_no_ratios(rounds: Any, monkeypatch: pytest.Mon
 def test_the_report_names_what_is_missed(benchmark: Any, rounds: Any, capsys: pytest.CaptureFixture[str]) -> None:
     samples = rounds.Samples(stream=[1e9])
     for job in rounds.JOBS:
-        samples.ours[job], samples.peer[job] = [0.010], [0.016]
+        samples.ours[job], samples.peer[job] = [0.010], [0.030] if job == "pass 2" else [0.016]
+        samples.ours_cpu[job], samples.peer_cpu[job] = [0.011], [0.017]
     details = {
         "cpu": "a CPU",
         "cpus": 2,
@@ -226,6 +234,9 @@ def test_the_report_names_what_is_missed(benchmark: Any, rounds: Any, capsys: py
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines["decode"].split()[-3:] == ["1.60-1.60", ">=", "1.4"]
+    assert lines["decode"].split()[3] == "11.00"  # CPU time
+    jobs = [line for line in text.splitlines() if line.startswith(("decode", "pass", "prompt"))]
+    assert jobs[-1].startswith("pass 2")  # the best one
     assert lines["prompt"].split()[-3:] == ["MISSES", ">=", "2"]
     assert "others took 20% of the CPUs: NOT QUIET" in text
     assert "share 0.900 >= 0.8" in text
@@ -260,6 +271,9 @@ def test_the_stream_reads_every_word(benchmark: Any) -> None:
     assert stream.bytes_per_second(2) > 1e6
     with pytest.raises(UsageError, match="cannot be read by 3 threads"):
         stream.bytes_per_second(3)
+    assert stream.best_bytes_per_second(2, 2) > 1e6
+    with pytest.raises(UsageError, match="a piece of"):
+        stream.best_bytes_per_second(3, 1)
     stream._words[77] += 1
     with pytest.raises(DeviceError, match="not their sum"):
         stream.bytes_per_second(1)
@@ -331,6 +345,8 @@ for line in sys.stdin:
         print("0.5", flush=True)
     elif words[:4] == ["pass", "8", "64", "1"]:
         print("0.25 0.125", flush=True)
+    elif words[0] == "cpu":
+        print("1.5", flush=True)
     elif words[0] == "pass":
         print("error llama_decode gave 1", flush=True)
     else:
@@ -350,11 +366,37 @@ def test_the_output_of_the_driver_is_read(peers: Any, tmp_path: Path, monkeypatc
     with peers.LlamaRun(llama, tmp_path / "model", threads=1, positions=256) as run:
         assert (run.model_bytes, run.model, run.release, run.system) == (123, "BitNet", "1.0", "AVX2")
         assert run.decode(64, 10) == 0.05
+        assert run.cpu_seconds() == 1.5
         assert run.passes(8, 64, every_row=True, repeats=2) == [0.25, 0.125]
         with pytest.raises(DeviceError, match="llama_decode gave 1"):
             run.passes(9, 64, every_row=True, repeats=1)
         with pytest.raises(DeviceError, match="its process has ended"):
             run.last_logits(50)
+
+
+def test_a_source_tree_is_measured_with_its_own_interface(peers: Any, tmp_path: Path) -> None:
+    source, build = tmp_path / "relative.cpp", tmp_path / "build"
+    for folder in (source / "include", build / "bin", build / "src"):
+        folder.mkdir(parents=True)
+    with pytest.raises(ToolError, match=r"has no CMakeLists\.txt and include/llama\.h"):
+        peers.prepare_tree(source, build, "abc")
+    (source / "CMakeLists.txt").touch()
+    (source / "include" / "llama.h").write_text("LLAMA_API bool llama_kv_self_seq_rm(struct llama_context * ctx);")
+    with pytest.raises(ToolError, match="name its commit with --peer-commit"):
+        peers.prepare_tree(source, build, None)
+    for name in ("bin/llama-quantize", "src/libllama.so", "src/libggml.so"):
+        (build / name).touch()
+    tree = peers.prepare_tree(source, build, "0123456789abcdef")
+    assert tree.version == "relative.cpp, commit 0123456789abcdef"
+    assert tree.label == "relative.cpp-0123456789."
+    options = tree.driver_options()
+    assert [option for option in options if option.startswith("-DPEER")] == ["-DPEER_HAS_llama_kv_self_seq_rm"]
+    assert [option for option in options if option.startswith("-l")] == ["-lllama", "-lggml"]
+    assert f"-L{build / 'src'}" in options
+    (build / "src" / "libllama.so").unlink()
+    (build / "src" / "libggml.so").unlink()
+    with pytest.raises(ToolError, match="build the tree with shared libraries"):
+        tree.driver_options()
 
 
 @pytest.mark.thorough  # starts the compiler
