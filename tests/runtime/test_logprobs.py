@@ -126,6 +126,7 @@ def test_figures_after_the_sampling_options_are_those_of_the_draw() -> None:
         assert figures.logprob == dict(figures.top)[figures.token]
 
 
+@pytest.mark.thorough
 def test_a_prompt_has_no_figures_of_a_draw() -> None:
     with (
         Session.open("demo", threads=1, ctx_size=64) as session,

@@ -106,6 +106,7 @@ def test_several_addresses_have_one_port() -> None:
                 sock.close()
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("source", ["name", "text", "file"])
 def test_a_chat_template_reaches_the_server(
     edgedec: Edgedec, started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str

@@ -86,6 +86,7 @@ def test_endpoints_can_be_switched_off(script: ScriptedSession) -> None:
         assert server.client.get("/health").status_code == 200
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_a_verbose_answer_has_its_prompt_and_its_options(served: Served, path: str, stream: bool) -> None:

@@ -70,6 +70,7 @@ def test_the_reading_of_a_prompt_is_reported(served: Served, number: int) -> Non
     assert "prompt_progress" not in whole
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("number", range(3))
 def test_the_times_of_each_part(served: Served, number: int) -> None:
     path, body = requests("Once upon a time")[number]
