@@ -206,7 +206,8 @@ def _resident(process: int) -> dict[str, int]:
     with suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
         values = dict(line.split(":", 1) for line in lines)
-        return {name: 1024 * int(values[name].split()[0]) for name in ("RssAnon", "RssFile")}
+        names = [name for name in ("RssAnon", "RssFile") if name in values]  # a killed process has none of them
+        return {name: 1024 * int(values[name].split()[0]) for name in names}
     return {}
 
 
@@ -350,6 +351,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on stdout")
     options = parser.parse_args()
     os.nice(10)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the server and removes the group
     figures = soak(
         seconds=options.seconds,
         limit=options.limit,
