@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -102,7 +103,9 @@ class MemoryMeter:
     """Measure the charged bytes of this process in a thread, until the meter is closed.
 
     ``statm`` is read every 5 ms, which takes 20 microseconds. If it has changed by more than 64 KiB, and at every ``mark``,
-    the exact figure is computed. This needs Linux; elsewhere every figure is 0, and ``available`` is False.
+    the exact figure is computed. That visits every resident page, 10 ms for some hundred megabytes, so the thread then rests
+    four times as long: while a large model is loaded, it would otherwise take most of a core from the loading. This needs
+    Linux; elsewhere every figure is 0, and ``available`` is False.
 
     Parameters:
         folders: the model's folders; mapped files in them are charged.
@@ -110,6 +113,7 @@ class MemoryMeter:
 
     INTERVAL_S = 0.005
     _STEP_PAGES = (64 << 10) // _PAGE
+    _REST = 4  # rest after a measurement, as a multiple of its CPU time
 
     def __init__(self, folders: tuple[Path, ...] = ()) -> None:
         self.available = Path("/proc/self/smaps_rollup").exists() and Path("/proc/self/pagemap").exists()
@@ -155,12 +159,14 @@ class MemoryMeter:
         return now
 
     def _watch(self) -> None:
-        seen = 0
-        while not self._stop.wait(self.INTERVAL_S):
+        seen, rest_s = 0, self.INTERVAL_S
+        while not self._stop.wait(rest_s):
+            rest_s = self.INTERVAL_S
             resident = int(Path("/proc/self/statm").read_bytes().split()[1])
             if abs(resident - seen) > self._STEP_PAGES:
-                seen = resident
+                seen, began = resident, time.thread_time()
                 self.mark()
+                rest_s = max(rest_s, self._REST * (time.thread_time() - began))
 
 
 # Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.

@@ -80,8 +80,9 @@ def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: 
         for plane in range(scheme.planes):
             for group, start in enumerate(range(0, inputs, size)):
                 part = slice(start, start + size)
-                exact = codes[:, part].astype(np.int32) @ trits[plane, :, part].T.astype(np.int32)
-                total += exact.astype(np.float32) * (scales[plane, :, group] if scheme.group_size else scales)
+                # Sums below 2**24 are exact in float32, and NumPy multiplies such matrices ten times as fast as int32.
+                exact = codes[:, part].astype(np.float32) @ trits[plane, :, part].T.astype(np.float32)
+                total += exact * (scales[plane, :, group] if scheme.group_size else scales)
         expected.append(total * scale)
         packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
         packed_scales = kernels.pack_scales(scales, (outputs, inputs), scheme)
