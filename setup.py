@@ -1,5 +1,6 @@
 """Maps the top-level folders onto the edgedec namespace, so that no generic name reaches site-packages, and compiles the
-CPU kernels where there is a C++ compiler: a library with a C interface, so one wheel serves every Python.
+CPU kernels and the decoding loop where there is a C++ compiler: libraries with a C interface, so one wheel serves every
+Python.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ recipe = runpy.run_path(str(KERNELS / "recipe.py"))
 compiler = recipe["find_compiler"]()
 
 
-class BuildKernels(build_ext):  # type: ignore[misc]  # no types in setuptools
-    """The "extension" is the plain library of runtime/kernels, under a name without a Python version."""
+# "extension" -> file name, function of the recipe, and the effect of its absence
+LIBRARIES = {
+    "edgedec.runtime.kernels.library": (recipe["LIBRARY"], recipe["build"], "its CPU kernels, on the portable graph"),
+    "edgedec.runtime.loop.library": (recipe["LOOP_LIBRARY"], recipe["build_loop"], "its compiled loop, with Python's"),
+}
+
+
+class BuildLibraries(build_ext):  # type: ignore[misc]  # no types in setuptools
+    """The "extensions" are plain libraries, under names without a Python version."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return str(Path(*fullname.split(".")[:-1], recipe["LIBRARY"]))
+        return str(Path(*fullname.split(".")[:-1], LIBRARIES[fullname][0]))
 
     def build_extension(self, ext: Extension) -> None:
+        _, build, without = LIBRARIES[ext.name]
         try:
-            said = recipe["build"](compiler, Path(self.get_ext_fullpath(ext.name)))
-        except recipe["KernelBuildError"] as error:  # the extension is optional: setuptools warns and goes on
-            raise CompileError(f"{error}\nedgedec works without its CPU kernels, on the portable graph") from error
+            said = build(compiler, Path(self.get_ext_fullpath(ext.name)))
+        except recipe["KernelBuildError"] as error:  # an extension is optional: setuptools warns and goes on
+            raise CompileError(f"{error}\nedgedec works without {without}") from error
         if said:
             logging.getLogger(__name__).warning(said)
 
@@ -48,11 +57,11 @@ class PlatformWheel(bdist_wheel):  # type: ignore[misc]
 
 
 if compiler is None:
-    logging.getLogger(__name__).warning("no C++ compiler: edgedec goes without its CPU kernels, on the portable graph")
+    logging.getLogger(__name__).warning("no C++ compiler: edgedec goes without its CPU kernels and its compiled loop")
 
 setup(
     packages=packages,
     package_dir={f"edgedec.{folder}": folder for folder in FOLDERS},
-    ext_modules=[Extension("edgedec.runtime.kernels.library", [], optional=True)] if compiler else [],
-    cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
+    ext_modules=[Extension(name, [], optional=True) for name in LIBRARIES] if compiler else [],
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": PlatformWheel},
 )

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +224,22 @@ class Bundle:
                 raise BundleError(f"{self.path}: tensor {operation.weight} is ternary, which an embedding never is")
 
 
+class StoredRows(NamedTuple):
+    """The place of a matrix that is stored by rows.
+
+    Members:
+        file: file descriptor, which stays open as long as the reader.
+        offset: position of the first row in the file, in bytes.
+        dtype: type of the stored numbers.
+        scales: float32 [rows], factors of int8 codes; None: there are none.
+    """
+
+    file: int
+    offset: int
+    dtype: np.dtype[Any]
+    scales: NDArray[np.float32] | None
+
+
 class RowReader:
     """Look up rows of a stored matrix [rows, width] without mapping it.
 
@@ -235,6 +251,10 @@ class RowReader:
     ) -> None:
         self._file = file.open("rb", buffering=0)
         self._offset, self._dtype, self._width, self._scale = offset, dtype, width, scale
+
+    def stored_rows(self) -> StoredRows:
+        """Return the place of the rows."""
+        return StoredRows(self._file.fileno(), self._offset, self._dtype, self._scale)
 
     def rows(self, ids: NDArray[np.int32], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the rows of ids int32 [n], none negative, as float32 [n, width], in ``out`` if it is given."""

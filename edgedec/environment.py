@@ -15,6 +15,7 @@ __all__ = [
     "DEBUG",
     "HUGE_PAGES",
     "KERNEL",
+    "LOOP",
     "ORT_TELEMETRY",
     "PREFIX",
     "SHARED_DATA",
@@ -71,6 +72,11 @@ KERNEL = Variable(
     values="portable, or the name of a code path",
     meaning="The CPU kernels use this code path; portable runs models without the kernels.",
 )
+LOOP = Variable(
+    name="EDGEDEC_LOOP",
+    values="compiled or python",
+    meaning="Rounds run in Python with python; with compiled, a library that does not work is an error.",
+)
 ORT_TELEMETRY = Variable(
     name="EDGEDEC_ORT_TELEMETRY",
     values="1 or 0",
@@ -86,4 +92,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout rewrite their expected files.",
 )
-VARIABLES = (DEBUG, HUGE_PAGES, KERNEL, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (DEBUG, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgedec.runtime import portable_math
 from edgedec.runtime.drafting import alone, expanding
+from edgedec.runtime.loop.trees import CompiledGrowth
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import (
     F32,
@@ -57,6 +58,11 @@ class Coupled:
     def sizes(self, limits: Limits, accept: F32) -> Sequence[TreeSize]:
         """Return the sizes of ``policy``."""
         return self.policy.sizes(limits, accept)
+
+    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
+        """Return the growth in the compiled loop; None if a node may have several guesses, which are coupled here."""
+        growth = getattr(self.policy, "compiled_growth", None) if getattr(draft, "certain", False) else None
+        return None if growth is None else growth(draft, limits, accept)
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         """Return the tree that ``policy`` grows."""

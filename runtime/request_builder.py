@@ -20,6 +20,8 @@ from edgedec.runtime.speculation import create_policy, create_verifier, verifier
 
 __all__ = ["RequestBuilder"]
 
+_AHEAD_SECONDS = 0.004  # a delay of tokens that no reader sees
+
 
 class RequestBuilder:
     """Makes the requests of a session.
@@ -50,6 +52,8 @@ class RequestBuilder:
         constraint: Constraint | None,
         interrupted: Callable[[], bool],
         on_prefill: Callable[[int, int], None],
+        most_tokens: int = -1,
+        ends: Sequence[int] = (),
     ) -> Request:
         """Return the request for a continuation of ``prompt``, int32 [n].
 
@@ -58,6 +62,8 @@ class RequestBuilder:
             config: sampling options.
             constraint: the grammar of the answer; None: any text.
             on_prefill: called with the rows of the prompt that are in the cache, and their total.
+            most_tokens: maximum number of tokens of the answer; negative: any number.
+            ends: ids that end the answer.
 
         Raises:
             UsageError: ``logprobs`` is out of range, or ``logprobs_of`` does not fit the rest.
@@ -91,6 +97,7 @@ class RequestBuilder:
             verifier=create_verifier(spec.verifier, config.temperature),
             random=random,
             greedy=config.temperature == 0,
+            sampler=sampler if constraint is None else None,
             likeliest=sampler.likeliest if config.temperature == 0 and constraint is None else None,
             learned=None if constraint is None else masked(constraint),
             dropped=dropped,
@@ -99,6 +106,9 @@ class RequestBuilder:
             on_prefill=on_prefill,
             logprobs=figures,
             prompt_logprobs=prompt_logprobs,
+            most_tokens=most_tokens,
+            ends=tuple(ends),
+            ahead_seconds=_AHEAD_SECONDS,
         )
 
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:

@@ -418,6 +418,8 @@ class Session:
             constraint=constraint,
             interrupted=interrupted,
             on_prefill=on_prefill,
+            most_tokens=n_predict,
+            ends=ends,
         )
         self.decoder.check(request)
         writer = AnswerWriter(

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from edgedec.runtime import portable_math
 from edgedec.runtime.protocols import F32
 
 __all__ = ["TOP_IDS", "TOP_K", "TOP_PROBS", "TOP_TAPS", "top_taps"]
@@ -50,7 +51,7 @@ def top_taps(rows: Sequence[F32], *, logits: bool, k: int = TOP_K) -> Mapping[st
         order = np.argsort(-values, kind="stable")[:k]
         values = values[order]
         if logits and len(values):
-            values = np.exp(values - top)
-            values /= values.sum()
+            weights = portable_math.exp((values - top).astype(np.float64))
+            values = (weights / portable_math.total(weights)).astype(np.float32)
         ids[at, : len(order)], probs[at, : len(order)] = keep[order], values
     return {TOP_IDS: ids, TOP_PROBS: probs}

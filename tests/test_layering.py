@@ -52,7 +52,7 @@ EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs th
 RUNTIME = (
     ("driver", "portable_math"),
     ("protocols", "drafting", "visibility", "target_top", "position_random", "sampling", "logprobs"),
-    ("text", "kernels", "trees", "verifiers", "coupling", "grammar"),
+    ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
     ("accelerator",),
     ("targets", "model_folder"),

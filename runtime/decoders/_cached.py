@@ -27,6 +27,7 @@ from edgedec.runtime.protocols import (
     Target,
     Token,
     TokenSequence,
+    WrittenRounds,
 )
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
@@ -202,6 +203,10 @@ class PromptSequence(ABC):
         count = np.arange(len(chunk), dtype=np.int32)
         self._rows_read = len(chunk)
         return Pass(ids=chunk, positions=start + count, logits=count if request.prompt_logprobs else _NO_ROWS)
+
+    def write_alone(self, target: Target) -> WrittenRounds | None:
+        """Return None: rounds do not run in the compiled loop, unless overridden."""
+        return None
 
     def take(self, result: PassResult | None) -> list[Token]:
         """Take the result of the last pass, or None if ``next_pass`` returned none, and return the tokens that follow."""

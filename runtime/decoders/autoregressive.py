@@ -22,10 +22,12 @@ import numpy as np
 
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
+from edgedec.runtime.decoders._compiled import CompiledRounds, compiled_rounds
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import CostBeside
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
 from edgedec.runtime.drafting import expanding, reading
+from edgedec.runtime.loop.rounds import RoundsRunner
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -39,8 +41,10 @@ from edgedec.runtime.protocols import (
     PassResult,
     Request,
     Room,
+    Target,
     Token,
     TokenTree,
+    WrittenRounds,
 )
 from edgedec.runtime.target_top import TOP_TAPS, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
@@ -136,6 +140,7 @@ class AutoregressiveSequence(PromptSequence):
         self._tree = root_alone(request.prompt)
         self._taps = tuple(name for name in decoder.drafter.taps if name not in TOP_TAPS)
         verifier, likeliest = request.verifier, request.likeliest
+        self._compiled: CompiledRounds | None = None
         self._certain = (verifier, likeliest) if isinstance(verifier, CertainVerifier) and likeliest else None
 
     def read_draft(self, rows: int) -> Drafting[bool]:
@@ -157,6 +162,7 @@ class AutoregressiveSequence(PromptSequence):
         self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
         self._room = replace(limits, nodes=0)  # limits of the last tree
         self._ahead = Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
+        self._compiled = compiled_rounds(decoder, request, self._draft, limits, self._ids)
 
     def next_tree(self, room: Room) -> Drafting[Pass]:
         """Return the pass of the next tree."""
@@ -173,6 +179,54 @@ class AutoregressiveSequence(PromptSequence):
         self._tree, work = tree, self._pass(tree)
         clock.end(clock.verifying)
         return work
+
+    def write_alone(self, target: Target) -> WrittenRounds | None:
+        """Run rounds in the compiled loop; None if a part of them is not compiled."""
+        decoder = self._decoder
+        if self._compiled is None or self.reading or self.ended:
+            return None
+        if decoder.target is not target or decoder.rounds is not self.rounds:
+            return None  # something sees the passes of the target, or another request has taken the decoder over
+        if self._limits.depth and getattr(self._draft, "compiled", None) != self._compiled.draft:
+            self._compiled = compiled_rounds(decoder, self.request, self._draft, self._limits, self._ids)
+            if self._compiled is None:
+                return None  # the drafter was released
+        decoder.price.rows = 0
+        if self._adaptive.texts > 1:
+            self._adaptive.share(0, 0, 0, decoder.cost.seconds(1, self._length - 1))
+        size, growth = self._limits, None
+        if size.depth:
+            size = self._size(self._length)
+            if size.depth:
+                grow = getattr(self.request.policy, "compiled_growth", None)
+                growth = None if grow is None else grow(self._draft, size, self._adaptive.accept)
+                if growth is None:
+                    return None
+        written = self._compiled.run(self.state, self._length, growth, size)
+        return None if written is None else self._record(self._compiled.runner, *written)
+
+    def _record(self, runner: RoundsRunner, length: int, rounds: int) -> WrittenRounds:
+        """Record rounds of the compiled loop, after which the text has ``length`` tokens."""
+        ids = self._ids[self._length - 1 : length].tolist()
+        self._decoder.cached += ids[:-1]
+        past, self._length = self._length - 1, length
+        self.ended = length > self.request.limits.positions
+        sizes, paths = runner.tree_sizes[:rounds].tolist(), runner.path_sizes[:rounds].tolist()
+        draft, device = runner.draft_seconds[:rounds].tolist(), runner.pass_seconds[:rounds].tolist()
+        verify, commit = runner.verify_seconds[:rounds].tolist(), runner.commit_seconds[:rounds].tolist()
+        tokens, at = list[Token](), 1
+        for number, (size, count) in enumerate(zip(sizes, paths, strict=True)):
+            for token in ids[at : at + count - 1]:
+                tokens.append(Token(token, True))
+            tokens.append(Token(ids[at + count - 1], False))
+            seconds = RoundSeconds(
+                draft=draft[number], device=device[number], verify=verify[number], commit=commit[number]
+            )
+            tree = TokenTree(tokens=runner.tokens[number, :size], parents=runner.parents[number, :size], draft={})
+            outcome = Outcome(path=runner.path[number, :count], next_token=ids[at + count - 1])
+            self._count(tree, outcome, seconds, past=past + at - 1)
+            at += count
+        return WrittenRounds(tokens, list(zip(sizes, device, strict=True)))
 
     @property
     def drafts_ahead(self) -> bool:
@@ -219,15 +273,19 @@ class AutoregressiveSequence(PromptSequence):
             text: the text, int32 [t].
             rows: number of rows that the pass may have; None: the largest tree's.
         """
-        adaptive, limits = self._adaptive, self._limits
-        room = min(self._rows, rows or self._rows, limits.positions - len(text) + 1)
-        if room != self._room.nodes:  # it seldom changes, and a new object takes longer than the comparison
-            self._room = replace(limits, nodes=room, depth=min(limits.depth, room - 1))
-        policy = self.request.policy
-        size = adaptive.size(policy, self._room, len(text))
+        size = self._size(len(text), rows)
         if not size.depth:
             return root_alone(text)
+        policy, adaptive = self.request.policy, self._adaptive
         return (yield from policy.grow(self._draft, text, size, self._decoder.price, adaptive.accept))
+
+    def _size(self, length: int, rows: int | None = None) -> Limits:
+        """Return the limits of the next tree after a text of ``length`` tokens; the depth is 0 if guesses do not pay."""
+        limits = self._limits
+        room = min(self._rows, rows or self._rows, limits.positions - length + 1)
+        if room != self._room.nodes:  # it seldom changes, and a new object takes longer than the comparison
+            self._room = replace(limits, nodes=room, depth=min(limits.depth, room - 1))
+        return self._adaptive.size(self.request.policy, self._room, length)
 
     def _verify(self, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
         """Return the outcome of a pass, including the drafter's taps."""

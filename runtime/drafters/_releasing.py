@@ -100,6 +100,16 @@ class _ReleasingDraft:
     def open(self, drafter: Drafter) -> None:
         self.inner = drafter.open(self._target, self._limits, self._cost)
 
+    @property
+    def compiled(self) -> int | None:
+        """Address of the compiled draft; None if it is not compiled, or released."""
+        return getattr(self.inner, "compiled", None)
+
+    @property
+    def certain(self) -> bool:
+        """True if a compiled draft has at most one guess after a node."""
+        return bool(getattr(self.inner, "certain", False))
+
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return alone(self.expanding(text, tree, nodes))
 

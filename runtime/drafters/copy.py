@@ -13,7 +13,8 @@ import numpy as np
 
 from edgedec.runtime.drafters._places import Places
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.loop.drafts import compiled_draft
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Draft, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["create"]
 
@@ -145,8 +146,8 @@ class _CopyDrafter:
             "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Copy:
-        return _Copy(target, limits)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> Draft:
+        return compiled_draft("copy", target, limits, limits.positions) or _Copy(target, limits)
 
 
 def create() -> _CopyDrafter:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from edgedec.runtime.drafters._places import Places
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Sparse, TargetInfo
+from edgedec.runtime.loop.drafts import compiled_draft
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Draft, Limits, Sparse, TargetInfo
 
 __all__ = ["LEAST", "MOST", "TRIES", "create"]
 
@@ -44,8 +45,8 @@ class _LookupDrafter:
             "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Lookup:
-        return _Lookup(target, limits)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> Draft:
+        return compiled_draft("ngram", target, limits, limits.positions) or _Lookup(target, limits)
 
 
 def create() -> _LookupDrafter:

@@ -10,6 +10,8 @@ __all__ = ["create"]
 
 
 class _NoDraft:
+    compiled, certain = 0, True  # the compiled loop has no guesses either
+
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]
 

@@ -11,7 +11,8 @@ import numpy as np
 from edgedec.errors import UnsupportedError
 from edgedec.runtime.drafters._table import ContextTable
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.loop.drafts import compiled_draft
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Draft, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
 
 __all__ = ["LONGEST", "create"]
@@ -81,7 +82,9 @@ class _Stand(TextDraft):
             if row >= 0:
                 values = self._table.values[row]
                 used = int(np.count_nonzero(values))
-                return Sparse(ids=self._table.ids[row, :used].copy(), probs=values[:used] / values[:used].sum())
+                # Added from the first to the last, because the order in which ``sum`` adds depends on the processor.
+                total = np.add.accumulate(values[:used])[-1]
+                return Sparse(ids=self._table.ids[row, :used].copy(), probs=values[:used] / total)
         return NOTHING
 
 
@@ -99,7 +102,7 @@ class _StandDrafter:
             "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Stand:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> Draft:
         """Return the draft.
 
         Raises:
@@ -110,7 +113,7 @@ class _StandDrafter:
                 f"the drafter 'stand' supports vocabularies of up to {1 << 24} tokens, and the model has {target.vocab}; "
                 "try --spec-type ngram"
             )
-        return _Stand(target, limits)
+        return compiled_draft("stand", target, limits, _entries(limits)) or _Stand(target, limits)
 
 
 def create() -> _StandDrafter:

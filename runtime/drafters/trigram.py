@@ -10,7 +10,8 @@ import numpy as np
 
 from edgedec.runtime.drafters._table import ContextTable
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.loop.drafts import compiled_draft
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Draft, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["CAP", "RECENT", "STEP", "SUCCESSORS", "create"]
 
@@ -64,7 +65,7 @@ class _Trigram(TextDraft):
             return NOTHING
         ids, shares = zip(*successors, strict=True)
         probs = np.array(shares, np.float32)
-        return Sparse(ids=np.array(ids, np.int32), probs=probs / probs.sum())
+        return Sparse(ids=np.array(ids, np.int32), probs=probs / np.add.accumulate(probs)[-1])
 
     def _count(self, tokens: list[int]) -> None:
         """Increase the weight of each trigram of ``tokens``."""
@@ -111,8 +112,8 @@ class _TrigramDrafter:
             "draft_objects": (OBJECT_BYTES + limits.nodes * _SHARES_BYTES),
         }
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Trigram:
-        return _Trigram(target, limits)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> Draft:
+        return compiled_draft("trigram", target, limits, _entries(limits)) or _Trigram(target, limits)
 
 
 def create() -> _TrigramDrafter:

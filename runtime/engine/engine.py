@@ -102,7 +102,15 @@ class Engine:
             self.remove(sequence)
 
     def step(self) -> list[Progress]:
-        """Run at most one pass of every sequence, and return the progress of each."""
+        """Run at most one pass of every sequence, and return the progress of each.
+
+        A sequence that is alone may run several rounds, in the compiled loop.
+        """
+        if len(self._sequences) == 1 and self._together and (part := self._alone(self._sequences[0])) is not None:
+            if part.error is not None or part.sequence.ended:
+                self._sequences = []
+            self._last = [part]
+            return self._last
         parts = self._gather()
         if passes := [part for part in parts if part.work is not None]:
             self._run(passes)
@@ -119,6 +127,22 @@ class Engine:
             self._sequences = [it for it in self._sequences if not it.ended and it not in failed]
         self._last = parts
         return parts
+
+    def _alone(self, sequence: TokenSequence) -> Progress | None:
+        """Let the only sequence run rounds by itself; None if it cannot."""
+        part, past = Progress(sequence), sequence.state.length
+        try:
+            written = sequence.write_alone(self.target)
+        except Exception as error:
+            part.error = error
+            return part
+        if written is None:
+            return None
+        part.tokens = written.tokens
+        for part.rows, seconds in written.passes:
+            self._chunk.observe(part.rows, 0, 0, seconds)
+            self.cost.observe(part.rows, seconds, past)
+        return part
 
     def _gather(self) -> list[Progress]:
         """Ask the sequences for their passes."""

@@ -108,6 +108,10 @@ class Kernels:
         """Return whether a code path can run on this machine and passes its self-test."""
         return bool(self._library.edgedec_path_usable(code_path.encode()))
 
+    def address(self, name: str) -> int:
+        """Return the address of a function of the library."""
+        return ctypes.cast(getattr(self._library, name), c_void_p).value or 0
+
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function of the library and return its result.
 

@@ -61,6 +61,16 @@ class KvBuffer:
         table = (blocks.ctypes.data, len(blocks))
         self._kernels.call("edgedec_kv_move", *self._states, *table, start, nodes.ctypes.data, len(nodes))
 
+    def move_arguments(self) -> dict[str, Any]:
+        """Return the address of ``edgedec_kv_move`` and its arguments, by their names in the compiled loop."""
+        numbers, count, cache = self._states
+        return {
+            "move": self._kernels.address("edgedec_kv_move"),
+            "cache_numbers": numbers,
+            "cache_count": count,
+            "cache": cache,
+        }
+
     def copy_block(self, source: int, to: int) -> None:
         """Copy a block of rows of all states.
 

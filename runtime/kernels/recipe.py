@@ -1,4 +1,5 @@
-"""The compilation of the kernels' library. It imports nothing of edgedec, because setup.py runs it before installation.
+"""The compilation of the kernels' library and of the loop's (``runtime/loop``). It imports nothing of edgedec, because
+setup.py runs it before installation.
 
 Any GCC or Clang can be used, including cross compilers: the target is that of the compiler (``-dumpmachine``).
 """
@@ -14,15 +15,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["LIBRARY", "KernelBuildError", "build", "find_compiler"]
+__all__ = ["LIBRARY", "LOOP_LIBRARY", "KernelBuildError", "build", "build_loop", "find_compiler"]
 
 FOLDER = Path(__file__).resolve().parent
-LIBRARY = "libedgedec_kernels.dylib" if sys.platform == "darwin" else "libedgedec_kernels.so"
+_SUFFIX = "dylib" if sys.platform == "darwin" else "so"
+LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUFFIX}"
 
 # Contraction is switched off, because a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = ("api", "dispatch", "layout", "int8", "attention", "ternary_scalar", "attention_scalar", "int8_scalar")
+LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
 ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_attention")
 PATHS = {
     "x86_64": {
@@ -92,9 +95,41 @@ def build(
     """
     machine = _run([*compiler, "-dumpmachine"]).partition("-")[0]
     sources = dict.fromkeys(units, ()) | PATHS.get(_SAME.get(machine, machine), {})
-    files = [(FOLDER / f"{name}.cpp", flags) for name, flags in sources.items()]
+    files: list[tuple[Path, Sequence[str]]] = [(FOLDER / f"{name}.cpp", flags) for name, flags in sources.items()]
     if driver is not None:
         files.append((driver, ()))
+    return _link(compiler, output, files, extra=extra, kind=("-shared",) if driver is None else ("-static",))
+
+
+def build_loop(
+    compiler: Sequence[str],
+    output: Path,
+    *,
+    extra: Sequence[str] = (),
+    driver: Path | None = None,
+    static: bool = True,
+) -> str:
+    """Compile and link the library of ``runtime/loop``, or, with ``driver``, a program for tests.
+
+    A program is static unless ``static`` is False. The other arguments, result and errors are those of ``build``.
+    """
+    folder = FOLDER.parent / "loop"
+    files: list[tuple[Path, Sequence[str]]] = [(folder / f"{name}.cpp", (f"-I{folder}",)) for name in LOOP]
+    if driver is not None:
+        files.append((driver, (f"-I{folder}",)))
+    kind = ("-shared",) if driver is None else ("-static",) * static
+    return _link(compiler, output, files, extra=extra, kind=kind)
+
+
+def _link(
+    compiler: Sequence[str],
+    output: Path,
+    files: Sequence[tuple[Path, Sequence[str]]],
+    *,
+    extra: Sequence[str],
+    kind: Sequence[str],
+) -> str:
+    """Compile files with options of their own and link them, as the linker's option ``kind`` says. Return the output."""
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:
@@ -107,7 +142,6 @@ def build(
         output.parent.mkdir(parents=True, exist_ok=True)
         # Link to another name and rename, so that processes that have mapped the old library keep it.
         beside = output.with_name(f".{output.name}.{os.getpid()}")
-        kind = ("-static",) if driver is not None else ("-shared",)
-        messages = _run([*compiler, *kind, "-pthread", "-o", str(beside), *(name for name, _ in objects)])
+        messages = _run([*compiler, *kind, "-pthread", *extra, "-o", str(beside), *(name for name, _ in objects)])
         beside.replace(output)
     return "".join(text for _, text in objects) + messages

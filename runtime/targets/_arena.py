@@ -17,7 +17,7 @@ from edgedec.errors import CacheFullError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
-from edgedec.runtime.protocols import I32, Pass
+from edgedec.runtime.protocols import I32
 from edgedec.runtime.targets._heap import release_pages, use_small_pages
 
 __all__ = ["ArenaState", "CacheArena"]
@@ -50,15 +50,15 @@ class CacheArena:
         """Return a sequence without rows and blocks."""
         return ArenaState(self, np.empty(blocks_of(self.positions), np.int32))
 
-    def reserve(self, work: Sequence[tuple[ArenaState, Pass]]) -> None:
-        """Take the blocks that passes over these sequences need, and copy shared blocks to which they write.
+    def reserve(self, work: Sequence[tuple[ArenaState, int]]) -> None:
+        """Take the blocks for numbers of new rows of sequences, and copy shared blocks to which they are written.
 
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
         """
         needed, shared = 0, list[int]()
-        for state, item in work:
-            missing = blocks_of(state.length + len(item.ids)) - state.held
+        for state, rows in work:
+            missing = blocks_of(state.length + rows) - state.held
             if missing > 0:
                 needed += missing
             block = state.last_block()
@@ -74,14 +74,14 @@ class CacheArena:
             )
         if not needed:
             return
-        for state, item in work:
+        for state, rows in work:
             block = state.last_block()
             if block is not None and self._holders[block] > 1:
                 copy = self._take()
                 self.buffer.copy_block(block, copy)
                 state.replace_last(copy)
                 self._holders[block] -= 1
-            for _ in range(state.held, blocks_of(state.length + len(item.ids))):
+            for _ in range(state.held, blocks_of(state.length + rows)):
                 state.append(self._take())
 
     def extend(self, state: ArenaState, rows: int) -> None:
@@ -190,6 +190,21 @@ class ArenaState:
         """Add a block to the table."""
         self._table[self.held] = block
         self.held += 1
+
+    def reserve(self, rows: int) -> tuple[I32, int]:
+        """Take the blocks for ``rows`` new rows. Return the whole table, int32 [blocks], and the number of blocks in it.
+
+        Raises:
+            CacheFullError: too few blocks are free. Nothing has changed then.
+            UsageError: the sequence was closed.
+        """
+        self.check_open()
+        self.arena.reserve([(self, rows)])
+        return self._table, self.held
+
+    def advance(self, length: int) -> None:
+        """Note that all rows up to ``length`` were written to reserved blocks and are committed."""
+        self._keep(length)
 
     def passed(self, rows: int) -> None:
         """Note that a pass has written ``rows`` rows after the committed ones."""

@@ -30,7 +30,8 @@ from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, file_bytes, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register
-from edgedec.runtime.protocols import F32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.loop.inputs import LoopInputs
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._arena import ArenaState, CacheArena
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
@@ -47,6 +48,7 @@ from edgedec.runtime.targets._footprint import (
 )
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import trim_heap
+from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._providers import open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
@@ -66,7 +68,7 @@ def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
     return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
 
 
-class _Arrays(NamedTuple):
+class PassArrays(NamedTuple):
     """The inputs and outputs of n rows with r rows of logits, as views of the target's buffers."""
 
     embed: F32  # [n, width]
@@ -77,9 +79,9 @@ class _Arrays(NamedTuple):
     row_taps: Mapping[str, F32]  # name -> [n, width]
     taps: Mapping[str, F32]  # name -> [r, width]
 
-    def part(self, row: int, end: int, result: int, stop: int) -> _Arrays:
+    def part(self, row: int, end: int, result: int, stop: int) -> PassArrays:
         """Return the part of a sequence: rows [row, end), and rows [result, stop) of logits."""
-        return _Arrays(
+        return PassArrays(
             embed=self.embed[row:end],
             positions=self.positions[row:end],
             rows=self.rows[result:stop],
@@ -91,11 +93,11 @@ class _Arrays(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bound:
+class BoundPass:
     """The bound inputs and outputs of runs of n rows with r rows of logits."""
 
     binding: Any
-    arrays: _Arrays
+    arrays: PassArrays
 
 
 class CpuTarget:
@@ -122,7 +124,7 @@ class CpuTarget:
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
         layout = cache_layout(self.graph.states, cache_rows(limits))
         self._arena = CacheArena(kernels, layout, limits.positions)
-        self._embedding = bundle.row_reader(embedding_name(self.graph))
+        self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
         self._session = self._open(threads)
         self._inputs = {item.name for item in self._session.get_inputs()}
@@ -152,7 +154,8 @@ class CpuTarget:
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         self._floats: dict[str, F32] = {}
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        self._bound: dict[tuple[int, int], BoundPass] = {}
+        self._lent: Lent | None = None
 
     def _open(self, threads: int) -> ort.InferenceSession:
         options = ort.SessionOptions()
@@ -248,7 +251,7 @@ class CpuTarget:
         passes = [(self._checked(state, item), item) for state, item in work]
         if len(passes) > 1 and len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
-        self._arena.reserve(passes)
+        self._arena.reserve([(state, len(item.ids)) for state, item in passes])
         if len(passes) == 1:
             return FinishedTicket([self._run_one(*passes[0])])
         results: dict[int, PassResult] = {}
@@ -257,6 +260,30 @@ class CpuTarget:
             for number, result in zip(run, self._run([passes[number] for number in run]), strict=True):
                 results[number] = result if run is runs[-1] else _copied(result)
         return FinishedTicket([results[number] for number in range(len(passes))])
+
+    def lend(self, state: State, rows: int) -> LoopInputs | None:
+        """Return the inputs and outputs of passes of 1 to ``rows`` rows, for the compiled loop.
+
+        The result is None if the loop cannot use them: the sequence is not one of this target, or the embedding is stored in
+        a form that the loop does not read.
+        """
+        if not isinstance(state, ArenaState) or state.arena is not self._arena:
+            return None
+        if self._lent is None or not self._lent.fits(self, rows):
+            self._lent = lend(self, rows)
+        return None if self._lent is None else self._lent.inputs
+
+    def run_inputs(self) -> tuple[NDArray[np.int64], I32]:
+        """Return the rows and committed rows of each sequence of a run, int64 [rows, 2], and their tables, int32."""
+        return self._sequences, self._tables
+
+    def move_arguments(self) -> dict[str, Any]:
+        """Return the function that moves rows of the cache and its arguments: ``KvBuffer.move_arguments``."""
+        return self._arena.buffer.move_arguments()
+
+    def run(self, bound: BoundPass) -> None:
+        """Run a pass whose inputs are set."""
+        self._session.run_with_iobinding(bound.binding)
 
     def _checked(self, state: State, work: Pass) -> ArenaState:
         assert isinstance(state, ArenaState)
@@ -288,7 +315,7 @@ class CpuTarget:
     def _run_one(self, state: ArenaState, work: Pass) -> PassResult:
         """Run a pass alone. It is written apart from ``_run`` because its time is a part of each token's."""
         began = time.perf_counter()
-        bound = self._bind(len(work.ids), _result_rows(work))
+        bound = self.bind(len(work.ids), _result_rows(work))
         self._fill(bound.arrays, state, work)
         self._run_session(bound, (state,))
         return self._result(bound.arrays, state, work, began)
@@ -296,8 +323,8 @@ class CpuTarget:
     def _run(self, passes: Sequence[tuple[ArenaState, Pass]]) -> list[PassResult]:
         """Run passes together and return their results."""
         began = time.perf_counter()
-        bound = self._bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
-        parts: list[_Arrays] = []
+        bound = self.bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
+        parts: list[PassArrays] = []
         row = result = block = 0
         for at, (state, work) in enumerate(passes):
             end, stop = row + len(work.ids), result + _result_rows(work)
@@ -307,7 +334,9 @@ class CpuTarget:
         self._run_session(bound, [state for state, _ in passes])
         return [self._result(part, state, work, began) for (state, work), part in zip(passes, parts, strict=True)]
 
-    def _fill(self, part: _Arrays, state: ArenaState, work: Pass, *, at: int = 0, row: int = 0, block: int = 0) -> int:
+    def _fill(
+        self, part: PassArrays, state: ArenaState, work: Pass, *, at: int = 0, row: int = 0, block: int = 0
+    ) -> int:
         """Set the inputs of sequence ``at`` of a run, whose first row is ``row``, and its table from entry ``block`` on.
 
         Returns:
@@ -327,14 +356,14 @@ class CpuTarget:
         self._tables[block : block + blocks] = state.table[:blocks]
         return blocks
 
-    def _run_session(self, bound: _Bound, states: Sequence[ArenaState]) -> None:
+    def _run_session(self, bound: BoundPass, states: Sequence[ArenaState]) -> None:
         try:
             self._session.run_with_iobinding(bound.binding)
         except Exception as error:  # ONNX Runtime's exception classes share no base
             rows, pasts = len(bound.arrays.embed), ", ".join(str(state.length) for state in states)
             raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
 
-    def _result(self, part: _Arrays, state: ArenaState, work: Pass, began: float) -> PassResult:
+    def _result(self, part: PassArrays, state: ArenaState, work: Pass, began: float) -> PassResult:
         state.passed(len(work.ids))
         taps = {name: (part.row_taps if name in part.row_taps else part.taps)[name] for name in work.taps}
         top = top_k(part.logits, work.top_k, self.bundle.tokens.size)
@@ -342,10 +371,10 @@ class CpuTarget:
 
     def _embed(self, work: Pass, out: F32) -> None:
         if work.embeds is None:
-            self._embedding.rows(work.ids, out)
+            self.embedding.rows(work.ids, out)
             return
         from_embeds = work.ids < 0
-        self._embedding.rows(np.maximum(work.ids, 0), out)
+        self.embedding.rows(np.maximum(work.ids, 0), out)
         out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
 
     def _buffer(self, name: str, rows: int, width: int) -> F32:
@@ -355,7 +384,8 @@ class CpuTarget:
             self._bound.clear()  # the bindings refer to the old buffer
         return self._floats[name][:rows]
 
-    def _bind(self, n: int, r: int) -> _Bound:
+    def bind(self, n: int, r: int) -> BoundPass:
+        """Return the bound inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
         if (n, r) in self._bound:
             return self._bound[n, r]
         taps: dict[str, F32] = {}
@@ -363,7 +393,7 @@ class CpuTarget:
             width = self.graph.values[name].shape[1]
             assert isinstance(width, int)
             taps[name] = self._buffer(name, n if name in self._row_taps else r, width)
-        arrays = _Arrays(
+        arrays = PassArrays(
             embed=self._buffer("embed", n, self._width),
             positions=self._positions[:n],
             rows=np.zeros(r, np.int64),
@@ -372,7 +402,7 @@ class CpuTarget:
             row_taps={name: values for name, values in taps.items() if name in self._row_taps},
             taps={name: values for name, values in taps.items() if name not in self._row_taps},
         )
-        bound = _Bound(binding=self._session.io_binding(), arrays=arrays)
+        bound = BoundPass(binding=self._session.io_binding(), arrays=arrays)
         inputs = {
             "embed": arrays.embed[None],
             "positions": arrays.positions[None],

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.runtime.loop.trees import BEST_FIRST, CompiledGrowth
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import Growth
 from edgedec.runtime.trees.static import shape_sizes
 
 __all__ = ["create"]
+
+_COMPILED = CompiledGrowth(BEST_FIRST)
 
 
 class _Dynamic:
@@ -30,6 +33,10 @@ class _Dynamic:
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
+
+    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
+        """Return the growth in the compiled loop; None if children are drawn."""
+        return _COMPILED if self._rng is None else None
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)

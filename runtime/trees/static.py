@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from edgedec.runtime.loop.trees import LEVELS, CompiledGrowth
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._growth import Growth
 
@@ -86,17 +87,31 @@ class _Static:
         self._shape: Shape = ()
         self._made_for = (0, 0)  # nodes and depth of the shape
         self._age = 0  # rounds since the shape was made
+        self._compiled = CompiledGrowth(LEVELS)
 
     def sizes(self, limits: Limits, accept: F32) -> list[TreeSize]:
         return shape_sizes(limits, accept)
 
+    def compiled_growth(self, draft: Draft, limits: Limits, accept: F32) -> CompiledGrowth | None:
+        """Return the growth in the compiled loop; None if children are drawn."""
+        if self._rng is not None:
+            return None
+        levels = self._renewed(limits, accept)
+        if levels is not self._compiled.levels:
+            self._compiled = CompiledGrowth(LEVELS, levels)
+        return self._compiled
+
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> Drafting[TokenTree]:
         growth = Growth(draft, text, limits.nodes, self._rng)
+        return (yield from grown(growth, self._renewed(limits, accept)))
+
+    def _renewed(self, limits: Limits, accept: F32) -> Shape:
+        """Return the shape of the next tree."""
         self._age += 1
         if self._made_for != (limits.nodes, limits.depth) or self._age >= _RENEW:
             self._shape = shape(limits.nodes, limits.depth, accept.tolist())
             self._made_for, self._age = (limits.nodes, limits.depth), 0
-        return (yield from grown(growth, self._shape))
+        return self._shape
 
 
 def grown(growth: Growth, levels: Shape) -> Drafting[TokenTree]:

@@ -26,6 +26,8 @@ _ROOT.setflags(write=False)
 
 
 class _Greedy:
+    compiled = True  # the compiled loop has this rule
+
     def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
         """Return the accepted path and the next token.
 

@@ -26,6 +26,8 @@ TRAITS = Traits(lossless="exact", children="coupled")
 class Match:
     """The verifier ``match``: follow the tokens of the positions until one has no node in the tree."""
 
+    compiled = True  # the compiled loop has this rule
+
     def accept(self, tree: TokenTree, target: Callable[[int], F32], random: PositionRandom, position: int) -> Outcome:
         """Return the accepted path and the next token.
 

@@ -14,7 +14,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.engine.chunk_size import STALL
 from edgedec.runtime.engine.engine import Engine, Progress
-from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, Ticket, Token
+from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, Target, Ticket, Token
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedTarget
 
@@ -69,6 +69,9 @@ class Scripted:
     @property
     def drafts_ahead(self) -> bool:
         return not self.reading
+
+    def write_alone(self, target: Target) -> None:
+        return None
 
     def draft_ahead(self) -> Drafting[None]:
         yield from ()

@@ -1,0 +1,218 @@
+"""Measure the host's work in a round: everything outside of the target's passes, in the compiled loop and in Python's.
+
+    .venv/bin/python benchmarks/host_loop.py [--threads N] [--tokens N] [--rounds N] [--small] [--drafters NAME ...] [--json]
+
+The models are the embedded one, and the same padded to the shape of BitNet b1.58 0.73B, which is written on first use
+(minutes, 250 MB); --small leaves it out. Texts are greedy. The two loops take turns, text by text, and their texts must be
+equal. The time of a round is that of a step of the scheduler without the passes in it, divided by the number of its rounds:
+growing trees, verification, the commit, sampling, statistics, and the text's pieces. Figures are medians over the steps of
+all texts, so they hold on a busy machine, too; the fastest tenth shows what the machine can do when it is quiet.
+
+For the embedded model the tokens per second of a whole text without guesses are measured, too: the best text counts. For the
+padded one the table ``sequences`` has the microseconds of a step of several texts, which are written by Python's loop.
+
+JSON: {"models": {NAME: {DRAFTER: {LOOP: {"round_us": X, "round_us_p10": X, "draft_us": X, "pass_us": X,
+"rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {COUNT: X}, "details": {...}}; round_us has the drafter's
+time draft_us in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from benchmarks._speculation_model import padded_bundle
+from benchmarks.cpu_decode import cpu_name
+from benchmarks.serving import prompts
+from edgedec import demo
+from edgedec.cli.console import note, print_json, progress
+from edgedec.errors import EdgedecError
+from edgedec.runtime import loop
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
+
+GREEDY = SamplingConfig(temperature=0)
+DRAFTERS = ("none", "ngram", "copy", "stand", "trigram")
+COUNTS = (1, 2, 4, 8)
+PROMPT = 64  # tokens of a prompt
+
+
+class LoopSession:
+    """A session whose rounds run in one of the loops, and the times of its steps.
+
+    Members:
+        session: the session.
+        round_seconds, draft_seconds, pass_seconds: float by step, per round.
+        rounds: rounds of each step.
+        speeds: tokens per second of each text.
+    """
+
+    def __init__(self, name: str, path: Path | str, drafter: str, threads: int) -> None:
+        self._patch = mock.patch.object(loop, "load", return_value=None) if name == "python" else None
+        self.session = Session.open(path, threads=threads, spec=SpecConfig(drafter=drafter))
+        decoder = self.session.decoder
+        assert isinstance(decoder, AutoregressiveDecoder), "the default decoder"
+        decoder.on_round = self._observe
+        self._seconds: list[RoundSeconds] = []
+        self.round_seconds: list[float] = []
+        self.draft_seconds: list[float] = []
+        self.pass_seconds: list[float] = []
+        self.rounds: list[int] = []
+        self.speeds: list[float] = []
+
+    def _observe(self, seconds: RoundSeconds) -> None:
+        self._seconds.append(seconds)
+
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
+
+    def write(self, prompt: Any, tokens: int) -> list[int]:
+        """Write a text and return its ids."""
+        with ExitStack() as stack:
+            if self._patch is not None:
+                stack.enter_context(self._patch)
+            stream = self.session.stream(prompt, n_predict=tokens, sampling=GREEDY, ignore_eos=True)
+            while not stream.answer.tokens:  # the prompt, and the first round
+                self.session.scheduler.step()
+            while not stream.ended:
+                self._seconds.clear()
+                began = time.perf_counter()
+                self.session.scheduler.step()
+                seconds, count = time.perf_counter() - began, len(self._seconds)
+                stream.take()
+                passes = sum(it.device for it in self._seconds)
+                self.round_seconds.append((seconds - passes) / count)
+                self.pass_seconds.append(passes / count)
+                self.draft_seconds.append(sum(it.draft for it in self._seconds) / count)
+                self.rounds.append(count)
+            timings = stream.answer.timings
+            self.speeds.append(1000 * (timings.predicted_n - 1) / timings.predicted_ms)
+            return stream.answer.tokens
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of all texts."""
+        return {
+            "round_us": 1e6 * median(self.round_seconds),
+            "round_us_p10": 1e6 * float(np.quantile(self.round_seconds, 0.1)),
+            "draft_us": 1e6 * median(self.draft_seconds),
+            "pass_us": 1e6 * median(self.pass_seconds),
+            "rounds_per_step": sum(self.rounds) / len(self.rounds),
+            "tokens_per_second": max(self.speeds),
+        }
+
+
+def measure(path: Path | str, drafter: str, settings: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the figures of both loops.
+
+    Raises:
+        EdgedecError: their texts differ.
+    """
+    with ExitStack() as stack:
+        loops = {name: LoopSession(name, path, drafter, settings.threads) for name in loop.LOOPS}
+        for one in loops.values():
+            stack.callback(one.close)
+        for prompt in prompts(loops["python"].session, settings.rounds, PROMPT):
+            texts = {name: one.write(prompt, settings.tokens) for name, one in loops.items()}
+            if len({tuple(text) for text in texts.values()}) > 1:
+                raise EdgedecError(f"the loops write different texts with the drafter {drafter}")
+        return {name: one.figures() for name, one in loops.items()}
+
+
+def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, float]:
+    """Return the microseconds of a step without its pass, by the number of texts that are written together."""
+    table = {}
+    with Session.open(path, threads=settings.threads, sequences=max(COUNTS), ctx_size=512) as session:
+        target, seconds = session.target, [0.0]
+        submit = target.submit
+
+        def timed(work: Any) -> Any:
+            began = time.perf_counter()
+            ticket = submit(work)
+            seconds[0] = time.perf_counter() - began
+            return ticket
+
+        with mock.patch.object(target, "submit", timed), mock.patch.object(loop, "load", return_value=None):
+            for count in COUNTS:
+                streams = [
+                    session.stream(it, sampling=GREEDY, ignore_eos=True) for it in prompts(session, count, PROMPT)
+                ]
+                while any(not stream.answer.tokens for stream in streams):
+                    session.scheduler.step()
+                steps = []
+                for _ in range(settings.tokens):
+                    began = time.perf_counter()
+                    session.scheduler.step()
+                    steps.append(time.perf_counter() - began - seconds[0])
+                table[str(count)] = 1e6 * median(steps)
+                for stream in streams:
+                    stream.close()
+    return table
+
+
+def print_report(data: dict[str, Any]) -> None:
+    """Print the figures as tables."""
+    print("model     drafter   loop       round us  p10  draft us   pass us  rounds/step  tokens/s")
+    for model, drafters in data["models"].items():
+        for drafter, loops in drafters.items():
+            for name, it in loops.items():
+                print(
+                    f"{model:9} {drafter:9} {name:9} {it['round_us']:9.0f} {it['round_us_p10']:5.0f} {it['draft_us']:8.1f} "
+                    f"{it['pass_us']:9.0f} {it['rounds_per_step']:11.1f} {it['tokens_per_second']:10.0f}"
+                )
+    if data["sequences"]:
+        print("step us: " + ", ".join(f"{count} texts {value:.0f}" for count, value in data["sequences"].items()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark; the result is the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=1, help="threads of the target")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of a text")
+    parser.add_argument("--rounds", type=int, default=3, help="texts of each loop")
+    parser.add_argument("--small", action="store_true", help="only the embedded model")
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS, help="drafters to measure")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    settings = parser.parse_args(arguments)
+    try:
+        models: dict[str, Path | str] = {"embedded": demo.bundle_path()}
+        if not settings.small:
+            with progress("the padded model, once") as bar:
+                models["padded"] = padded_bundle(demo.bundle_path(), bar)
+        data: dict[str, Any] = {"models": {}, "sequences": {}}
+        for name, path in models.items():
+            data["models"][name] = {drafter: measure(path, drafter, settings) for drafter in settings.drafters}
+        if "padded" in models:
+            data["sequences"] = sequences(models["padded"], settings)
+        data["details"] = {
+            "cpu": cpu_name(),
+            "cpus": os.cpu_count(),
+            "threads": settings.threads,
+            "tokens": settings.tokens,
+        }
+    except EdgedecError as error:
+        note(str(error))
+        return 1
+    if settings.json:
+        print_json(data)
+    else:
+        print_report(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

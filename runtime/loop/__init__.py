@@ -1,0 +1,122 @@
+"""The compiled loop: drafters that read the text, growth of trees, sampling, verification, and whole rounds, in C++.
+
+Python's loop (``runtime/decoders``, ``runtime/drafters``, ``runtime/trees``, ``runtime/verifiers``,
+``runtime/sampling.py``) is the definition. The library makes the same trees and writes the same texts. It is optional:
+without it, or with EDGEDEC_LOOP=python, every round runs in Python. While a function of the library runs, the interpreter's
+lock is free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedec.environment import LOOP
+from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.install_hint import install_again
+from edgedec.runtime.kernels.recipe import LOOP_LIBRARY
+
+__all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
+
+LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
+NO_TOKEN = -2  # result of a function: the logits of a row give no token
+_ABI = 1  # value of edgedec_loop_abi() in api.cpp
+_LOG = logging.getLogger(__name__)
+
+_TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
+_TEXT = (c_void_p, c_int64)  # ids, number
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "edgedec_loop_error": (c_char_p, ()),
+    "edgedec_loop_arguments_size": (c_int64, ()),
+    "edgedec_loop_tuple_hash": (c_int64, _TEXT),
+    "edgedec_loop_draft_open": (c_void_p, (c_int64,) * 4),
+    "edgedec_loop_draft_close": (None, (c_void_p,)),
+    "edgedec_loop_draft_expand": (c_int64, (c_void_p, *_TEXT, *_TREE, c_void_p, c_int64, *(c_void_p,) * 3)),
+    "edgedec_loop_draft_observe": (c_int64, (c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_int64)),
+    "edgedec_loop_grow": (c_int64, (c_void_p, *_TEXT, *(c_int64,) * 3, c_void_p, c_int64, *(c_void_p,) * 3)),
+    "edgedec_loop_distribution": (c_int64, (c_void_p, c_void_p, c_int64, *_TEXT, c_void_p)),
+    "edgedec_loop_verify": (c_int64, (c_void_p, *_TREE, c_void_p, c_int64, *_TEXT, c_int64, c_void_p, c_void_p)),
+    "edgedec_loop_rounds": (c_int64, (c_void_p,)),
+}
+
+
+class Loop:
+    """A loaded library.
+
+    Parameters:
+        path: the library's file.
+
+    Raises:
+        DeviceError: the file is not the library of this version, or it computes other results than Python.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._library = ctypes.CDLL(str(path))
+            version = self._library.edgedec_loop_abi()
+            if version != _ABI:  # checked first, because another version may lack some of the functions
+                raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(self._library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise DeviceError(f"{path} is not edgedec's compiled loop: {error}; {install_again()}") from error
+        self.function = functools.partial(getattr, self._library)
+        self._test()
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the library and return its result, which may be ``NO_TOKEN``.
+
+        Raises:
+            EdgedecError: the arguments are refused.
+        """
+        return self.check(getattr(self._library, name)(*arguments))
+
+    def check(self, result: int) -> int:
+        """Return the result of a function.
+
+        Raises:
+            EdgedecError: it reports an error other than ``NO_TOKEN``.
+        """
+        if result < 0 and result != NO_TOKEN:
+            raise EdgedecError(f"compiled loop: {self._library.edgedec_loop_error().decode()}")
+        return result
+
+    def _test(self) -> None:
+        """Compare the hash of contexts, which depends on the interpreter's version, with the interpreter's."""
+        for context in ((), (0,), (-1, 7), (2**31 - 1, -(2**31), 5)):
+            ids = np.array(context, np.int32)
+            if self._library.edgedec_loop_tuple_hash(ids.ctypes.data, len(ids)) != hash(context):
+                raise DeviceError(f"{self.path} hashes contexts otherwise than this Python")
+
+
+@functools.cache
+def load() -> Loop | None:
+    """Return the library of this installation, which is loaded once; None without it, and with EDGEDEC_LOOP=python.
+
+    Raises:
+        UsageError: EDGEDEC_LOOP has an unknown value.
+        DeviceError: EDGEDEC_LOOP asks for the library, which does not work.
+    """
+    path, request = Path(__file__).with_name(LOOP_LIBRARY), LOOP.value()
+    if request is not None and request not in LOOPS:
+        raise UsageError(f"{LOOP.name} must be one of {', '.join(LOOPS)}, not {request!r}; or unset it")
+    if request == "python":
+        _LOG.info("loop: python, because %s asks for it", LOOP.name)
+        return None
+    try:
+        if not path.exists():
+            raise DeviceError(f"{LOOP_LIBRARY} was not built; with a C++ compiler on the PATH, {install_again()}")
+        return Loop(path)
+    except DeviceError as error:
+        if request:
+            raise
+        _LOG.warning("%s (until then rounds run in Python, which takes more time)", error)
+        return None

@@ -1,0 +1,204 @@
+// The C functions for Python (ctypes). A function that can fail returns a negative number, with the reason in
+// edgedec_loop_error().
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "rounds.hpp"
+#include "table.hpp"
+
+#define EDGEDEC_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace edgedec;
+
+constexpr int kNoToken = -2;
+
+thread_local std::string last_error;
+
+// Calls a function and returns its result; -1 after an error, -2 if a row's logits give no token.
+template <class Function>
+int64_t guarded(const Function& function) {
+    try {
+        return function();
+    } catch (const NoToken&) {
+        last_error = "the logits give no token";
+        return kNoToken;
+    } catch (const std::exception& error) {
+        last_error = error.what();
+        return -1;
+    }
+}
+
+void check(bool fits, const std::string& message) {
+    if (!fits) throw std::invalid_argument(message);
+}
+
+void check_text(Text text) { check(text.ids && text.length >= 1, "a text must have at least one token"); }
+
+void check_sampling(const SamplingOptions& it, int64_t vocab) {
+    check(it.vocab_limit >= 1 && vocab >= 1, "a row must have at least one logit");
+    check(it.biases >= 0 && it.temperature >= 0, "the sampling options are out of range");
+}
+
+// Returns the tree of n nodes, whose parents precede their children and whose paths have at most `depth` guesses.
+Tree tree_of(const int32_t* tokens, const int32_t* parents, int64_t n, int64_t depth) {
+    check(n >= 1 && n <= kMostNodes, "a tree must have 1 to 64 nodes, not " + std::to_string(n));
+    int64_t depths[kMostNodes] = {};
+    for (int64_t node = 0; node < n; ++node) {
+        check(node ? parents[node] >= 0 && parents[node] < node : parents[0] == -1,
+              "node " + std::to_string(node) + " of a tree cannot have the parent " + std::to_string(parents[node]));
+        if (node) depths[node] = depths[parents[node]] + 1;
+        check(depths[node] <= depth, "a path of the tree is longer than " + std::to_string(depth) + " guesses");
+    }
+    return {Tokens(tokens, tokens + n), Tokens(parents, parents + n)};
+}
+
+void check_levels(Levels levels, int64_t nodes) {
+    int64_t above = 1, total = 1;
+    const int32_t* place = levels.places;
+    for (int64_t level = 0; level < levels.count; ++level) {
+        check(levels.sizes[level] >= 1 && (total += levels.sizes[level]) <= nodes, "the levels have too many nodes");
+        for (const int32_t* end = place + levels.sizes[level]; place < end; ++place)
+            check(*place >= 0 && *place < above, "a place of a level has no parent in the level above");
+        above = levels.sizes[level];
+    }
+}
+
+void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
+    check(policy >= 0 && policy <= static_cast<int64_t>(Policy::best_first), "there is no such tree policy");
+    check(nodes >= 1 && nodes <= kMostNodes && depth >= 0, "a tree must have 1 to 64 nodes");
+    if (policy == static_cast<int64_t>(Policy::levels)) check_levels(levels, nodes);
+}
+
+}  // namespace
+
+// Version of the structures and signatures. Increase it with every change of them.
+EDGEDEC_API int32_t edgedec_loop_abi() { return 1; }
+
+// Size of the arguments of edgedec_loop_rounds, which Python compares with its own.
+EDGEDEC_API int64_t edgedec_loop_arguments_size() { return static_cast<int64_t>(sizeof(RoundsArguments)); }
+
+EDGEDEC_API const char* edgedec_loop_error() { return last_error.c_str(); }
+
+EDGEDEC_API int64_t edgedec_loop_tuple_hash(const int32_t* ids, int64_t count) { return tuple_hash(ids, count); }
+
+// Opens a draft: kind 0 `ngram` and 1 `copy` of `size` positions, 2 `stand` and 3 `trigram` of `size` entries.
+EDGEDEC_API void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t size, int64_t depth) {
+    constexpr decltype(&open_ngram) kKinds[] = {open_ngram, open_copy, open_stand, open_trigram};
+    void* draft = nullptr;
+    guarded([&] {
+        check(kind >= 0 && kind < 4 && vocab >= 1 && size >= 0 && depth >= 0, "a draft cannot have these sizes");
+        draft = kKinds[kind](vocab, size, depth).release();
+        return 0;
+    });
+    return draft;
+}
+
+EDGEDEC_API void edgedec_loop_draft_close(void* draft) { delete static_cast<Draft*>(draft); }
+
+// Writes the guesses after each of `count` nodes, at most 12 of each, to ids and probs [count, 12], and their numbers to sizes.
+EDGEDEC_API int64_t edgedec_loop_draft_expand(void* handle, const int32_t* ids, int64_t length, const int32_t* tokens,
+                                              const int32_t* parents, int64_t n, const int32_t* nodes, int64_t count,
+                                              int32_t* guess_ids, float* guess_probs, int32_t* sizes) {
+    return guarded([&] {
+        Draft& draft = *static_cast<Draft*>(handle);
+        const Text text{ids, length};
+        check_text(text);
+        const Tree tree = tree_of(tokens, parents, n, kMostNodes);
+        draft.meet(text);
+        Tokens path;
+        std::vector<Guess> guesses;
+        for (int64_t at = 0; at < count; ++at) {
+            check(nodes[at] >= 0 && nodes[at] < n, "node " + std::to_string(nodes[at]) + " is not in the tree");
+            tree.path_to(nodes[at], path);
+            guesses.clear();
+            if (static_cast<int64_t>(path.size()) < draft.depth) draft.after(text, path, guesses);
+            sizes[at] = static_cast<int32_t>(guesses.size());
+            for (size_t place = 0; place < guesses.size(); ++place) {
+                guess_ids[static_cast<size_t>(at) * kMostGuesses + place] = guesses[place].id;
+                guess_probs[static_cast<size_t>(at) * kMostGuesses + place] = guesses[place].prob;
+            }
+        }
+        return 0;
+    });
+}
+
+// `accepted` has the tokens of the path from the root on; `top_ids` and `top_probs` [m, k] may be null.
+EDGEDEC_API int64_t edgedec_loop_draft_observe(void* handle, const int32_t* accepted, int64_t m, int32_t next,
+                                               const float* top_ids, const float* top_probs, int64_t k) {
+    return guarded([&] {
+        check(m >= 1 && (!top_ids || (k >= 0 && k <= kTop)), "an outcome must have an accepted root, and at most 10 likeliest tokens");
+        std::vector<TopTokens> tops(top_ids ? static_cast<size_t>(m) : 0);
+        for (int64_t at = 0; at < static_cast<int64_t>(tops.size()) * k; ++at)
+            tops[static_cast<size_t>(at / k)].push_back({static_cast<int32_t>(top_ids[at]), top_probs[at]});
+        static_cast<Draft*>(handle)->observe(Tokens(accepted, accepted + m), next, tops);
+        return 0;
+    });
+}
+
+// Grows a tree after a text, writes it to tokens and parents [nodes], and returns its number of nodes.
+EDGEDEC_API int64_t edgedec_loop_grow(void* draft, const int32_t* ids, int64_t length, int64_t policy, int64_t nodes,
+                                      int64_t depth, const int32_t* level_sizes, int64_t level_count, const int32_t* places,
+                                      int32_t* tokens, int32_t* parents) {
+    return guarded([&] {
+        const Text text{ids, length};
+        const Levels levels{level_sizes, level_count, places};
+        check_text(text);
+        check_policy(policy, nodes, depth, levels);
+        Growth growth(static_cast<Draft*>(draft));
+        const Tree& tree = growth.grow(static_cast<Policy>(policy), text, nodes, depth, levels);
+        std::copy(tree.tokens.begin(), tree.tokens.end(), tokens);
+        std::copy(tree.parents.begin(), tree.parents.end(), parents);
+        return tree.size();
+    });
+}
+
+// Writes the distribution after a text to probs [vocab].
+EDGEDEC_API int64_t edgedec_loop_distribution(const SamplingOptions* options, float* logits, int64_t vocab, const int32_t* ids,
+                                              int64_t length, float* probs) {
+    return guarded([&] {
+        check_sampling(*options, vocab);
+        Sampler(*options).distribution(logits, vocab, {ids, length}, {}, probs);
+        return 0;
+    });
+}
+
+// Accepts a path of a tree, writes its nodes to path [n] and their number to path_size, and returns the next token.
+EDGEDEC_API int64_t edgedec_loop_verify(const SamplingOptions* options, const int32_t* tokens, const int32_t* parents, int64_t n,
+                                        float* logits, int64_t vocab, const int32_t* ids, int64_t length, int64_t position,
+                                        int32_t* path, int64_t* path_size) {
+    return guarded([&] {
+        check_sampling(*options, vocab);
+        check_text({ids, length});
+        const Tree tree = tree_of(tokens, parents, n, kMostNodes);
+        Sampler sampler(*options);
+        Tokens accepted;
+        const int32_t token = verify(sampler, tree, logits, vocab, {ids, length}, position, accepted, nullptr);
+        std::copy(accepted.begin(), accepted.end(), path);
+        *path_size = static_cast<int64_t>(accepted.size());
+        return static_cast<int64_t>(token);
+    });
+}
+
+// Runs rounds; see RoundsArguments.
+EDGEDEC_API int64_t edgedec_loop_rounds(RoundsArguments* arguments) {
+    return guarded([&] {
+        RoundsArguments& it = *arguments;
+        check_text({it.text, it.length});
+        check_policy(it.policy, it.nodes, it.depth, it.levels);
+        check_sampling(*it.sampling, it.vocab);
+        check(it.width >= 1 && it.block_rows >= 1 && it.held >= 0, "the sizes of the target are out of range");
+        check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::float16) && (it.stored || it.scales),
+              "the embedding has no such type");
+        check(it.nodes <= it.result_nodes, "the results have no room for the nodes of a tree");
+        check(it.length <= it.positions + 1, "the text is longer than its positions");
+        for (int64_t at = std::max<int64_t>(0, it.length - 1); at < it.length; ++at)
+            check(it.text[at] >= 0 && it.text[at] < it.vocab, "the last token of the text is not in the vocabulary");
+        run_rounds(it);
+        return 0;
+    });
+}

@@ -1,0 +1,97 @@
+"""The compiled drafts, which make the same guesses as those of ``runtime/drafters``."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+
+from edgedec.runtime import loop
+from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS
+
+__all__ = ["CompiledDraft", "compiled_draft"]
+
+_KINDS = ("ngram", "copy", "stand", "trigram")  # kinds of edgedec_loop_draft_open
+_CERTAIN = ("ngram", "copy")  # drafts with at most one guess after a node
+_MOST = 12  # kMostGuesses of drafts.hpp
+_NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
+
+
+def compiled_draft(name: str, target: TargetInfo, limits: Limits, size: int) -> CompiledDraft | None:
+    """Return the compiled draft of the drafter ``name``; None without the library.
+
+    Args:
+        name: ``ngram``, ``copy``, ``stand`` or ``trigram``.
+        target, limits: see ``Drafter.open``.
+        size: positions of the text, or entries of the table.
+    """
+    library = loop.load()
+    return None if library is None else CompiledDraft(library, name, target, limits, size)
+
+
+class CompiledDraft:
+    """A draft of the library.
+
+    Members:
+        compiled: its address.
+        certain: True if it has at most one guess after a node.
+    """
+
+    def __init__(self, library: loop.Loop, name: str, target: TargetInfo, limits: Limits, size: int) -> None:
+        self.vocab, self.limits, self._library = target.vocab, limits, library
+        self.certain = name in _CERTAIN
+        handle = library.function("edgedec_loop_draft_open")(_KINDS.index(name), target.vocab, size, limits.depth)
+        if handle is None:
+            library.check(-1)
+        self.compiled: int = handle
+        weakref.finalize(self, library.function("edgedec_loop_draft_close"), handle)
+        self._expand = library.function("edgedec_loop_draft_expand")
+        nodes = max(1, limits.nodes)
+        self._ids, self._probs = np.empty((nodes, _MOST), np.int32), np.empty((nodes, _MOST), np.float32)
+        self._sizes = np.empty(nodes, np.int32)
+        self._results = tuple(array.ctypes.data for array in (self._ids, self._probs, self._sizes))
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """Return the distribution after each node; it sums to 1, or is empty where there is no guess.
+
+        Raises:
+            EdgedecError: the text is empty, the tree is not one, or a node is not in it.
+        """
+        guesses: list[Sparse] = []
+        for begin in range(0, len(nodes), len(self._sizes)):
+            guesses += self._expand_some(text, tree, nodes[begin : begin + len(self._sizes)])
+        return guesses
+
+    def _expand_some(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        arrays = [np.ascontiguousarray(array, np.int32) for array in (text, tree.tokens, tree.parents, nodes)]
+        words, tokens, parents, places = (array.ctypes.data for array in arrays)
+        if len(arrays[2]) != len(arrays[1]):
+            raise ValueError("a tree has as many parents as tokens")
+        self._library.check(
+            self._expand(
+                *(self.compiled, words, len(text)),
+                *(tokens, parents, len(arrays[1]), places, len(nodes)),
+                *self._results,
+            )
+        )
+        result = []
+        for row, size in enumerate(self._sizes[: len(nodes)].tolist()):
+            if size:
+                result.append(Sparse(ids=self._ids[row, :size].copy(), probs=self._probs[row, :size].copy()))
+            else:
+                result.append(_NOTHING)
+        return result
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        """Learn the outcome of a round."""
+        accepted = np.ascontiguousarray(tree.tokens[outcome.path], np.int32)
+        tops = [outcome.taps[name] for name in (TOP_IDS, TOP_PROBS)] if TOP_IDS in outcome.taps else []
+        arrays = [np.ascontiguousarray(values, np.float32) for values in tops]
+        addresses: list[int | None] = [array.ctypes.data for array in arrays]
+        width = arrays[0].shape[1] if arrays else 0
+        self._library.call(
+            "edgedec_loop_draft_observe",
+            *(self.compiled, accepted.ctypes.data, len(accepted), outcome.next_token),
+            *(*(addresses or [None, None]), width),
+        )

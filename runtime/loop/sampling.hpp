@@ -1,0 +1,63 @@
+// The next token after a row of logits. The definitions are Python's: runtime/sampling.py, runtime/position_random.py and
+// runtime/portable_math.py, whose results are equal to the last bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "drafts.hpp"
+
+namespace edgedec {
+
+// The options of a text, as `CompiledSampling` of runtime/loop/sampling.py lays them out.
+struct SamplingOptions {
+    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, repeat_last_n, vocab_limit, biases;
+    const int32_t* bias_ids;
+    const double* bias_values;
+    uint64_t seed, sample;
+};
+
+// A row whose logits give no token: one is NaN or +inf, all are -inf, or a bias forbids all.
+struct NoToken {};
+
+class Sampler {
+  public:
+    explicit Sampler(const SamplingOptions& options) : options_(options) {}
+
+    // Returns the token at a position: the likeliest one at temperature 0, otherwise a draw. `logits` is changed meanwhile if
+    // an option changes logits, and has its old values afterwards.
+    int32_t token(float* logits, int64_t vocab, Text text, const Tokens& path, int64_t position);
+
+    // Sets `probs` [vocab] to the distribution that `Sampler.distribution` returns.
+    void distribution(float* logits, int64_t vocab, Text text, const Tokens& path, float* probs);
+
+    // Sets `top` to the likeliest tokens of a row (`top_taps` of runtime/target_top.py): of the logits at temperature 0,
+    // otherwise of the distribution that `token` was called for last.
+    void likeliest(const float* logits, int64_t vocab, TopTokens& top) const;
+
+  private:
+    struct Probable {
+        int32_t id;
+        float prob;
+    };
+
+    int64_t penalize(float* logits, int64_t size, Text text, const Tokens& path);
+    void restore(float* logits);
+    void keep(const float* logits, int64_t size);
+    void keep_top(const float* logits, int64_t size);
+    void weigh(const float* logits);
+    int64_t scores(float* logits, int64_t size, Text text, const Tokens& path);
+
+    const SamplingOptions& options_;
+    Tokens ids_, recent_;
+    std::vector<double> weights_;
+    std::vector<Probable> probable_;
+    std::vector<std::pair<int32_t, float>> changed_;  // ids whose logits are changed, and their old values
+};
+
+// Returns the first of the largest of n logits; throws NoToken if it is not finite or a logit is NaN.
+int64_t largest(const float* logits, int64_t n);
+
+}  // namespace edgedec

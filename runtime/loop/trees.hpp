@@ -1,0 +1,66 @@
+// Trees of guesses: their growth by the policies `chain`, `static` and `dynamic`, and their verification.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "drafts.hpp"
+#include "sampling.hpp"
+
+namespace edgedec {
+
+// A tree, as `TokenTree` of runtime/protocols.py.
+struct Tree {
+    Tokens tokens, parents;
+
+    int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+
+    // Sets `path` to the tokens from the root's child to `node`.
+    void path_to(int32_t node, Tokens& path) const;
+};
+
+enum class Policy : int32_t { chain = 0, levels = 1, best_first = 2 };
+
+// The places of `static`: for each level the parents of its nodes, as places in the level above.
+struct Levels {
+    const int32_t* sizes;
+    int64_t count;
+    const int32_t* places;
+};
+
+class Growth {
+  public:
+    explicit Growth(Draft* draft) : draft_(draft) {}
+
+    // Grows a tree of at most `nodes` nodes and `depth` levels below the root; without a draft it is a root.
+    const Tree& grow(Policy policy, Text text, int64_t nodes, int64_t depth, Levels levels);
+
+  private:
+    struct Children {
+        std::vector<Guess> guesses;  // the likeliest first
+        size_t next = 0;
+        float reach() const { return next < guesses.size() ? std::max(0.0f, guesses[next].prob) : 0.0f; }
+    };
+
+    void expand(int32_t node, int64_t most);
+    bool add(int32_t node);
+    void chain(int64_t nodes);
+    void by_levels(Levels levels);
+    void best_first();
+
+    Draft* draft_;
+    Tree tree_;
+    std::vector<int64_t> depths_;
+    std::vector<Children> children_;
+    Text text_{};
+    int64_t nodes_ = 0, depth_ = 0;
+    Tokens path_;
+    std::vector<Guess> guesses_;
+};
+
+// Follows the tokens at their positions until one has no node. Sets `path` to the accepted nodes and returns the next token.
+// `logits` has a row of `vocab` for each node. `tops`, if it is not null, gets the likeliest tokens after each accepted node.
+int32_t verify(Sampler& sampler, const Tree& tree, float* logits, int64_t vocab, Text text, int64_t position, Tokens& path,
+               std::vector<TopTokens>* tops);
+
+}  // namespace edgedec

@@ -1,0 +1,307 @@
+"""Compare the compiled loop with Python's, which is its definition: equal guesses, trees, distributions, paths and texts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from ctypes import addressof, c_int64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.errors import DeviceError, UsageError
+from edgedec.plugins import load
+from edgedec.runtime import loop
+from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.drafters._releasing import ReleasingDrafter
+from edgedec.runtime.drafting import alone
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.loop.drafts import CompiledDraft
+from edgedec.runtime.loop.sampling import CompiledSampling
+from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.speculation import create_policy, create_verifier
+from edgedec.runtime.target_top import top_taps
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.verifiers.match import Match
+from tests.runtime.support.bench_decoders import PROMPT, VOCAB, make_pair
+
+LIBRARY = loop.load()
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
+THOROUGH = pytest.mark.thorough
+DRAFTERS, POLICIES = ("ngram", "copy", "stand", "trigram"), ("chain", "static", "dynamic")
+INFO = TargetInfo(vocab=30, tokenizer_hash="0" * 64, positions=64, taps=(), masks="any", batch_invariant=True)
+TEXT_LIMITS = Limits(nodes=8, depth=5, positions=90)
+ROOM = Limits(nodes=16, depth=6, positions=64)
+
+
+def drafts(name: str) -> tuple[Draft, Draft]:
+    """Return the draft of Python's loop and the compiled one."""
+    drafter = load("edgedec.runtime.drafters", name).create()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "load", lambda: None)
+        python = drafter.open(INFO, ROOM, None)
+    compiled = drafter.open(INFO, ROOM, None)
+    assert isinstance(compiled, CompiledDraft)
+    assert not isinstance(python, CompiledDraft)
+    return python, compiled
+
+
+def equal_trees(trees: Sequence[TokenTree]) -> bool:
+    return all(
+        tree.tokens.tolist() == trees[0].tokens.tolist() and tree.parents.tolist() == trees[0].parents.tolist()
+        for tree in trees
+    )
+
+
+def compiled_tree(draft: Draft, policy: Any, text: I32, limits: Limits, accept: F32) -> TokenTree:
+    """Return the tree that the library grows by itself."""
+    assert LIBRARY is not None
+    growth = policy.compiled_growth(draft, limits, accept)
+    sizes = np.array([len(level) for level in growth.levels], np.int32)
+    places = np.array([place for level in growth.levels for place in level], np.int32)
+    tokens, parents = np.empty(limits.nodes, np.int32), np.empty(limits.nodes, np.int32)
+    count = LIBRARY.call(
+        "edgedec_loop_grow",
+        *(draft.compiled, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),  # type: ignore[attr-defined]
+        *(sizes.ctypes.data, len(sizes), places.ctypes.data, tokens.ctypes.data, parents.ctypes.data),
+    )
+    return TokenTree(tokens=tokens[:count], parents=parents[:count], draft={})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", DRAFTERS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_drafts_guess_and_grow_the_same_trees(name: str, data: st.DataObject) -> None:
+    pair = drafts(name)
+    token = st.integers(-1, 7)
+    text = np.array(data.draw(st.lists(token, min_size=1, max_size=40)), np.int32)
+    if data.draw(st.booleans()):
+        text = np.tile(text, 2)
+    policies = {policy: (create_policy(policy), create_policy(policy)) for policy in POLICIES}
+    for _ in range(data.draw(st.integers(1, 8))):
+        limits = replace(ROOM, nodes=data.draw(st.integers(2, 16)), depth=data.draw(st.integers(1, 6)))
+        rates = data.draw(st.lists(st.sampled_from([0.125, 0.25, 0.5, 0.75]), min_size=8, max_size=8))
+        accept = np.tile(np.array(rates, np.float32), (ROOM.depth, 1))
+        for policy, (one, other) in policies.items():
+            trees = [alone(one.grow(draft, text, limits, None, accept)) for draft in pair[:1]]  # type: ignore[arg-type]
+            trees.append(compiled_tree(pair[1], other, text, limits, accept))
+            assert equal_trees(trees), policy
+        tree = trees[0]
+        every = np.arange(len(tree.tokens), dtype=np.int32)
+        for one, other in zip(*(draft.expand(text, tree, every) for draft in pair), strict=True):
+            assert (one.ids.tolist(), one.probs.tolist()) == (other.ids.tolist(), other.probs.tolist())
+        path = [0]
+        while (children := np.flatnonzero(tree.parents == path[-1])).size and data.draw(st.booleans()):
+            path.append(int(data.draw(st.sampled_from(children.tolist()))))
+        taps = {}
+        if data.draw(st.booleans()):
+            rows: list[F32] = [np.array(data.draw(st.permutations(range(30))), np.float32) for _ in path]
+            taps = dict(top_taps(rows, logits=True))
+        outcome = Outcome(path=np.array(path, np.int32), next_token=data.draw(st.integers(0, 7)), taps=taps)
+        for draft in pair:
+            draft.observe(tree, outcome)
+        text = np.concatenate([text, tree.tokens[path[1:]], [outcome.next_token]]).astype(np.int32)
+        if data.draw(st.integers(0, 5)) == 0:  # another text, or one that ends earlier
+            text = text[: 1 + len(text) // 2]
+
+
+CONFIGS = st.builds(
+    SamplingConfig,
+    temperature=st.sampled_from([0.0, 0.1, 0.8, 1.7, 1e-30]),
+    top_k=st.sampled_from([0, 1, 3, 40]),
+    top_p=st.sampled_from([0.0, 0.3, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.6, 1.0]),
+    repeat_penalty=st.sampled_from([1.0, 0.7, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.5, -1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.25]),
+    repeat_last_n=st.sampled_from([-1, 0, 2, 64]),
+    logit_bias=st.lists(st.tuples(st.integers(0, 45), st.sampled_from([-np.inf, 1.5, -3.0, 1e39])), max_size=3).map(
+        tuple
+    ),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
+@pytest.mark.thorough
+@settings(max_examples=150, deadline=None)
+@given(config=CONFIGS, data=st.data())
+def test_distributions_and_accepted_paths_are_equal_to_the_last_bit(
+    config: SamplingConfig, data: st.DataObject
+) -> None:
+    assert LIBRARY is not None
+    vocab = data.draw(st.integers(1, 40))
+    sampler = Sampler(config, data.draw(st.integers(1, vocab + 2)))
+    random = PositionRandom(seed=config.seed, sample=data.draw(st.integers(0, 3)))
+    size = data.draw(st.integers(1, 8))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    logits = rng.choice([1.5, 4.0, 30.0]) * rng.normal(size=(size, vocab)).astype(np.float32)
+    if data.draw(st.booleans()):  # equal logits, infinite ones, and the largest
+        special = rng.choice(
+            np.array([0.0, 1.0, 1.0000001, -2.5, -np.inf, 88.0, 3.4e38], np.float32), size=logits.shape
+        )
+        logits = np.where(rng.random(logits.shape) < 0.6, special, logits)
+    logits = np.ascontiguousarray(logits, np.float32)
+    if data.draw(st.integers(0, 9)) == 0:
+        logits[0, data.draw(st.integers(0, vocab - 1))] = data.draw(st.sampled_from([np.nan, np.inf]))
+    text = np.array(data.draw(st.lists(st.integers(-2, vocab), min_size=1, max_size=70)), np.int32)
+    parents = np.array([-1, *(data.draw(st.integers(0, node - 1)) for node in range(1, size))], np.int32)
+    tree = TokenTree(
+        tokens=np.array(data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), np.int32),
+        parents=parents,
+        draft={},
+    )
+
+    def distribution(node: int) -> F32:
+        path: list[int] = []
+        at = node
+        while at > 0:
+            path.insert(0, int(tree.tokens[at]))
+            at = int(parents[at])
+        return sampler.distribution(logits[node], np.array([*text, *path], np.int32))
+
+    options, probs = CompiledSampling(sampler, random), np.empty(vocab, np.float32)
+    before = logits.copy()
+    arguments = (addressof(options), logits.ctypes.data, vocab, text.ctypes.data, len(text), probs.ctypes.data)
+    result = LIBRARY.call("edgedec_loop_distribution", *arguments)
+    try:
+        expected = distribution(0).copy()
+    except (DeviceError, UsageError):
+        assert result == loop.NO_TOKEN
+        return
+    assert result == 0
+    assert probs.tobytes() == expected.tobytes()
+    path, count = np.empty(size, np.int32), c_int64()
+    position = data.draw(st.integers(0, 2000))
+    token = LIBRARY.call(
+        "edgedec_loop_verify",
+        *(addressof(options), tree.tokens.ctypes.data, parents.ctypes.data, size, logits.ctypes.data, vocab),
+        *(text.ctypes.data, len(text), position, path.ctypes.data, addressof(count)),
+    )
+    assert logits.tobytes() == before.tobytes()
+    try:
+        outcome = Match().accept(tree, distribution, random, position)
+    except (DeviceError, UsageError):
+        assert token == loop.NO_TOKEN
+    else:
+        assert (token, path[: count.value].tolist()) == (outcome.next_token, outcome.path.tolist())
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return open_target(make_pair(tmp_path_factory.mktemp("pair")).large, limits=TEXT_LIMITS, threads=1)
+
+
+def request(config: SamplingConfig, policy: str, **settings: Any) -> Request:
+    """Return a request whose parts are all compiled."""
+    sampler = Sampler(config, VOCAB)
+    return Request(
+        prompt=PROMPT,
+        limits=TEXT_LIMITS,
+        processor=sampler.distribution,
+        sampler=sampler,
+        likeliest=sampler.likeliest if config.temperature == 0 else None,
+        policy=create_policy(policy),
+        verifier=create_verifier("match", config.temperature),
+        random=PositionRandom.seeded(config.seed),
+        greedy=config.temperature == 0,
+        **settings,
+    )
+
+
+TEXTS = {
+    "greedy": SamplingConfig(temperature=0),
+    "sampled": SamplingConfig(temperature=1.2, seed=7),
+    "changed": SamplingConfig(
+        temperature=0.9, seed=3, repeat_penalty=1.4, frequency_penalty=0.3, top_k=0, logit_bias=((5, 2.0), (7, -np.inf))
+    ),
+}
+
+
+def write(target: Target, drafter: str, wish: Request) -> tuple[list[int], AutoregressiveDecoder, bool]:
+    """Return the text of a request, its decoder, and whether the rounds were compiled."""
+    decoder = open_decoder(target, target.open(TEXT_LIMITS), drafter=drafter, vocab_limit=VOCAB)
+    sequence = decoder.start(wish)
+    tokens = [token.id for token in Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost).write(sequence)]
+    decoder.state.close()
+    return tokens, decoder, sequence._compiled is not None
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS[1:])])
+@pytest.mark.parametrize("name", ["greedy", *(pytest.param(name, marks=THOROUGH) for name in ("sampled", "changed"))])
+def test_texts_are_equal(target: Target, drafter: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policies take turns, because no text depends on them."""
+    config, free = TEXTS[name], target.free_rows
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "load", lambda: None)
+        expected, _, compiled = write(target, drafter, request(config, "chain"))
+        assert not compiled
+    assert len(PROMPT) + len(expected) == TEXT_LIMITS.positions + 1
+    for policy, seconds in zip(POLICIES, (0.0, 0.004, 1e9), strict=True):
+        actual, decoder, compiled = write(target, drafter, request(config, policy, ahead_seconds=seconds))
+        assert compiled == (type(target).__name__ == "CpuTarget")  # the kernels were built, too
+        assert actual == expected
+        assert decoder.rounds.count <= len(actual)
+        assert decoder.cached == [*PROMPT.tolist(), *actual][: TEXT_LIMITS.positions]
+        assert decoder.state.length == 0  # closed
+        assert target.free_rows == free
+
+
+def test_no_pass_runs_after_the_last_token_that_the_caller_takes(target: Target) -> None:
+    expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
+    ends = (expected[6],)
+    first = expected.index(expected[6]) + 1
+    for bounds, count in (({"most_tokens": 9}, 9), ({"ends": ends}, first), ({"ends": ends, "most_tokens": 2}, 2)):
+        decoder = open_decoder(target, target.open(TEXT_LIMITS), vocab_limit=VOCAB)
+        sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1e9, **bounds))
+        engine = Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost)
+        engine.add(sequence)
+        tokens: list[int] = []
+        while len(tokens) < count:
+            (part,) = engine.step()
+            tokens += [token.id for token in part.tokens]
+        assert tokens == expected[:count]
+        decoder.state.close()
+
+
+def test_a_draft_that_is_released_is_not_used_any_more(target: Target) -> None:
+    expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
+    drafter = ReleasingDrafter(lambda: load("edgedec.runtime.drafters", "ngram").create())
+    decoder = open_decoder(target, target.open(TEXT_LIMITS), drafter=drafter, vocab_limit=VOCAB)
+    sequence = decoder.start(request(TEXTS["greedy"], "chain"))
+    engine, tokens = Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost), list[int]()
+    engine.add(sequence)
+    for step, released in enumerate((False, True, False)):
+        if released:
+            drafter.release()
+        elif step:
+            drafter.restore()
+        before = len(tokens)
+        while len(tokens) < before + 12:
+            (part,) = engine.step()
+            assert part.error is None
+            tokens += [token.id for token in part.tokens]
+        assert (sequence._compiled is None) == released or step == 2
+    assert tokens == expected[: len(tokens)]
+    decoder.state.close()
+
+
+def test_a_target_that_lent_its_inputs_is_freed_at_once(tmp_path: Path) -> None:
+    target = open_target(make_pair(tmp_path).large, limits=TEXT_LIMITS, threads=1)
+    write(target, "none", request(TEXTS["greedy"], "chain"))
+    alive = weakref.ref(target)
+    gc.disable()
+    try:
+        del target
+        assert alive() is None
+    finally:
+        gc.enable()

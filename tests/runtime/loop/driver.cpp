@@ -1,0 +1,280 @@
+// Calls every function of the compiled loop with pseudo-random arguments, good ones and bad ones, and prints its results. The
+// output is the same on every processor. Tests run it with sanitizers, and for AArch64 in an emulator.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "rounds.hpp"
+
+extern "C" {
+const char* edgedec_loop_error();
+void* edgedec_loop_draft_open(int64_t kind, int64_t vocab, int64_t size, int64_t depth);
+void edgedec_loop_draft_close(void* draft);
+int64_t edgedec_loop_draft_expand(void*, const int32_t*, int64_t, const int32_t*, const int32_t*, int64_t, const int32_t*, int64_t,
+                                  int32_t*, float*, int32_t*);
+int64_t edgedec_loop_draft_observe(void*, const int32_t*, int64_t, int32_t, const float*, const float*, int64_t);
+int64_t edgedec_loop_grow(void*, const int32_t*, int64_t, int64_t, int64_t, int64_t, const int32_t*, int64_t, const int32_t*,
+                          int32_t*, int32_t*);
+int64_t edgedec_loop_distribution(const edgedec::SamplingOptions*, float*, int64_t, const int32_t*, int64_t, float*);
+int64_t edgedec_loop_verify(const edgedec::SamplingOptions*, const int32_t*, const int32_t*, int64_t, float*, int64_t,
+                            const int32_t*, int64_t, int64_t, int32_t*, int64_t*);
+int64_t edgedec_loop_rounds(edgedec::RoundsArguments*);
+}
+
+namespace {
+
+constexpr int64_t kVocab = 41, kNodes = 16, kPositions = 96, kWidth = 5, kBlockRows = 16;
+
+uint64_t state = 1;
+
+// A number from 0 to n - 1.
+int64_t number(int64_t n) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return static_cast<int64_t>(state >> 11) % n;
+}
+
+float logit() { return static_cast<float>(number(2000) - 1000) / 125.0f; }
+
+uint64_t digest = 14695981039346656037u;
+
+void put(const void* data, size_t bytes) {
+    for (size_t at = 0; at < bytes; ++at) digest = (digest ^ static_cast<const unsigned char*>(data)[at]) * 1099511628211u;
+}
+
+void put(int64_t value) { put(&value, sizeof(value)); }
+
+void show(const char* name) { std::printf("%s %016llx\n", name, static_cast<unsigned long long>(digest)); }
+
+edgedec::SamplingOptions options(const int32_t* ids, const double* values) {
+    edgedec::SamplingOptions it{};
+    const double temperatures[] = {0.0, 0.1, 0.8, 2.0, 1e-30};
+    it.temperature = temperatures[number(5)];
+    it.top_p = number(2) ? 1.0 : static_cast<double>(number(100)) / 100;
+    it.min_p = number(2) ? 0.0 : static_cast<double>(number(100)) / 100;
+    it.repeat_penalty = number(2) ? 1.0 : 1.3;
+    it.presence_penalty = number(2) ? 0.0 : 0.4;
+    it.frequency_penalty = number(2) ? 0.0 : -0.2;
+    it.top_k = number(3) * 7;
+    it.repeat_last_n = number(40) - 1;
+    it.vocab_limit = 1 + number(2 * kVocab);
+    it.biases = number(3);
+    it.bias_ids = ids;
+    it.bias_values = values;
+    it.seed = static_cast<uint64_t>(number(1000));
+    it.sample = static_cast<uint64_t>(number(3));
+    return it;
+}
+
+struct Shape {
+    int32_t sizes[3] = {2, 3, 2};
+    int32_t places[7] = {0, 0, 0, 0, 1, 2, 0};
+};
+
+void drafts() {
+    for (int64_t kind = -1; kind <= 4; ++kind) {
+        for (int64_t trial = 0; trial < 12; ++trial) {
+            const int64_t size = number(2) ? kPositions : number(4), depth = number(9);
+            void* draft = edgedec_loop_draft_open(kind, kVocab, size, depth);
+            put(draft != nullptr);
+            if (!draft) continue;
+            std::vector<int32_t> text(static_cast<size_t>(1 + number(kPositions)));
+            for (auto& id : text) id = static_cast<int32_t>(number(6) - (number(30) == 0));
+            for (int64_t round = 0; round < 20; ++round) {
+                int32_t tokens[64], parents[64], nodes[64], ids[64 * 12], sizes[64];
+                float probs[64 * 12], top_ids[64 * 10], top_probs[64 * 10];
+                const Shape shape;
+                const int64_t policy = number(5) - 1;
+                int64_t n = edgedec_loop_grow(draft, text.data(), static_cast<int64_t>(text.size()), policy, number(80) - 2, number(10),
+                                              shape.sizes, number(4), shape.places, tokens, parents);
+                put(n);
+                if (n < 1) {  // refused: a tree of its own, which may be none
+                    n = 1 + number(10);
+                    for (int64_t at = 0; at < n; ++at) {
+                        tokens[at] = static_cast<int32_t>(number(8));
+                        parents[at] = at ? static_cast<int32_t>(number(at + (number(9) == 0))) : -1;
+                    }
+                }
+                put(tokens, 4 * static_cast<size_t>(n));
+                put(parents, 4 * static_cast<size_t>(n));
+                const int64_t count = 1 + number(6);
+                for (int64_t at = 0; at < count; ++at) nodes[at] = static_cast<int32_t>(number(n + (number(20) == 0)));
+                const int64_t result = edgedec_loop_draft_expand(draft, text.data(), static_cast<int64_t>(text.size()), tokens, parents,
+                                                                 n, nodes, count, ids, probs, sizes);
+                put(result);
+                for (int64_t at = 0; at < count && !result; ++at) {
+                    put(sizes[at]);
+                    put(ids + 12 * at, 4 * static_cast<size_t>(sizes[at]));
+                    put(probs + 12 * at, 4 * static_cast<size_t>(sizes[at]));
+                }
+                const int64_t m = number(4);
+                for (int64_t at = 0; at < 40; ++at) {
+                    top_ids[at] = static_cast<float>(number(kVocab + 3) - 1);
+                    top_probs[at] = static_cast<float>(number(5)) / 4;
+                }
+                const auto next = static_cast<int32_t>(number(8));
+                const bool known = number(2) != 0;
+                tokens[0] = text.back();
+                put(edgedec_loop_draft_observe(draft, tokens, m, next, known ? top_ids : nullptr, known ? top_probs : nullptr,
+                                               number(12)));
+                for (int64_t at = 1; at < m; ++at) text.push_back(tokens[at]);
+                text.push_back(next);
+                if (number(25) == 0) text.resize(1 + text.size() / 2);
+            }
+            edgedec_loop_draft_close(draft);
+        }
+        show("drafts");
+    }
+}
+
+void sampling() {
+    for (int64_t trial = 0; trial < 400; ++trial) {
+        const int32_t ids[] = {static_cast<int32_t>(number(kVocab + 5)), static_cast<int32_t>(number(6) - 2)};
+        const double values[] = {static_cast<double>(number(9) - 4), -std::numeric_limits<double>::infinity()};
+        edgedec::SamplingOptions it = options(ids, values);
+        if (number(30) == 0) it.vocab_limit = 0;
+        float logits[10 * kVocab], probs[kVocab];
+        for (float& value : logits) value = logit();
+        if (number(8) == 0) logits[number(kVocab)] = number(2) ? std::numeric_limits<float>::quiet_NaN() : -std::numeric_limits<float>::infinity();
+        int32_t text[50], tokens[10], parents[10], path[10];
+        for (int32_t& id : text) id = static_cast<int32_t>(number(kVocab + 3) - 2);
+        const int64_t result = edgedec_loop_distribution(&it, logits, kVocab, text, 1 + number(50), probs);
+        put(result);
+        if (!result) put(probs, sizeof(probs));
+        const int64_t n = number(11);
+        for (int64_t at = 0; at < n; ++at) {
+            tokens[at] = static_cast<int32_t>(number(5));
+            parents[at] = at ? static_cast<int32_t>(number(at)) : -1;
+        }
+        int64_t size = 0;
+        put(edgedec_loop_verify(&it, tokens, parents, n, logits, kVocab, text, number(50), trial, path, &size));
+        put(size);
+        put(path, 4 * static_cast<size_t>(size));
+        put(logits, sizeof(logits));
+    }
+    show("sampling");
+}
+
+float target_logits[kNodes * kVocab];
+float embedding[kNodes * kWidth];
+uint64_t visible[kNodes];
+int64_t row_positions[kNodes], sequence[2], failing;
+
+int32_t run(int32_t rows) {
+    put(embedding, sizeof(float) * kWidth * static_cast<size_t>(rows));
+    put(visible, 8 * static_cast<size_t>(rows));
+    put(row_positions, 8 * static_cast<size_t>(rows));
+    put(sequence, sizeof(sequence));
+    if (failing && number(failing) == 0) return -1;
+    for (int64_t at = 0; at < rows * kVocab; ++at) target_logits[at] = static_cast<float>(number(4)) + (at % kVocab < 5 ? 3.0f : 0.0f);
+    if (failing && number(failing) == 0) target_logits[0] = std::numeric_limits<float>::infinity();
+    return 0;
+}
+
+int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t held, int64_t start, const int32_t* nodes, int64_t rows) {
+    put(blocks, 4 * static_cast<size_t>(held));
+    put(start);
+    put(nodes, 4 * static_cast<size_t>(rows));
+    return 0;
+}
+
+void rounds() {
+    char name[] = "/tmp/edgedec-loop-XXXXXX";
+    const int file = mkstemp(name);
+    unlink(name);
+    std::vector<unsigned char> rows(static_cast<size_t>(kVocab * kWidth * 4));
+    for (auto& byte : rows) byte = static_cast<unsigned char>(number(64));
+    if (write(file, rows.data(), rows.size()) != static_cast<ssize_t>(rows.size())) std::abort();
+    for (int64_t trial = 0; trial < 200; ++trial) {
+        const int32_t ids[] = {3, 40}, blocks[] = {0, 1, 2, 3, 4, 5};
+        const double values[] = {0.5, -1.0};
+        float scales[kVocab];
+        for (float& scale : scales) scale = logit();
+        edgedec::SamplingOptions sampling = options(ids, values);
+        int32_t text[kPositions + 1], table[6], tree_sizes[8], path_sizes[8], tokens[8 * kNodes], parents[8 * kNodes], path[8 * kNodes];
+        double seconds[4][8];
+        const Shape shape;
+        edgedec::RoundsArguments it{};
+        it.text = text;
+        it.positions = kPositions;
+        it.embed = embedding;
+        it.width = kWidth;
+        it.row_positions = row_positions;
+        it.visible = visible;
+        it.sequence = sequence;
+        it.table = table;
+        it.logits = target_logits;
+        it.vocab = kVocab;
+        it.run = run;
+        it.file = file;
+        it.stored = number(5);
+        it.scales = number(20) ? scales : nullptr;
+        it.blocks = blocks;
+        it.block_rows = kBlockRows;
+        it.move = move;
+        it.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(number(4), kVocab, kPositions, 6));
+        if (number(8) == 0) {
+            edgedec_loop_draft_close(it.draft);
+            it.draft = nullptr;
+        }
+        it.policy = number(3);
+        it.nodes = it.policy == 1 ? 8 : 1 + number(kNodes + (number(20) == 0));
+        it.depth = number(7);
+        it.levels = {shape.sizes, 3, shape.places};
+        it.sampling = &sampling;
+        it.ends = ids;
+        it.end_count = number(3);
+        it.result_nodes = kNodes;
+        it.tree_sizes = tree_sizes;
+        it.path_sizes = path_sizes;
+        it.tokens = tokens;
+        it.parents = parents;
+        it.path = path;
+        it.draft_seconds = seconds[0];
+        it.pass_seconds = seconds[1];
+        it.verify_seconds = seconds[2];
+        it.commit_seconds = seconds[3];
+        it.most_seconds = 1e9;
+        it.length = number(30);
+        for (int64_t at = 0; at < it.length; ++at) text[at] = static_cast<int32_t>(number(5) - (number(200) == 0));
+        failing = number(4) ? 0 : 12;
+        for (int64_t call = 0; call < 30 && it.length <= kPositions; ++call) {
+            it.held = 1 + number(6);
+            it.most_tokens = 1 + number(20);
+            it.most_rounds = number(9);
+            const int64_t result = edgedec_loop_rounds(&it);
+            put(result);
+            put(it.stop);
+            put(it.rounds);
+            put(it.length);
+            put(text, 4 * static_cast<size_t>(it.length));
+            if (result) break;
+            for (int64_t row = 0; row < it.rounds; ++row) {
+                put(tokens + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
+                put(parents + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
+                put(path + row * kNodes, 4 * static_cast<size_t>(path_sizes[row]));
+            }
+        }
+        edgedec_loop_draft_close(it.draft);
+    }
+    close(file);
+    show("rounds");
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    for (int at = 1; at < count; ++at) {
+        state = static_cast<uint64_t>(std::strtoull(arguments[at], nullptr, 10)) * 2654435761u + 1;
+        drafts();
+        sampling();
+        rounds();
+    }
+    std::printf("%s\n", edgedec_loop_error());
+    return 0;
+}

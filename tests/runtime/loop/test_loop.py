@@ -1,0 +1,243 @@
+"""Test the loop's library: its loading, the refusal of bad arguments, sanitizers, and another processor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, cast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.runtime import loop
+from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
+from edgedec.runtime.loop.drafts import CompiledDraft
+from edgedec.runtime.loop.rounds import RoundsArguments
+from edgedec.runtime.loop.sampling import CompiledSampling
+from edgedec.runtime.position_random import PositionRandom
+from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+
+LIBRARY = loop.load()
+needs_library = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
+INFO = TargetInfo(vocab=30, tokenizer_hash="0" * 64, positions=64, taps=(), masks="any", batch_invariant=True)
+TEXT = np.array([1, 2, 3, 1, 2], np.int32)
+
+
+def i32(*values: int) -> I32:
+    return np.array(values, np.int32)
+
+
+def draft() -> CompiledDraft:
+    assert LIBRARY is not None
+    return CompiledDraft(LIBRARY, "ngram", INFO, Limits(nodes=4, depth=3, positions=64), 64)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("tokens", "parents", "nodes", "message"),
+    [
+        ((), (), (0,), "a tree must have 1 to 64 nodes, not 0"),
+        (range(65), (-1, *range(64)), (0,), "a tree must have 1 to 64 nodes, not 65"),
+        ((2, 3), (-1, 1), (0,), "node 1 of a tree cannot have the parent 1"),
+        ((2, 3), (-1, -1), (0,), "node 1 of a tree cannot have the parent -1"),
+        ((2, 3), (0, 0), (0,), "node 0 of a tree cannot have the parent 0"),
+        ((2,), (-1,), (1,), "node 1 is not in the tree"),
+        ((2,), (-1,), (-1,), "node -1 is not in the tree"),
+    ],
+)
+def test_a_tree_that_is_none_is_refused(
+    tokens: Sequence[int], parents: Sequence[int], nodes: Sequence[int], message: str
+) -> None:
+    tree = TokenTree(tokens=i32(*tokens), parents=i32(*parents), draft={})
+    with pytest.raises(EdgedecError, match=f"^compiled loop: {message}$"):
+        draft().expand(TEXT, tree, i32(*nodes))
+
+
+@needs_library
+def test_a_text_without_tokens_is_refused() -> None:
+    with pytest.raises(EdgedecError, match="a text must have at least one token"):
+        draft().expand(i32(), TokenTree(tokens=i32(2), parents=i32(-1), draft={}), i32(0))
+
+
+@needs_library
+def test_an_outcome_without_a_root_is_refused() -> None:
+    tree = TokenTree(tokens=i32(2), parents=i32(-1), draft={})
+    with pytest.raises(EdgedecError, match="an outcome must have an accepted root"):
+        draft().observe(tree, Outcome(path=i32(), next_token=1))
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("policy", "nodes", "sizes", "places", "message"),
+    [
+        (3, 4, (), (), "there is no such tree policy"),
+        (0, 65, (), (), "a tree must have 1 to 64 nodes"),
+        (1, 4, (2, 2), (0, 0, 0, 0), "the levels have too many nodes"),
+        (1, 4, (0,), (), "the levels have too many nodes"),
+        (1, 4, (1, 1), (0, 1), "a place of a level has no parent in the level above"),
+    ],
+)
+def test_a_growth_that_has_no_tree_is_refused(
+    policy: int, nodes: int, sizes: Sequence[int], places: Sequence[int], message: str
+) -> None:
+    assert LIBRARY is not None
+    one = draft()
+    arrays = (i32(*sizes), i32(*places), np.empty(80, np.int32), np.empty(80, np.int32))
+    level_sizes, where, tokens, parents = (array.ctypes.data for array in arrays)
+    with pytest.raises(EdgedecError, match=message):
+        LIBRARY.call(
+            "edgedec_loop_grow",
+            *(one.compiled, TEXT.ctypes.data, len(TEXT), policy, nodes, 3),
+            *(level_sizes, len(sizes), where, tokens, parents),
+        )
+
+
+def rounds_arguments(run: object) -> tuple[RoundsArguments, list[object]]:
+    """Return arguments of a round of a tiny target, and the objects that own their arrays."""
+    sampling = CompiledSampling(Sampler(SamplingConfig(temperature=0), 3), PositionRandom(seed=0))
+    arrays: dict[str, NDArray[Any]] = {
+        "text": i32(1, 0, 0, 0),
+        "embed": np.zeros(2, np.float32),
+        "row_positions": np.zeros(1, np.int64),
+        "visible": np.zeros(1, np.uint64),
+        "sequence": np.zeros(2, np.int64),
+        "table": i32(0),
+        "logits": np.array([0, 2, 1], np.float32),
+        "blocks": i32(0),
+        "scales": np.ones(3, np.float32),
+    }
+    results: dict[str, NDArray[Any]] = {
+        name: np.zeros(4, np.int32) for name in ("tree_sizes", "path_sizes", "tokens", "parents", "path")
+    }
+    results |= {f"{name}_seconds": np.zeros(4) for name in ("draft", "pass", "verify", "commit")}
+    file = Path(__file__).open("rb")  # noqa: SIM115  # open as long as the arguments
+    arguments = RoundsArguments(
+        length=1, positions=3, width=2, vocab=3, file=file.fileno(), held=1, block_rows=16, nodes=1, result_nodes=1
+    )
+    for name, array in (arrays | results).items():
+        setattr(arguments, name, array.ctypes.data)
+    arguments.sampling, arguments.run = addressof(sampling), run
+    arguments.most_tokens = arguments.most_rounds = 1
+    return arguments, [sampling, arrays, results, file, run]
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("length", 0, "a text must have at least one token"),
+        ("length", 5, "the text is longer than its positions"),
+        ("nodes", 2, "the results have no room for the nodes of a tree"),
+        ("nodes", 0, "a tree must have 1 to 64 nodes"),
+        ("stored", 4, "the embedding has no such type"),
+        ("scales", None, "the embedding has no such type"),
+        ("width", 0, "the sizes of the target are out of range"),
+        ("vocab", 1, "the last token of the text is not in the vocabulary"),
+        ("offset", 1 << 40, "a row of the embedding cannot be read from the bundle"),
+    ],
+)
+def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int | None, message: str) -> None:
+    assert LIBRARY is not None
+    arguments, alive = rounds_arguments(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
+    setattr(arguments, name, value)
+    with pytest.raises(EdgedecError, match=message):
+        LIBRARY.call("edgedec_loop_rounds", addressof(arguments))
+    assert alive
+
+
+@needs_library
+@pytest.mark.thorough
+def test_other_threads_of_the_interpreter_run_while_a_pass_runs() -> None:
+    """The pass is the C library's ``sleep``, which returns 0."""
+    assert LIBRARY is not None
+    sleep = cast(CDLL(None).sleep, CFUNCTYPE(c_int32, c_int32))
+    arguments, alive = rounds_arguments(sleep)
+    thread = threading.Thread(target=LIBRARY.call, args=("edgedec_loop_rounds", addressof(arguments)))
+    thread.start()
+    time.sleep(0.2)  # with the lock held, this would take until the end of the pass
+    assert thread.is_alive()
+    thread.join()
+    assert (arguments.rounds, arguments.length) == (1, 2)
+    assert alive
+
+
+@needs_library
+@pytest.mark.thorough
+def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
+    if (compiler := find_compiler()) is None:
+        pytest.skip("needs a C++ compiler")
+    source, library = tmp_path / "old.cpp", tmp_path / "old.so"
+    source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 1"):
+        loop.Loop(library)
+
+
+def loaded(value: str) -> subprocess.CompletedProcess[str]:
+    code = "from edgedec.runtime import loop; print(loop.load() is not None)"
+    environment = {**os.environ, "EDGEDEC_LOOP": value}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.thorough
+def test_the_environment_chooses_the_loop() -> None:
+    assert loaded("python").stdout == "False\n"
+    if LIBRARY is not None:
+        assert loaded("compiled").stdout == "True\n"
+    process = loaded("pyhton")
+    assert process.returncode == 1
+    assert "UsageError: EDGEDEC_LOOP must be one of compiled, python, not 'pyhton'" in process.stderr
+
+
+def test_an_unknown_loop_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_LOOP", "fast")
+    with pytest.raises(UsageError, match="EDGEDEC_LOOP must be one of compiled, python, not 'fast'"):
+        loop.load.__wrapped__()
+
+
+def driven(
+    folder: Path, name: str, compiler: Sequence[str], extra: Sequence[str] = (), prefix: Sequence[str] = ()
+) -> str:
+    """Compile the driver, run it, and return its output."""
+    program = folder / name
+    try:
+        messages = build_loop(
+            compiler,
+            program,
+            driver=Path(__file__).with_name("driver.cpp"),
+            extra=extra,
+            static=not any("sanitize" in option for option in extra),
+        )
+    except KernelBuildError as error:
+        pytest.fail(str(error))
+    assert messages == ""
+    process = subprocess.run([*prefix, str(program), "1", "2", "3"], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS", "-O1", "-g")
+
+
+@pytest.mark.slow
+def test_random_arguments_pass_the_sanitizers_and_give_equal_results_on_another_processor(tmp_path: Path) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    expected = driven(tmp_path, "native", compiler)
+    assert expected.count("\n") == 3 * 8 + 1
+    assert driven(tmp_path, "sanitized", compiler, extra=SANITIZERS) == expected
+    cross, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if not cross or not emulator:
+        pytest.skip("needs g++-aarch64-linux-gnu and qemu-user")
+    assert driven(tmp_path, "aarch64", [cross], prefix=[emulator, "-cpu", "max"]) == expected
