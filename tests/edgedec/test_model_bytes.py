@@ -57,6 +57,7 @@ def again(data: bytes) -> Any:
     return model
 
 
+@pytest.mark.thorough
 @given(
     name=NAMES,
     nodes=st.lists(NODES, max_size=3),
@@ -111,6 +112,7 @@ def test_other_dtypes_are_refused() -> None:
         array_value("c", np.zeros(2, np.complex64))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernels", [False, True])
 def test_a_bundles_model_passes_the_packages_checks(demo_bundle: Bundle, kernels: bool) -> None:
     graph = bundle_graph(demo_bundle, 16 if kernels else None)

@@ -82,6 +82,7 @@ def link_to_another(path: Path) -> None:
     path.symlink_to(other)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize(
     "change", [change_in_place, change_and_restore_the_time, replace_with_equal_times, shorten, link_to_another]
 )
@@ -153,6 +154,7 @@ def test_two_names_of_a_file_are_one(file: Path, tmp_path: Path) -> None:
     assert is_verified(tmp_path / "link", CLAIM)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"null", b"[" * 100_000, b"\xff\xfe", b"\0" * 100, b"x" * (1 << 20), None],
@@ -171,6 +173,7 @@ def test_a_damaged_record_counts_as_none(file: Path, cache: Path, content: bytes
     assert is_verified(file, CLAIM) == (content is not None)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     "key", ["edgedec", "format", "claim", "path", "size", "modified_ns", "changed_ns", "inode", "device"]
 )
@@ -216,6 +219,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(file: Path, cache: Path
     assert not is_verified(file, CLAIM)
 
 
+@pytest.mark.thorough
 def test_the_oldest_records_go(tmp_path: Path, cache: Path, file: Path) -> None:
     cache.mkdir(parents=True)
     for number in range(MOST_RECORDS + 5):
@@ -227,6 +231,7 @@ def test_the_oldest_records_go(tmp_path: Path, cache: Path, file: Path) -> None:
     assert not (cache / "5.json").exists()
 
 
+@pytest.mark.thorough
 def test_many_threads_at_once_leave_whole_records(file: Path, cache: Path) -> None:
     threads = [threading.Thread(target=check, args=(file,)) for _ in range(16)]
     for thread in threads:

@@ -32,6 +32,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(
     value=VALUES,
     kind=st.sampled_from([str, int, float]),
@@ -143,6 +144,7 @@ finally:
 """
 
 
+@pytest.mark.thorough
 def test_a_plain_text_imports_nothing_that_it_does_not_need() -> None:
     demo.bundle_path()  # it is made at its first use, which imports more
     process = subprocess.run([sys.executable, "-c", GENERATE], capture_output=True, text=True, check=True)

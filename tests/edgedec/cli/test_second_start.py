@@ -88,6 +88,7 @@ def test_damage_after_the_first_start_is_found(bundle: Path, verify: bool) -> No
         Bundle.open(bundle, verify=verify)
 
 
+@pytest.mark.thorough
 def test_verify_finds_damage_below_the_file_system(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that returns other bytes changes no time, so an ordinary start trusts it; ``verify`` does not."""
     Bundle.open(bundle)
@@ -99,6 +100,7 @@ def test_verify_finds_damage_below_the_file_system(bundle: Path, monkeypatch: py
         Bundle.open(bundle, verify=True)
 
 
+@pytest.mark.thorough
 def test_another_manifest_checks_the_same_weights_again(bundle: Path, reads: list[str]) -> None:
     """The manifest has the hash, and says which values are checked."""
     Bundle.open(bundle)
