@@ -214,7 +214,7 @@ class AutoregressiveSequence(PromptSequence):
         sizes, paths = runner.tree_sizes[:rounds].tolist(), runner.path_sizes[:rounds].tolist()
         draft, device = runner.draft_seconds[:rounds].tolist(), runner.pass_seconds[:rounds].tolist()
         verify, commit = runner.verify_seconds[:rounds].tolist(), runner.commit_seconds[:rounds].tolist()
-        tokens, at = list[Token](), 1
+        tokens, at, guessing = list[Token](), 1, self._limits.depth > 0
         for number, (size, count) in enumerate(zip(sizes, paths, strict=True)):
             for token in ids[at : at + count - 1]:
                 tokens.append(Token(token, True))
@@ -222,6 +222,11 @@ class AutoregressiveSequence(PromptSequence):
             seconds = RoundSeconds(
                 draft=draft[number], device=device[number], verify=verify[number], commit=commit[number]
             )
+            if not guessing:  # there is nothing to learn, and a new tree and outcome would take time
+                self._decoder.on_round(seconds)
+                self.rounds.add(seconds)
+                at += 1
+                continue
             tree = TokenTree(tokens=runner.tokens[number, :size], parents=runner.parents[number, :size], draft={})
             outcome = Outcome(path=runner.path[number, :count], next_token=ids[at + count - 1])
             self._count(tree, outcome, seconds, past=past + at - 1)

@@ -143,8 +143,8 @@ class Rounds:
         """Time that drafting during passes saved over drafting between them; negative if it cost time."""
         return self.hidden_seconds - self.overrun_seconds
 
-    def observe(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds) -> None:
-        """Add the statistics of one round."""
+    def add(self, seconds: RoundSeconds) -> None:
+        """Add a round without guesses."""
         self.count += 1
         self.draft_seconds += seconds.drafting
         self.verify_seconds += seconds.device + seconds.verify
@@ -152,6 +152,10 @@ class Rounds:
         if seconds.ahead:
             self.ahead_seconds += seconds.ahead
             self.overrun_seconds += seconds.overrun
+
+    def observe(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds) -> None:
+        """Add the statistics of one round."""
+        self.add(seconds)
         if (guesses := len(tree.tokens) - 1) == 0:
             return
         self.drafted += guesses

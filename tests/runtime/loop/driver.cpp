@@ -84,26 +84,27 @@ void drafts() {
             put(draft != nullptr);
             if (!draft) continue;
             std::vector<int32_t> text(static_cast<size_t>(1 + number(kPositions)));
-            for (auto& id : text) id = static_cast<int32_t>(number(6) - (number(30) == 0));
+            for (auto& id : text) id = number(30) ? static_cast<int32_t>(number(6)) : -1;
             for (int64_t round = 0; round < 20; ++round) {
                 int32_t tokens[64], parents[64], nodes[64], ids[64 * 12], sizes[64];
                 float probs[64 * 12], top_ids[64 * 10], top_probs[64 * 10];
                 const Shape shape;
-                const int64_t policy = number(5) - 1;
-                int64_t n = edgedec_loop_grow(draft, text.data(), static_cast<int64_t>(text.size()), policy, number(80) - 2, number(10),
-                                              shape.sizes, number(4), shape.places, tokens, parents);
+                // The order in which arguments are evaluated depends on the processor, so no call has two numbers.
+                const int64_t policy = number(5) - 1, most = number(80) - 2, levels = number(4), deepest = number(10);
+                int64_t n = edgedec_loop_grow(draft, text.data(), static_cast<int64_t>(text.size()), policy, most, deepest,
+                                              shape.sizes, levels, shape.places, tokens, parents);
                 put(n);
                 if (n < 1) {  // refused: a tree of its own, which may be none
                     n = 1 + number(10);
                     for (int64_t at = 0; at < n; ++at) {
                         tokens[at] = static_cast<int32_t>(number(8));
-                        parents[at] = at ? static_cast<int32_t>(number(at + (number(9) == 0))) : -1;
+                        parents[at] = at ? static_cast<int32_t>(number(number(9) ? at : at + 1)) : -1;
                     }
                 }
                 put(tokens, 4 * static_cast<size_t>(n));
                 put(parents, 4 * static_cast<size_t>(n));
                 const int64_t count = 1 + number(6);
-                for (int64_t at = 0; at < count; ++at) nodes[at] = static_cast<int32_t>(number(n + (number(20) == 0)));
+                for (int64_t at = 0; at < count; ++at) nodes[at] = static_cast<int32_t>(number(number(20) ? n : n + 1));
                 const int64_t result = edgedec_loop_draft_expand(draft, text.data(), static_cast<int64_t>(text.size()), tokens, parents,
                                                                  n, nodes, count, ids, probs, sizes);
                 put(result);
@@ -241,7 +242,7 @@ void rounds() {
         it.commit_seconds = seconds[3];
         it.most_seconds = 1e9;
         it.length = number(30);
-        for (int64_t at = 0; at < it.length; ++at) text[at] = static_cast<int32_t>(number(5) - (number(200) == 0));
+        for (int64_t at = 0; at < it.length; ++at) text[at] = number(200) ? static_cast<int32_t>(number(5)) : -1;
         failing = number(4) ? 0 : 12;
         for (int64_t call = 0; call < 30 && it.length <= kPositions; ++call) {
             it.held = 1 + number(6);
