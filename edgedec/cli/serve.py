@@ -47,18 +47,19 @@ def _chat_template(text: str | None, file: Path | None) -> str | None:
     from edgedec.runtime.text.chat_template import check_template
     from edgedec.runtime.text.named_templates import named_template
 
-    if text is None and file is None:
-        return None
     if text is not None and file is not None:
         raise UsageError("--chat-template and --chat-template-file are two sources of one template; give one of them")
-    flag = "--chat-template" if file is None else f"--chat-template-file {file}"
+    if file is not None:
+        flag, source = f"--chat-template-file {file}", read_text(file, "--chat-template-file")
+    elif text is not None:
+        flag, source = "--chat-template", text
+    else:
+        return None
     try:
-        source = named_template(text) if text is not None else read_text(Path(str(file)), "--chat-template-file")
+        source = source if file is not None else named_template(source)
         check_template(source)
-    except BundleError as error:
+    except (BundleError, UsageError) as error:
         raise UsageError(f"{flag}: {error}") from None
-    except UsageError as error:
-        raise UsageError(f"{flag}: {error}" if text is not None else str(error)) from None
     return source
 
 
