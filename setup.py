@@ -25,21 +25,23 @@ recipe = runpy.run_path(str(KERNELS / "recipe.py"))
 compiler = recipe["find_compiler"]()
 
 
-# "extension" -> file name, function of the recipe, and the effect of its absence
+# last part of the "extension's" name, by which setuptools asks -> file name, function of the recipe, effect of its absence
 LIBRARIES = {
-    "edgedec.runtime.kernels.library": (recipe["LIBRARY"], recipe["build"], "its CPU kernels, on the portable graph"),
-    "edgedec.runtime.loop.library": (recipe["LOOP_LIBRARY"], recipe["build_loop"], "its compiled loop, with Python's"),
+    "kernels_library": (recipe["LIBRARY"], recipe["build"], "its CPU kernels, on the portable graph"),
+    "loop_library": (recipe["LOOP_LIBRARY"], recipe["build_loop"], "its compiled loop, with Python's"),
 }
+EXTENSIONS = ("edgedec.runtime.kernels.kernels_library", "edgedec.runtime.loop.loop_library")
 
 
 class BuildLibraries(build_ext):  # type: ignore[misc]  # no types in setuptools
     """The "extensions" are plain libraries, under names without a Python version."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return str(Path(*fullname.split(".")[:-1], LIBRARIES[fullname][0]))
+        *folders, name = fullname.split(".")
+        return str(Path(*folders, LIBRARIES[name][0]))
 
     def build_extension(self, ext: Extension) -> None:
-        _, build, without = LIBRARIES[ext.name]
+        _, build, without = LIBRARIES[ext.name.rpartition(".")[2]]
         try:
             said = build(compiler, Path(self.get_ext_fullpath(ext.name)))
         except recipe["KernelBuildError"] as error:  # an extension is optional: setuptools warns and goes on
@@ -62,6 +64,6 @@ if compiler is None:
 setup(
     packages=packages,
     package_dir={f"edgedec.{folder}": folder for folder in FOLDERS},
-    ext_modules=[Extension(name, [], optional=True) for name in LIBRARIES] if compiler else [],
+    ext_modules=[Extension(name, [], optional=True) for name in EXTENSIONS] if compiler else [],
     cmdclass={"build_ext": BuildLibraries, "bdist_wheel": PlatformWheel},
 )
