@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -36,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 _ROUNDS = 6  # rounds with guesses before speculation may be judged too slow
 _TRIAL = 3  # rounds with guesses of a later trial
 _WINDOW = 8  # rounds that the decision is based on
-_MOST = 1.5  # largest duration of a round among several texts that counts, relative to the median of the last rounds
+_MOST = 1.5  # largest duration of a round that counts, relative to the median of the last rounds
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens without guesses before the next trial: the first wait, and the longest
 _MEMORY = 12  # rounds that the average duration of a call of the draft covers
 _RESIZE = 4  # rounds between two decisions about the size, because comparing many sizes takes time, too
@@ -50,15 +51,21 @@ class _Round:
         tokens: number of tokens that this text got.
         seconds: duration.
         draft_seconds: seconds of drafting.
+        nodes: rows of this text.
+        pass_seconds: duration of the pass.
         plain: seconds that the pass would have taken without the guesses of this text.
+        bare: seconds that it would have taken without the guesses of any text.
         shared: tokens that the other texts got from the pass.
     """
 
     tokens: int
     seconds: float
     draft_seconds: float
-    plain: float
-    shared: float
+    nodes: int
+    pass_seconds: float
+    plain: float = 0.0
+    bare: float = 0.0
+    shared: float = 0.0
 
 
 class Adaptive:
@@ -118,7 +125,7 @@ class Adaptive:
         """
         self._plain_seconds = plain_seconds
         if self._open is not None:
-            self._open.plain, self._open.shared = self._cost.seconds(1, self._past), float(tokens)
+            self._compare(self._open, float(tokens))
             self._open = None
         if others + 1 != self.texts:
             self.texts, self._tokens_per_row = others + 1, tokens / max(1, rows)
@@ -126,6 +133,17 @@ class Adaptive:
             self._tokens_per_row += (tokens / max(1, rows) - self._tokens_per_row) / _MEMORY
         # The rows change faster than what they are worth, and a pass is priced with as many rows as there are now.
         self._shared = max(float(others), self._tokens_per_row * rows)
+
+    def _compare(self, it: _Round, shared: float) -> None:
+        """Set the tokens that the others got in a round, and what its pass would have taken without guesses.
+
+        Beside other texts these seconds are longer if the pass was longer than expected, because what is expected follows
+        a slower machine, or longer texts, after some passes only.
+        """
+        it.plain, it.bare, it.shared = self._cost.seconds(1, self._past), self._plain_seconds, shared
+        if self.texts > 1:
+            slower = max(1.0, it.pass_seconds / max(1e-9, self._cost.seconds(it.nodes, self._past)))
+            it.plain, it.bare = it.plain * slower, it.bare * slower
 
     def _others_seconds(self) -> float:
         """Return the part of a round's seconds that the other texts decide on, without the pass."""
@@ -208,7 +226,8 @@ class Adaptive:
         self._without = 0
         self.acceptance.observe(tree, outcome)
         self._draft_seconds += (draft_seconds / _levels(tree) - self._draft_seconds) / _MEMORY
-        self._open = _Round(tokens, seconds, draft_seconds, self._cost.seconds(1, past), self._shared)
+        self._open = _Round(tokens, seconds, draft_seconds, 1 + guesses, pass_seconds)
+        self._compare(self._open, self._shared)  # until ``share`` knows more
         self._rounds.append(self._open)
         if len(self._rounds) >= self._enough:
             self._judge()
@@ -226,23 +245,21 @@ class Adaptive:
     def _judge(self) -> None:
         """Turn speculation off if the last rounds with guesses were slower than plain decoding."""
         rounds, other = self._rounds, median(self._other)
-        plain = [it.plain + other + self._others_seconds() for it in rounds]
+        work = other + self._others_seconds()
+        plain = [it.plain + work for it in rounds]
         host = (self.texts - 1) * other  # ``seconds`` has the drafting of all texts, but not this
         tokens, shared = sum([it.tokens for it in rounds]), sum([it.shared for it in rounds])
         # Each round is compared with one beside the same rows of the others, because their number changes.
         ratios = [(it.seconds + host) / max(1e-9, alone) for it, alone in zip(rounds, plain, strict=True)]
-        usual = median(ratios)
         if self.texts == 1:
-            pays = tokens >= usual * len(rounds)
-        else:  # rounds beside many rows of the others count more, but none much more because of its time
-            most = _MOST * usual
-            needed = [(1 + it.shared) * min(ratio, most) for it, ratio in zip(rounds, ratios, strict=True)]
-            pays = tokens + shared >= sum(needed)
+            pays = tokens >= len(rounds) * median(ratios)
+        else:
+            pays = tokens + shared >= _total([1 + it.shared for it in rounds], ratios)
         if self.texts > 1 and pays:  # it must pay against rounds in which no text has guesses, too
-            work = median(self._plain_other) if self._plain_other else other
-            ratio = (median([it.seconds for it in rounds]) + host) / max(1e-9, self._plain_seconds + self.texts * work)
+            work = self.texts * (median(self._plain_other) if self._plain_other else other)
+            needed = _total([1.0] * len(rounds), [(it.seconds + host) / max(1e-9, it.bare + work) for it in rounds])
             # A text whose few guesses are right goes on if the guesses of all pay, although it has little of their time.
-            pays = max(tokens, (tokens + shared) / self.texts) >= ratio * len(rounds)
+            pays = max(tokens, (tokens + shared) / self.texts) >= needed
         if pays:
             self._wait, self._enough = _WAIT, _ROUNDS
         else:
@@ -252,6 +269,12 @@ class Adaptive:
                 "speculation is off: %d rounds of %.2f ms gave %d tokens, and plain decoding takes %.2f ms per token",
                 *(len(rounds), 1e3 * median([it.seconds for it in rounds]), tokens, 1e3 * median(plain)),
             )
+
+
+def _total(tokens: Sequence[float], ratios: Sequence[float]) -> float:
+    """Return the sum of ``tokens`` times ``ratios``, in which a ratio far above the median is taken as a disturbance."""
+    most = _MOST * median(ratios)
+    return sum([count * min(ratio, most) for count, ratio in zip(tokens, ratios, strict=True)])
 
 
 def _levels(tree: TokenTree) -> int:

@@ -168,7 +168,7 @@ class AutoregressiveSequence(PromptSequence):
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
         self._decoder.price.rows = room.beside
-        if self._limits.depth and (room.others or self._adaptive.texts > 1):
+        if self._limits.depth and (room.beside or self._adaptive.texts > 1):
             plain = self._decoder.cost.seconds(1 + room.others, len(text) - 1)
             self._adaptive.share(room.others, room.beside, room.tokens, plain)
         clock.begin()

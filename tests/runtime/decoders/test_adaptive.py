@@ -452,6 +452,28 @@ def test_the_last_round_has_the_rows_and_tokens_that_the_others_really_had() -> 
     assert not adaptive.on
 
 
+def test_passes_that_all_take_longer_than_expected_do_not_end_guesses_that_pay() -> None:
+    """Texts became longer, and the expected seconds do not follow yet. All rows of all texts are right."""
+    cost = Beside(rows=24)
+    adaptive = Adaptive(DEPTH, cost)
+    for _ in range(12):
+        adaptive.share(3, 24, 24, 1.6)
+        feed(adaptive, 7, 7, 2 * cost.seconds(8, 0))
+        assert adaptive.on
+
+
+def test_a_round_beside_a_prompt_that_is_read_does_not_count_as_a_slow_one() -> None:
+    """A pass has 60 rows of a prompt, which this text does not expect, and learns of after it."""
+    cost = Beside()
+    adaptive = Adaptive(DEPTH, cost)
+    for _ in range(8):
+        cost.rows = 0
+        feed(adaptive, 4, 1, 1 + 0.2 * (5 + 60 - 1))
+        cost.rows = 60
+        adaptive.share(0, 60, 0, 1.0)
+        assert adaptive.on
+
+
 def test_the_size_follows_the_rows_of_the_others_at_once() -> None:
     adaptive, cost = beside_many(40)
     cost.rows = 3
