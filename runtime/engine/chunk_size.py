@@ -28,7 +28,7 @@ _GROWTH = 4  # after a pass within the limit, a chunk may have a quarter more ro
 _EVERY = 9  # passes beside a prompt among which one has no rows of prompts
 _PLAIN = 5  # passes without prompts whose median is the duration of such a pass
 _LEARN = 1 / 4  # part of an error by which a measured pass corrects the prices
-_MOST = 1 / 4  # largest error that counts, relative to a pass without prompts
+_MOST = 1 / 10  # largest error that counts, relative to a pass without prompts
 _PAST_ROWS = 128  # cached rows whose price is corrected as much as that of one new row
 _LEAST_PRICE = 1e-3  # the lowest price of a row, relative to a pass without prompts
 # Least time of a chunk's rows relative to that of reading the past, which alone exceeds the limit in a very long prompt.
