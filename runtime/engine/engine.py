@@ -61,10 +61,12 @@ class Engine:
 
     Members:
         target, cost: the parameters of these names.
+        passes: number of passes that were run so far; one over several sequences counts once.
     """
 
     def __init__(self, target: Target, *, rows: int, cost: ObservedCost, together: bool = True) -> None:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
+        self.passes = 0
         self._sequences: list[TokenSequence] = []
         self._last: list[Progress] = []  # parts of the last step
         # Rows of the others, the number of other texts, and their tokens, as each sequence may expect them.
@@ -139,6 +141,7 @@ class Engine:
         if written is None:
             return None
         part.tokens = written.tokens
+        self.passes += len(written.passes)
         for part.rows, seconds in written.passes:
             self._chunk.observe(part.rows, 0, 0, seconds)
             self.cost.observe(part.rows, seconds, past)
@@ -182,6 +185,7 @@ class Engine:
 
     def _run(self, parts: list[Progress]) -> None:
         """Submit the passes together and wait for the results."""
+        self.passes += 1
         try:
             ticket = self.target.submit([(part.sequence.state, part.work) for part in parts if part.work is not None])
             try:

@@ -28,7 +28,7 @@ class Metrics:
         self._prompt_ms = self._predicted_ms = 0.0
         self._rounds = self._guess_rounds = self._drafted = self._accepted = 0
         self._peak_bytes = 0
-        self._steps = self._busy = 0
+        self._passes = self._busy = 0
 
     def count_answer(self, timings: Timings, *, seconds: float) -> None:
         """Add the figures of an answer. ``seconds`` is its time from its submission on, in the queue too."""
@@ -47,11 +47,11 @@ class Metrics:
             self._accepted += sum(timings.rounds.accepted)
             self._peak_bytes = max(self._peak_bytes, timings.peak_bytes)
 
-    def count_step(self, running: int) -> None:
-        """Add a step of the model's loop, in which ``running`` requests had a part."""
+    def count_passes(self, passes: int, running: int) -> None:
+        """Add passes of the model, in which ``running`` requests had a part."""
         with self._lock:
-            self._steps += 1
-            self._busy += running
+            self._passes += passes
+            self._busy += passes * running
 
     def count_cancelled(self) -> None:
         """Add a submission that was cancelled."""
@@ -98,9 +98,9 @@ class Metrics:
         yield f"{guesses}_accepted_tokens_total", "counter", "Guesses that were accepted.", self._accepted
         yield f"{guesses}_drafts_total", "counter", "Passes of the model in texts with guesses.", self._guess_rounds
         rate = self._prompt_tokens / prompt_s if prompt_s else 0.0
-        yield "llamacpp:n_decode_total", "counter", "Steps of the model, each one pass for all texts.", self._steps
-        busy = self._busy / self._steps if self._steps else 0.0
-        yield "llamacpp:n_busy_slots_per_decode", "gauge", "Texts in a step, as a mean.", busy
+        yield "llamacpp:n_decode_total", "counter", "Passes of the model, each for all texts together.", self._passes
+        busy = self._busy / self._passes if self._passes else 0.0
+        yield "llamacpp:n_busy_slots_per_decode", "gauge", "Texts in a pass, as a mean.", busy
         yield "llamacpp:prompt_tokens_seconds", "gauge", "Tokens of prompts per second, as a mean.", rate
         rate = later / predicted_s if predicted_s else 0.0
         yield "llamacpp:predicted_tokens_seconds", "gauge", "Tokens written per second, as a mean.", rate

@@ -55,9 +55,11 @@ class RunningTexts:
         if self._compiling:
             self._begin_compiled()
         if self._running:
+            engine = self._session.scheduler.engine
+            running, passes = len(self._running), engine.passes
             try:
-                self._metrics.count_step(len(self._running))
                 self._session.scheduler.step()
+                self._metrics.count_passes(engine.passes - passes, running)
             except Exception as error:
                 self._fail_all(error)
         for turn, stream in self._running:

@@ -104,7 +104,7 @@ class ScriptedSession:
         self.prepared = False
         self.closed, self.memory = False, ScriptedMemory()
         self._streams: list[ScriptedStream] = []
-        self.scheduler = SimpleNamespace(step=self.step)
+        self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
             encode=lambda text, add_special=True: np.arange(len(text.split()), dtype=np.int32),
