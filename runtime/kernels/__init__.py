@@ -20,6 +20,7 @@ from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LIBRARY
+from edgedec.runtime.native_library import Functions, open_library
 from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
@@ -33,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 _SIZES = (c_int64, c_int64, c_int32, c_int32)  # outputs, inputs, planes, group_size
 _CACHE = (c_int64, c_int64, c_int64, c_int32)  # kv_heads, head_dim, positions, bits
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_FUNCTIONS: Functions = {
     "edgedec_abi": (c_int32, ()),
     "edgedec_error": (c_char_p, ()),
     "edgedec_path": (c_char_p, ()),
@@ -86,16 +87,7 @@ class Kernels:
                 cannot run on this machine.
         """
         self.path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-            version = self._library.edgedec_abi()
-            if version != _ABI:  # checked first, because another version may lack some of the functions
-                raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
-            for name, (result, arguments) in _FUNCTIONS.items():
-                function = getattr(self._library, name)
-                function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError) as error:
-            raise DeviceError(f"{path} is not edgedec's kernel library: {error}; {install_again()}") from error
+        self._library = open_library(path, _FUNCTIONS, abi=("edgedec_abi", _ABI), title="edgedec's kernel library")
         code_path = self._library.edgedec_path()
         message = self._library.edgedec_error().decode()
         if code_path is None:

@@ -8,7 +8,6 @@ lock is free.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 from ctypes import c_char_p, c_int32, c_int64, c_void_p
@@ -21,6 +20,7 @@ from edgedec.environment import LOOP
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LOOP_LIBRARY
+from edgedec.runtime.native_library import Functions, open_library
 
 __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
 _TEXT = (c_void_p, c_int64)  # ids, number
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_FUNCTIONS: Functions = {
     "edgedec_loop_error": (c_char_p, ()),
     "edgedec_loop_arguments_size": (c_int64, ()),
     "edgedec_loop_tuple_hash": (c_int64, _TEXT),
@@ -58,16 +58,7 @@ class Loop:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-            version = self._library.edgedec_loop_abi()
-            if version != _ABI:  # checked first, because another version may lack some of the functions
-                raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
-            for name, (result, arguments) in _FUNCTIONS.items():
-                function = getattr(self._library, name)
-                function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError) as error:
-            raise DeviceError(f"{path} is not edgedec's compiled loop: {error}; {install_again()}") from error
+        self._library = open_library(path, _FUNCTIONS, abi=("edgedec_loop_abi", _ABI), title="edgedec's compiled loop")
         self.function = functools.partial(getattr, self._library)
         self._test()
 
