@@ -34,7 +34,7 @@ from edgedec.quantize.exporters.gguf.file import (
 from edgedec.quantize.readers.gguf.blocks import Kind
 from edgedec.quantize.readers.gguf.names import gguf_name as tensor_name
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
-from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
+from edgedec.schemes import FloatWeight, Int4Weight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["tensor_name", "write_llama"]
 
@@ -48,6 +48,8 @@ def _kind(name: str, weight: Weight, inputs: int) -> Kind:
     if isinstance(weight, FloatWeight):
         # Vectors are added and multiplied in float32 and are therefore stored as float32.
         return _FLOATS[weight.values.dtype.name] if weight.values.ndim == 2 else F32
+    if isinstance(weight, Int4Weight):
+        raise UnsupportedError(f"tensor {name} is int4; use a ternary or int8 model")
     kind = Q8_0 if isinstance(weight, Int8Weight) else TQ2_0
     if isinstance(weight, TernaryWeight) and (len(weight.trits) > 1 or weight.group_size):
         raise UnsupportedError(f"tensor {name}: TQ2_0 holds one plane of trits with one scale; use a ternary model")
@@ -64,6 +66,7 @@ def _stored(bundle: Bundle, name: str, kind: Kind, order: NDArray[np.intp] | Non
     elif isinstance(weight, Int8Weight):
         stored = q8_0(name, weight.codes, weight.scale)
     else:
+        assert isinstance(weight, TernaryWeight), f"{name} is int4"  # _kind refuses it
         stored = tq2_0(name, weight.trits[0], weight.scale.reshape(1, 1))
     if order is not None:
         stored = stored[order]

@@ -22,7 +22,7 @@ from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.progress import Progress, silent
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
 __all__ = ["BITNET_073B", "REVISION", "gguf_name", "token_ids", "write_bundle", "write_gguf"]
 
@@ -41,7 +41,8 @@ BITNET_073B: Mapping[str, Any] = {
     "tie_word_embeddings": False,  # the head is int8 in a bundle, and both come from one matrix
 }
 REVISION = 2  # revision of the written models; part of the names of their files
-SCALE = 2.0**-5  # scale of every ternary matrix: exact in float16, and about the size that keeps activations near 1
+# scale of every matrix of a layer: exact in float16, and about the size that keeps activations near 1
+SCALES = {"ternary": 2.0**-5, "int4": 2.0**-7}
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROWS_AT_ONCE = 2048
 _F16 = 1  # GGML's number of float16; 0 is float32
@@ -76,10 +77,11 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{_GGUF_NAMES[part]}.weight"
 
 
-def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _tensors(config: Mapping[str, Any], weights: str) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield every tensor except the head, which equals the embedding, with the same values on every call.
 
-    The embedding is bfloat16, trits are int8, norms are float32.
+    The embedding is bfloat16, trits or codes of int4 are int8, norms are float32. The first code of 32 is -8, from which
+    llama-quantize finds the scale of a Q4_0 block, so that both programs have the same codes.
     """
     rng = np.random.default_rng(0)
     for name, spec in build_graph(config).weights.items():
@@ -87,6 +89,10 @@ def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, rng.standard_normal(spec.shape, np.float32).astype(ml_dtypes.bfloat16)
         elif len(spec.shape) == 1:
             yield name, np.ones(spec.shape, np.float32)
+        elif name != _HEAD and weights == "int4":
+            codes = rng.integers(-7, 8, spec.shape, np.int8)
+            codes[:, ::32] = -8
+            yield name, codes
         elif name != _HEAD:
             yield name, rng.integers(-1, 2, spec.shape, np.int8)
 
@@ -105,18 +111,29 @@ def _int8_head(embedding: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {"codes": codes, "scale": scale}
 
 
-def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
-    """Write the bundle that ``edgedec quantize --method ternary`` would make: float embedding, ternary layers, int8 head."""
+def _layer(codes: NDArray[np.int8], weights: str) -> tuple[Scheme, Mapping[str, NDArray[Any]]]:
+    """Return scheme and stored parts of a matrix of a layer."""
+    if weights == "int4":
+        int4 = Int4Scheme()
+        scale: NDArray[Any] = np.full(int4.parts(codes.shape)["scale"].shape, SCALES[weights], np.float16)
+        return int4, {"codes": int4.pack((codes + 8).astype(np.uint8)), "scale": scale}
+    single: NDArray[Any] = np.array([SCALES[weights]], np.float32)
+    return TernaryScheme(), {"codes": TernaryScheme().pack(codes[None]), "scale": single}
+
+
+def write_bundle(
+    path: Path, config: Mapping[str, Any], progress: Progress = silent, *, weights: str = "ternary"
+) -> None:
+    """Write a bundle with float embedding, int8 head, and layers of ``weights``: "ternary" or "int4".
+
+    It has the schemes that ``edgedec quantize --method ternary`` or ``int4`` gives a checkpoint of this kind.
+    """
     shapes = {name: spec.shape for name, spec in build_graph(config).weights.items()}
     with BundleWriter.create(path) as writer:
-        for done, (name, array) in enumerate(_tensors(config)):
+        for done, (name, array) in enumerate(_tensors(config, weights)):
             progress(name, done, len(shapes))
             if array.dtype == np.int8:
-                scheme = TernaryScheme()
-                parts: Mapping[str, NDArray[Any]] = {
-                    "codes": scheme.pack(array[None]),
-                    "scale": np.array([SCALE], np.float32),
-                }
+                scheme, parts = _layer(array, weights)
                 writer.add(name, scheme, array.shape, parts)
             else:
                 writer.add(name, FloatScheme(dtype=array.dtype.name), array.shape, {"values": array})
@@ -124,7 +141,7 @@ def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = sil
                 writer.add(_HEAD, Int8Scheme(rows=True), array.shape, _int8_head(array))
         writer.finish(
             config=config,
-            quantization={"method": "ternary", "made_by": "benchmarks/_shapes.py, at random"},
+            quantization={"method": weights, "made_by": "benchmarks/_shapes.py, at random"},
             tokens=Tokens(size=config["vocab_size"]),
             tokenizer_json=_tokenizer(config["vocab_size"]),
             chat_template=None,
@@ -180,21 +197,21 @@ def _header(config: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, .
     return header + b"\0" * (-len(header) % _ALIGNMENT)
 
 
-def write_gguf(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
-    """Write the same model for llama.cpp with float16 matrices, which ``llama-quantize`` then converts to TQ2_0.
+def write_gguf(path: Path, config: Mapping[str, Any], progress: Progress = silent, *, weights: str = "ternary") -> None:
+    """Write the same model for llama.cpp with float16 matrices, which ``llama-quantize`` then converts to TQ2_0 or Q4_0.
 
     Source: docs/gguf.md of ggml.
     """
     shapes = [(gguf_name(name), spec.shape) for name, spec in build_graph(config).weights.items() if name != _HEAD]
-    values = np.array([-SCALE, 0, SCALE], np.float16)
+    scale = np.float16(SCALES[weights])
     to_stored: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-        "int8": lambda trits: values[trits + 1],
+        "int8": lambda codes: codes * scale,
         "bfloat16": lambda rows: rows.astype(np.float16),
         "float32": lambda vector: vector,
     }
     with new_file(path) as partial, partial.open("wb") as file:
         file.write(_header(config, shapes))
-        for done, (name, array) in enumerate(_tensors(config)):
+        for done, (name, array) in enumerate(_tensors(config, weights)):
             progress(name, done, len(shapes))
             file.write(np.ascontiguousarray(to_stored[array.dtype.name](array)).view(np.uint8).reshape(-1).data)
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))

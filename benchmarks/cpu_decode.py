@@ -1,7 +1,9 @@
-"""Compare the whole decode step on the CPU with llama.cpp's ternary path, on random models of BitNet b1.58 0.73B's shape.
+"""Compare the whole decode step on the CPU with llama.cpp's, on random models of BitNet b1.58 0.73B's shape.
 
-    .venv/bin/python benchmarks/cpu_decode.py [--quick] [--no-peer] [--json]
+    .venv/bin/python benchmarks/cpu_decode.py [--weights ternary|int4] [--quick] [--no-peer] [--json]
     .venv/bin/python benchmarks/cpu_decode.py --peer-source DIR --peer-type TYPE [--peer-commit ID] [--peer-build DIR]
+
+llama.cpp's model is TQ2_0 with ternary weights, and Q4_0 with int4.
 
 Both programs are measured on this machine in one run: in every round each figure is measured for one program and directly
 after that for the other, and medians over the rounds are compared. Ratios above 1 mean that edgedec is faster. The first run
@@ -53,18 +55,22 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.targets import check_kv_bits, target_module
 
 CONFIG = _shapes.BITNET_073B
+PEER_KINDS = {"ternary": "TQ2_0", "int4": "Q4_0"}  # llama.cpp's types of the layers' matrices
 ROUNDS, QUICK_ROUNDS = 15, 3
-PEER_TYPE = "TQ2_0"  # llama.cpp's ternary type
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
 QUIET = 0.03  # share of the CPUs that other processes may take
-GOALS: Mapping[str, Mapping[int, float]] = {  # ratios by number of threads; docs/cpu-kernels.md
-    "decode": {1: 1.7, 2: 1.4},
-    "pass 8": {1: 3.0, 2: 3.5},
-    "prompt": {1: 2.0, 2: 2.0},
-    "share": {1: 0.85, 2: 0.80},
+# ratios by kind of weights and number of threads; docs/cpu-kernels.md
+GOALS: Mapping[str, Mapping[str, Mapping[int, float]]] = {
+    "ternary": {
+        "decode": {1: 1.7, 2: 1.4},
+        "pass 8": {1: 3.0, 2: 3.5},
+        "prompt": {1: 2.0, 2: 2.0},
+        "share": {1: 0.85, 2: 0.80},
+    },
+    "int4": {"decode": {1: 1.2, 2: 1.2}, "pass 8": {1: 2.0, 2: 2.0}},
 }
-T4_LIMITS = {2: 1.5}
+T4_LIMITS = {"ternary": {2: 1.5}, "int4": {}}
 CHARGED_LIMIT = 1.05
 
 
@@ -88,21 +94,22 @@ class Models:
     gguf: Path
 
 
-def make_models(llama: _peers.LlamaCpp | None, kind: str = PEER_TYPE) -> Models:
+def make_models(llama: _peers.LlamaCpp | None, kind: str = PEER_KINDS["ternary"], weights: str = "ternary") -> Models:
     """Return the paths of both models, which are written if they are missing. ``kind`` is the peer's type of weights."""
     folder = cache_folder() / "benchmarks"
+    name = f"bitnet-0.73b-random-{'' if weights == 'ternary' else f'{weights}-'}{_shapes.REVISION}"
     models = Models(
-        bundle=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.v{manifest.VERSION}.edgedec",
-        gguf=folder / f"bitnet-0.73b-random-{_shapes.REVISION}.{llama.label if llama else ''}{kind}.gguf",
+        bundle=folder / f"{name}.v{manifest.VERSION}.edgedec",
+        gguf=folder / f"{name}.{llama.label if llama else ''}{kind}.gguf",
     )
     if not models.bundle.exists():
         with progress("our model, once") as bar:
-            _shapes.write_bundle(models.bundle, CONFIG, bar)
+            _shapes.write_bundle(models.bundle, CONFIG, bar, weights=weights)
     if llama is not None and not models.gguf.exists():
         full = models.gguf.with_suffix(".F16.gguf")
         with progress("llama.cpp's model, once") as bar:
             try:
-                _shapes.write_gguf(full, CONFIG, bar)
+                _shapes.write_gguf(full, CONFIG, bar, weights=weights)
                 _peers.quantize_gguf(llama, full, models.gguf, kind)
             finally:
                 full.unlink(missing_ok=True)  # 1.5 GB
@@ -166,7 +173,7 @@ class PeerOptions:
     source: Path | None = None
     build: Path | None = None
     commit: str | None = None
-    kind: str = PEER_TYPE
+    kind: str = PEER_KINDS["ternary"]
     huge_pages: bool = False
 
     def prepare(self, bar: Progress) -> _peers.LlamaCpp:
@@ -176,7 +183,9 @@ class PeerOptions:
         return _peers.prepare_tree(self.source, self.build, self.commit, bar)
 
 
-def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, options: PeerOptions | None) -> dict[str, Any]:
+def measure(
+    threads: Sequence[int], rounds: int, kv_bits: int | None, options: PeerOptions | None, weights: str = "ternary"
+) -> dict[str, Any]:
     """Return all figures. ``kv_bits`` None means the target's choice, and ``options`` None no peer.
 
     Raises:
@@ -187,12 +196,13 @@ def measure(threads: Sequence[int], rounds: int, kv_bits: int | None, options: P
     kv_bits = kv_bits or module.kv_choices("cpu")[0]
     with progress("peer") as bar:
         llama = options.prepare(bar) if options else None
-    models = make_models(llama, options.kind if options else PEER_TYPE)
+    models = make_models(llama, options.kind if options else PEER_KINDS[weights], weights)
     bundle, stream, kernels = Bundle.open(models.bundle), MemoryStream(), usable()
     details: dict[str, Any] = {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),
         "rounds": rounds,
+        "weights": weights,
         "edgedec": f"{__version__}, ONNX Runtime {ort.__version__}",
         "kv_bits": kv_bits,
         "code_path": kernels.code_path if kernels else "portable",
@@ -269,7 +279,7 @@ def print_report(result: Mapping[str, Any]) -> None:
         print(f"           {peer['system']}")
         print(f"           cosine of both programs' logits {details['logits_cosine']:.4f}")
     for threads, measured in details["threads"].items():
-        _print_threads(int(threads), measured)
+        _print_threads(int(threads), measured, details["weights"])
     memory = details["charged"]
     if memory["available"]:
         print(f"\nmemory     charged {memory['peak_bytes'] / 1e6:.1f} MB at most, ", end="")
@@ -277,12 +287,13 @@ def print_report(result: Mapping[str, Any]) -> None:
         print(_verdict(memory["ratio"], CHARGED_LIMIT, most=True))
 
 
-def _print_threads(threads: int, measured: Mapping[str, Any]) -> None:
+def _print_threads(threads: int, measured: Mapping[str, Any], weights: str) -> None:
+    goals = GOALS[weights]
     print()
     title = f"{threads} thread{'s' * (threads > 1)}"
     rows = [(title, "edgedec ms", "CPU ms", "peer ms", "CPU ms", "ratio", "by round", "goal")]
     for job, figures in sorted(measured["jobs"].items(), key=lambda item: item[1]["ratio"] or 0):
-        ratio, goal = figures["ratio"], GOALS.get(job, {}).get(threads)
+        ratio, goal = figures["ratio"], goals.get(job, {}).get(threads)
         by_round = figures["ratio_by_round"]
         rows.append(
             (
@@ -302,9 +313,9 @@ def _print_threads(threads: int, measured: Mapping[str, Any]) -> None:
     print(
         f"stream {_range(stream, 1)} GB/s; our weights {measured['weight_bytes_per_second'] / 1e9:.1f} GB/s: ", end=""
     )
-    print(f"share {share:.3f} {_verdict(share, GOALS['share'].get(threads))}")
+    print(f"share {share:.3f} {_verdict(share, goals.get('share', {}).get(threads))}")
     theirs = measured["peer_t4_over_t1"]
-    print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS.get(threads), most=True)}".rstrip(), end="")
+    print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS[weights].get(threads), most=True)}".rstrip(), end="")
     print("" if theirs is None else f"; the peer's {theirs:.2f}")
     if bench := measured.get("llama_bench"):
         print(f"llama-bench itself: {bench['decode_ms']:.2f} ms a token, {bench['prompt128_ms']:.1f} ms a prompt")
@@ -317,6 +328,7 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=ROUNDS)
     length.add_argument("--quick", action="store_const", dest="rounds", const=QUICK_ROUNDS, help="about a minute")
+    parser.add_argument("--weights", choices=tuple(PEER_KINDS), default="ternary", help="kind of the layers' matrices")
     parser.add_argument("--kv-bits", type=int, help="bits of edgedec's keys and values; the peer has 16")
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument(
@@ -324,9 +336,7 @@ def main() -> None:
     )
     parser.add_argument("--peer-build", type=Path, metavar="DIR", help="the folder of its build")
     parser.add_argument("--peer-commit", metavar="ID", help="its commit, if the tree is no Git repository")
-    parser.add_argument(
-        "--peer-type", default=PEER_TYPE, metavar="TYPE", help="its type of weights, for llama-quantize"
-    )
+    parser.add_argument("--peer-type", metavar="TYPE", help="its type of weights, for llama-quantize")
     parser.add_argument("--peer-huge-pages", action="store_true", help="use the peer's own option for huge pages")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -337,10 +347,11 @@ def main() -> None:
             source=args.peer_source,
             build=args.peer_build,
             commit=args.peer_commit,
-            kind=args.peer_type,
+            kind=args.peer_type or PEER_KINDS[args.weights],
             huge_pages=args.peer_huge_pages,
         )
-        result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, None if args.no_peer else options)
+        peer = None if args.no_peer else options
+        result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, peer, args.weights)
     except EdgedecError as error:
         note(f"cpu_decode: {error}")
         sys.exit(error.exit_code)

@@ -28,7 +28,16 @@ from edgedec.runtime.planning import make_plan
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-METHODS = {"int8": 0, "planes 1": 1, "planes 2": 2, "planes 3": 3}  # name -> ternary planes
+METHODS = {
+    "int8": QuantizeOptions(method="int8"),
+    "int4": QuantizeOptions(method="int4"),
+    "planes 1": QuantizeOptions(method="ternary", planes=1),
+    "planes 2": QuantizeOptions(method="ternary", planes=2),
+    "planes 2 tied": QuantizeOptions(method="ternary", planes=2, tied=True),
+    "planes 2 tied, groups of 32": QuantizeOptions(method="ternary", planes=2, tied=True, group_size=32),
+    "planes 3": QuantizeOptions(method="ternary", planes=3),
+    "planes 3 tied": QuantizeOptions(method="ternary", planes=3, tied=True),
+}
 CALIBRATION_TOKENS, EVALUATION_TOKENS, WINDOW = 8192, 6144, 256
 
 
@@ -41,9 +50,8 @@ def measure(checkpoint_path: Path, tokenizer: Path | None, methods: list[str]) -
     result: dict[str, Any] = {"float": before, "methods": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name in methods:
-            planes, output, began = METHODS[name], Path(folder) / name, time.perf_counter()
-            options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
-            ids = calibration if planes else None
+            options, output, began = METHODS[name], Path(folder) / name, time.perf_counter()
+            ids = calibration if options.fitted_scheme else None
             report = quantize(checkpoint, output, options, vocab_limit=limit, calibration=ids)
             seconds = time.perf_counter() - began
             bundle = Bundle.open(output)
@@ -72,11 +80,11 @@ def main() -> None:
     if args.json:
         print(json.dumps(result, indent=2))
         return
-    print(f"{'method':<10} {'bits/weight':>11} {'perplexity':>10} {'to float':>8} {'seconds':>8}")
-    print(f"{'float':<10} {'':>11} {result['float']:>10.4f} {1:>8.4f}")
+    print(f"{'method':<28} {'bits/weight':>11} {'perplexity':>10} {'to float':>8} {'seconds':>8}")
+    print(f"{'float':<28} {'':>11} {result['float']:>10.4f} {1:>8.4f}")
     for name, row in result["methods"].items():
         print(
-            f"{name:<10} {row['bits_per_weight']:>11.2f} {row['perplexity']:>10.4f} {row['ratio']:>8.4f} "
+            f"{name:<28} {row['bits_per_weight']:>11.2f} {row['perplexity']:>10.4f} {row['ratio']:>8.4f} "
             f"{row['seconds']:>8.1f}"
         )
 

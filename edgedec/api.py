@@ -36,6 +36,7 @@ def quantize_checkpoint(
     method: str = "int8",
     planes: int = 0,
     group_size: int = 64,
+    tied: bool = False,
     tokenizer: str | os.PathLike[str] | None = None,
     calibration: str | NDArray[np.int32] | None = None,
     calibration_tokens: int = 8192,
@@ -49,13 +50,14 @@ def quantize_checkpoint(
     Args:
         checkpoint: the path of a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file, or an opened checkpoint.
         output: the folder to write. A bundle that is there is replaced.
-        method: ``int8``, ``ternary`` or ``float``.
+        method: ``int8``, ``int4``, ``ternary`` or ``float``.
         planes: ternary planes per matrix, 1 to 3; 0 with method ternary takes a checkpoint that is ternary already.
         group_size: weights that share a scale of a plane: 32, 64 or 128.
+        tied: ties the scales of 2 or 3 planes, each 3 times that of the next plane; the CPU computes them in one pass.
         tokenizer: the tokenizer's file, where it does not lie beside the weights.
-        calibration: a text, or ids int32 [sequences, tokens], that ternary planes are fitted to. None lets the float model
-            write a text.
-        calibration_tokens: tokens of such a text; 0 fits the planes to the weights alone.
+        calibration: a text, or ids int32 [sequences, tokens], that ternary planes and int4 are fitted to. None lets the
+            float model write a text.
+        calibration_tokens: tokens of such a text; 0 fits planes and int4 to the weights alone.
         seed: seed of the text that the model writes.
         pool: place where tensors are quantized: ``local``, or ``ray``, a Ray cluster.
         workers: tensors at the same time; 0: as many as pay. More than one starts processes, which import the main script
@@ -67,19 +69,21 @@ def quantize_checkpoint(
 
     Raises:
         UsageError: an option is out of range, ``output`` is there and is no bundle, or ``calibration`` is given without
-            planes or is too short.
+            planes or int4, or is too short.
         BundleError: the checkpoint is damaged or incomplete.
         UnsupportedError: its family or the type of a tensor is not known, or method ternary without planes meets a tensor
             that is not ternary.
     """
-    from edgedec.quantize.pipeline import QuantizeOptions, local_workers, quantize
+    from edgedec.quantize.pipeline import QuantizeOptions, local_workers, quantize, uses_calibration
     from edgedec.quantize.readers import Checkpoint, open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
     from edgedec.workers import open_pool
 
-    options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
-    if calibration is not None and not planes:
-        raise UsageError("calibration is for ternary planes: give planes 1, 2 or 3, or leave calibration out")
+    options = QuantizeOptions(method=method, planes=planes, group_size=group_size, tied=tied)
+    if calibration is not None and options.fitted_scheme is None:
+        raise UsageError(
+            "calibration is for ternary planes and int4: give planes 1, 2 or 3, or method int4, or leave calibration out"
+        )
     if not isinstance(checkpoint, Checkpoint):
         path = Path(checkpoint) if pool == "local" else Path(checkpoint).absolute()  # others work in other folders
         checkpoint = open_checkpoint(path, None if tokenizer is None else Path(tokenizer))
@@ -87,7 +91,7 @@ def quantize_checkpoint(
         workers = local_workers(checkpoint)
     words = Tokenizer(checkpoint.tokenizer_json, str(checkpoint.source))
     ids = None if isinstance(calibration, str) else calibration
-    if planes and (calibration is None or isinstance(calibration, str)):
+    if uses_calibration(checkpoint, options) and (calibration is None or isinstance(calibration, str)):
         ids = calibration_ids(checkpoint, words, calibration, tokens=calibration_tokens, seed=seed)
     with open_pool(pool, workers=workers) as worker_pool:
         return quantize(
@@ -110,7 +114,7 @@ def calibration_ids(
     seed: int = 0,
     name: str = "the calibration text",
 ) -> NDArray[np.int32] | None:
-    """Return ids int32 [sequences, length] to fit ternary planes to; None if ``tokens`` is 0.
+    """Return ids int32 [sequences, length] to fit ternary planes or int4 to; None if ``tokens`` is 0.
 
     Args:
         text: the text; None lets the float model write one.

@@ -40,7 +40,16 @@ from edgedec.manifest import (
 )
 from edgedec.missing import nothing_at
 from edgedec.ops import Embed
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
+from edgedec.schemes import (
+    FloatScheme,
+    Int4Scheme,
+    Int8Scheme,
+    Scheme,
+    TernaryScheme,
+    Weight,
+    scheme_features,
+    scheme_to_json,
+)
 
 __all__ = ["Bundle", "BundleWriter", "RowReader"]
 
@@ -190,7 +199,7 @@ class Bundle:
         """
         tensor = self._tensor(name)
         part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
-        if isinstance(tensor.scheme, TernaryScheme) or (
+        if isinstance(tensor.scheme, TernaryScheme | Int4Scheme) or (
             isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows
         ):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
@@ -220,8 +229,13 @@ class Bundle:
                     f"{self.path}: tensor {name} is {self.tensors[name].shape}, the configuration says {spec.shape}"
                 )
         for operation in graph.operations:
-            if isinstance(operation, Embed) and isinstance(self.tensors[operation.weight].scheme, TernaryScheme):
-                raise BundleError(f"{self.path}: tensor {operation.weight} is ternary, which an embedding never is")
+            if not isinstance(operation, Embed):
+                continue
+            scheme = self.tensors[operation.weight].scheme
+            if isinstance(scheme, TernaryScheme | Int4Scheme):
+                raise BundleError(
+                    f"{self.path}: tensor {operation.weight} is {scheme.kind}, which an embedding never is"
+                )
 
 
 class StoredRows(NamedTuple):
@@ -277,6 +291,7 @@ class BundleWriter:
     folder: Path
     file: IO[bytes]
     tensors: dict[str, Any] = field(default_factory=dict)
+    features: set[str] = field(default_factory=set)
     _hash: Any = field(default_factory=hashlib.sha256)
 
     @classmethod
@@ -306,8 +321,8 @@ class BundleWriter:
             self._write(b"\0" * (-self.file.tell() % ALIGNMENT))
             offsets[part] = self.file.tell()
             self._write(array.view(np.uint8).reshape(-1).data)
-        scheme_json = {"kind": scheme.kind, **asdict(scheme)}
-        self.tensors[name] = {"shape": list(shape), "scheme": scheme_json, "offsets": offsets}
+        self.features |= scheme_features(scheme)
+        self.tensors[name] = {"shape": list(shape), "scheme": scheme_to_json(scheme), "offsets": offsets}
 
     def finish(
         self,
@@ -330,6 +345,7 @@ class BundleWriter:
                 (self.folder / name).write_bytes(data)
                 files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         content = {
+            **({"requires": sorted(self.features)} if self.features else {}),
             "created_by": f"edgedec {__version__}",
             "config": dict(config),
             "quantization": dict(quantization),

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.schemes import Scheme, scheme_from_json
+from edgedec.schemes import Scheme, TernaryScheme, scheme_from_json
 from edgedec.verified import is_verified, verifying
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
 
 FORMAT, VERSION = "edgedec-bundle", 1  # name of the format, and the version that is written
 READABLE_VERSIONS = (1,)  # versions that are opened, in ascending order; docs/bundle-format.md has the rule
-FEATURES: frozenset[str] = frozenset()  # features of a manifest's "requires" that this edgedec knows; none exists yet
+FEATURES = frozenset({"int4", "tied_planes"})  # features of a manifest's "requires" that this edgedec knows
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
@@ -266,8 +266,10 @@ def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
             raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
 
 
-def _fault(values: NDArray[Any]) -> str | None:
-    """Return the fault of some values of a part, or None. The dtype distinguishes ternary codes, int8 codes and floats."""
+def _fault(part: str, ternary: bool, values: NDArray[Any]) -> str | None:
+    """Return the fault of some values of a part, or None."""
+    if values.dtype == np.uint8 and not ternary:
+        return "are not in 0..63" if part == "steps" and values.max() > 63 else None
     if values.dtype == np.uint8:
         # A byte has four codes, and each code has at least one of its two bits set.
         return None if np.bitwise_and.reduce(values | values >> 1) & 0x55 == 0x55 else "are not trits"
@@ -277,19 +279,20 @@ def _fault(values: NDArray[Any]) -> str | None:
 
 
 def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check that no scale and no float is NaN or infinity, no int8 code is -128, and no ternary code is 0.
+    """Check that no scale and no float is NaN or infinity, no int8 code is -128, no ternary code 0, no step over 63.
 
     Kernels that read the mapped file rely on this. ``Scheme.open`` checks again, because it also accepts arrays that are not
-    from a bundle; it alone checks that the padding of ternary rows is zero trits.
+    from a bundle; it alone checks the padding of rows.
     """
     with weights.open("rb") as file:
         for name, tensor in tensors.items():
+            ternary = isinstance(tensor.scheme, TernaryScheme)
             for part, spec in tensor.scheme.parts(tensor.shape).items():
                 file.seek(tensor.offsets[part])
                 left = spec.nbytes
                 while data := file.read(min(left, _CHUNK_BYTES)):
                     left -= len(data)
-                    if fault := _fault(np.frombuffer(data, spec.dtype)):
+                    if fault := _fault(part, ternary, np.frombuffer(data, spec.dtype)):
                         raise BundleError(
                             f"{weights}: tensor {name}: its {part} {fault}; quantize the checkpoint again"
                         )

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
 from edgedec.quantize.methods.float_bits import Rows, all_finite, pieces
+from edgedec.quantize.methods.int4 import int4_parts
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
-from edgedec.quantize.methods.planes import quantize_planes
-from edgedec.quantize.readers.checkpoint import Maker, TernaryMaker, Trits
+from edgedec.quantize.methods.planes import Statistics, quantize_planes, quantize_tied
+from edgedec.quantize.readers.checkpoint import Int4Maker, Maker, TernaryMaker, Trits
 from edgedec.quantize.readers.safetensors_file import StoredTensor
-from edgedec.schemes import Int8Scheme, TernaryScheme
+from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 
-__all__ = ["Job", "JobResult", "load_finite", "run_job"]
+__all__ = ["Job", "JobResult", "fitted_parts", "load_finite", "run_job"]
 
 Array = NDArray[Any]
 
@@ -38,12 +39,12 @@ class Job:
         make: function that loads the matrix.
         where: name of the tensor in messages.
         scheme: storage scheme of the result.
-        fitted: the planes of a ternary scheme are fitted to the weights; otherwise the weights must be ternary already.
+        fitted: planes or int4 codes are fitted to the weights; otherwise the weights must be ternary or int4 already.
     """
 
     make: Maker
     where: str
-    scheme: Int8Scheme | TernaryScheme
+    scheme: Int4Scheme | Int8Scheme | TernaryScheme
     fitted: bool = False
 
 
@@ -84,7 +85,9 @@ def run_job(job: Job) -> JobResult:
     if isinstance(job.scheme, Int8Scheme):
         parts = _int8(job)
     elif job.fitted:
-        parts = _planes(load_finite(job.make, job.where), job.scheme)
+        parts = fitted_parts(load_finite(job.make, job.where).astype(np.float32, copy=False), job.scheme)
+    elif isinstance(job.scheme, Int4Scheme):
+        parts = _native_int4(job)
     else:
         parts = _native(job, job.scheme)
     return JobResult(parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
@@ -110,9 +113,24 @@ def _int8(job: Job) -> dict[str, Array]:
     return {"codes": codes, "scale": scale}
 
 
-def _planes(array: Array, scheme: TernaryScheme) -> dict[str, Array]:
-    trits, scale = quantize_planes(array.astype(np.float32, copy=False), scheme.planes, scheme.group_size)
+def fitted_parts(
+    matrix: Array, scheme: Int4Scheme | TernaryScheme, statistics: Statistics | None = None
+) -> dict[str, Array]:
+    """Fit planes or int4 codes to a matrix float32 [out, in], and return what is stored."""
+    if isinstance(scheme, Int4Scheme):
+        return int4_parts(matrix, statistics)
+    fit = quantize_tied if scheme.tied else quantize_planes
+    trits, scale = fit(matrix, scheme.planes, scheme.group_size, statistics)
     return {"codes": scheme.pack(trits), "scale": scale}
+
+
+def _native_int4(job: Job) -> dict[str, Array]:
+    assert isinstance(job.make, Int4Maker)
+    parts = job.make.int4()
+    for part in parts.values():
+        if part.dtype == np.float16 and not np.isfinite(part).all():
+            raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
+    return parts
 
 
 def _native(job: Job, scheme: TernaryScheme) -> dict[str, Array]:

@@ -30,17 +30,26 @@ from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
-from edgedec.quantize.jobs import Job, load_finite, run_job
+from edgedec.quantize.jobs import Job, fitted_parts, load_finite, run_job
 from edgedec.quantize.methods import METHODS
-from edgedec.quantize.methods.planes import Statistics, quantize_planes
+from edgedec.quantize.methods.planes import Statistics
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
-from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
 from edgedec.spelling import must_be_one_of
 from edgedec.workers import WorkerPool
 
-__all__ = ["QuantizeOptions", "QuantizeReport", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
+__all__ = [
+    "QuantizeOptions",
+    "QuantizeReport",
+    "checkpoint_graph",
+    "has_int4_layers",
+    "local_workers",
+    "quantize",
+    "tensor_loader",
+    "uses_calibration",
+]
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +66,14 @@ _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)
 class QuantizeOptions:
     """Options of ``quantize``.
 
-    With the method ternary and ``planes`` 0 the checkpoint must be ternary already, and is stored without loss.
+    With the method ternary and ``planes`` 0 the checkpoint must be ternary already, and is stored without loss. With the
+    method int4, matrices that the file stores as Q4_0 or Q4_K are taken without loss.
     """
 
     method: str
     planes: int = 0
     group_size: int = 64
+    tied: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -76,6 +87,17 @@ class QuantizeOptions:
             raise UsageError(f"--planes must be 1, 2 or 3 with --method ternary, not {self.planes}")
         if self.group_size not in (32, 64, 128):
             raise UsageError(f"--group-size must be 32, 64 or 128, not {self.group_size}")
+        if self.tied and self.planes < 2:
+            raise UsageError(
+                "--tied ties the scales of 2 or 3 planes: add --method ternary --planes 2, or leave it out"
+            )
+
+    @property
+    def fitted_scheme(self) -> Int4Scheme | TernaryScheme | None:
+        """The scheme of matrices whose codes are fitted; None for methods that fit nothing."""
+        if self.method == "int4":
+            return Int4Scheme()
+        return TernaryScheme(planes=self.planes, group_size=self.group_size, tied=self.tied) if self.planes else None
 
 
 @dataclass(kw_only=True)
@@ -83,7 +105,7 @@ class QuantizeReport:
     """Sizes and methods of a finished quantization.
 
     Members:
-        group_size: largest number of columns of a ternary matrix that share a scale; 0: one scale per tensor, or none.
+        group_size: largest number of columns of a ternary or int4 matrix that share a scale; 0: one per tensor, or none.
         bits_per_weight: bits of all stored tensors, including scales, per parameter of the checkpoint.
         worker_bytes: peak resident memory, including libraries, of each process of the worker pool.
     """
@@ -127,6 +149,16 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
                 f"{checkpoint.config.get('model_type')!r}; leaving it out would change the model"
             )
     return graph, sources
+
+
+def has_int4_layers(checkpoint: Checkpoint) -> bool:
+    """Return whether the checkpoint stores matrices of its layers as 4-bit codes that int4 takes without loss."""
+    return any(info.int4 for name, info in checkpoint.tensors.items() if name.startswith("model.layers."))
+
+
+def uses_calibration(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
+    """Return whether calibration text would change the result."""
+    return bool(options.planes) or (options.method == "int4" and not has_int4_layers(checkpoint))
 
 
 def local_workers(checkpoint: Checkpoint) -> int:
@@ -174,8 +206,10 @@ class _Run:
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
-        # A natively ternary model is rounded only where necessary: its embedding stays as it is, its head becomes int8.
-        self.native = options.method == "ternary" and not options.planes
+        # A natively ternary or int4 model is rounded only where necessary: its embedding stays as it is, and matrices that
+        # are of another type, as the head may be, become int8.
+        self.native_int4 = options.method == "int4" and has_int4_layers(checkpoint)
+        self.native = self.native_int4 or (options.method == "ternary" and not options.planes)
         # In other models a tied head would be stored exactly as the embedding is, so it is not stored again.
         self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
         self.report = QuantizeReport()
@@ -187,19 +221,20 @@ class _Run:
     def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array]) -> None:
         shape = self.graph.weights[name].shape
         self.writer.add(name, scheme, shape, parts)
-        if isinstance(scheme, TernaryScheme):
+        if isinstance(scheme, TernaryScheme | Int4Scheme):
             self.report.group_size = max(self.report.group_size, scheme.group_size)
         self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())
         self.report.methods[scheme.kind] = self.report.methods.get(scheme.kind, 0) + 1
         self._done += self._sizes[name]
         self.progress(name, self._done, self._all)
 
-    def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
-        """Write one matrix as planes and return the dense matrix float32 [out, in] that they represent."""
-        scheme = TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
-        trits, scale = quantize_planes(matrix, scheme.planes, scheme.group_size, statistics)
-        self._add(name, scheme, {"codes": scheme.pack(trits), "scale": scale})
-        return TernaryWeight(trits=trits, scale=scale, group_size=scheme.group_size).dense()
+    def add_fitted(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
+        """Fit and write one matrix, and return the dense matrix float32 [out, in] that is stored."""
+        scheme = self.options.fitted_scheme
+        assert scheme is not None
+        parts = fitted_parts(matrix, scheme, statistics)
+        self._add(name, scheme, parts)
+        return scheme.open(name, matrix.shape, parts).dense()
 
     def outside(self) -> list[str]:
         """Return the names of embedding, head (unless it is the embedding), norms and biases, in the bundle's order."""
@@ -214,24 +249,25 @@ class _Run:
         """Return the names of the layers' matrices, in the bundle's order."""
         return [name for name in self.matrices if name != self.head]
 
-    def _scheme(self, name: str) -> Int8Scheme | TernaryScheme | None:
+    def _scheme(self, name: str) -> Int4Scheme | Int8Scheme | TernaryScheme | None:
         """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
         floats = self.options.method == "float" or (self.native and name == self.embedding)
         if floats or len(self.graph.weights[name].shape) == 1:
             return None
+        info = self.checkpoint.tensors[self.sources[name]]
+        if self.native_int4:
+            return info.int4 or Int8Scheme(rows=True)
         if self.options.method == "int8" or name in (self.embedding, self.head):
             return Int8Scheme(rows=True)
-        if self.native:
-            return TernaryScheme(group_size=self.checkpoint.tensors[self.sources[name]].group_size)
-        return TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
+        return self.options.fitted_scheme or TernaryScheme(group_size=info.group_size)
 
-    def _job(self, name: str, scheme: Int8Scheme | TernaryScheme) -> Job:
+    def _job(self, name: str, scheme: Int4Scheme | Int8Scheme | TernaryScheme) -> Job:
         source = self.sources[name]
         return Job(
             make=_maker(self.checkpoint, source),
             where=f"{self.checkpoint.source}: tensor {source}",
             scheme=scheme,
-            fitted=bool(self.options.planes),
+            fitted=not self.native,
         )
 
     def add(self, names: list[str]) -> None:
@@ -278,7 +314,7 @@ class _Run:
                     matrix = interpreter.load_tensor(weight)
                     shift = interpreter.load_tensor(bias) if bias else np.float32(0)
                     exact[output] = target @ matrix.T + shift
-                    rough[output] = source @ self.add_planes(weight, matrix, statistics).T + shift
+                    rough[output] = source @ self.add_fitted(weight, matrix, statistics).T + shift
             else:
                 interpreter.apply(op, exact, len(ids))
                 if isinstance(op, Embed):
@@ -310,9 +346,9 @@ def quantize(
 
     Args:
         vocab_limit: number of ids that the tokenizer has.
-        calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
+        calibration: ids int32 [B, T] whose activations guide planes and int4 codes; None fits the weights alone.
         pool: quantizes several tensors at once; None: this process quantizes them one by one. The bytes are the same.
-            Calibrated planes are always computed in this process, one after the other.
+            Calibrated matrices are always computed in this process, one after the other.
         progress: called after each tensor with its name, the parameters done and the total.
 
     Raises:
@@ -324,7 +360,7 @@ def quantize(
     if vocab_limit > vocab:
         raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
     with BundleWriter.create(output) as writer:
-        calibrated = bool(options.planes) and calibration is not None
+        calibrated = calibration is not None and uses_calibration(checkpoint, options)
         run = _Run(checkpoint, writer, options, calibrated, pool, progress)
         if calibration is not None and calibrated:
             run.add(run.outside())
@@ -337,6 +373,7 @@ def quantize(
             quantization={
                 "method": options.method,
                 "planes": options.planes,
+                **({"tied": True} if options.tied else {}),
                 "group_size": run.report.group_size,
                 "calibration_tokens": 0 if calibration is None else int(calibration.size),
                 "bits_per_weight": round(run.report.bits_per_weight, 4),

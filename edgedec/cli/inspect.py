@@ -157,11 +157,13 @@ def _render(bundle: Bundle) -> str:
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
+    from edgedec.schemes import scheme_to_json
+
     manifest = json.loads((bundle.path / "manifest.json").read_bytes())
     schemes: dict[Scheme, dict[str, Any]] = {}
     for tensor in bundle.tensors.values():
         scheme = tensor.scheme
-        empty = {"kind": scheme.kind, **asdict(scheme), "tensors": 0, "weights": 0, "bytes": 0}
+        empty = {**scheme_to_json(scheme), "tensors": 0, "weights": 0, "bytes": 0}
         entry = schemes.setdefault(scheme, empty)
         entry["tensors"] += 1
         entry["weights"] += tensor.count

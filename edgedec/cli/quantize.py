@@ -88,12 +88,16 @@ def quantize(
         Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, GGUF file or llama2.c .bin file.")
     ],
     output: Annotated[Path, option("-o", "--output", metavar="BUNDLE", help="Folder of the bundle to write.")],
-    method: Annotated[str, option("--method", metavar="NAME", help="Method: int8, ternary or float.")] = "int8",
+    method: Annotated[str, option("--method", metavar="NAME", help="Method: int8, int4, ternary or float.")] = "int8",
     planes: Annotated[
         int,
         option("--planes", metavar="N", help="Number of ternary planes, 1 to 3; 0: the checkpoint is ternary already."),
     ] = 0,
     group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale in a plane.")] = 64,
+    tied: Annotated[
+        bool,
+        option("--tied/--no-tied", help="Tie the scales of 2 or 3 planes 3:1, which are then computed in one pass."),
+    ] = False,
     tokenizer: Annotated[
         Path | None, option("--tokenizer", metavar="FILE", help="Tokenizer file, if it is not beside the weights.")
     ] = None,
@@ -102,7 +106,7 @@ def quantize(
         option(
             "--calibration",
             metavar="FILE",
-            help="Text for fitting the planes, or 'none'; default: the model writes one.",
+            help="Text for fitting planes or int4, or 'none'; default: the model writes one.",
         ),
     ] = None,
     calibration_tokens: Annotated[
@@ -129,19 +133,23 @@ def quantize(
     The bundle is written completely or not at all.
     """
     from edgedec.memory import MemoryMeter
-    from edgedec.quantize.pipeline import QuantizeOptions
+    from edgedec.quantize.pipeline import QuantizeOptions, uses_calibration
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
 
-    if not planes and (useless := flags_used(ctx, "group_size", "calibration_tokens")):
+    if not planes and (
+        useless := flags_used(ctx, "group_size", *(() if method == "int4" else ("calibration_tokens",)))
+    ):
         raise UsageError(
             f"{' and '.join(useless)}: only ternary planes have a use for this; add --method ternary --planes 1, 2 or 3, "
             "or leave it out"
         )
-    QuantizeOptions(method=method, planes=planes, group_size=group_size)  # refuses before anything is read
-    if calibration is not None and not planes:
+    # These options are checked before anything is read.
+    options = QuantizeOptions(method=method, planes=planes, group_size=group_size, tied=tied)
+    if calibration is not None and options.fitted_scheme is None:
         raise UsageError(
-            "--calibration is for ternary planes: add --method ternary --planes 1, 2 or 3, or leave it out"
+            "--calibration is for ternary planes and int4: add --method ternary --planes 1, 2 or 3, or --method int4, or "
+            "leave it out"
         )
     pool = pool_option(ctx, pool, executor)
     if pool != "local":
@@ -157,7 +165,8 @@ def quantize(
             windows = _text_windows(opened, words, eval_text, "--eval-text")
             windows = windows[: EVAL_TOKENS // len(windows[0])]
         began = time.perf_counter()
-        ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
+        calibrates = uses_calibration(opened, options)
+        ids = _calibration(opened, words, calibration, calibration_tokens, seed) if calibrates else None
         with progress("quantizing") as report_progress:
             report = api.quantize_checkpoint(
                 opened,
@@ -165,6 +174,7 @@ def quantize(
                 method=method,
                 planes=planes,
                 group_size=group_size,
+                tied=tied,
                 calibration=ids,
                 calibration_tokens=0,
                 pool=pool,
@@ -181,6 +191,7 @@ def quantize(
         "output": str(output),
         "method": method,
         "planes": planes,
+        "tied": tied,
         "group_size": report.group_size,
         "parameters": report.parameters,
         "bits_per_weight": round(report.bits_per_weight, 4),
@@ -205,7 +216,7 @@ def _print(result: dict[str, Any]) -> None:
     how = ", ".join(
         [
             result["method"],
-            *([f"planes {result['planes']}"] if result["planes"] else []),
+            *([f"planes {result['planes']}{' tied' if result['tied'] else ''}"] if result["planes"] else []),
             *([f"groups of {result['group_size']}"] if result["group_size"] else []),
         ]
     )

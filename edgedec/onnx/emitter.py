@@ -108,8 +108,8 @@ class Emitter:
         self._external(label, shape, _ONNX_DTYPES[spec.dtype.name], offset, nbytes)
         return label
 
-    def packed_weight(self, name: str) -> tuple[str, str]:
-        """Add a matrix's codes and scales in the kernels' layout, as names and sizes only.
+    def packed_weight(self, name: str) -> tuple[str, ...]:
+        """Add a matrix's codes and scales in the kernels' layout, as names and sizes only; some layouts have codes alone.
 
         The session receives the arrays (``SessionOptions.add_initializer``). The place in the bundle is never read, but ONNX
         Runtime requires that the file exists.
@@ -117,6 +117,8 @@ class Emitter:
         codes, scales = packed_names(name)
         nbytes, count = self.packed[name]
         self._external(codes, [nbytes], DataType.UINT8, 0, nbytes)
+        if not count:
+            return (codes,)
         self._external(scales, [count], DataType.FLOAT, 0, 4 * count)
         return codes, scales
 
@@ -133,20 +135,20 @@ class Emitter:
         """
         label = self.weight(name, "codes")
         self._initializers[label] = replace(self._initializers[label], dtype=DataType.UINT8)
-        return self._once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
+        return self.once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
 
     def turned(self, label: str) -> str:
         """Return the transpose of a matrix, computed once when the session folds constants."""
-        return self._once("Transpose", [label], f"{label}.turned", perm=[1, 0])
+        return self.once("Transpose", [label], f"{label}.turned", perm=[1, 0])
 
     def float_weight(self, name: str) -> str:
         """Return a float tensor as float32; narrower types are converted once, when the session folds constants."""
         label = self.weight(name, "values")
         if self._initializers[label].dtype == DataType.FLOAT:
             return label
-        return self._once("Cast", [label], f"{label}.float32", to=DataType.FLOAT)
+        return self.once("Cast", [label], f"{label}.float32", to=DataType.FLOAT)
 
-    def _once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
+    def once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
         """Add a node that several operations may share."""
         if not any(node.name == name for node in self._nodes):
             self.node(kind, inputs, name, **attrs)

@@ -23,7 +23,7 @@ from edgedec.families import context_size
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
 from edgedec.progress import Progress
-from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["WEIGHTS", "GraphWriter"]
 
@@ -230,16 +230,25 @@ class GraphWriter:
 def _blocks(bundle: Bundle, name: str) -> list[tuple[int, int, Array, Array]]:
     """Return bits, block size, codes uint8 [out, blocks, bytes] and scales float32 [out, blocks] of each plane.
 
-    They are inputs of MatMulNBits. Without zero points a code stands for itself minus half the range: minus 2 at 2 bits, as
-    in a bundle, and minus 128 at 8 bits.
+    They are inputs of MatMulNBits. Without zero points a code stands for itself minus half the range: minus 2 at 2 bits and
+    minus 8 at 4 bits, as in a bundle, and minus 128 at 8 bits.
     """
     scheme, (outputs, inputs) = bundle.tensors[name].scheme, bundle.tensors[name].shape
     if isinstance(scheme, TernaryScheme):
         block = scheme.block(inputs)
         planes, scale = bundle.array(name, "codes"), bundle.array(name, "scale")
+        if scheme.tied:
+            powers = np.float32(3) ** np.arange(scheme.planes - 1, -1, -1, dtype=np.float32)
+            scale = scale * powers[:, None, None]
         if scheme.group_size:
             return [(2, block, codes, scales) for codes, scales in zip(planes, scale, strict=True)]
         return [(2, block, codes, np.full(codes.shape[:2], scale[0], np.float32)) for codes in planes]
+    if isinstance(scheme, Int4Scheme):
+        if scheme.offset:
+            raise UnsupportedError(
+                f"tensor {name}: int4 with minima, as GGUF's Q4_K, has no place in MatMulNBits; export it as GGUF"
+            )
+        return [(4, scheme.GROUP, bundle.array(name, "codes"), bundle.array(name, "scale").astype(np.float32))]
     block = next((size for size in (128, 64, 32) if inputs % size == 0), 0)
     if not isinstance(scheme, Int8Scheme) or not block:
         raise UnsupportedError(

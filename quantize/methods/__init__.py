@@ -4,4 +4,4 @@ from __future__ import annotations
 
 __all__ = ["METHODS"]
 
-METHODS = ("int8", "ternary", "float")  # values of ``quantize --method``
+METHODS = ("int8", "int4", "ternary", "float")  # values of ``quantize --method``

@@ -1,18 +1,21 @@
 """Compute the values that a group of trit-planes can take, and the scales that fit a group best.
 
-Arrays here are [columns, rows]. The rows of a weight matrix are independent problems that are solved side by side, so one
-column of all rows is contiguous. All values are float64.
+``Codebook`` is the interface through which error compensation uses the levels of trit-planes (``FreePlanes``) and evenly
+spaced levels (``grid.Grid``). Arrays here are [columns, rows]. The rows of a weight matrix are independent problems that are
+solved side by side, so one column of all rows is contiguous. All values are float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Levels", "fit_scales", "ordered", "scale_step"]
+__all__ = ["Codebook", "FreePlanes", "LevelSet", "Levels", "fit_scales", "ordered", "scale_step"]
 
 Float64 = npt.NDArray[np.float64]
 Int8 = npt.NDArray[np.int8]
@@ -39,6 +42,36 @@ _STARTS: dict[int, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]] = {
     ),
 }
 _FIRST_STEPS = 2  # steps of alternation from each start before the best start is chosen
+
+
+class LevelSet(Protocol):
+    """The levels of a group with known scales. A level is the sum of K integers times K scales."""
+
+    def nearest(self, x: Float64) -> Float64:
+        """Return the level nearest to each element of ``x`` [rows] or [columns, rows]."""
+
+    def codes(self, x: Float64) -> Int8:
+        """Return the integers [rows, columns, K] of the levels nearest to ``x`` [columns, rows]."""
+
+
+class Codebook(Protocol):
+    """A kind of levels, whose scales are fitted for each group and row.
+
+    Members:
+        scales: K, the number of scales of a group and row.
+    """
+
+    @property
+    def scales(self) -> int: ...
+
+    def fit(self, x: Float64, steps: int = 8) -> Float64:
+        """Return scales [rows, K] for one group ``x`` [columns, rows] that minimise the squared error."""
+
+    def levels(self, scales: Float64) -> LevelSet:
+        """Return the levels of scales [rows, K]."""
+
+    def ordered(self, scales: Float64) -> Float64:
+        """Return scales [rows, K] with the same levels in the form that is stored."""
 
 
 class Levels:
@@ -71,6 +104,24 @@ class Levels:
         """Return the trits [rows, columns, K] of the levels nearest to ``x`` [columns, rows]."""
         trits = self._trits[self._rows[:, None], self._index(x).T]
         return trits * np.sign(x.T).astype(np.int8)[:, :, None]
+
+    codes = trits
+
+
+@dataclass(frozen=True)
+class FreePlanes:
+    """The codebook of trit-planes, each of which has its own scale for every group and row."""
+
+    scales: int
+
+    def fit(self, x: Float64, steps: int = 8) -> Float64:
+        return fit_scales(x, self.scales, steps=steps)
+
+    def levels(self, scales: Float64) -> Levels:
+        return Levels(scales)
+
+    def ordered(self, scales: Float64) -> Float64:
+        return ordered(scales)
 
 
 def ordered(scales: Float64) -> Float64:

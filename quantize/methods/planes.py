@@ -1,4 +1,4 @@
-"""Represent a float matrix as one to three ternary planes with a scale per row, group of columns and plane.
+"""Represent a float matrix as one to three ternary planes, or as evenly spaced levels, with scales per row and group.
 
 Without statistics the squared error of the weights is minimised: the nearest level of each element and the least-squares
 scales are computed in turn. With statistics the squared error of the layer's *output* on calibration rows is minimised:
@@ -10,7 +10,7 @@ scales are computed in turn. With statistics the squared error of the layer's *o
 3. Refinement sets each element in turn to its best level given all others, and then fits each group's scales.
 
 Source: OPTQ (2210.17323) for step 2, in the triangular form of QuIP (2307.13304, section 3.2); GPTAQ (2504.02692) for
-step 1 without drift; PTQTP (2509.16989) for the planes. The rest is derived here.
+step 1 without drift; PTQTP (2509.16989) for the planes. The rest, tied scales included, is derived here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
-from edgedec.quantize.methods.levels import Levels, fit_scales
+from edgedec.quantize.methods.grid import Grid
+from edgedec.quantize.methods.levels import Codebook, FreePlanes
 
-__all__ = ["MAX_PLANES", "Statistics", "quantize_planes", "target_weight"]
+__all__ = ["MAX_PLANES", "Statistics", "quantize_groups", "quantize_planes", "quantize_tied", "target_weight"]
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -97,20 +98,67 @@ def quantize_planes(
     Raises:
         ValueError: an argument is out of range, has the wrong shape or is not finite.
     """
+    if not 1 <= planes <= MAX_PLANES:
+        raise ValueError(f"planes must be 1 to {MAX_PLANES}, not {planes}")
+    return quantize_groups(weight, FreePlanes(planes), group_size, statistics)
+
+
+def quantize_tied(
+    weight: Float32, planes: int, group_size: int, statistics: Statistics | None = None
+) -> tuple[Int8, Float32]:
+    """Quantize ``weight`` float32 [out, in] to ternary planes with tied scales: each is 3 times that of the next plane.
+
+    Return trits int8 [planes, out, in] and the scales of the last plane, float32 [1, out, groups], as ``quantize_planes``
+    does. With tied scales the levels are evenly spaced: -4..4 times the scale with two planes, -13..13 with three.
+
+    Raises:
+        ValueError: an argument is out of range, has the wrong shape or is not finite.
+    """
+    if not 2 <= planes <= MAX_PLANES:
+        raise ValueError(f"tied planes must be 2 to {MAX_PLANES}, not {planes}")
+    most = (3**planes - 1) // 2
+    codes, scales = quantize_groups(weight, Grid(-most, most), group_size, statistics)
+    return balanced_trits(codes[0], planes), scales
+
+
+def balanced_trits(codes: Int8, planes: int) -> Int8:
+    """Return the trits [planes, ...] of integers: codes = the sum of trits[p] * 3^(planes - 1 - p)."""
+    trits = np.empty((planes, *codes.shape), np.int8)
+    rest = codes.copy()
+    for plane in reversed(range(planes)):
+        trits[plane] = (rest + np.int8(1)) % np.int8(3) - np.int8(1)  # NumPy's remainder is never negative
+        rest = (rest - trits[plane]) // np.int8(3)
+    return trits
+
+
+def quantize_groups(
+    weight: Float32,
+    codebook: Codebook,
+    group_size: int,
+    statistics: Statistics | None = None,
+    *,
+    dtype: npt.DTypeLike = np.float32,
+) -> tuple[Int8, npt.NDArray[np.floating]]:
+    """Quantize ``weight`` float32 [out, in] to the levels of a codebook with K scales for each row and group.
+
+    Return codes int8 [K, out, in] and scales [K, out, groups] of the type ``dtype``. A group of a row whose codes of one of
+    the K are all 0 has the scale 0 there.
+
+    Raises:
+        ValueError: an argument is out of range, has the wrong shape or is not finite.
+    """
     if weight.ndim != 2 or 0 in weight.shape:
         raise ValueError(f"weight must be a matrix, its shape is {weight.shape}")
     if not np.isfinite(weight).all():
         raise ValueError("weight must be finite")
-    if not 1 <= planes <= MAX_PLANES:
-        raise ValueError(f"planes must be 1 to {MAX_PLANES}, not {planes}")
     if group_size < 1:
         raise ValueError(f"group_size must be positive, not {group_size}")
     if statistics is not None and statistics.gram.shape[1] != weight.shape[1]:
         raise ValueError(f"the statistics have {statistics.gram.shape[1]} inputs, the weight has {weight.shape[1]}")
     group_size = min(group_size, weight.shape[1])
     rows, columns = weight.shape
-    trits = np.empty((planes, rows, columns), np.int8)
-    scales = np.empty((planes, rows, -(-columns // group_size)), np.float32)
+    codes = np.empty((codebook.scales, rows, columns), np.int8)
+    scales = np.empty((codebook.scales, rows, -(-columns // group_size)), dtype)
     if statistics is not None and not np.trace(statistics.gram) > 0:
         statistics = None  # inputs that are always zero give no information
     if statistics is not None:
@@ -121,29 +169,32 @@ def quantize_planes(
         part = slice(start, start + _ROWS_AT_A_TIME)
         if statistics is not None:
             x = np.ascontiguousarray(target[part].T)
-            x, fitted = refine(x, gram, group_size, *round_groups(x, factor, group_size, planes))
+            x, fitted = refine(x, gram, group_size, codebook, *round_groups(x, factor, group_size, codebook))
         else:
             x = np.ascontiguousarray(weight[part].T, np.float64)
-            fitted = np.stack([fit_scales(group, planes, steps=_PLAIN_STEPS) for group in _groups(x, group_size)])
-        trits[:, part], scales[:, part] = _pack(x, fitted, group_size)
-    return trits, scales
+            fitted = np.stack([codebook.fit(group, _PLAIN_STEPS) for group in _groups(x, group_size)])
+        codes[:, part], scales[:, part] = _pack(x, fitted.astype(np.float64), group_size, codebook, scales.dtype)
+    return codes, scales
 
 
 def _groups(x: Float64, group_size: int) -> list[Float64]:
     return [x[start : start + group_size] for start in range(0, len(x), group_size)]
 
 
-def _pack(x: Float64, scales: Float64, group_size: int) -> tuple[Int8, Float32]:
-    """Return trits [planes, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored."""
+def _pack(
+    x: Float64, scales: Float64, group_size: int, codebook: Codebook, dtype: np.dtype[np.floating]
+) -> tuple[Int8, npt.NDArray[np.floating]]:
+    """Return codes [K, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored."""
     with np.errstate(over="ignore"):
-        stored = scales.astype(np.float32)  # [groups, rows, planes]
+        stored = scales.astype(dtype)  # [groups, rows, K]
     if not np.isfinite(stored).all():
-        raise ValueError("weight is too large: its scales overflow float32")
-    trits = np.concatenate(
-        [Levels(s.astype(np.float64)).trits(g) for s, g in zip(stored, _groups(x, group_size), strict=True)], axis=1
+        raise ValueError(f"weight is too large: its scales overflow {dtype}")
+    codes = np.concatenate(
+        [codebook.levels(s.astype(np.float64)).codes(g) for s, g in zip(stored, _groups(x, group_size), strict=True)],
+        axis=1,
     )
     for group, start in enumerate(range(0, len(x), group_size)):
-        within = trits[:, start : start + group_size]
+        within = codes[:, start : start + group_size]
         within *= (stored[group] != 0)[:, None]
         stored[group] *= within.any(axis=1)
-    return trits.transpose(2, 0, 1), stored.transpose(2, 1, 0)
+    return codes.transpose(2, 0, 1), stored.transpose(2, 1, 0)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph, context_size
 from edgedec.graph import Graph
+from edgedec.schemes import Int4Scheme
 
-__all__ = ["Checkpoint", "Makers", "TensorInfo", "TernaryMaker", "Trits", "model_graph"]
+__all__ = ["Checkpoint", "Int4Maker", "Makers", "TensorInfo", "TernaryMaker", "Trits", "model_graph"]
 
 Maker = Callable[[], NDArray[Any]]
 
@@ -26,12 +27,13 @@ class TensorInfo:
     ``dtype`` is ``float32``, ``float16`` or ``bfloat16``; any other value is the file's own name for a type that
     ``Checkpoint.load`` refuses. Such tensors are listed because many checkpoints carry buffers that no model reads.
     ``group_size`` is the number of columns of a row that share a scale in a natively ternary matrix. It is 0 if the whole
-    matrix shares one scale, and for every other tensor.
+    matrix shares one scale, and for every other tensor. ``int4`` is the scheme of a matrix whose maker is an ``Int4Maker``.
     """
 
     shape: tuple[int, ...]
     dtype: str
     group_size: int = 0
+    int4: Int4Scheme | None = None
 
 
 class Trits(NamedTuple):
@@ -48,6 +50,15 @@ class TernaryMaker(Protocol):
     def __call__(self) -> NDArray[Any]: ...
 
     def trits(self) -> Trits: ...
+
+
+@runtime_checkable
+class Int4Maker(Protocol):
+    """Loads a matrix that the file stores as 4-bit codes, as float32 or as the parts of an ``Int4Scheme``."""
+
+    def __call__(self) -> NDArray[Any]: ...
+
+    def int4(self) -> dict[str, NDArray[Any]]: ...
 
 
 @dataclass(frozen=True)

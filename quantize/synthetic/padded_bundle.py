@@ -40,7 +40,16 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, RmsNorm
 from edgedec.progress import Progress, silent
-from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
+from edgedec.schemes import (
+    FloatScheme,
+    FloatWeight,
+    Int4Scheme,
+    Int8Scheme,
+    Int8Weight,
+    Scheme,
+    TernaryScheme,
+    TernaryWeight,
+)
 
 __all__ = ["SIZES", "pad_bundle", "why_inexact"]
 
@@ -235,6 +244,8 @@ class _Padding:
             trits = self.rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
             self._keep(name, trits, donor.trits)
             parts = {"codes": scheme.pack(trits)}
+        elif isinstance(scheme, Int4Scheme):
+            raise UnsupportedError(f"tensor {name} is int4, which cannot be padded; pad an int8 or ternary bundle")
         else:
             assert isinstance(scheme, Int8Scheme)
             assert isinstance(donor, Int8Weight)

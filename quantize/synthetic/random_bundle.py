@@ -15,7 +15,7 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
-from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 from edgedec.spelling import did_you_mean
 
 __all__ = ["SHAPES", "write_random_bundle"]
@@ -63,7 +63,9 @@ def _random_ternary(scheme: TernaryScheme, shape: tuple[int, ...], rng: np.rando
     trits = rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
     sizes = scheme.parts(shape)["scale"].shape
     # Each plane has a third of the scale of the preceding one, as in fitted planes.
-    weight = 3.0 ** -np.arange(scheme.planes).reshape(-1, 1, 1) if scheme.group_size else np.ones(1)
+    smaller = 3.0 ** -np.arange(scheme.planes)
+    weight = smaller[-1:] if scheme.tied else smaller
+    weight = weight.reshape(-1, 1, 1) if scheme.group_size else np.ones(1)
     scale = np.full(sizes, shape[1] ** -0.5) * weight * rng.uniform(0.8, 1.2, sizes)
     return {"codes": scheme.pack(trits), "scale": scale.astype(np.float32)}
 
@@ -74,6 +76,18 @@ def _random_int8(scheme: Int8Scheme, shape: tuple[int, ...], rng: np.random.Gene
     return {"codes": codes, "scale": scale.astype(np.float32)}
 
 
+def _random_int4(scheme: Int4Scheme, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    codes = scheme.pack(rng.integers(0, 16, shape, np.uint8))
+    sizes = {name: part.shape for name, part in scheme.parts(shape).items()}
+    size = shape[1] ** -0.5 / 4
+    if not scheme.offset:
+        return {"codes": codes, "scale": (size * rng.uniform(0.8, 1.2, sizes["scale"])).astype(np.float16)}
+    # With equal steps, a minimum is 8 scales, so that weights are near 0 on average.
+    factors = (size / 40 * np.array([1, 8]) * rng.uniform(0.9, 1.1, sizes["factors"])).astype(np.float16)
+    steps = np.broadcast_to(rng.integers(32, 49, (*sizes["steps"][:2], 1), np.uint8), sizes["steps"])
+    return {"codes": codes, "factors": factors, "steps": np.ascontiguousarray(steps)}
+
+
 def write_random_bundle(
     path: Path,
     shape: str | Mapping[str, Any],
@@ -81,13 +95,15 @@ def write_random_bundle(
     *,
     planes: int = 1,
     group_size: int = 0,
+    tied: bool = False,
+    offset: bool = False,
     seed: int = 0,
     tokenizer_json: str | None = None,
 ) -> None:
     """Write a bundle with random codes for a named shape or a configuration.
 
-    Head and embedding are int8, the layers int8 or ternary. The tokenizer is ``tokenizer_json``, or a
-    placeholder of one token if it is None.
+    Head and embedding are int8, the layers int8, int4 (with ``offset``, of the form with minima) or ternary. The
+    tokenizer is ``tokenizer_json``, or a placeholder of one token if it is None.
 
     Raises:
         UsageError: the shape or the method is unknown, or the path cannot be written.
@@ -98,8 +114,8 @@ def write_random_bundle(
         config = SHAPES[shape]
     else:
         config = shape
-    if method not in ("ternary", "int8"):
-        raise UsageError(f"method must be ternary or int8, not {method!r}")
+    if method not in ("ternary", "int4", "int8"):
+        raise UsageError(f"method must be ternary, int4 or int8, not {method!r}")
     graph = build_graph(config)
     embeddings = {op.weight for op in graph.operations if isinstance(op, Embed)}
     matrices = [weight for op in graph.operations if isinstance(op, Linear) for weight in op.weights]
@@ -107,8 +123,11 @@ def write_random_bundle(
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
             if name in matrices[:-1] and method == "ternary":
-                ternary = TernaryScheme(planes=planes, group_size=group_size)
+                ternary = TernaryScheme(planes=planes, group_size=group_size, tied=tied)
                 writer.add(name, ternary, spec.shape, _random_ternary(ternary, spec.shape, rng))
+            elif name in matrices[:-1] and method == "int4":
+                int4 = Int4Scheme(offset=offset)
+                writer.add(name, int4, spec.shape, _random_int4(int4, spec.shape, rng))
             elif name in matrices or name in embeddings:
                 int8 = Int8Scheme(rows=True)
                 writer.add(name, int8, spec.shape, _random_int8(int8, spec.shape, rng))

@@ -28,7 +28,7 @@ __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 CODE_PATHS = ("amx", "avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 3  # value of edgedec_abi() in api.cpp
+_ABI = 4  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +51,11 @@ _FUNCTIONS: Functions = {
     "edgedec_int8_matmul": (
         c_int32,
         (c_char_p, *(c_int64,) * 2, c_int32, *(c_void_p,) * 4, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
+    ),
+    "edgedec_grid_bytes": (c_int64, (*(c_int64,) * 2, *(c_int32,) * 3)),
+    "edgedec_grid_matmul": (
+        c_int32,
+        (c_char_p, *(c_int64,) * 2, *(c_int32,) * 3, *(c_void_p,) * 3, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
     ),
     "edgedec_kv_bytes": (c_int64, _CACHE),
     "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p, c_void_p, c_int64), *(c_int64, c_void_p, c_int64))),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "grid.hpp"
 #include "int8.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
@@ -44,7 +45,7 @@ edgedec::KvLayout layout_of(const int64_t* numbers) {
 }  // namespace
 
 // Version of the layouts and signatures. Increase it with every change of a layout or of a signature below.
-EDGEDEC_API int32_t edgedec_abi() { return 3; }
+EDGEDEC_API int32_t edgedec_abi() { return 4; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -172,6 +173,42 @@ EDGEDEC_API int32_t edgedec_int8_matmul(const char* path, int64_t outputs, int64
             staging.sum(*use, t, 0);
         }
         use->int8_rows(w, staging.view(0), first, last, out, outputs);
+    } catch (const std::bad_alloc&) {
+        return fail("not enough memory for the activations");
+    }
+    return 0;
+}
+
+// Returns the bytes of a matrix with evenly spaced levels in the layout of grid.hpp; -1 if the sizes are invalid.
+EDGEDEC_API int64_t edgedec_grid_bytes(int64_t outputs, int64_t inputs, int32_t bits, int32_t form, int32_t group_size) {
+    const edgedec::Grid w{outputs, inputs, bits, form, group_size, nullptr, nullptr};
+    return w.problem() ? fail(w.problem()) : w.bytes();
+}
+
+// Computes tiles [first, last) of out float32 [tokens][outputs] with x int8 [tokens][inputs]. `path` null: that of this
+// process. `bias` may be null.
+EDGEDEC_API int32_t edgedec_grid_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t bits, int32_t form,
+                                        int32_t group_size, const uint8_t* data, const float* bias, const int8_t* x,
+                                        int64_t tokens, const float* token_scales, int64_t first, int64_t last,
+                                        float* out) {
+    const edgedec::Grid w{outputs, inputs, bits, form, group_size, data, bias};
+    if (w.problem()) return fail(w.problem());
+    if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");
+    if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    try {
+        static thread_local edgedec::Staging staging;
+        staging.resize(tokens, inputs);
+        for (int64_t t = 0; t < tokens; ++t) {
+            std::memset(staging.codes(t), 0, static_cast<size_t>(staging.stride()));
+            std::memcpy(staging.codes(t), x + t * inputs, static_cast<size_t>(inputs));
+            *staging.scale(t) = token_scales[t];
+            staging.sum(*use, t, group_size);
+        }
+        staging.arrange_fours();
+        const edgedec::Staged view = staging.view(group_size);
+        for (int64_t tile = first; tile < last; ++tile) use->grid(w, view, tile, out, outputs);
     } catch (const std::bad_alloc&) {
         return fail("not enough memory for the activations");
     }

@@ -6,6 +6,7 @@
 
 #include "amx.hpp"
 #include "attention.hpp"
+#include "grid.hpp"
 #include "int8.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
@@ -26,8 +27,10 @@ namespace {
 
 // kPaths is ordered by speed, the fastest path first.
 #define EDGEDEC_PATH(name, usable)                                                                           \
-    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, usable, false}
-#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
+    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, grid_##name, \
+     usable, false}
+#define EDGEDEC_NO_PATH(name) \
+    {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
 
 bool always() { return true; }
 
@@ -62,8 +65,8 @@ bool has_amx() {
 #endif
 constexpr Path kPaths[] = {
 #if EDGEDEC_AMX
-    {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx, has_amx,
-     true},
+    {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx,
+     grid_avx512vnni, has_amx, true},
 #else
     EDGEDEC_NO_PATH(amx),
 #endif
@@ -189,6 +192,50 @@ std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens,
     return out;
 }
 
+// Returns the product of a random matrix with evenly spaced levels and activations on `path`. Some activations and codes have
+// the largest magnitude.
+std::vector<float> grid_product(const Path& path, uint32_t seed, int64_t tokens, int32_t bits, int32_t form,
+                                int32_t group_size) {
+    Grid w{21, 301, bits, form, group_size, nullptr, nullptr};
+    std::vector<uint8_t> data(static_cast<size_t>(w.bytes()));
+    std::vector<float> bias(21);
+    for (auto& byte : data) byte = static_cast<uint8_t>(next(seed));
+    for (auto& value : bias) value = static_cast<float>(next(seed));
+    const int64_t codes = w.blocks() * w.block_bytes();
+    std::memset(data.data(), 0xff, static_cast<size_t>(w.block_bytes()));
+    if (bits == 5) {  // codes are at most 26: 16 is added to codes up to 10 only
+        for (uint8_t* block = data.data(); block < data.data() + data.size(); block += w.block_bytes())
+            if (block + w.block_bytes() <= data.data() + data.size())
+                for (int64_t i = 0; i < kLineBytes; ++i)
+                    for (int four = 0; four < 8; ++four)
+                        if ((block[four / 2 * kLineBytes + i] >> (four % 2 * 4) & 15) > 10)
+                            block[4 * kLineBytes + i] = static_cast<uint8_t>(block[4 * kLineBytes + i] & ~(1 << four));
+    }
+    for (int64_t tile = 0; tile < w.tiles(); ++tile) {
+        uint8_t* scales = data.data() + tile * w.tile_bytes() + codes;
+        // With 0x3f or less in its last byte, a float of either size is positive and finite, and a step is at most 63.
+        for (int64_t i = 0, size = form == kFloat ? 4 : 2; i < w.scale_bytes(); i += size) {
+            const bool steps = form == kOffset && i % kSharedBytes >= 4 * kTileRows;
+            for (int64_t j = steps ? 0 : size - 1; j < size; ++j)
+                scales[i + j] = static_cast<uint8_t>(scales[i + j] & 0x3f);
+        }
+    }
+    w.data = data.data(), w.bias = bias.data();
+    Staging x;
+    x.resize(tokens, w.inputs);
+    for (int64_t t = 0; t < tokens; ++t) {
+        std::memset(x.codes(t), 0, static_cast<size_t>(x.stride()));
+        for (int64_t i = 0; i < w.inputs; ++i)
+            x.codes(t)[i] = static_cast<int8_t>(t == 2 ? -127 : static_cast<int>(next(seed) % 255) - 127);
+        *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
+        x.sum(path, t, group_size);
+    }
+    x.arrange_fours();
+    std::vector<float> out(static_cast<size_t>(tokens * w.outputs));
+    for (int64_t tile = 0; tile < w.tiles(); ++tile) path.grid(w, x.view(group_size), tile, out.data(), w.outputs);
+    return out;
+}
+
 // Returns the results of an attention pass of two sequences with a common block of 16 rows: one of `tokens` rows after 37
 // others, and one of 3 rows after 16 others. The bytes of the cache follow.
 std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, int32_t bits) {
@@ -275,6 +322,10 @@ bool self_test(const Path& path) {
         for (bool by_rows : {false, true})
             if (!same(int8_product(definition, seed, tokens, by_rows, 411), int8_product(path, seed, tokens, by_rows, 411)))
                 return false;
+        const int32_t grid_bits = 4 + tokens % 2, form = tokens / 2 % 3, grid_group = 32 << tokens % 3;
+        if (!same(grid_product(definition, seed, tokens, grid_bits, form, grid_group),
+                  grid_product(path, seed, tokens, grid_bits, form, grid_group)))
+            return false;
         const int32_t bits = 8 << tokens % 3;
         if (!same(attention(definition, seed, tokens, bits), attention(path, seed, tokens, bits))) return false;
     }

@@ -1,4 +1,6 @@
-"""Files with a bundle's ternary matrices in the kernels' layout. Matrices are converted once and loaded from then on.
+"""Files with a bundle's ternary and int4 matrices in the kernels' layout.
+
+Matrices are converted once and loaded from then on.
 
 The file is in the bundle's folder, whose format permits caches, or in the user's cache folder if the bundle cannot be
 written. It has a header of 4,096 bytes, and then the codes and scales of each matrix, each at a multiple of 64 bytes;
@@ -23,11 +25,13 @@ from numpy.typing import NDArray
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError
-from edgedec.manifest import ALIGNMENT, Tensor
+from edgedec.manifest import ALIGNMENT, Tensor, naming
+from edgedec.onnx.grid_layout import grid_layout
 from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.grid import pack_grid
 from edgedec.runtime.kernels.huge_pages import file_bytes
-from edgedec.schemes import TernaryScheme
+from edgedec.schemes import Int4Scheme, TernaryScheme
 from edgedec.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 
 __all__ = ["LOAD_BYTES", "Layout", "LayoutEntry", "charged_folders", "layout_bytes", "open_layout"]
@@ -35,8 +39,9 @@ __all__ = ["LOAD_BYTES", "Layout", "LayoutEntry", "charged_folders", "layout_byt
 FILE = ".cpu-kernels.layout"  # name of the file in a bundle's folder
 LOAD_BYTES = 4 << 20  # peak memory of a conversion or check, which is a few pieces
 _HEADER_BYTES = 4096  # size of the header
-_VERSION = 1  # version of the file, which is increased with every change of the layout in ternary.hpp
+_VERSION = 2  # version of the file, which is increased with every change of the layouts in ternary.hpp and grid.hpp
 _PIECE_BYTES = 1 << 20  # bytes that are converted or hashed at a time
+_GRID_EXPANSION = 4  # bytes of arrays during the conversion of a matrix with evenly spaced levels, for each stored byte
 _TILE_ROWS, _LINE_COLUMNS = 16, 16  # kTileRows and kLineColumns of ternary.hpp
 _LOG = logging.getLogger(__name__)
 _FOUND, _WRITTEN = (
@@ -73,8 +78,8 @@ class Layout:
         }
 
 
-def _scheme(tensor: Tensor) -> TernaryScheme:
-    assert isinstance(tensor.scheme, TernaryScheme)
+def _scheme(tensor: Tensor) -> TernaryScheme | Int4Scheme:
+    assert isinstance(tensor.scheme, TernaryScheme | Int4Scheme)
     return tensor.scheme
 
 
@@ -84,8 +89,12 @@ def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[
     for name in names:
         (outputs, inputs), scheme = tensors[name].shape, _scheme(tensors[name])
         rows = -(-outputs // _TILE_ROWS) * _TILE_ROWS
-        codes = rows * scheme.planes * -(-inputs // _LINE_COLUMNS) * (_LINE_COLUMNS // 4)
-        scales = rows * scheme.planes * scheme.groups(inputs) if scheme.group_size else 1
+        if grid := grid_layout(scheme):  # the scales are among the codes
+            codes, scales = grid.nbytes((outputs, inputs)), 0
+        else:
+            assert isinstance(scheme, TernaryScheme)
+            codes = rows * scheme.planes * -(-inputs // _LINE_COLUMNS) * (_LINE_COLUMNS // 4)
+            scales = rows * scheme.planes * scheme.groups(inputs) if scheme.group_size else 1
         after = end + codes  # aligned, because the size of a tile is a multiple of the alignment
         entries[name] = LayoutEntry(codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales)
         end = -(-(after + 4 * scales) // ALIGNMENT) * ALIGNMENT
@@ -93,7 +102,7 @@ def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[
 
 
 def layout_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a ternary matrix in the file, computed from its manifest entry only."""
+    """Return the bytes of a ternary or int4 matrix in the file, computed from its manifest entry only."""
     return _entries({"": tensor}, [""])[1] - _HEADER_BYTES
 
 
@@ -142,6 +151,10 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
     tensor = bundle.tensors[name]
     (outputs, inputs), scheme = tensor.shape, _scheme(tensor)
     parts = scheme.parts(tensor.shape)
+    if grid_layout(scheme):
+        yield from _converted_grid(bundle, name)
+        return
+    assert isinstance(scheme, TernaryScheme)
     with bundle.weights_file.open("rb", buffering=0) as file:
         for part in ("codes", "scale"):
             spec, offset = parts[part], tensor.offsets[part]
@@ -165,6 +178,28 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
                     raise BundleError(
                         f"{bundle.weights_file}: tensor {name}, from row {first}: {error}; quantize the checkpoint again"
                     ) from error
+
+
+def _converted_grid(bundle: Bundle, name: str) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of one matrix with evenly spaced levels, as ``_converted`` does."""
+    tensor = bundle.tensors[name]
+    (outputs, inputs), scheme = tensor.shape, _scheme(tensor)
+    parts = scheme.parts(tensor.shape)
+    stored = max(1, tensor.nbytes // outputs)
+    step = max(1, _PIECE_BYTES // (_TILE_ROWS * stored * _GRID_EXPANSION)) * _TILE_ROWS
+    with bundle.weights_file.open("rb", buffering=0) as file:
+        for first in range(0, outputs, step):
+            rows = min(step, outputs - first)
+            pieces = {}
+            for part, piece in scheme.parts((rows, inputs)).items():
+                # Ternary parts have a first dimension of planes; the rows of a plane are contiguous.
+                planes = piece.shape[0] if isinstance(scheme, TernaryScheme) else 1
+                row_bytes = parts[part].nbytes // (planes * outputs)
+                at = [tensor.offsets[part] + (plane * outputs + first) * row_bytes for plane in range(planes)]
+                data = b"".join(os.pread(file.fileno(), rows * row_bytes, start) for start in at)
+                pieces[part] = np.frombuffer(data, piece.dtype).reshape(piece.shape)
+            with naming(bundle.weights_file):
+                yield pack_grid(name, scheme, pieces, (rows, inputs))
 
 
 def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, LayoutEntry], nbytes: int) -> None:
@@ -199,7 +234,9 @@ def _read_back(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) ->
 
 
 def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layout:
-    """Return the file with the ternary matrices ``names`` in the kernels' layout. If there is none, it is written first.
+    """Return the file with the ternary and int4 matrices ``names`` in the kernels' layout.
+
+    If there is none, it is written first.
 
     Raises:
         BundleError: a matrix has a code that is not a trit.

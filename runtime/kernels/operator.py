@@ -5,20 +5,24 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.ort import onnxruntime as ort
+from edgedec.reference.float_profile.ops.linear import grouped_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, load
-from edgedec.schemes import TernaryScheme
+from edgedec.runtime.kernels.grid import pack_grid
+from edgedec.schemes import Int4Scheme, TernaryScheme
 
-__all__ = ["DOMAIN", "INT8", "OPERATOR", "register", "usable"]
+__all__ = ["DOMAIN", "GRID", "INT8", "OPERATOR", "register", "usable"]
 
-DOMAIN, OPERATOR, INT8 = "edgedec", "TernaryMatMul", "Int8MatMul"
+DOMAIN, OPERATOR, INT8, GRID = "edgedec", "TernaryMatMul", "Int8MatMul", "GridMatMul"
 _LOG = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
@@ -124,6 +128,48 @@ def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
     return _TestNode(node=node, weights=weights, expected=expected)
 
 
+def _grid_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+    """Return a node with an int4 matrix and one of tied planes."""
+    inputs, sizes = codes.shape[1], (330, 77)
+    schemes: tuple[Int4Scheme | TernaryScheme, ...] = (
+        Int4Scheme(offset=True),
+        TernaryScheme(planes=3, group_size=64, tied=True),
+    )
+    weights, expected, layouts = [], [], []
+    for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
+        shape = (outputs, inputs)
+        parts: dict[str, NDArray[Any]] = {
+            name: rng.integers(0, 64, part.shape).astype(part.dtype)
+            if name == "steps"
+            else rng.uniform(0.5, 1, part.shape).astype(part.dtype)
+            for name, part in scheme.parts(shape).items()
+        }
+        if isinstance(scheme, Int4Scheme):
+            parts["codes"] = scheme.pack(rng.integers(0, 16, shape).astype(np.uint8))
+        else:
+            parts["codes"] = scheme.pack(rng.integers(-1, 2, (scheme.planes, *shape)).astype(np.int8))
+        expected.append(grouped_product(codes, scale, scheme.open("self test", shape, parts)))
+        layout = grid_layout(scheme)
+        assert layout is not None
+        layouts.append(layout)
+        weights.append(array_value(f"g{number}", pack_grid("self test", scheme, parts, shape)))
+    node = Node(
+        kind=GRID,
+        inputs=["x", "g0", "g1"],
+        outputs=["grid0", "grid1"],
+        domain=DOMAIN,
+        attributes={
+            "columns": inputs,
+            "rows": sizes,
+            "bits": [layout.bits for layout in layouts],
+            "forms": [layout.form for layout in layouts],
+            "group_sizes": [layout.group_size for layout in layouts],
+            "biases": [0, 0],
+        },
+    )
+    return _TestNode(node=node, weights=weights, expected=expected)
+
+
 def _self_test(kernels: Kernels) -> None:
     """Run a node of each kind on two threads and compare its results with those of integers in NumPy.
 
@@ -133,7 +179,7 @@ def _self_test(kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 5, 528)).astype(np.float32)
     codes, scale = quantize_rows(x[0])
-    nodes = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale)]
+    nodes = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale), _grid_node(rng, codes, scale)]
     names = [name for item in nodes for name in item.node.outputs]
     model = encode_model(
         "self_test",

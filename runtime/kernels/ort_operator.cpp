@@ -85,7 +85,7 @@ namespace {
 
 OrtStatus* make_domain(const OrtApi& api, OrtCustomOpDomain** domain) {
     EDGEDEC_TRY(api.CreateCustomOpDomain("edgedec", domain));
-    for (const OrtCustomOp* op : {ternary_matmul(), int8_matmul(), tree_attention()})
+    for (const OrtCustomOp* op : {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention()})
         EDGEDEC_TRY(api.CustomOpDomain_Add(*domain, op));
     return nullptr;
 }

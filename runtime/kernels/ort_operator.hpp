@@ -107,6 +107,7 @@ OrtCustomOp describe() {
 // The descriptions of the operators; each is defined in the operator's file.
 const OrtCustomOp* ternary_matmul();
 const OrtCustomOp* int8_matmul();
+const OrtCustomOp* grid_matmul();
 const OrtCustomOp* tree_attention();
 
 }  // namespace edgedec

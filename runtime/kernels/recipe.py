@@ -24,21 +24,30 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 # Contraction is switched off, because a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
-COMMON = ("api", "dispatch", "layout", "int8", "attention", "ternary_scalar", "attention_scalar", "int8_scalar")
+COMMON = (
+    *("api", "dispatch", "layout", "int8", "grid", "attention"),
+    *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
+)
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
-ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_attention")
+ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention")
 PATHS = {
     "x86_64": {
         **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),
+        "grid_avx2": ("-mavx2", "-mf16c"),
         "attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
         **dict.fromkeys(
-            ("ternary_avx512vnni", "int8_avx512vnni", "attention_avx512vnni", "ternary_amx", "int8_amx"),
+            (
+                *("ternary_avx512vnni", "int8_avx512vnni", "grid_avx512vnni", "attention_avx512vnni"),
+                *("ternary_amx", "int8_amx"),
+            ),
             ("-mavx512f", "-mavx512bw", "-mavx512vnni"),
         ),
     },
     "aarch64": {
-        **dict.fromkeys(("ternary_neon", "int8_neon", "attention_neon"), ()),
-        **dict.fromkeys(("ternary_neon_dotprod", "int8_neon_dotprod"), ("-march=armv8.2-a+dotprod",)),
+        **dict.fromkeys(("ternary_neon", "int8_neon", "grid_neon", "attention_neon"), ()),
+        **dict.fromkeys(
+            ("ternary_neon_dotprod", "int8_neon_dotprod", "grid_neon_dotprod"), ("-march=armv8.2-a+dotprod",)
+        ),
     },
 }
 _SAME = {"arm64": "aarch64", "amd64": "x86_64"}

@@ -12,7 +12,7 @@ class Staging {
   public:
     void resize(int64_t tokens, int64_t columns) {
         tokens_ = tokens, columns_ = columns;
-        stride_ = (columns + kLineColumns - 1) / kLineColumns * kLineColumns;
+        stride_ = (columns + 31) / 32 * 32;  // whole lines of ternary.hpp, and whole blocks of grid.hpp
         groups_ = (columns + 31) / 32;
         codes_.resize(static_cast<size_t>(tokens * stride_));
         fours_.resize(codes_.size());
@@ -32,6 +32,10 @@ class Staging {
     // Fills Staged::fours or Staged::panels for ternary matrices. Call it after all tokens have their codes.
     void arrange(const Path& path) {
         if (path.panels && tokens_ >= kLeastPanelTokens) return arrange_panels();
+        arrange_fours();
+    }
+    // Fills Staged::fours, which matrices with evenly spaced levels need on every path.
+    void arrange_fours() {
         for (int64_t first = 0; first < tokens_; first += kTokens) {
             const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens;
             const int8_t* from = codes_.data() + first * stride_;

@@ -48,7 +48,7 @@ struct Ternary {
 // Activations in the form that the kernels read.
 struct Staged {
     int64_t tokens;
-    int64_t stride;       // bytes of a token's codes: columns rounded up to whole lines; the additional codes are 0
+    int64_t stride;       // bytes of a token's codes: columns rounded up to 32; the additional codes are 0
     const int8_t* codes;  // [tokens][stride]
     // The same codes in the order [stride / 4][tokens][4] for each group of kTokens tokens (the last may have fewer), so that
     // the operands of broadcasts have constant distances.
@@ -72,6 +72,7 @@ using GroupSums = void (*)(const int8_t* codes, int64_t columns, int64_t group_s
 
 struct AttentionBlock;
 struct AttentionRows;
+struct Grid;
 struct Int8Matrix;
 // Computes one block of query rows over one key/value head; see attention.hpp.
 using AttentionKernel = void (*)(const AttentionBlock&);
@@ -79,6 +80,9 @@ using AttentionKernel = void (*)(const AttentionBlock&);
 using AttentionAppend = void (*)(const AttentionRows&);
 // Computes rows [first, last) of an int8 matrix for all tokens; see int8.hpp.
 using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int64_t last, float* out, int64_t stride);
+
+// Computes one tile of a matrix with evenly spaced levels for all tokens; see grid.hpp.
+using GridKernel = void (*)(const Grid&, const Staged&, int64_t tile, float* out, int64_t stride);
 
 struct Path {
     const char* name;
@@ -88,6 +92,7 @@ struct Path {
     AttentionKernel attend;
     AttentionAppend append;
     Int8Kernel int8_rows;
+    GridKernel grid;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
     bool panels;       // whether `tile` reads Staged::panels instead of Staged::fours
 };
@@ -113,7 +118,8 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
     void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);                \
     void attend_##name(const AttentionBlock&);                                 \
     void append_##name(const AttentionRows&);                                  \
-    void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t);
+    void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
+    void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);
 EDGEDEC_DECLARE_PATH(scalar)
 EDGEDEC_DECLARE_PATH(avx2)
 EDGEDEC_DECLARE_PATH(avx512vnni)

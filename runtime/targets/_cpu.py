@@ -51,7 +51,7 @@ from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._providers import open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
-from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint", "resident_bytes"]
 
@@ -63,9 +63,9 @@ _BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its
 _BINDINGS = 96  # maximum number of shapes of passes that stay bound, 5 KiB each
 
 
-def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
+def _packed_names(graph: Graph, bundle: Bundle) -> list[str]:
     """Return the names of the matrices that are in the layout cache."""
-    return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
+    return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme | Int4Scheme)]
 
 
 class PassArrays(NamedTuple):
@@ -185,19 +185,20 @@ class CpuTarget:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
 
     def _add_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
-        """Add the ternary matrices in the kernels' layout as initializers, and large int8 matrices if huge pages help.
+        """Add matrices in the kernels' layout as initializers, and large int8 matrices if huge pages help.
 
         Returns:
-            The sizes of the ternary matrices' parts.
+            The sizes of the parts of the ternary and int4 matrices.
         """
         self._initializers: list[ort.OrtValue] = []  # kept alive, because ONNX Runtime uses their memory
         self._add_int8(options)
         packed: dict[str, tuple[int, int]] = {}
-        names = _ternary_names(self.graph, self.bundle)
+        names = _packed_names(self.graph, self.bundle)
         if not names:
             return packed
         for name, arrays in open_layout(self.bundle, self._kernels, names).arrays().items():
-            for label, array in zip(packed_names(name), arrays, strict=True):
+            parts = arrays if arrays[1].size else arrays[:1]  # without scales, they are among the codes
+            for label, array in zip(packed_names(name), parts, strict=False):
                 self._initializers.append(ort.OrtValue.ortvalue_from_numpy(array))
                 options.add_initializer(label, self._initializers[-1])
             packed[name] = (arrays[0].size, arrays[1].size)
@@ -468,7 +469,7 @@ def cpu_footprint(
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
-    converting = max(0, LOAD_BYTES * fixed.ternary - sum(loaded.values()))
+    converting = max(0, LOAD_BYTES * fixed.packed - sum(loaded.values()))
     testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
     return {
         **loaded,
@@ -490,12 +491,12 @@ class _FixedSizes:
 
     Members:
         weights: resident bytes of all weights.
-        ternary: True if some of them are ternary.
+        packed: True if some of them are in the layout cache.
         widest: columns of the widest value of the graph except the logits.
     """
 
     weights: int
-    ternary: bool
+    packed: bool
     widest: int
 
 
@@ -506,7 +507,7 @@ def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
         tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
         bundle.derived[key] = _FixedSizes(
             weights=sum(map(resident_bytes, tensors)),
-            ternary=any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors),
+            packed=any(isinstance(tensor.scheme, TernaryScheme | Int4Scheme) for tensor in tensors),
             widest=widest_value(graph),
         )
     result: _FixedSizes = bundle.derived[key]
@@ -514,8 +515,8 @@ def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
 
 
 def resident_bytes(tensor: Tensor) -> int:
-    """Return the resident bytes of a weight: trits in the kernels' layout, int8 codes as stored, floats as float32."""
-    if isinstance(tensor.scheme, TernaryScheme):
+    """Return the resident bytes of a weight: in the kernels' layout, int8 codes as stored, floats as float32."""
+    if isinstance(tensor.scheme, TernaryScheme | Int4Scheme):
         return layout_bytes(tensor)
     if isinstance(tensor.scheme, Int8Scheme):
         return tensor.nbytes

@@ -18,7 +18,7 @@ from edgedec.runtime.targets._footprint import reserved_rows
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
-from edgedec.schemes import TernaryScheme
+from edgedec.schemes import Int4Scheme, TernaryScheme
 
 __all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
 
@@ -126,12 +126,12 @@ def footprint(
     kv_bits: int | None = None,
     result_rows: int | None = None,
 ) -> Bytes:
-    """Return the bytes by item. Ternary planes are unpacked to one byte per trit, and products are computed in float64."""
+    """Return the bytes by item. A trit or int4 code is unpacked to one byte, and products are computed in float64."""
     graph = build_graph(bundle.config)
     unpacked = sum(
-        tensor.count * tensor.scheme.planes
+        tensor.count * (tensor.scheme.planes if isinstance(tensor.scheme, TernaryScheme) else 1)
         for tensor in bundle.tensors.values()
-        if isinstance(tensor.scheme, TernaryScheme)
+        if isinstance(tensor.scheme, TernaryScheme | Int4Scheme)
     )
     largest = max(tensor.count for tensor in bundle.tensors.values())
     vocab = graph.weights[embedding_name(graph)].shape[0]

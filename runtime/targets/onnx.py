@@ -45,7 +45,7 @@ from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
-from edgedec.schemes import Int8Scheme, TernaryScheme
+from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["OnnxTarget", "bounds", "create", "footprint", "kv_choices", "memories", "signed_int8_is_exact"]
 
@@ -291,13 +291,16 @@ def _copied_bytes(matrices: Sequence[Tensor], unsigned_int8: bool) -> int:
 def _packed_bytes(tensor: Tensor) -> int:
     """Return the bytes that ONNX Runtime keeps of a matrix after packing it.
 
-    An int8 matrix has a column sum for each output. A ternary matrix has 2-bit codes, a float32 scale and a sum for each
-    block, and also the stored scales, which stay mapped. A float matrix is stored as float32.
+    An int8 matrix has a column sum for each output. A ternary or int4 matrix has its codes, a float32 scale and a sum for
+    each block, and also the stored scales, which stay mapped. A float matrix is stored as float32.
     """
     parts = tensor.scheme.parts(tensor.shape)
     if isinstance(tensor.scheme, TernaryScheme):
         codes = parts["codes"].nbytes
         return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + parts["scale"].nbytes
+    if isinstance(tensor.scheme, Int4Scheme):
+        groups = tensor.shape[0] * tensor.scheme.groups(tensor.shape[1])
+        return tensor.nbytes + (16 if tensor.scheme.offset else 8) * groups
     if isinstance(tensor.scheme, Int8Scheme):
         return parts["codes"].nbytes + 2 * parts["scale"].nbytes
     return 4 * tensor.count

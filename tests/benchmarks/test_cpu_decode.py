@@ -222,6 +222,7 @@ def test_the_report_names_what_is_missed(benchmark: Any, rounds: Any, capsys: py
         "cpus": 2,
         "others_share": 0.2,
         "rounds": 1,
+        "weights": "ternary",
         "edgedec": "0",
         "code_path": "scalar",
         "kv_bits": 16,

@@ -40,6 +40,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "native": {"method": "ternary"},
     "planes2": {"method": "ternary", "planes": 2, "group_size": 64},
     "planes3": {"method": "ternary", "planes": 3, "group_size": 32},
+    "tied2": {"method": "ternary", "planes": 2, "group_size": 64, "tied": True},
+    "tied3": {"method": "ternary", "planes": 3, "group_size": 128, "tied": True},
+    "int4": {"method": "int4"},
+    "int4 offset": {"method": "int4", "offset": True},
 }
 LIMITS = Limits(nodes=16, depth=8, positions=64)
 # name of the accelerator's device and its options: it has 8 slots at most, and its program is interpreted here, and
@@ -54,9 +58,8 @@ PORTABLE, UINT8 = "portable", "portable uint8"
 KV_BITS = {"float_reference": (32, 8), "cpu": (32, 16, 8)}
 CASES = [(device, bits, method) for device in DEVICES for bits in KV_BITS[device] for method in METHODS]
 CASES += [(form, 32, method) for form in (PORTABLE, UINT8) for method in METHODS]
-CASES += [
-    (ACCELERATOR, 8, method) for method in METHODS if method != "planes3"
-]  # their groups are narrower than a beat
+# Groups of planes3 are narrower than a beat of the accelerator, and it has no datapath for int4.
+CASES += [(ACCELERATOR, 8, method) for method in METHODS if method not in ("planes3", "int4", "int4 offset")]
 
 
 @pytest.fixture(scope="module")

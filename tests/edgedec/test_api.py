@@ -76,9 +76,9 @@ def test_planes_are_fitted_to_a_text_to_its_ids_to_the_models_own_text_or_to_the
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"calibration": "text"}, "calibration is for ternary planes: give planes 1, 2 or 3"),
+        ({"calibration": "text"}, "calibration is for ternary planes and int4: give planes 1, 2 or 3"),
         ({"method": "ternary", "planes": 1, "calibration": ""}, "the calibration text: too short"),
-        ({"method": "quaternary"}, "method must be one of int8, ternary, float, not 'quaternary'"),
+        ({"method": "quaternary"}, "method must be one of int8, int4, ternary, float, not 'quaternary'"),
         ({"pool": "cluster"}, "'cluster'"),
         ({"tokenizer": "missing.json"}, r"missing\.json: no such tokenizer"),
     ],

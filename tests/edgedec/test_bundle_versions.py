@@ -96,16 +96,16 @@ def test_each_of_several_versions_is_read(model: Path, monkeypatch: pytest.Monke
 
 
 def test_an_unknown_feature_is_refused_by_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["int4", "head-caches"]
+    names = ["int5", "head-caches"]
     assert not FEATURES & set(names)
     with pytest.raises(UnsupportedError) as caught:
         rewrite(model, requires=names, created_by="edgedec 9.0")
     assert str(caught.value) == (
-        f"{model / 'manifest.json'}: requires ['head-caches', 'int4'], which edgedec {__version__} does not know; "
+        f"{model / 'manifest.json'}: requires ['head-caches', 'int5'], which edgedec {__version__} does not know; "
         "install a newer edgedec ('edgedec 9.0' wrote the bundle), or make the bundle again with: "
         f"edgedec quantize CHECKPOINT -o {model}"
     )
-    monkeypatch.setattr(manifest, "FEATURES", frozenset(["int4"]))
+    monkeypatch.setattr(manifest, "FEATURES", frozenset(["int5"]))
     with pytest.raises(UnsupportedError, match=re.escape("requires ['head-caches'], which")):
         Bundle.open(model)
     monkeypatch.setattr(manifest, "FEATURES", frozenset(names))
@@ -114,9 +114,9 @@ def test_an_unknown_feature_is_refused_by_name(model: Path, monkeypatch: pytest.
 
 def test_a_feature_is_refused_before_the_keys_that_it_changes_are_read(model: Path) -> None:
     content = json.loads((model / "manifest.json").read_bytes())
-    tensors = {name: entry | {"scheme": {"kind": "int4"}} for name, entry in content["tensors"].items()}
-    with pytest.raises(UnsupportedError, match=r"requires \['int4'\]"):
-        rewrite(model, requires=["int4"], tensors=tensors)
+    tensors = {name: entry | {"scheme": {"kind": "int5"}} for name, entry in content["tensors"].items()}
+    with pytest.raises(UnsupportedError, match=r"requires \['int5'\]"):
+        rewrite(model, requires=["int5"], tensors=tensors)
 
 
 def test_an_absent_list_of_requirements_is_an_empty_one(model: Path) -> None:

@@ -82,6 +82,7 @@ def stored_parts(weight: Weight, scheme: Scheme) -> dict[str, NDArray[Any]]:
     if isinstance(weight, TernaryWeight):
         assert isinstance(scheme, TernaryScheme)
         return {"codes": scheme.pack(weight.trits), "scale": weight.scale}
+    assert isinstance(weight, FloatWeight)
     return {"values": weight.values}
 
 

@@ -13,28 +13,37 @@ from edgedec.errors import BundleError
 from edgedec.schemes import (
     FloatScheme,
     FloatWeight,
+    Int4Scheme,
     Int8Scheme,
     Int8Weight,
     Scheme,
     TernaryScheme,
     TernaryWeight,
+    scheme_features,
     scheme_from_json,
+    scheme_to_json,
 )
 from tests.support.make_tiny import random_parts
 
 planes = st.integers(1, 3)
 group_sizes = st.sampled_from([0, 32, 64, 128])
 ternary = st.builds(TernaryScheme, planes=planes, group_size=group_sizes)
+tied = st.builds(
+    TernaryScheme, planes=st.sampled_from([2, 3]), group_size=st.sampled_from([32, 64, 128]), tied=st.just(True)
+)
+int4 = st.builds(Int4Scheme, offset=st.booleans())
 schemes: st.SearchStrategy[Scheme] = st.one_of(
     st.builds(FloatScheme, dtype=st.sampled_from(["float32", "float16", "bfloat16"])),
     st.builds(Int8Scheme, rows=st.booleans()),
     ternary,
+    tied,
+    int4,
 )
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 300))
 seeds = st.integers(0, 2**32 - 1)
 
 
-@given(ternary, shapes, seeds)
+@given(ternary | tied, shapes, seeds)
 def test_unpack_undoes_pack(scheme: TernaryScheme, shape: tuple[int, int], seed: int) -> None:
     trits = np.random.default_rng(seed).integers(-1, 2, (scheme.planes, *shape), np.int8)
     codes = scheme.pack(trits)
@@ -112,11 +121,19 @@ def obvious(scheme: Scheme, shape: tuple[int, int], arrays: dict[str, Any]) -> n
             elif isinstance(scheme, Int8Scheme):
                 at = (o, i) if scheme.rows else (i, o)
                 out[o, i] = float(arrays["codes"][at]) * float(arrays["scale"][o])
+            elif isinstance(scheme, Int4Scheme):
+                code, g = int(arrays["codes"][o].reshape(-1)[i // 2] >> 4 * (i % 2) & 15), i // 32
+                if scheme.offset:
+                    scale, least = arrays["factors"][o, g // 8].astype(float) * arrays["steps"][o, g].astype(float)
+                    out[o, i] = scale * code - least
+                else:
+                    out[o, i] = (code - 8) * float(arrays["scale"][o, g])
             else:
                 for plane in range(scheme.planes):
-                    code = arrays["codes"][plane, o].reshape(-1)[i // 4] >> 2 * (i % 4) & 3
-                    group = (plane, o, i // scheme.group_size) if scheme.group_size else (0,)
-                    out[o, i] += (int(code) - 2) * float(arrays["scale"][group])
+                    code = int(arrays["codes"][plane, o].reshape(-1)[i // 4] >> 2 * (i % 4) & 3)
+                    group = (0 if scheme.tied else plane, o, i // scheme.group_size) if scheme.group_size else (0,)
+                    power = 3 ** (scheme.planes - 1 - plane) if scheme.tied else 1
+                    out[o, i] += (code - 2) * power * float(arrays["scale"][group])
     return out
 
 
@@ -130,7 +147,7 @@ def test_dense_equals_the_stored_bytes(scheme: Scheme, shape: tuple[int, int], s
     expected = obvious(scheme, shape, arrays)
     assert dense.shape == expected.shape
     assert np.abs(dense - expected).max() <= 1e-6 * np.abs(expected).max()  # float32 sums of up to three planes
-    if not isinstance(weight, TernaryWeight):
+    if isinstance(weight, FloatWeight | Int8Weight):
         ids = np.array([shape[0] - 1, 0, 0], np.int32)
         assert np.array_equal(weight.rows(ids), dense[ids])
         assert weight.rows(ids).dtype == np.float32
@@ -184,7 +201,40 @@ def test_opening_copies_trits_only() -> None:
 
 @given(schemes)
 def test_a_scheme_survives_json(scheme: Scheme) -> None:
-    assert scheme_from_json("w", {"kind": scheme.kind, **asdict(scheme)}) == scheme
+    assert scheme_from_json("w", scheme_to_json(scheme)) == scheme
+
+
+def test_schemes_of_older_readers_have_no_new_keys_and_new_ones_are_features() -> None:
+    assert scheme_to_json(TernaryScheme(planes=2, group_size=64)) == {"kind": "ternary", "planes": 2, "group_size": 64}
+    assert scheme_features(TernaryScheme(planes=2, group_size=64)) == set()
+    assert scheme_features(TernaryScheme(planes=2, group_size=64, tied=True)) == {"tied_planes"}
+    assert scheme_features(Int4Scheme()) == {"int4"}
+    assert scheme_features(Int8Scheme()) == scheme_features(FloatScheme()) == set()
+
+
+@given(st.booleans(), shapes, seeds)
+def test_int4_codes_are_unpacked_as_they_were(offset: bool, shape: tuple[int, int], seed: int) -> None:
+    scheme, codes = Int4Scheme(offset=offset), np.random.default_rng(seed).integers(0, 16, shape, np.uint8)
+    stored = scheme.pack(codes)
+    assert (stored.dtype, stored.shape) == (np.dtype(np.uint8), scheme.parts(shape)["codes"].shape)
+    unpacked = scheme.unpack(stored)
+    assert np.array_equal(unpacked[:, : shape[1]], codes)
+    assert (unpacked[:, shape[1] :] == scheme.zero).all()
+
+
+def test_int4_refuses_what_is_not_its_own() -> None:
+    rng = np.random.default_rng(0)
+    for scheme, part, value, message in (
+        (Int4Scheme(), "scale", np.inf, "tensor w: its scale holds NaN or infinity"),
+        (Int4Scheme(offset=True), "factors", np.nan, "tensor w: its factors holds NaN or infinity"),
+        (Int4Scheme(offset=True), "steps", 64, r"tensor w: its steps are not in 0\.\.63"),
+        (Int4Scheme(), "codes", 0x78, "tensor w: the padding of its codes is not 8"),
+    ):
+        arrays = random_parts(rng, scheme, (3, 40))
+        scheme.open("w", (3, 40), arrays)
+        arrays[part].reshape(-1)[-1] = value
+        with pytest.raises(BundleError, match=message):
+            scheme.open("w", (3, 40), arrays)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +244,12 @@ def test_a_scheme_survives_json(scheme: Scheme) -> None:
         [],
         "float",
         {},
-        {"kind": "int4"},
+        {"kind": "int4", "offset": 1},
+        {"kind": "int4", "group_size": 32},
+        {"kind": "int5"},
+        {"kind": "ternary", "planes": 1, "group_size": 64, "tied": True},
+        {"kind": "ternary", "planes": 2, "group_size": 0, "tied": True},
+        {"kind": "ternary", "planes": 2, "group_size": 64, "tied": 1},
         {"kind": None},
         {"kind": []},
         {"kind": {}},

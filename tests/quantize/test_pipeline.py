@@ -97,7 +97,7 @@ def logits(bundle: Bundle) -> NDArray[np.float32]:
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize(("method", "planes"), [("float", 0), ("int8", 0), ("ternary", 2)])
+@pytest.mark.parametrize(("method", "planes"), [("float", 0), ("int8", 0), ("int4", 0), ("ternary", 2)])
 def test_a_tied_head_equal_to_the_embedding_is_stored_once(tmp_path: Path, method: str, planes: int) -> None:
     contents = tensors(tied=True)
     source = write(tmp_path / "m", contents)
@@ -167,6 +167,32 @@ def test_planes_approximate_the_weights_and_calibration_the_outputs(tmp_path: Pa
 
 
 @pytest.mark.thorough
+def test_int4_and_tied_planes_are_fitted_to_calibration(tmp_path: Path) -> None:
+    source = write(tmp_path / "m", tensors(1))
+    checkpoint = open_checkpoint(source)
+    ids = sample_ids(checkpoint, tokens=1024, vocab_limit=13, seed=0, length=32)
+    name = "model.layers.0.mlp.down_proj.weight"
+    for options in (
+        QuantizeOptions(method="int4"),
+        QuantizeOptions(method="ternary", planes=2, tied=True),
+        QuantizeOptions(method="ternary", planes=3, tied=True, group_size=32),
+    ):
+        for calibration in (None, ids):
+            path = tmp_path / f"{options.method} {options.planes} {calibration is None}"
+            quantize(checkpoint, path, options, vocab_limit=13, calibration=calibration)
+            bundle = Bundle.open(path)
+            assert bundle.tensors[name].scheme == options.fitted_scheme
+            assert '"requires": [' in (path / "manifest.json").read_text()
+            original = checkpoint.load(name)
+            assert np.abs(bundle.weight(name).dense() - original).mean() < 0.3 * np.abs(original).mean()
+        weights = [
+            (tmp_path / f"{options.method} {options.planes} {plain}/weights.bin").read_bytes()
+            for plain in (True, False)
+        ]
+        assert weights[0] != weights[1]
+
+
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     source = write(tmp_path / "m", tensors(2))
     ids = sample_ids(open_checkpoint(source), tokens=256, vocab_limit=13, seed=0, length=32)
@@ -213,9 +239,12 @@ def test_rotary_buffers_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "int4"}, "method must be one of int8, ternary, float, not 'int4'"),
+        ({"method": "int5"}, "method must be one of int8, int4, ternary, float, not 'int5'"),
         ({"method": "int8", "planes": 2}, "--planes 2 is for --method ternary, not int8"),
         ({"method": "ternary", "planes": 4}, "--planes must be 1, 2 or 3"),
+        ({"method": "ternary", "planes": 1, "tied": True}, "--tied ties the scales of 2 or 3 planes"),
+        ({"method": "int4", "tied": True}, "--tied ties the scales of 2 or 3 planes"),
+        ({"method": "int4", "planes": 2}, "--planes 2 is for --method ternary, not int4"),
         ({"method": "ternary", "planes": 1, "group_size": 48}, "--group-size must be 32, 64 or 128, not 48"),
     ],
 )

@@ -17,7 +17,7 @@ from edgedec.manifest import Tokens
 from edgedec.ops import Linear
 from edgedec.passes import assign_schemes
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, Weight
 
 Parts = dict[str, NDArray[Any]]
 
@@ -42,6 +42,9 @@ SCHEMES: Mapping[str, Scheme] = {
     "native": TernaryScheme(),
     "planes2": TernaryScheme(planes=2, group_size=32),
     "planes3": TernaryScheme(planes=3, group_size=64),
+    "tied3": TernaryScheme(planes=3, group_size=32, tied=True),
+    "int4": Int4Scheme(),
+    "int4_offset": Int4Scheme(offset=True),
 }
 TOKENIZER = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"é": 0}}, "added_tokens": []})
 
@@ -52,6 +55,14 @@ def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...
     if isinstance(scheme, FloatScheme):
         values = 1 + 0.2 * rng.standard_normal(shape) if len(shape) == 1 else 1.5 * spread * rng.standard_normal(shape)
         return {"values": values.astype(scheme.parts(shape)["values"].dtype)}
+    if isinstance(scheme, Int4Scheme):
+        parts = {"codes": scheme.pack(rng.integers(0, 16, shape, np.uint8))}
+        for name, part in scheme.parts(shape).items():
+            if name == "steps":
+                parts[name] = rng.integers(0, 64, part.shape, np.uint8)
+            elif name != "codes":
+                parts[name] = (rng.uniform(0.5, 2, part.shape) * spread / 16).astype(part.dtype)
+        return parts
     scale = scheme.parts(shape)["scale"]
     if isinstance(scheme, Int8Scheme):
         codes = rng.integers(-127, 128, scheme.parts(shape)["codes"].shape, np.int8)

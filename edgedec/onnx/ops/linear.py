@@ -1,7 +1,7 @@
-"""Matrix products: ternary planes and int8 by edgedec's TernaryMatMul and Int8MatMul (exact), and float by MatMul.
+"""Matrix products by edgedec's own operators, which are exact, and float products by MatMul.
 
-In a session without kernels, int8 uses MatMulInteger (exact), and ternary planes use 2-bit MatMulNBits, which quantizes
-activations per block.
+Ternary planes use TernaryMatMul, int4 and planes with tied scales GridMatMul, and int8 Int8MatMul. In a session without
+kernels, int8 uses MatMulInteger (exact), and the others use MatMulNBits, which quantizes activations per block.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
+from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.ops.quantize_activation import ZERO_POINT, codes_and_scale
 from edgedec.ops import Linear
-from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["lower"]
 
@@ -48,7 +49,7 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
     total = ""
     for plane in range(scheme.planes):
         if scheme.group_size:
-            scales = emitter.weight(weight, "scale", plane)
+            scales = emitter.weight(weight, "scale", 0 if scheme.tied else plane)
         else:  # matrices of this shape share an array of ones, and the tensor's scale is applied after the product
             scales = emitter.constant(f"ones.{outputs}.{blocks}", np.ones((outputs, blocks), np.float32))
         product = emitter.node(
@@ -62,33 +63,96 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
             block_size=block,
             accuracy_level=_ACCURACY_LEVEL,
         )
+        if scheme.tied and plane < scheme.planes - 1:
+            factor = emitter.scalar(f"three.{scheme.planes - 1 - plane}", 3.0 ** (scheme.planes - 1 - plane))
+            product = emitter.node("Mul", [product, factor], f"{name}.scaled{plane}")
         total = emitter.node("Add", [total, product], f"{name}.sum{plane}") if total else product
     if not scheme.group_size:
         total = emitter.node("Mul", [total, emitter.weight(weight, "scale")], f"{name}.scaled")
     return total
 
 
-def _packed(op: Linear, emitter: Emitter) -> set[str]:
-    """Add one node for all matrices of ``op`` in the kernels' layout, and return its outputs."""
+def _int4(codes: str, weight: str, name: str, scheme: Int4Scheme, emitter: Emitter) -> str:
+    x = emitter.bound[emitter.sources[codes]]
+    outputs, inputs = emitter.tensors[weight].shape
+    groups = scheme.groups(inputs)
+    scale, shift = _int4_scales(weight, scheme, groups, emitter)
+    product = emitter.node(
+        "MatMulNBits",
+        [x, emitter.weight(weight, "codes"), scale],
+        f"{name}.codes",
+        domain=CONTRIB,
+        K=inputs,
+        N=outputs,
+        bits=4,
+        block_size=scheme.GROUP,
+        accuracy_level=_ACCURACY_LEVEL,
+    )
+    if shift is None:
+        return product
+    pads = emitter.constant(
+        f"pads.{-inputs % scheme.GROUP}", np.array([0, 0, 0, 0, 0, -inputs % scheme.GROUP], np.int64)
+    )
+    padded = emitter.node("Pad", [x, pads], f"{name}.padded")
+    shape = emitter.constant(f"groups.{groups}", np.array([1, -1, groups, scheme.GROUP], np.int64))
+    grouped = emitter.node("Reshape", [padded, shape], f"{name}.grouped")
+    axis = emitter.constant("last_axis", np.array([-1], np.int64))
+    sums = emitter.node("ReduceSum", [grouped, axis], f"{name}.sums", keepdims=0)
+    shifts = emitter.node("FusedMatMul", [sums, shift], f"{name}.shifts", domain=CONTRIB, transB=1)
+    return emitter.node("Sub", [product, shifts], f"{name}.shifted")
+
+
+def _int4_scales(weight: str, scheme: Int4Scheme, groups: int, emitter: Emitter) -> tuple[str, str | None]:
+    """Return scales and shifts float32 [out, groups], computed once when the session folds constants.
+
+    A weight is scale * (code - 8) - shift, where the shift is minimum - 8 * scale, or None if there are no minima.
+    """
+    if not scheme.offset:
+        return emitter.once("Cast", [emitter.weight(weight, "scale")], f"{weight}.scale.float32", to=1), None
+    factors = emitter.once("Cast", [emitter.weight(weight, "factors")], f"{weight}.factors.float32", to=1)
+    steps = emitter.once("Cast", [emitter.weight(weight, "steps")], f"{weight}.steps.float32", to=1)
+    spread = emitter.constant(f"shared.{groups}", np.arange(groups, dtype=np.int64) // scheme.SHARED)
+    by_group = emitter.once("Gather", [factors, spread], f"{weight}.factors.by_group", axis=1)
+    both = emitter.once("Mul", [by_group, steps], f"{weight}.scales")
+    scale, minimum = (
+        emitter.once(
+            "Gather", [both, emitter.constant(f"index.{i}", np.array(i, np.int64))], f"{weight}.{part}.float32", axis=2
+        )
+        for i, part in enumerate(("scale", "minimum"))
+    )
+    eight = emitter.once("Mul", [scale, emitter.scalar("eight", 8)], f"{weight}.eight_scales")
+    return scale, emitter.once("Sub", [minimum, eight], f"{weight}.shift.float32")
+
+
+def _packed(op: Linear, emitter: Emitter, *, grid: bool) -> set[str]:
+    """Add one node for the matrices of ``op`` in the kernels' layout, and return its outputs.
+
+    With ``grid``, the matrices are those with evenly spaced levels, otherwise all others.
+    """
     inputs, made = [emitter.bound[emitter.sources.get(op.inputs[0], op.inputs[0])]], []
-    attributes: dict[str, list[int]] = {"rows": [], "planes": [], "group_sizes": [], "biases": []}
+    attributes: dict[str, list[int]] = {}
     late: dict[str, str] = {}
     for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
-        if weight not in emitter.packed or not isinstance(scheme, TernaryScheme):
+        if weight not in emitter.packed or not isinstance(scheme, TernaryScheme | Int4Scheme):
+            continue
+        levels = grid_layout(scheme)
+        if (levels is not None) != grid:
             continue
         fused = _fused_bias(bias, emitter)
         inputs += [*emitter.packed_weight(weight), *fused]
         if bias and not fused:
             late[output] = bias
-        for name, value in (
-            ("rows", emitter.tensors[weight].shape[0]),
-            ("planes", scheme.planes),
-            ("group_sizes", scheme.group_size),
-            ("biases", len(fused)),
-        ):
-            attributes[name].append(value)
+        if levels is not None:
+            kind = {"bits": levels.bits, "forms": levels.form}
+        else:
+            assert isinstance(scheme, TernaryScheme)
+            kind = {"planes": scheme.planes}
+        rows = emitter.tensors[weight].shape[0]
+        for name, value in {"rows": rows, **kind, "group_sizes": scheme.group_size, "biases": len(fused)}.items():
+            attributes.setdefault(name, []).append(value)
         made.append(output)
-    _emit_fused("TernaryMatMul", f"{op.name}.ternary", op, inputs, made, late, attributes, emitter)
+    operator = "GridMatMul" if grid else "TernaryMatMul"
+    _emit_fused(operator, f"{op.name}.{'grid' if grid else 'ternary'}", op, inputs, made, late, attributes, emitter)
     return set(made)
 
 
@@ -140,12 +204,18 @@ def _emit_fused(
 
 
 def lower(op: Linear, emitter: Emitter) -> None:
-    made = _packed(op, emitter) | (_stored(op, emitter) if emitter.kernels else set())
+    made = (
+        _packed(op, emitter, grid=False)
+        | _packed(op, emitter, grid=True)
+        | (_stored(op, emitter) if emitter.kernels else set())
+    )
     for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
         if output in made:
             continue
         if isinstance(scheme, Int8Scheme):
             product = _int8(op.inputs[0], weight, output, emitter)
+        elif isinstance(scheme, Int4Scheme):
+            product = _int4(op.inputs[0], weight, output, scheme, emitter)
         elif isinstance(scheme, TernaryScheme):
             product = _ternary(op.inputs[0], weight, output, scheme, emitter)
         else:

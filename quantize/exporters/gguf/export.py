@@ -1,8 +1,9 @@
 """Write a bundle as llama.cpp's GGUF, with the same codes and trits if GGML has a type for them, otherwise as float16.
 
-Trits with one scale for each 256 columns become TQ2_0, int8 codes become Q8_0. Only scales lose bits, because GGML stores
-them in float16. Other trits (several planes, smaller groups, rows that are not a multiple of 256) and int8 rows that are
-not a multiple of 32 become float16; the trits of a single plane are still the same when they are read back.
+Trits with one scale for each 256 columns become TQ2_0, int8 codes become Q8_0; of these, only scales lose bits, because GGML
+stores them in float16. int4 becomes Q4_0, and with minima Q4_K, without any loss. Other trits (several planes, smaller
+groups, rows that are not a multiple of 256) and int8 or int4 rows that are not a multiple of the block become float16; the
+trits of a single plane are still the same when they are read back.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ from edgedec.quantize.exporters.gguf.file import (
     BF16,
     F16,
     F32,
+    Q4_0,
+    Q4_K,
     Q8_0,
     TQ2_0,
     PlannedGgufTensor,
+    q4_0,
+    q4_k,
     q8_0,
     tq2_0,
     write_gguf,
@@ -44,7 +49,7 @@ from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers.gguf.blocks import Kind
 from edgedec.quantize.readers.gguf.names import gguf_name
-from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
+from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["export_gguf"]
 
@@ -142,6 +147,9 @@ def _kind(bundle: Bundle, name: str) -> Kind:
         return _FLOATS[weight.values.dtype.name]
     if isinstance(weight, Int8Weight):
         return Q8_0 if tensor.shape[1] % Q8_0.block == 0 else F16
+    if isinstance(weight, Int4Weight):
+        kind = Q4_0 if weight.minimum is None else Q4_K
+        return kind if tensor.shape[1] % kind.block == 0 else F16
     return F16 if _trit_scales(weight) is None else TQ2_0
 
 
@@ -164,6 +172,13 @@ def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
         scales = _trit_scales(weight)
         assert scales is not None
         return rows.arranged(name, tq2_0(name, weight.trits[0], scales))
+    if kind in (Q4_0, Q4_K):
+        scheme = bundle.tensors[name].scheme
+        assert isinstance(scheme, Int4Scheme)
+        codes = scheme.unpack(bundle.array(name, "codes"))
+        if kind is Q4_0:
+            return rows.arranged(name, q4_0(codes, bundle.array(name, "scale")))
+        return rows.arranged(name, q4_k(codes, bundle.array(name, "factors"), bundle.array(name, "steps")))
     if kind is Q8_0:
         assert isinstance(weight, Int8Weight)
         return rows.arranged(name, q8_0(name, weight.codes, weight.scale))
@@ -197,7 +212,7 @@ def _head_of_bitnet(bundle: Bundle, graph: Graph) -> str | None:
     one, other = bundle.weight(embedding), bundle.weight(head)
     for start in range(0, graph.weights[head].shape[0], _ROWS_AT_ONCE):
         some = np.arange(start, min(start + _ROWS_AT_ONCE, graph.weights[head].shape[0]), dtype=np.int32)
-        assert not isinstance(one, TernaryWeight)
+        assert not isinstance(one, TernaryWeight | Int4Weight)
         rows = one.rows(some)
         if isinstance(other, Int8Weight):
             codes, scale = quantize_int8(rows)

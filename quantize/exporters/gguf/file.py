@@ -1,6 +1,6 @@
 """Write GGUF files: the header, and GGML's blocks of the codes that a bundle holds.
 
-Source: docs/gguf.md of ggml; ``block_tq2_0`` and ``block_q8_0`` of its ggml-common.h.
+Source: docs/gguf.md of ggml; ``block_tq2_0``, ``block_q4_0``, ``block_q4_K`` and ``block_q8_0`` of its ggml-common.h.
 """
 
 from __future__ import annotations
@@ -19,12 +19,27 @@ from edgedec.errors import UnsupportedError
 from edgedec.progress import Progress, silent
 from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
 
-__all__ = ["BF16", "F16", "F32", "Q8_0", "TQ2_0", "PlannedGgufTensor", "Value", "q8_0", "tq2_0", "write_gguf"]
+__all__ = [
+    "BF16",
+    "F16",
+    "F32",
+    "Q4_0",
+    "Q4_K",
+    "Q8_0",
+    "TQ2_0",
+    "PlannedGgufTensor",
+    "Value",
+    "q4_0",
+    "q4_k",
+    "q8_0",
+    "tq2_0",
+    "write_gguf",
+]
 
 Array = NDArray[Any]
 Value = str | int | float | bool | Sequence[str] | Sequence[float] | Sequence[int]
 
-F32, F16, BF16, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 8, 35))
+F32, F16, BF16, Q4_0, Q4_K, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 2, 12, 8, 35))
 _ALIGNMENT = 32  # default alignment of tensors in bytes
 _MAGIC, _VERSION = b"GGUF", 3
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
@@ -57,6 +72,40 @@ def q8_0(name: str, codes: NDArray[np.int8], scale: NDArray[np.float32]) -> Arra
     blocks = np.empty((outputs, inputs // 32, 34), np.uint8)
     blocks[..., :2] = _scales(name, scale[:, None], inputs // 32)
     blocks[..., 2:] = np.ascontiguousarray(codes).view(np.uint8).reshape(outputs, -1, 32)
+    return blocks.reshape(outputs, -1)
+
+
+def q4_0(codes: NDArray[np.uint8], scale: NDArray[np.float16]) -> Array:
+    """Return Q4_0's blocks of a scale and 32 codes, uint8 [out, bytes], for codes [out, in] 0..15, scale [out, in / 32].
+
+    Byte j holds the codes of columns j (lower bits) and j + 16.
+    """
+    outputs, inputs = codes.shape
+    halves = codes.reshape(outputs, inputs // 32, 2, 16)
+    blocks = np.empty((outputs, inputs // 32, 18), np.uint8)
+    blocks[..., :2] = np.ascontiguousarray(scale, "<f2").view(np.uint8).reshape(outputs, -1, 2)
+    blocks[..., 2:] = halves[..., 0, :] | halves[..., 1, :] << 4
+    return blocks.reshape(outputs, -1)
+
+
+def q4_k(codes: NDArray[np.uint8], factors: NDArray[np.float16], steps: NDArray[np.uint8]) -> Array:
+    """Return Q4_K's blocks of 256 codes, uint8 [out, bytes].
+
+    The arguments are codes [out, in] 0..15, factors [out, in / 256, 2] and steps [out, in / 32, 2] 0..63. The two factors
+    are followed by the steps in 12 bytes: four bytes with the lower 6 bits of the scales of groups 0 to 3, four of their
+    minima, and four with the lower 4 bits of scale and minimum of groups 4 to 7, whose upper 2 bits are in the bytes before.
+    Byte j of each 32 that follow holds the codes of columns j and j + 32 of 64 columns.
+    """
+    outputs, inputs = codes.shape
+    blocks = np.empty((outputs, inputs // 256, 144), np.uint8)
+    blocks[..., :4] = np.ascontiguousarray(factors, "<f2").view(np.uint8).reshape(outputs, -1, 4)
+    groups = steps.reshape(outputs, -1, 2, 4, 2)
+    first, last = groups[:, :, 0], groups[:, :, 1]  # groups 0 to 3, and 4 to 7: [..., group, scale and minimum]
+    blocks[..., 4:8] = first[..., 0] | last[..., 0] >> 4 << 6
+    blocks[..., 8:12] = first[..., 1] | last[..., 1] >> 4 << 6
+    blocks[..., 12:16] = last[..., 0] & 15 | last[..., 1] << 4
+    halves = codes.reshape(outputs, inputs // 256, 4, 2, 32)
+    blocks[..., 16:] = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(outputs, -1, 128)
     return blocks.reshape(outputs, -1)
 
 

@@ -1,8 +1,8 @@
 """Decode GGML's tensor types: their sizes in bytes and the values of their blocks.
 
-This module decodes F32, F16, BF16, Q8_0, Q4_0, TQ1_0 and TQ2_0. Other types are decoded by the ``gguf`` package if it is
-installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see ``i2s``. A tensor is decoded some
-rows at a time, which takes at most a few MB in addition to the result.
+This module decodes F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, TQ1_0 and TQ2_0. Other types are decoded by the ``gguf``
+package if it is installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see ``i2s``. A tensor is
+decoded some rows at a time, which takes at most a few MB in addition to the result.
 
 Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
 """
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.install_hint import install_extra
 from edgedec.quantize.readers.untrusted import read_array
+from edgedec.schemes import Int4Scheme
 
-__all__ = ["KINDS", "Kind", "decode", "scales_of_trits"]
+__all__ = ["INT4", "KINDS", "Kind", "decode", "int4_parts", "scales_of_trits"]
 
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
@@ -116,11 +117,75 @@ def _q8_0(blocks: U8) -> F32:
     return values
 
 
+def _q4_0_codes(blocks: U8) -> U8:
+    """Return the codes of Q4_0, uint8 [rows, blocks, 32]: byte j holds those of columns j (low half) and j + 16."""
+    return np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1)
+
+
 def _q4_0(blocks: U8) -> F32:
-    """Decode Q4_0: byte j holds the codes of columns j (low half) and j + 16, each plus 8."""
-    codes = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1).view(np.int8) - np.int8(8)
-    values: F32 = _halves(blocks, 0) * codes
+    values: F32 = _halves(blocks, 0) * (_q4_0_codes(blocks).view(np.int8) - np.int8(8))
     return values
+
+
+def _q4_k_codes(blocks: U8) -> U8:
+    """Return the codes of Q4_K, uint8 [rows, blocks, 8, 32]: byte j of each 32 holds those of two groups, low half first."""
+    quads = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 1, 32)
+    halves = np.concatenate([quads & 15, quads >> 4], axis=-2)
+    return halves.reshape(*blocks.shape[:-1], 8, 32)
+
+
+def _q4_k_steps(blocks: U8) -> U8:
+    """Return scales and minima of Q4_K's groups as integers 0..63, uint8 [rows, blocks, 8, 2].
+
+    Of 12 bytes, the first four hold the scales of groups 0 to 3 in their lower six bits, and the next four their minima.
+    The last four hold the lower four bits of scale and minimum of groups 4 to 7, whose upper bits are the upper two bits
+    of the bytes before.
+    """
+    first, second, third = (blocks[..., at : at + 4] for at in (4, 8, 12))
+    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
+    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
+    return np.stack([scales, minima], axis=-1)
+
+
+def _q4_k(blocks: U8) -> F32:
+    steps = _q4_k_steps(blocks).astype(np.float32)
+    scale, minimum = _halves(blocks, 0) * steps[..., 0], _halves(blocks, 2) * steps[..., 1]
+    values: F32 = scale[..., None] * _q4_k_codes(blocks) - minimum[..., None]
+    return values
+
+
+def _q6_k(blocks: U8) -> F32:
+    """Decode Q6_K: two halves of 128 columns, each with 64 bytes of lower and 32 bytes of upper bits; 16 int8 scales."""
+    shape = blocks.shape[:-1]
+    lower = blocks[..., :128].reshape(*shape, 2, 2, 32)
+    upper = blocks[..., 128:192].reshape(*shape, 2, 1, 32)
+    four = np.concatenate([lower & 15, lower >> 4], axis=-2)  # [..., half, quarter, 32]
+    codes = four | (upper >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3) << 4
+    steps = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
+    scale = _halves(blocks, 208) * steps
+    signed = codes.reshape(*shape, 16, 16).view(np.int8) - np.int8(32)
+    values: F32 = scale[..., None] * signed
+    return values
+
+
+def int4_parts(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    """Return a matrix of Q4_0 or Q4_K [rows, columns] as the parts of its ``Int4Scheme``, which say the same.
+
+    Raises:
+        BundleError: the file has shrunk.
+    """
+    scheme, (rows, columns) = INT4[kind.name], shape
+    parts = {name: np.empty(part.shape, part.dtype) for name, part in scheme.parts(shape).items()}
+    for start, blocks in _chunks(path, where, kind, offset, rows, columns):
+        some = slice(start, start + len(blocks))
+        codes = _q4_k_codes(blocks) if scheme.offset else _q4_0_codes(blocks)
+        parts["codes"][some] = scheme.pack(codes.reshape(len(blocks), columns))
+        if scheme.offset:
+            parts["factors"][some] = np.ascontiguousarray(blocks[..., :4]).view("<f2").reshape(len(blocks), -1, 2)
+            parts["steps"][some] = _q4_k_steps(blocks).reshape(len(blocks), -1, 2)
+        else:
+            parts["scale"][some] = np.ascontiguousarray(blocks[..., :2]).view("<f2")[..., 0]
+    return parts
 
 
 def _tq2_0(blocks: U8) -> F32:
@@ -148,7 +213,15 @@ def _tq1_0(blocks: U8) -> F32:
     return values
 
 
-_DECODERS: dict[str, Callable[[U8], F32]] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0}
+_DECODERS: dict[str, Callable[[U8], F32]] = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_K": _q4_k,
+    "Q6_K": _q6_k,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
+}
+INT4 = {"Q4_0": Int4Scheme(), "Q4_K": Int4Scheme(offset=True)}  # types that are forms of int4
 _SCALE_AT = {"TQ1_0": 52, "TQ2_0": 64}
 
 

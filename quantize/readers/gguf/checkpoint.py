@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
+from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo
 from edgedec.quantize.readers.gguf import i2s
-from edgedec.quantize.readers.gguf.blocks import decode, scales_of_trits
+from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, scales_of_trits
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
 from edgedec.quantize.readers.gguf.names import huggingface_names
@@ -48,12 +48,38 @@ class _Source:
             values = values.astype(np.float32, copy=False)
             with np.errstate(all="ignore"):  # infinity is refused later
                 values *= factor.reshape(-1)[0]
-        if self.head_dim:
-            for start in range(0, len(values), self.head_dim):
-                head = values[start : start + self.head_dim]
-                pairs = head.reshape(self.head_dim // 2, 2, *head.shape[1:])
-                head[...] = pairs.swapaxes(0, 1).reshape(head.shape)  # reshape copies
+        self._arrange(values)
         return values
+
+    def _arrange(self, values: NDArray[Any]) -> None:
+        """Reorder rows in place: neighbours, which llama.cpp rotates, become halves of a head."""
+        if not self.head_dim:
+            return
+        for start in range(0, len(values), self.head_dim):
+            head = values[start : start + self.head_dim]
+            pairs = head.reshape(self.head_dim // 2, 2, *head.shape[1:])
+            head[...] = pairs.swapaxes(0, 1).reshape(head.shape)  # reshape copies
+
+    def maker(self) -> Maker:
+        """Return the function that loads the tensor; of 4-bit codes, an ``Int4Maker``."""
+        return self.load if self.info.int4 is None else _Int4Source(self)
+
+
+@dataclass(frozen=True)
+class _Int4Source:
+    """A matrix of 4-bit codes in the file (``Int4Maker``)."""
+
+    source: _Source
+
+    def __call__(self) -> NDArray[Any]:
+        return self.source.load()
+
+    def int4(self) -> dict[str, NDArray[Any]]:
+        tensor = self.source.tensor
+        parts = int4_parts(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
+        for values in parts.values():
+            self.source._arrange(values)
+        return parts
 
 
 def _decoded(tensor: GgufTensor) -> NDArray[Any]:
@@ -86,7 +112,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         source=path,
         config=config,
         tensors={name: source.info for name, source in sources.items()},
-        read_tensor=Makers({name: source.load for name, source in sources.items()}),
+        read_tensor=Makers({name: source.maker() for name, source in sources.items()}),
         tokenizer_json=checked.json,
         chat_template=template,
         bos_token=None if bos is None else words.id_to_token(bos),
@@ -183,9 +209,10 @@ def _scales(header: GgufHeader) -> Mapping[str, GgufTensor]:
 
 def _info(tensor: GgufTensor, scale: GgufTensor | None) -> TensorInfo:
     dtype = "float32" if scale is not None else _FLOATS.get(tensor.kind.name, "float32")
-    grouped = False
+    grouped, int4 = False, None
     if len(tensor.shape) == 2:
+        int4 = INT4.get(tensor.kind.name) if scale is None else None
         where = f"tensor {tensor.name!r}"
         count = scales_of_trits(tensor.path, where, tensor.kind, tensor.offset, tensor.shape)
         grouped = count is not None and count > 1
-    return TensorInfo(shape=tensor.shape, dtype=dtype, group_size=_GROUP_SIZE if grouped else 0)
+    return TensorInfo(shape=tensor.shape, dtype=dtype, group_size=_GROUP_SIZE if grouped else 0, int4=int4)

@@ -264,7 +264,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("bench --shape demo --method float", 2, "method must be ternary or int8"),
         ("quantize missing -o out", 2, "missing: no such checkpoint; check the spelling of the path"),
         ("quantize . -o out", 1, "config.json"),
-        ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
+        ("quantize . -o out --method int5", 2, "method must be one of int8, int4, ternary, float"),
         ("quantize . -o out --planes 2", 2, "--planes 2 is for --method ternary, not int8; write --method ternary"),
         ("quantize . -o out --method ternary --planes 4", 2, "--planes must be 1, 2 or 3 with --method ternary, not 4"),
         ("quantize BUNDLE -o out", 2, "is a bundle; it is quantized already, run it: edgedec generate -m "),

@@ -16,6 +16,7 @@ KEYS = {
     "output",
     "method",
     "planes",
+    "tied",
     "group_size",
     "parameters",
     "bits_per_weight",
@@ -87,6 +88,24 @@ def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Pat
     assert (data["planes"], data["group_size"]) == (3, 32)
     assert data["calibration_tokens"] == (0 if calibration == "none" else 256)
     assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "kind", "group_size"),
+    [(("--method", "int4"), "int4", 32), (("--method", "ternary", "--planes", "2", "--tied"), "ternary", 64)],
+)
+def test_int4_and_tied_planes_are_calibrated(
+    edgedec: Edgedec, checkpoint: Path, options: tuple[str, ...], kind: str, group_size: int
+) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "out", *options, "--calibration-tokens", "256", "--json")
+    assert outcome.code == 0, outcome.stderr
+    data: dict[str, Any] = outcome.json
+    assert (data["tied"], data["group_size"], data["calibration_tokens"]) == (kind == "ternary", group_size, 256)
+    assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.1)
+    inspected: dict[str, Any] = edgedec("inspect", "out", "--json").json
+    (scheme,) = (entry for entry in inspected["schemes"] if entry["kind"] == kind)
+    assert scheme.get("tied", False) == (kind == "ternary")
 
 
 @pytest.mark.thorough

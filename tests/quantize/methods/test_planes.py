@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.quantize.methods import planes as module
-from edgedec.quantize.methods.planes import Statistics, quantize_planes, target_weight
-from edgedec.schemes import TernaryWeight
+from edgedec.quantize.methods.levels import FreePlanes
+from edgedec.quantize.methods.planes import (
+    Statistics,
+    balanced_trits,
+    quantize_planes,
+    quantize_tied,
+    target_weight,
+)
+from edgedec.schemes import TernaryWeight, fold
 
 
 def dense(trits: np.ndarray, scales: np.ndarray, group_size: int) -> np.ndarray:
@@ -115,7 +122,9 @@ def test_zero_and_constant_rows(informed: bool) -> None:
 
 def test_scales_and_trits_vanish_together() -> None:
     unused = np.array([[[2.0, 0.5]], [[1.0, 0.0]]])  # [groups, rows, planes]: too large for x, or nothing
-    trits, scales = module._pack(np.array([[0.5], [-0.1], [1.0], [0.4]]), unused, 2)
+    trits, scales = module._pack(
+        np.array([[0.5], [-0.1], [1.0], [0.4]]), unused, 2, FreePlanes(2), np.dtype(np.float32)
+    )
     assert scales.tolist() == [[[0, 1]], [[0.5, 0]]]
     assert trits.tolist() == [[[0, 0, 1, 0]], [[1, 0, 0, 0]]]
     weight, x = gaussian(30, 70), layer_inputs(300, 70)
@@ -247,3 +256,48 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
 def test_bad_statistics_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Statistics(**{"gram": np.eye(3), **arguments})
+
+
+@pytest.mark.parametrize("planes", [2, 3])
+def test_balanced_trits_are_the_digits_of_every_integer(planes: int) -> None:
+    most = (3**planes - 1) // 2
+    numbers = np.arange(-most, most + 1, dtype=np.int8)
+    trits = balanced_trits(numbers, planes)
+    assert set(np.unique(trits)) <= {-1, 0, 1}
+    assert np.array_equal(fold(trits), numbers)
+
+
+@pytest.mark.parametrize("planes", [2, 3])
+def test_weights_that_are_sums_of_tied_planes_are_found_again(planes: int) -> None:
+    rng, most = np.random.default_rng(7), (3**planes - 1) // 2
+    codes = rng.integers(-most, most + 1, (20, 128)).astype(np.int8)
+    codes[:, ::64] = most  # every group has the largest level, so that its scale is determined
+    scales = rng.uniform(0.5, 2, (20, 2)).astype(np.float32)
+    weight = (codes * np.repeat(scales, 64, axis=1)).astype(np.float32)
+    trits, found = quantize_tied(weight, planes, 64)
+    assert np.array_equal(fold(trits), codes)
+    np.testing.assert_allclose(found[0], scales, rtol=1e-6)
+
+
+def test_tied_planes_take_statistics_into_account() -> None:
+    weight, x = gaussian(40, 128, 3), layer_inputs(600, 128, 4)
+    errors = []
+    for statistics in (None, Statistics(gram=(x.T @ x).astype(np.float64))):
+        trits, scales = quantize_tied(weight, 2, 64, statistics)
+        rounded = TernaryWeight(trits=trits, scale=scales, group_size=64, tied=True).dense()
+        errors.append(float(((x @ (weight - rounded).T) ** 2).sum()))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_free_scales_are_never_much_worse_than_tied_ones() -> None:
+    weight = gaussian(100, 128, 5)
+    free = dense(*quantize_planes(weight, 2, 64), 64)
+    trits, scales = quantize_tied(weight, 2, 64)
+    tied = TernaryWeight(trits=trits, scale=scales, group_size=64, tied=True).dense()
+    assert ((weight - free) ** 2).sum() < ((weight - tied) ** 2).sum() < 1.3 * ((weight - free) ** 2).sum()
+
+
+def test_tied_planes_need_two_or_three() -> None:
+    for planes in (0, 1, 4):
+        with pytest.raises(ValueError, match="tied planes must be 2 to 3"):
+            quantize_tied(gaussian(2, 32), planes, 32)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +19,16 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.manifest import MANIFEST, WEIGHTS
+from edgedec.onnx.grid_layout import grid_layout
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.runtime.kernels import KERNEL_NAMES, layout_cache
+from edgedec.runtime.kernels.grid import grid_matmul
 from edgedec.runtime.kernels.layout_cache import FILE, Layout, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
-from edgedec.schemes import TernaryScheme, TernaryWeight
+from edgedec.schemes import Int4Scheme, TernaryScheme, TernaryWeight
 
 KERNELS = usable()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")
@@ -42,19 +46,25 @@ CONFIG = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
-METHODS = ({"planes": 1, "group_size": 0}, {"planes": 2, "group_size": 64}, {"planes": 3, "group_size": 32})
+METHODS: tuple[dict[str, Any], ...] = (
+    {"planes": 1},
+    {"planes": 2, "group_size": 64},
+    {"planes": 3, "group_size": 32},
+    {"planes": 3, "group_size": 64, "tied": True},
+    {"method": "int4"},
+    {"method": "int4", "offset": True},
+)
 LIMITS = Limits(nodes=16, depth=8, positions=64)
 
 
-@pytest.fixture(params=METHODS, ids=lambda method: f"planes{method['planes']}")
+@pytest.fixture(params=METHODS, ids=str)
 def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> Bundle:
-    method = {name: value for name, value in request.param.items() if request.param["group_size"]}
-    write_random_bundle(tmp_path / "model", CONFIG, "ternary", **method)
+    write_random_bundle(tmp_path / "model", CONFIG, **request.param)
     return Bundle.open(tmp_path / "model")
 
 
 def names(bundle: Bundle) -> list[str]:
-    return [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme)]
+    return [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme | Int4Scheme)]
 
 
 def laid_out(bundle: Bundle) -> Layout:
@@ -67,6 +77,12 @@ def check(layout: Layout, bundle: Bundle) -> None:
     assert KERNELS is not None
     for name, (codes, scales) in layout.arrays().items():
         weight, scheme = bundle.weight(name), bundle.tensors[name].scheme
+        if grid := grid_layout(scheme):
+            x = np.random.default_rng(0).integers(-127, 128, (3, bundle.tensors[name].shape[1])).astype(np.int8)
+            product = grid_matmul(KERNELS, x, np.ones(3, np.float32), codes, bundle.tensors[name].shape[0], grid)
+            assert np.array_equal(product, reference_product((x, np.ones((3, 1), np.float32)), weight))
+            assert not scales.size
+            continue
         assert isinstance(weight, TernaryWeight)
         assert isinstance(scheme, TernaryScheme)
         x = np.random.default_rng(0).integers(-127, 128, (3, weight.trits.shape[2])).astype(np.int8)
@@ -156,13 +172,16 @@ def test_a_bundle_that_cannot_be_written_is_converted_in_the_cache_folder(
 
 def test_codes_that_are_not_trits_are_named(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     name = names(bundle)[1]
-    offset = bundle.tensors[name].offsets["codes"]
+    scheme, offset = bundle.tensors[name].scheme, bundle.tensors[name].offsets["codes"]
+    if isinstance(scheme, Int4Scheme):
+        pytest.skip("every code is a code of int4")
     with (bundle.path / WEIGHTS).open("r+b") as file:  # the file changes after the bundle was opened with a valid hash
         file.seek(offset)
         file.write(b"\0")
-    with pytest.raises(
-        BundleError, match=rf"tensor {name}, from row 0: .*row 0 of plane 0 holds a code that is no trit"
-    ):
+    message = "from row 0: .*row 0 of plane 0 holds a code that is no trit"
+    if grid_layout(scheme):
+        message = "its codes are not trits"
+    with pytest.raises(BundleError, match=rf"tensor {name}[:,] {message}"):
         laid_out(bundle)
     assert not (bundle.path / FILE).exists()
 

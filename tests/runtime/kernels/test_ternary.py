@@ -370,9 +370,9 @@ def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:
     return results
 
 
-def foreign_driver(name: str, folder: Path) -> list[str]:
-    """Return the command that runs the kernels for another processor; skip where tools are missing."""
-    source, program = Path(__file__).with_name("driver.cpp"), folder / name
+def foreign_driver(name: str, folder: Path, source: Path) -> list[str]:
+    """Return the command that runs a driver of the kernels for another processor; skip where tools are missing."""
+    program = folder / name
     try:
         if name == "aarch64":
             compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
@@ -401,7 +401,7 @@ def foreign_driver(name: str, folder: Path) -> list[str]:
 def test_paths_of_other_processors_are_exact_under_emulation(
     processor: str, code_paths: list[str], tmp_path: Path
 ) -> None:
-    command = foreign_driver(processor, tmp_path)
+    command = foreign_driver(processor, tmp_path, Path(__file__).with_name("driver.cpp"))
     long = make(7, outputs=17, inputs=140_001, tokens=9)
     long.x[2] = -128
     cases = [*sweep(), *many_tokens(), long]

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from edgedec.ops import Linear
 from edgedec.reference.float_profile.model import FloatPassContext
-from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
+from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight, fold
 
-__all__ = ["run", "soft_capped"]
+__all__ = ["grouped_product", "run", "soft_capped"]
 
 
 def soft_capped(x: NDArray[np.float32], cap: float | None) -> NDArray[np.float32]:
@@ -39,6 +39,28 @@ def _ternary(codes: NDArray[np.int8], scale: NDArray[np.float32], weight: Ternar
     return total * scale
 
 
+def grouped_product(
+    codes: NDArray[np.int8], scale: NDArray[np.float32], weight: Int4Weight | TernaryWeight
+) -> NDArray[np.float32]:
+    """Return the product with a matrix of int4 or of tied planes, float32 [n, out].
+
+    Add float32(sum) * weight scale over groups in order; then apply the token's scale. With minima, each group also
+    subtracts float32(sum of the token's codes) * minimum.
+    """
+    if isinstance(weight, Int4Weight):
+        levels, factors, minimum, size = weight.codes, weight.scale, weight.minimum, Int4Scheme.GROUP
+    else:
+        levels, factors, minimum, size = fold(weight.trits), weight.scale[0], None, weight.group_size
+    total = np.zeros((len(codes), len(levels)), np.float32)
+    for group, start in enumerate(range(0, levels.shape[1], size)):
+        columns = slice(start, start + size)
+        total += _integer_product(codes[:, columns], levels[:, columns]).astype(np.float32) * factors[:, group]
+        if minimum is not None:
+            sums = codes[:, columns].sum(axis=1, dtype=np.int32).astype(np.float32)
+            total -= sums[:, None] * minimum[:, group]
+    return total * scale
+
+
 def _product(inputs: Sequence[NDArray[Any]], weight: Weight) -> NDArray[np.float32]:
     if isinstance(weight, FloatWeight):
         (x,) = inputs
@@ -49,6 +71,8 @@ def _product(inputs: Sequence[NDArray[Any]], weight: Weight) -> NDArray[np.float
         exact = _integer_product(codes, weight.codes)
         scaled: NDArray[np.float32] = exact.astype(np.float32) * scale * weight.scale
         return scaled
+    if isinstance(weight, Int4Weight) or weight.tied:
+        return grouped_product(codes, scale, weight)
     return _ternary(codes, scale, weight)
 
 

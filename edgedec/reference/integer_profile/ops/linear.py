@@ -25,7 +25,7 @@ from edgedec.reference.integer_profile.numbers import (
 )
 from edgedec.reference.integer_profile.site import Site, unsupported
 from edgedec.reference.integer_profile.values import Form, Logits, Scale, Value
-from edgedec.schemes import Int8Weight, TernaryWeight
+from edgedec.schemes import Int4Weight, Int8Weight, TernaryWeight
 
 __all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run"]
 
@@ -97,7 +97,7 @@ def integer_weight(weight: Int8Weight | TernaryWeight) -> _IntegerWeight:
         return _IntegerWeight(
             summed=(weight.codes * signs).astype(np.int64), scale=np.abs(weight.scale).astype(np.float64)
         )
-    scale = weight.scale.astype(np.float64)
+    scale = weight.plane_scales().astype(np.float64)
     if not weight.group_size:
         trits = (weight.trits * np.int8(-1 if scale[0] < 0 else 1)).astype(np.int8)
         return _IntegerWeight(summed=trits.sum(axis=0, dtype=np.int64), scale=np.abs(scale), trits=trits)
@@ -119,6 +119,11 @@ def integer_weight(weight: Int8Weight | TernaryWeight) -> _IntegerWeight:
 def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConstants:
     name, bias = op.weights[index], op.biases[index]
     weight = site.weights(name)
+    if isinstance(weight, Int4Weight):
+        raise unsupported(
+            op,
+            f"{name} is int4, which the accelerator cannot multiply; quantize with --method ternary --planes 2, or int8",
+        )
     if not isinstance(weight, Int8Weight | TernaryWeight):
         raise unsupported(op, f"{name} is kept as float; quantize it as int8 or ternary")
     if isinstance(weight, TernaryWeight) and weight.group_size % _GROUP_COLUMNS:

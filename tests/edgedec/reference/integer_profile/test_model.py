@@ -24,7 +24,7 @@ from edgedec.reference.integer_profile.model import Sequence as Decoding
 from edgedec.reference.integer_profile.ops import attention
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.visibility import tree, unpack
-from edgedec.schemes import FloatScheme, Int8Weight, Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Weight, Scheme, TernaryScheme
 from tests.edgedec.reference.integer_profile.support.make_models import (
     CONTEXT,
     KINDS,
@@ -192,6 +192,11 @@ def test_the_trace_names_every_output_in_order() -> None:
 @pytest.mark.parametrize(
     ("scheme", "changes", "message"),
     [
+        (
+            Int4Scheme(),
+            {},
+            r"linear layers\.0\.q_proj.* is int4, which the accelerator cannot multiply; quantize with --method ternary",
+        ),
         (FloatScheme(), {}, r"linear layers\.0\.q_proj\|.*q_proj\.weight.* is kept as float; quantize it"),
         (
             TernaryScheme(planes=2, group_size=32),

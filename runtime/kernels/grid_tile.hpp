@@ -1,0 +1,121 @@
+// The loops around the dot product of a path for matrices with evenly spaced levels. Each path's file includes this once and
+// compiles it with its own instructions; everything is local, as in ternary_tile.hpp.
+//
+// Dot::run<T, kBits>(block, count, x, stride, sums) computes the exact sums of code * x of `count` blocks with T tokens, int32
+// [T][16]. With Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes.
+#pragma once
+
+#include "grid.hpp"
+#include "half.hpp"
+#include "ternary_tile.hpp"
+
+namespace edgedec {
+namespace {
+
+typedef uint8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
+
+// Converts 16 values of float16.
+EDGEDEC_INLINE void read_halves(const uint8_t* from, Floats* to) {
+#if defined(__AVX512F__)
+    to[0] = reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__) && defined(__F16C__)
+    for (int v = 0; v < kVectors; ++v)
+        to[v] = reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + v)));
+#elif defined(EDGEDEC_GRID_NEON)  // set by grid_neon.hpp, because the scalar path has no vectors
+    for (int v = 0; v < kVectors; ++v)
+        to[v] = reinterpret_cast<Floats>(
+            vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(from) + 4 * v))));
+#else
+    float values[kTileRows];
+    for (int i = 0; i < kTileRows; ++i) {
+        uint16_t half;
+        __builtin_memcpy(&half, from + 2 * i, sizeof half);
+        values[i] = from_half(half);
+    }
+    __builtin_memcpy(to, values, sizeof values);
+#endif
+}
+
+// Reads the scales of a group, and its minima if the form has them.
+EDGEDEC_INLINE void read_scales(const Grid& w, const uint8_t* scales, int64_t group, Floats* scale, Floats* minimum) {
+    if (w.form == kHalf) return read_halves(scales + group * 2 * kTileRows, scale);
+    if (w.form == kFloat) {
+        __builtin_memcpy(scale, scales + group * 4 * kTileRows, sizeof(Floats) * kVectors);
+        return;
+    }
+    const uint8_t* factors = scales + group / kSharedGroups * kSharedBytes;
+    const uint8_t* steps = factors + 4 * kTileRows + group % kSharedGroups * 2 * kTileRows;
+    Floats* const made[] = {scale, minimum};
+    for (Floats* to : made) {
+        read_halves(factors, to);
+        for (int v = 0; v < kVectors; ++v)
+            to[v] *= __builtin_convertvector(
+                __builtin_convertvector(reinterpret_cast<const Bytes*>(steps)[v], Ints), Floats);
+        factors += 2 * kTileRows, steps += kTileRows;
+    }
+}
+
+template <class Dot, int T, int kBits>
+void grid_sweep(const Grid& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
+    const int64_t groups = w.groups(), group_blocks = w.group_size / kBlockColumns;
+    constexpr int64_t kBytes = kBlockColumns * kTileRows * kBits / 8;
+    const uint8_t* block = w.data + tile * w.tile_bytes();
+    const uint8_t* scales = block + w.blocks() * kBytes;
+    const int8_t* codes = (Dot::kFours ? x.fours : x.codes) + first * x.stride;
+    Floats total[T][kVectors] = {};
+    int64_t left = w.blocks();
+    for (int64_t group = 0; group < groups; ++group, left -= group_blocks) {
+        const int64_t count = left < group_blocks ? left : group_blocks;
+        alignas(64) int32_t sums[T][kTileRows];
+        Dot::template run<T, kBits>(block, count, codes, x.stride, sums);
+        Floats scale[kVectors], minimum[kVectors] = {};  // initialized, because GCC cannot see that it is read only if it is set
+        read_scales(w, scales, group, scale, minimum);
+        for (int t = 0; t < T; ++t) {
+            const int32_t sum = x.sums[(first + t) * groups + group];
+            for (int v = 0; v < kVectors; ++v) {
+                const Ints exact = reinterpret_cast<const Ints*>(sums[t])[v] - w.zero() * sum;
+                total[t][v] += __builtin_convertvector(exact, Floats) * scale[v];
+                if (w.form == kOffset) total[t][v] -= static_cast<float>(sum) * minimum[v];
+            }
+        }
+        block += count * kBytes;
+        codes += count * kBlockColumns * (Dot::kFours ? T : 1);
+    }
+    const int64_t row0 = tile * kTileRows;
+    const int rows = static_cast<int>(w.outputs - row0 < kTileRows ? w.outputs - row0 : kTileRows);
+    for (int t = 0; t < T; ++t) {
+        float* to = out + (first + t) * stride + row0;
+        Floats scaled[kVectors];
+        for (int v = 0; v < kVectors; ++v) scaled[v] = total[t][v] * x.scales[first + t];
+        const float* value = reinterpret_cast<const float*>(scaled);
+        for (int row = 0; row < rows; ++row) to[row] = w.bias ? value[row] + w.bias[row0 + row] : value[row];
+    }
+}
+
+// Computes all tokens, eight at a time. From the second eight on, the blocks of the tile are in the cache.
+template <class Dot, int kBits>
+void grid_tokens(const Grid& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
+    int64_t first = 0;
+    for (; x.tokens - first >= kTokens; first += kTokens) grid_sweep<Dot, kTokens, kBits>(w, x, tile, first, out, stride);
+    switch (x.tokens - first) {
+        case 1: return grid_sweep<Dot, 1, kBits>(w, x, tile, first, out, stride);
+        case 2: return grid_sweep<Dot, 2, kBits>(w, x, tile, first, out, stride);
+        case 3: return grid_sweep<Dot, 3, kBits>(w, x, tile, first, out, stride);
+        case 4: return grid_sweep<Dot, 4, kBits>(w, x, tile, first, out, stride);
+        case 5: return grid_sweep<Dot, 5, kBits>(w, x, tile, first, out, stride);
+        case 6: return grid_sweep<Dot, 6, kBits>(w, x, tile, first, out, stride);
+        case 7: return grid_sweep<Dot, 7, kBits>(w, x, tile, first, out, stride);
+        default: return;
+    }
+}
+
+}  // namespace
+}  // namespace edgedec
+
+// Defines the function of a path for the table in dispatch.cpp.
+#define EDGEDEC_DEFINE_GRID(name)                                                                        \
+    namespace edgedec {                                                                                  \
+    void grid_##name(const Grid& w, const Staged& x, int64_t tile, float* out, int64_t stride) {         \
+        w.bits == 5 ? grid_tokens<Dot, 5>(w, x, tile, out, stride) : grid_tokens<Dot, 4>(w, x, tile, out, stride); \
+    }                                                                                                    \
+    }  // namespace edgedec
