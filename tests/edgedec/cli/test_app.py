@@ -261,7 +261,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
             2,
             "--verifier block needs --spec-tree chain, not static",
         ),
-        ("bench --shape demo --method float", 2, "method must be ternary or int8"),
+        ("bench --shape demo --method float", 2, "method must be ternary, int4 or int8"),
         ("quantize missing -o out", 2, "missing: no such checkpoint; check the spelling of the path"),
         ("quantize . -o out", 1, "config.json"),
         ("quantize . -o out --method int5", 2, "method must be one of int8, int4, ternary, float"),
