@@ -396,7 +396,7 @@ LIES: dict[str, tuple[Change, str]] = {
     "ternary of one dimension": (tensor(TERNARY, "shape", [1476]), "ternary needs two dimensions"),
     "ternary of three dimensions": (tensor(TERNARY, "shape", [41, 6, 6]), "ternary needs two dimensions"),
     # schemes
-    "scheme of another kind": (tensor(TERNARY, "scheme", {"kind": "int4"}), f"tensor {TERNARY}: scheme must be one of"),
+    "scheme of another kind": (tensor(TERNARY, "scheme", {"kind": "int2"}), f"tensor {TERNARY}: scheme must be one of"),
     "scheme of a list kind": (tensor(TERNARY, "scheme", {"kind": []}), f"tensor {TERNARY}: scheme must be one of"),
     "scheme with more keys": (tensor(FLOAT, "scheme", {"kind": "float", "x": 1}), f"tensor {FLOAT}: "),
     "a plane of 1.0": (tensor(TERNARY, "scheme", {"kind": "ternary", "planes": 1.0}), "planes must be 1, 2 or 3"),
