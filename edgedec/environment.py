@@ -13,6 +13,7 @@ from edgedec.errors import UsageError
 
 __all__ = [
     "DEBUG",
+    "FUSED",
     "HUGE_PAGES",
     "KERNEL",
     "LOOP",
@@ -62,6 +63,11 @@ DEBUG = Variable(
     values="1 or 0",
     meaning="After an unexpected error, a command prints Python's traceback.",
 )
+FUSED = Variable(
+    name="EDGEDEC_FUSED",
+    values="1 or 0",
+    meaning="With 0, each operation on the CPU is a node of its own; the results are the same, and passes take longer.",
+)
 HUGE_PAGES = Variable(
     name="EDGEDEC_HUGE_PAGES",
     values="1 or 0",
@@ -92,4 +98,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout rewrite their expected files.",
 )
-VARIABLES = (DEBUG, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (DEBUG, FUSED, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.onnx.fusion import fuse
 from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.ops import Rope
@@ -45,6 +46,7 @@ class Emitter:
         rotations: operation of each rotated value without a node, because TreeAttention rotates by itself.
         packed: (bytes of codes, number of scales) of each matrix that the session receives in the kernels' layout.
         kernels: True if the session has edgedec's own operators, which then compute attention.
+        fused_threads: threads of the session if its nodes of edgedec's own operators become fused nodes, else 0.
         unsigned_int8: True to multiply int8 matrices as uint8, with codes + 128 and zero point 128.
     """
 
@@ -55,6 +57,7 @@ class Emitter:
     packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     kernels: bool = False
     unsigned_int8: bool = False
+    fused_threads: int = 0
     taps: Sequence[str] = ()
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -86,6 +89,10 @@ class Emitter:
         outputs = list(outputs) or [name]
         self._nodes.append(Node(kind=kind, inputs=inputs, outputs=outputs, name=name, domain=domain, attributes=attrs))
         return outputs[0]
+
+    def sum_of(self, first: str, second: str, name: str) -> str:
+        """Add a node ``name`` that adds ``second``, of the same shape or one row, to ``first``, and return its output."""
+        return self.node("Add", [first, second], name, domain=KERNELS if self.kernels else "")
 
     def has_constant(self, name: str) -> bool:
         """Return True if a constant or weight of this name was added."""
@@ -158,7 +165,7 @@ class Emitter:
         """Return the serialized ONNX model."""
         return encode_model(
             "edgedec",
-            nodes=self._nodes,
+            nodes=fuse(self._nodes, KERNELS, self.fused_threads) if self.fused_threads else self._nodes,
             inputs=self._inputs,
             outputs=self._outputs,
             constants=self._initializers.values(),

@@ -39,6 +39,7 @@ def lower(
     packed: Mapping[str, tuple[int, int]] | None = None,
     kernels: bool = False,
     unsigned_int8: bool = False,
+    fused_threads: int = 0,
 ) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
 
@@ -49,6 +50,8 @@ def lower(
         kernels: True if the session has edgedec's own operators, which then compute attention.
         unsigned_int8: True for int8 matrices as uint8 with zero point 128, which is exact on CPUs where uint8 x int8
             saturates, and slower.
+        fused_threads: threads of the session, to let one node do the work of all neighbouring nodes of edgedec's own
+            operators, with the same results; 0: every operation has its own nodes.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value.
@@ -61,6 +64,7 @@ def lower(
         packed=packed or {},
         kernels=kernels,
         unsigned_int8=unsigned_int8,
+        fused_threads=fused_threads,
         taps=taps,
     )
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), DataType.INT64)

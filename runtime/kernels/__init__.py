@@ -28,7 +28,7 @@ __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 CODE_PATHS = ("amx", "avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 4  # value of edgedec_abi() in api.cpp
+_ABI = 5  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 

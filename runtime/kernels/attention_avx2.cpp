@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "attention_tile.hpp"
+#include "rows_tile.hpp"
 
 namespace edgedec {
 namespace {
@@ -41,3 +42,4 @@ struct Avx2 {
 }  // namespace edgedec
 
 EDGEDEC_DEFINE_ATTENTION(avx2, Avx2)
+EDGEDEC_DEFINE_ROWS(avx2, Avx2)

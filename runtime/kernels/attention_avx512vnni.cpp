@@ -3,6 +3,7 @@
 #include "attention_scalar.hpp"
 
 EDGEDEC_DEFINE_ATTENTION(avx512vnni, Scalar)
+EDGEDEC_DEFINE_ROWS(avx512vnni, Scalar)
 #else
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own header
@@ -10,6 +11,7 @@ EDGEDEC_DEFINE_ATTENTION(avx512vnni, Scalar)
 #include <immintrin.h>
 
 #include "attention_tile.hpp"
+#include "rows_tile.hpp"
 
 namespace edgedec {
 namespace {
@@ -53,4 +55,5 @@ struct Avx512 {
 }  // namespace edgedec
 
 EDGEDEC_DEFINE_ATTENTION(avx512vnni, Avx512)
+EDGEDEC_DEFINE_ROWS(avx512vnni, Avx512)
 #endif

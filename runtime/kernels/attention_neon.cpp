@@ -3,6 +3,7 @@
 #include <arm_neon.h>
 
 #include "attention_tile.hpp"
+#include "rows_tile.hpp"
 
 namespace edgedec {
 namespace {
@@ -47,3 +48,5 @@ struct Neon {
 
 EDGEDEC_DEFINE_ATTENTION(neon, Neon)
 EDGEDEC_DEFINE_ATTENTION(neon_dotprod, Neon)
+EDGEDEC_DEFINE_ROWS(neon, Neon)
+EDGEDEC_DEFINE_ROWS(neon_dotprod, Neon)

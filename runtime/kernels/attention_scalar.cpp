@@ -2,3 +2,4 @@
 #include "attention_scalar.hpp"
 
 EDGEDEC_DEFINE_ATTENTION(scalar, Scalar)
+EDGEDEC_DEFINE_ROWS(scalar, Scalar)

@@ -3,6 +3,7 @@
 
 #include "attention_tile.hpp"
 #include "half.hpp"
+#include "rows_tile.hpp"
 
 namespace edgedec {
 namespace {

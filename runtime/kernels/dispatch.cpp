@@ -8,6 +8,7 @@
 #include "attention.hpp"
 #include "grid.hpp"
 #include "int8.hpp"
+#include "rows.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
 
@@ -27,10 +28,10 @@ namespace {
 
 // kPaths is ordered by speed, the fastest path first.
 #define EDGEDEC_PATH(name, usable)                                                                           \
-    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, grid_##name, \
-     usable, false}
+    {#name,       tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, \
+     grid_##name, norm_##name, gate_##name,     usable,     false}
 #define EDGEDEC_NO_PATH(name) \
-    {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
+    {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
 
 bool always() { return true; }
 
@@ -66,7 +67,7 @@ bool has_amx() {
 constexpr Path kPaths[] = {
 #if EDGEDEC_AMX
     {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx,
-     grid_avx512vnni, has_amx, true},
+     grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, has_amx, true},
 #else
     EDGEDEC_NO_PATH(amx),
 #endif
@@ -283,6 +284,24 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
     return out;
 }
 
+// Returns the norm of random rows of several widths, and each of their gated activations, on `path`.
+std::vector<float> row_operations(const Path& path, uint32_t seed) {
+    std::vector<float> out;
+    for (int64_t width : {int64_t{1}, int64_t{16}, int64_t{83}}) {
+        const auto size = static_cast<size_t>(width);
+        std::vector<float> x(size), other(size), made(size);
+        for (float& value : x) value = static_cast<float>(next(seed)) / 256.0f - 128.0f;
+        for (float& value : other) value = static_cast<float>(next(seed)) / 16384.0f - 2.0f;
+        path.norm(x.data(), other.data(), width, 1e-5f, made.data());
+        out.insert(out.end(), made.begin(), made.end());
+        for (int32_t activation = 0; activation < kActivations; ++activation) {
+            path.gate(activation, x.data(), other.data(), width, made.data());
+            out.insert(out.end(), made.begin(), made.end());
+        }
+    }
+    return out;
+}
+
 bool same(const std::vector<float>& right, const std::vector<float>& made) {
     return right.size() == made.size() && !right.empty() &&
            std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) == 0;
@@ -313,6 +332,7 @@ bool self_test(const Path& path) {
     definition.quantize(x, 83, expected, 96, &expected_scale);
     path.quantize(x, 83, found, 96, &found_scale);
     if (std::memcmp(expected, found, sizeof found) != 0 || expected_scale != found_scale) return false;
+    if (!same(row_operations(definition, 1), row_operations(path, 1))) return false;
     for (int32_t tokens = 1; tokens <= 9; ++tokens) {  // each number of tokens has its own code
         const int32_t group_sizes[] = {0, 32, 64, 128};
         const int32_t group_size = group_sizes[tokens % 4], planes = 1 + tokens % 3;

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.onnx.fusion import fuse
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.ort import onnxruntime as ort
@@ -170,8 +172,38 @@ def _grid_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
     return _TestNode(node=node, weights=weights, expected=expected)
 
 
+def _row_nodes(x: str) -> list[Node]:
+    """Return nodes on the float rows ``x`` whose results depend on each other, the last of which makes "chosen"."""
+    return [
+        Node(
+            kind="RmsNorm", inputs=[x, "gain"], outputs=["normed"], name="norm", domain=DOMAIN, attributes={"eps": 1e-5}
+        ),
+        Node(
+            kind="GatedActivation",
+            inputs=["normed", x],
+            outputs=["gated"],
+            name="gate",
+            domain=DOMAIN,
+            attributes={"activation": 0},
+        ),
+        Node(kind="Add", inputs=["gated", x], outputs=["sum"], name="sum", domain=DOMAIN),
+        Node(kind="SelectRows", inputs=["sum", "rows"], outputs=["chosen"], name="select", domain=DOMAIN),
+    ]
+
+
+def _chosen_rows(x: F32, gain: F32, rows: NDArray[np.int64]) -> F32:
+    """Return the result of ``_row_nodes`` by NumPy."""
+    wide = x.astype(np.float64)
+    normed = wide / np.sqrt(np.square(wide).mean(axis=1, keepdims=True) + 1e-5) * gain
+    result: F32 = (normed / (1 + np.exp(-normed)) * wide + wide)[rows].astype(np.float32)
+    return result
+
+
 def _self_test(kernels: Kernels) -> None:
-    """Run a node of each kind on two threads and compare its results with those of integers in NumPy.
+    """Run a node of each kind on two threads, each by itself and all in one fused node, and compare the results.
+
+    Products are compared with those of integers in NumPy, the other operations within a tolerance, and the fused node with
+    the single nodes to the bit.
 
     Raises:
         DeviceError: they differ.
@@ -179,22 +211,60 @@ def _self_test(kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 5, 528)).astype(np.float32)
     codes, scale = quantize_rows(x[0])
-    nodes = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale), _grid_node(rng, codes, scale)]
-    names = [name for item in nodes for name in item.node.outputs]
+    items = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale), _grid_node(rng, codes, scale)]
+    gain, rows = rng.normal(size=x.shape[-1]).astype(np.float32), np.array([4, 1], np.int64)
+    nodes = [*(item.node for item in items), *_row_nodes("x")]
+    names = [name for item in items for name in item.node.outputs] + ["chosen"]
+    constants = [
+        *(weight for item in items for weight in item.weights),
+        array_value("gain", gain),
+        array_value("rows", rows),
+    ]
+    made = {name for node in nodes for name in node.outputs}
+    copies = [
+        replace(
+            node,
+            inputs=[f"fused.{name}" if name in made else name for name in node.inputs],
+            outputs=[f"fused.{name}" for name in node.outputs],
+        )
+        for node in nodes
+    ]
+    results = _run(kernels, nodes, copies, x, constants, [*names, *(f"fused.{name}" for name in names)])
+    single, fused = results[: len(names)], results[len(names) :]
+    kinds = [item.node.kind for item in items for _ in item.node.outputs]
+    for kind, result, right in zip(kinds, single, (array for item in items for array in item.expected), strict=False):
+        if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
+            raise DeviceError(f"the results of {kind} are not those of NumPy")
+    chosen = _chosen_rows(x[0], gain, rows)
+    if single[-1].shape != (1, *chosen.shape) or not np.allclose(single[-1][0], chosen, rtol=1e-5, atol=1e-5):
+        raise DeviceError("the results of RmsNorm, GatedActivation, Add and SelectRows are not those of NumPy")
+    if any(one.tobytes() != other.tobytes() for one, other in zip(single, fused, strict=True)):
+        raise DeviceError("the results of a fused node are not those of its operations")
+
+
+def _run(
+    kernels: Kernels,
+    nodes: Sequence[Node],
+    together: Sequence[Node],
+    x: F32,
+    constants: Sequence[TensorValue],
+    outputs: Sequence[str],
+) -> list[F32]:
+    """Return the outputs of a model of ``nodes``, and of ``together``, which are fused. It runs on two threads."""
+    # Nodes of another domain are what makes values outputs of the fused node.
+    ends = [Node(kind="Identity", inputs=[name], outputs=[f"out.{name}"], name=f"out.{name}") for name in outputs]
+    fused, *_ = fuse([*together, *ends], DOMAIN, 2)
     model = encode_model(
         "self_test",
-        nodes=[item.node for item in nodes],
+        nodes=[*nodes, fused, *ends],
         inputs=[ValueInfo(name="x", dtype=DataType.FLOAT, shape=x.shape)],
-        outputs=[ValueInfo(name=name, dtype=DataType.FLOAT, shape=None) for name in names],
-        constants=[weight for item in nodes for weight in item.weights],
+        outputs=[ValueInfo(name=f"out.{name}", dtype=DataType.FLOAT, shape=None) for name in outputs],
+        constants=constants,
         opsets={"": 21, DOMAIN: 1},
     )
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     register(options, kernels)
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    expected = [array for item in nodes for array in item.expected]
-    kinds = [item.node.kind for item in nodes for _ in item.node.outputs]
-    for kind, result, right in zip(kinds, session.run(names, {"x": x}), expected, strict=True):
-        if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
-            raise DeviceError(f"the results of {kind} are not those of NumPy")
+    results: list[F32] = session.run([f"out.{name}" for name in outputs], {"x": x})
+    return results

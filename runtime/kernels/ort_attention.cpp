@@ -25,7 +25,7 @@ class Kernel : public Operator {
     static constexpr const char* kKind = "TreeAttention";
     explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
 
-    OrtStatus* create(const OrtKernelInfo* info) {
+    OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
@@ -39,9 +39,9 @@ class Kernel : public Operator {
                        {"capacity", &context_},    {"window", &window_},             {"sinks", &sinks_},
                        {"rotary", &rotary}};
         for (const auto& number : numbers)
-            EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, number.name, number.value));
-        EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "scale", &scale_));
-        EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "cap", &cap_));
+            EDGEDEC_TRY(info.integer(number.name, number.value));
+        EDGEDEC_TRY(info.number("scale", &scale_));
+        EDGEDEC_TRY(info.number("cap", &cap_));
         layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
         if (layout_.problem()) return refuse(layout_.problem());
         if (context_ < 1 || context_ > int64_t{1} << 24) return refuse("capacity must be 1 to 2^24");
@@ -50,8 +50,8 @@ class Kernel : public Operator {
         if (window_ < 0 || sinks_ < 0) return refuse("window and sinks must not be negative");
         if (rotary < 0 || rotary > 2) return refuse("rotary must be 0, 1 or 2");
         rotary_.pairs = static_cast<int32_t>(rotary);
-        size_t given = 0;
-        EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
+        size_t given = 0, results = 0;
+        EDGEDEC_TRY(info.counts(&given, &results));
         if (given != (rotary ? 10u : 8u)) return refuse("needs 8 inputs, and with rotary 10");
         const float** tables[] = {&rotary_.cos, &rotary_.sin};
         for (size_t i = 0; rotary && i < 2; ++i) {
@@ -63,41 +63,41 @@ class Kernel : public Operator {
         return nullptr;
     }
 
-    OrtStatus* compute(OrtKernelContext* context) const {
+    OrtStatus* compute(NodeContext& context) const override {
         const int64_t width = heads_ * layout_.head_dim, kv_width = layout_.kv_heads * layout_.head_dim;
         const auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
         const auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
         Shape shape;
         void *q, *k, *v, *positions, *visible, *sequences, *blocks, *cache;
-        EDGEDEC_TRY(input(context, 0, shape, &q));
+        EDGEDEC_TRY(context.input(0, shape, &q));
         if (shape.type != kFloat || shape.dims.size() != 3 || shape.dims[0] != 1 || shape.dims[2] != width)
             return refuse("queries must be float32 [1, n, " + std::to_string(width) + "]");
         const std::vector<int64_t> dims = shape.dims;
         const int64_t tokens = dims[1];
-        EDGEDEC_TRY(input(context, 1, shape, &k));
+        EDGEDEC_TRY(context.input(1, shape, &k));
         if (shape.type != kFloat || shape.count != tokens * kv_width) return refuse("keys do not fit the queries");
-        EDGEDEC_TRY(input(context, 2, shape, &v));
+        EDGEDEC_TRY(context.input(2, shape, &v));
         if (shape.type != kFloat || shape.count != tokens * kv_width) return refuse("values do not fit the queries");
-        EDGEDEC_TRY(input(context, 3, shape, &positions));
+        EDGEDEC_TRY(context.input(3, shape, &positions));
         if (shape.type != kInt64 || shape.count != tokens) return refuse("positions must be int64, one per query");
-        EDGEDEC_TRY(input(context, 4, shape, &visible));
+        EDGEDEC_TRY(context.input(4, shape, &visible));
         if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[0] != tokens)
             return refuse("visible must be int64 [n, words]");
         const int64_t words = shape.dims[1];
-        EDGEDEC_TRY(input(context, 5, shape, &sequences));
+        EDGEDEC_TRY(context.input(5, shape, &sequences));
         if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[1] != 2)
             return refuse("sequences must be int64 [s, 2]");
         const int64_t most = shape.dims[0];
-        EDGEDEC_TRY(input(context, 6, shape, &blocks));
+        EDGEDEC_TRY(context.input(6, shape, &blocks));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || shape.dims.size() != 1)
             return refuse("blocks must be int32 [b]");
         const int64_t entries = shape.count;
-        EDGEDEC_TRY(input(context, 7, shape, &cache));
+        EDGEDEC_TRY(context.input(7, shape, &cache));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
             return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
                           std::to_string(shape.count));
         float* out = nullptr;
-        EDGEDEC_TRY(output(context, 0, dims, &out));
+        EDGEDEC_TRY(context.output(0, dims, &out));
         if (!tokens) return nullptr;
 
         static thread_local std::vector<Segment> segments;  // kept from pass to pass to avoid allocations
@@ -122,8 +122,7 @@ class Kernel : public Operator {
             for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
             return nullptr;
         }
-        return api_.KernelContext_ParallelFor(context, run, static_cast<size_t>(pass.tasks()), 0,
-                                              const_cast<AttentionPass*>(&pass));
+        return context.parallel(run, static_cast<size_t>(pass.tasks()), const_cast<AttentionPass*>(&pass));
     }
 
   private:
@@ -136,9 +135,6 @@ class Kernel : public Operator {
 
 }  // namespace
 
-const OrtCustomOp* tree_attention() {
-    static const OrtCustomOp op = describe<Kernel>();
-    return &op;
-}
+OperatorKind tree_attention() { return kind_of<Kernel>(); }
 
 }  // namespace edgedec

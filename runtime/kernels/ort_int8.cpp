@@ -24,20 +24,19 @@ class Kernel : public Operator {
     static constexpr const char* kKind = "Int8MatMul";
     explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
 
-    OrtStatus* create(const OrtKernelInfo* info) {
+    OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
         if (!path_) return refuse(message);
 
         std::vector<int64_t> outputs, by_rows, biases;
-        EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, "columns", &inputs_));
-        EDGEDEC_TRY(list(info, "rows", outputs));
-        EDGEDEC_TRY(list(info, "by_rows", by_rows));
-        EDGEDEC_TRY(list(info, "biases", biases));
+        EDGEDEC_TRY(info.integer("columns", &inputs_));
+        EDGEDEC_TRY(info.list("rows", outputs));
+        EDGEDEC_TRY(info.list("by_rows", by_rows));
+        EDGEDEC_TRY(info.list("biases", biases));
         size_t given = 0, results = 0, next = 1;
-        EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
-        EDGEDEC_TRY(api_.KernelInfo_GetOutputCount(info, &results));
+        EDGEDEC_TRY(info.counts(&given, &results));
         const size_t count = outputs.size();
         if (!count || count > kMostMatrices || by_rows.size() != count || biases.size() != count || results != count)
             return refuse("rows, by_rows and biases need one entry per output, 1 to 16");
@@ -60,10 +59,10 @@ class Kernel : public Operator {
         return nullptr;
     }
 
-    OrtStatus* compute(OrtKernelContext* context) const {
+    OrtStatus* compute(NodeContext& context) const override {
         Shape shape;
         void* data = nullptr;
-        EDGEDEC_TRY(input(context, 0, shape, &data));
+        EDGEDEC_TRY(context.input(0, shape, &data));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
             return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
         const int64_t tokens = shape.count / inputs_;
@@ -72,7 +71,7 @@ class Kernel : public Operator {
         float* outs[kMostMatrices] = {};
         for (size_t i = 0; i < matrices_.size(); ++i) {
             shape.dims.back() = matrices_[i].outputs;
-            EDGEDEC_TRY(output(context, i, shape.dims, &outs[i]));
+            EDGEDEC_TRY(context.output(i, shape.dims, &outs[i]));
         }
         if (!tokens) return nullptr;
 
@@ -87,7 +86,7 @@ class Kernel : public Operator {
             for (size_t part = 0; part < parts_.size(); ++part) run_part(&pass, part);
             return nullptr;
         }
-        return api_.KernelContext_ParallelFor(context, run_part, parts_.size(), 0, &pass);
+        return context.parallel(run_part, parts_.size(), &pass);
     }
 
   private:
@@ -111,14 +110,13 @@ class Kernel : public Operator {
     }
 
     // Checks the shape of the codes against the attribute by_rows, because both orders have the same size.
-    OrtStatus* codes(const OrtKernelInfo* info, size_t index, size_t given, Int8Matrix& w) const {
+    OrtStatus* codes(const NodeInfo& info, size_t index, size_t given, Int8Matrix& w) const {
         const void* data = nullptr;
         EDGEDEC_TRY(constant(info, index, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, w.outputs * w.inputs, &data));
         w.codes = static_cast<const int8_t*>(data);
-        int constant = 0;
         const OrtValue* value = nullptr;
         Shape shape;
-        EDGEDEC_TRY(api_.KernelInfoGetConstantInput_tensor(info, index, &constant, &value));
+        EDGEDEC_TRY(info.initializer(index, &value));
         EDGEDEC_TRY(shape_of(api_, value, shape));
         const int64_t rows = w.by_rows ? w.outputs : w.inputs, columns = w.by_rows ? w.inputs : w.outputs;
         if (shape.dims != std::vector<int64_t>{rows, columns})
@@ -135,9 +133,6 @@ class Kernel : public Operator {
 
 }  // namespace
 
-const OrtCustomOp* int8_matmul() {
-    static const OrtCustomOp op = describe<Kernel>();
-    return &op;
-}
+OperatorKind int8_matmul() { return kind_of<Kernel>(); }
 
 }  // namespace edgedec

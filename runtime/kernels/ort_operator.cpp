@@ -1,6 +1,8 @@
 // The domain "edgedec" of ONNX Runtime operators: their common parts and their registration.
 #include "ort_operator.hpp"
 
+#include <array>
+
 #include "ternary.hpp"
 
 namespace edgedec {
@@ -23,30 +25,69 @@ OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape) {
     return status;
 }
 
-OrtStatus* Operator::named(const OrtKernelInfo* info) {
+OrtStatus* NodeInfo::integer(const char* name, int64_t* value) const {
+    return api.KernelInfoGetAttribute_int64(info, (prefix + name).c_str(), value);
+}
+
+OrtStatus* NodeInfo::number(const char* name, float* value) const {
+    return api.KernelInfoGetAttribute_float(info, (prefix + name).c_str(), value);
+}
+
+OrtStatus* NodeInfo::text(const char* name, std::string& value) const {
     size_t length = 0;
-    EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info, nullptr, &length));
+    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, (prefix + name).c_str(), nullptr, &length));
+    value.resize(length);
+    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, (prefix + name).c_str(), value.data(), &length));
+    value.resize(length ? length - 1 : 0);  // without the terminating zero
+    return nullptr;
+}
+
+OrtStatus* NodeInfo::list(const char* name, std::vector<int64_t>& values) const {
+    size_t size = 0;
+    const std::string whole = prefix + name;
+    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_int64(info, whole.c_str(), nullptr, &size));
+    values.resize(size);
+    return api.KernelInfoGetAttributeArray_int64(info, whole.c_str(), values.data(), &size);
+}
+
+OrtStatus* NodeInfo::counts(size_t* in, size_t* out) const {
+    if (inputs) {
+        *in = inputs->size(), *out = contained_outputs;
+        return nullptr;
+    }
+    EDGEDEC_TRY(api.KernelInfo_GetInputCount(info, in));
+    return api.KernelInfo_GetOutputCount(info, out);
+}
+
+OrtStatus* NodeInfo::initializer(size_t index, const OrtValue** value) const {
+    *value = nullptr;
+    if (inputs) {
+        index = static_cast<size_t>((*inputs)[index]);
+        if (index >= session_inputs) return nullptr;
+    }
+    int constant = 0;
+    EDGEDEC_TRY(api.KernelInfoGetConstantInput_tensor(info, index, &constant, value));
+    if (!constant) *value = nullptr;
+    return nullptr;
+}
+
+OrtStatus* Operator::named(const NodeInfo& info) {
+    if (info.inputs) return info.text("name", node_);
+    size_t length = 0;
+    EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info.info, nullptr, &length));
     node_.resize(length);
-    EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info, node_.data(), &length));
+    EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info.info, node_.data(), &length));
     node_.resize(length ? length - 1 : 0);  // without the terminating zero
     return nullptr;
 }
 
-OrtStatus* Operator::list(const OrtKernelInfo* info, const char* name, std::vector<int64_t>& values) const {
-    size_t size = 0;
-    EDGEDEC_TRY(api_.KernelInfoGetAttributeArray_int64(info, name, nullptr, &size));
-    values.resize(size);
-    return api_.KernelInfoGetAttributeArray_int64(info, name, values.data(), &size);
-}
-
-OrtStatus* Operator::constant(const OrtKernelInfo* info, size_t index, size_t given, ONNXTensorElementDataType type,
+OrtStatus* Operator::constant(const NodeInfo& info, size_t index, size_t given, ONNXTensorElementDataType type,
                               int64_t count, const void** data) const {
     const std::string which = "its input " + std::to_string(index);
     if (index >= given) return refuse(which + " is missing");
-    int constant = 0;
     const OrtValue* value = nullptr;
-    EDGEDEC_TRY(api_.KernelInfoGetConstantInput_tensor(info, index, &constant, &value));
-    if (!constant) return refuse(which + " must be an initializer");
+    EDGEDEC_TRY(info.initializer(index, &value));
+    if (!value) return refuse(which + " must be an initializer");
     Shape shape;
     EDGEDEC_TRY(shape_of(api_, value, shape));
     if (shape.type != type || shape.count != count) {
@@ -64,17 +105,16 @@ OrtStatus* Operator::constant(const OrtKernelInfo* info, size_t index, size_t gi
     return nullptr;
 }
 
-OrtStatus* Operator::input(OrtKernelContext* context, size_t index, Shape& shape, void** data) const {
+OrtStatus* SessionContext::input(size_t index, Shape& shape, void** data) {
     const OrtValue* value = nullptr;
-    EDGEDEC_TRY(api_.KernelContext_GetInput(context, index, &value));
+    EDGEDEC_TRY(api_.KernelContext_GetInput(context_, index, &value));
     EDGEDEC_TRY(shape_of(api_, value, shape));
     return api_.GetTensorMutableData(const_cast<OrtValue*>(value), data);
 }
 
-OrtStatus* Operator::output(OrtKernelContext* context, size_t index, const std::vector<int64_t>& dims,
-                            float** data) const {
+OrtStatus* SessionContext::output(size_t index, const std::vector<int64_t>& dims, float** data) {
     OrtValue* value = nullptr;
-    EDGEDEC_TRY(api_.KernelContext_GetOutput(context, index, dims.data(), dims.size(), &value));
+    EDGEDEC_TRY(api_.KernelContext_GetOutput(context_, index, dims.data(), dims.size(), &value));
     void* address = nullptr;
     EDGEDEC_TRY(api_.GetTensorMutableData(value, &address));
     *data = static_cast<float*>(address);
@@ -83,14 +123,28 @@ OrtStatus* Operator::output(OrtKernelContext* context, size_t index, const std::
 
 namespace {
 
+using Kinds = std::array<OperatorKind, 8>;
+
+const Kinds& kinds() {
+    static const Kinds all = {ternary_matmul(), int8_matmul(),      grid_matmul(), tree_attention(),
+                              rms_norm(),       gated_activation(), addition(),    row_selection()};
+    return all;
+}
+
 OrtStatus* make_domain(const OrtApi& api, OrtCustomOpDomain** domain) {
     EDGEDEC_TRY(api.CreateCustomOpDomain("edgedec", domain));
-    for (const OrtCustomOp* op : {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention()})
-        EDGEDEC_TRY(api.CustomOpDomain_Add(*domain, op));
-    return nullptr;
+    for (const OperatorKind& kind : kinds()) EDGEDEC_TRY(api.CustomOpDomain_Add(*domain, kind.description));
+    return api.CustomOpDomain_Add(*domain, fused_nodes());
 }
 
 }  // namespace
+
+OperatorKind find_kind(const std::string& name) {
+    for (const OperatorKind& kind : kinds())
+        if (name == kind.name) return kind;
+    return {nullptr, nullptr, nullptr};
+}
+
 }  // namespace edgedec
 
 // The function that SessionOptions.register_custom_ops_library calls.

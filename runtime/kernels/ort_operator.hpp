@@ -23,22 +23,68 @@ struct Shape {
 
 OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape);
 
+// What the kernel of a node is made from: a node of the session, or one of the nodes that a fused node contains, which has its
+// attributes under names with a prefix, and whose inputs are among those of the fused node.
+struct NodeInfo {
+    const OrtApi& api;
+    const OrtKernelInfo* info;
+    std::string prefix;                             // of the attributes' names
+    const std::vector<int64_t>* inputs = nullptr;   // for each input its number at the session's node; null: the same number
+    size_t session_inputs = 0;                      // with `inputs`: numbers from this one on are values of earlier nodes
+    size_t contained_outputs = 0;                   // with `inputs`: the number of outputs
+
+    OrtStatus* integer(const char* name, int64_t* value) const;
+    OrtStatus* number(const char* name, float* value) const;
+    OrtStatus* text(const char* name, std::string& value) const;
+    OrtStatus* list(const char* name, std::vector<int64_t>& values) const;
+    OrtStatus* counts(size_t* inputs, size_t* outputs) const;
+    // Sets `*value` to an input that is an initializer, and to null if it is none.
+    OrtStatus* initializer(size_t index, const OrtValue** value) const;
+};
+
+// The inputs, outputs and threads of a node while it runs.
+class NodeContext {
+  public:
+    virtual OrtStatus* input(size_t index, Shape& shape, void** data) = 0;
+    virtual OrtStatus* output(size_t index, const std::vector<int64_t>& dims, float** data) = 0;
+    // Calls work(user, index) for each index below `count`, on the session's threads.
+    virtual OrtStatus* parallel(void (*work)(void*, size_t), size_t count, void* user) = 0;
+
+  protected:
+    ~NodeContext() = default;
+};
+
+// A node of the session.
+class SessionContext final : public NodeContext {
+  public:
+    SessionContext(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {}
+    OrtStatus* input(size_t index, Shape& shape, void** data) override;
+    OrtStatus* output(size_t index, const std::vector<int64_t>& dims, float** data) override;
+    OrtStatus* parallel(void (*work)(void*, size_t), size_t count, void* user) override {
+        return api_.KernelContext_ParallelFor(context_, work, count, 0, user);
+    }
+
+  private:
+    const OrtApi& api_;
+    OrtKernelContext* context_;
+};
+
 // The base of kernels. Its error messages name the kind of operator and the node.
 class Operator {
   public:
     Operator(const OrtApi& api, const char* kind) : api_(api), kind_(kind) {}
+    virtual ~Operator() = default;
+    virtual OrtStatus* create(const NodeInfo& info) = 0;
+    virtual OrtStatus* compute(NodeContext& context) const = 0;
 
   protected:
-    OrtStatus* named(const OrtKernelInfo* info);  // call it first: messages need the node's name
+    OrtStatus* named(const NodeInfo& info);  // call it first: messages need the node's name
     OrtStatus* refuse(const std::string& why) const {
         return api_.CreateStatus(ORT_INVALID_ARGUMENT, ("edgedec " + std::string(kind_) + " " + node_ + ": " + why).c_str());
     }
-    OrtStatus* list(const OrtKernelInfo* info, const char* name, std::vector<int64_t>& values) const;
     // Returns an initializer's address, which is valid as long as the session.
-    OrtStatus* constant(const OrtKernelInfo* info, size_t index, size_t given, ONNXTensorElementDataType type,
-                        int64_t count, const void** data) const;
-    OrtStatus* input(OrtKernelContext* context, size_t index, Shape& shape, void** data) const;
-    OrtStatus* output(OrtKernelContext* context, size_t index, const std::vector<int64_t>& dims, float** data) const;
+    OrtStatus* constant(const NodeInfo& info, size_t index, size_t given, ONNXTensorElementDataType type, int64_t count,
+                        const void** data) const;
 
     const OrtApi& api_;
 
@@ -60,8 +106,8 @@ OrtStatus* guarded(const OrtApi& api, Body body) {
 // The interface of the ONNX Runtime that loaded the library, for KernelComputeV2, which does not get it as an argument.
 extern const OrtApi* ort;
 
-// Returns the description of an operator with the kernel class Kernel, which has Kernel(api), OrtStatus* create(info) and
-// OrtStatus* compute(context) const. Kernel checks the inputs and outputs; here they are variadic lists of any type.
+// Returns the description of an operator with the kernel class Kernel, a subclass of Operator with the constructor Kernel(api).
+// Kernel checks the inputs and outputs; here they are variadic lists of any type.
 template <class Kernel>
 OrtCustomOp describe() {
     OrtCustomOp op{};
@@ -87,7 +133,7 @@ OrtCustomOp describe() {
                            void** kernel) -> OrtStatusPtr {
         return guarded(*api, [&]() -> OrtStatus* {
             Kernel* made = new Kernel(*api);
-            if (OrtStatus* status = made->create(info)) {
+            if (OrtStatus* status = made->create(NodeInfo{*api, info, {}})) {
                 delete made;
                 return status;
             }
@@ -96,7 +142,8 @@ OrtCustomOp describe() {
         });
     };
     op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
-        return guarded(*ort, [&] { return static_cast<const Kernel*>(kernel)->compute(context); });
+        SessionContext session(*ort, context);
+        return guarded(*ort, [&] { return static_cast<const Kernel*>(kernel)->compute(session); });
     };
     op.KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
     op.GetStartVersion = [](const OrtCustomOp*) { return 1; };
@@ -104,10 +151,32 @@ OrtCustomOp describe() {
     return op;
 }
 
-// The descriptions of the operators; each is defined in the operator's file.
-const OrtCustomOp* ternary_matmul();
-const OrtCustomOp* int8_matmul();
-const OrtCustomOp* grid_matmul();
-const OrtCustomOp* tree_attention();
+// A kind of operator: its description, and its kernel for a node that a fused node contains.
+struct OperatorKind {
+    const char* name;
+    const OrtCustomOp* description;
+    Operator* (*make)(const OrtApi&);
+};
+
+template <class Kernel>
+OperatorKind kind_of() {
+    static const OrtCustomOp op = describe<Kernel>();
+    return {Kernel::kKind, &op, [](const OrtApi& api) -> Operator* { return new Kernel(api); }};
+}
+
+// The kinds that a fused node can contain; each is defined in the operator's file.
+OperatorKind ternary_matmul();
+OperatorKind int8_matmul();
+OperatorKind grid_matmul();
+OperatorKind tree_attention();
+OperatorKind rms_norm();
+OperatorKind gated_activation();
+OperatorKind addition();
+OperatorKind row_selection();
+// Returns the kind of that name; `make` is null if a fused node cannot contain it.
+OperatorKind find_kind(const std::string& name);
+
+// The operator of fused nodes.
+const OrtCustomOp* fused_nodes();
 
 }  // namespace edgedec

@@ -23,21 +23,20 @@ class Kernel : public Operator {
     static constexpr const char* kKind = "TernaryMatMul";
     explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
 
-    OrtStatus* create(const OrtKernelInfo* info) {
+    OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
         const char* message = nullptr;
         path_ = chosen_path(&message);
         if (!path_) return refuse(message);
 
         std::vector<int64_t> outputs, planes, groups, biases;
-        EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, "columns", &inputs_));
-        EDGEDEC_TRY(list(info, "rows", outputs));
-        EDGEDEC_TRY(list(info, "planes", planes));
-        EDGEDEC_TRY(list(info, "group_sizes", groups));
-        EDGEDEC_TRY(list(info, "biases", biases));
+        EDGEDEC_TRY(info.integer("columns", &inputs_));
+        EDGEDEC_TRY(info.list("rows", outputs));
+        EDGEDEC_TRY(info.list("planes", planes));
+        EDGEDEC_TRY(info.list("group_sizes", groups));
+        EDGEDEC_TRY(info.list("biases", biases));
         size_t given = 0, results = 0, next = 1;
-        EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
-        EDGEDEC_TRY(api_.KernelInfo_GetOutputCount(info, &results));
+        EDGEDEC_TRY(info.counts(&given, &results));
         const size_t count = outputs.size();
         if (!count || count > kMostMatrices || planes.size() != count || groups.size() != count ||
             biases.size() != count || results != count)
@@ -64,10 +63,10 @@ class Kernel : public Operator {
         return nullptr;
     }
 
-    OrtStatus* compute(OrtKernelContext* context) const {
+    OrtStatus* compute(NodeContext& context) const override {
         Shape shape;
         void* data = nullptr;
-        EDGEDEC_TRY(input(context, 0, shape, &data));
+        EDGEDEC_TRY(context.input(0, shape, &data));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
             return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
         const int64_t tokens = shape.count / inputs_;
@@ -76,7 +75,7 @@ class Kernel : public Operator {
         float* outs[kMostMatrices] = {};
         for (size_t i = 0; i < matrices_.size(); ++i) {
             shape.dims.back() = matrices_[i].outputs;
-            EDGEDEC_TRY(output(context, i, shape.dims, &outs[i]));
+            EDGEDEC_TRY(context.output(i, shape.dims, &outs[i]));
         }
         if (!tokens) return nullptr;
 
@@ -93,8 +92,7 @@ class Kernel : public Operator {
             for (int64_t tile = 0; tile < tiles_; ++tile) run_tile(const_cast<Pass*>(&pass), static_cast<size_t>(tile));
             return nullptr;
         }
-        return api_.KernelContext_ParallelFor(context, run_tile, static_cast<size_t>(tiles_), 0,
-                                              const_cast<Pass*>(&pass));
+        return context.parallel(run_tile, static_cast<size_t>(tiles_), const_cast<Pass*>(&pass));
     }
 
   private:
@@ -127,9 +125,6 @@ class Kernel : public Operator {
 
 }  // namespace
 
-const OrtCustomOp* ternary_matmul() {
-    static const OrtCustomOp op = describe<Kernel>();
-    return &op;
-}
+OperatorKind ternary_matmul() { return kind_of<Kernel>(); }
 
 }  // namespace edgedec

@@ -83,6 +83,10 @@ using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int
 
 // Computes one tile of a matrix with evenly spaced levels for all tokens; see grid.hpp.
 using GridKernel = void (*)(const Grid&, const Staged&, int64_t tile, float* out, int64_t stride);
+// Computes the RMS norm of one row of `width` columns; see rows.hpp.
+using RowNorm = void (*)(const float* x, const float* gain, int64_t width, float eps, float* out);
+// Computes activation(gate) * up for `count` elements; `activation` is a number of Activation in rows.hpp.
+using GatedRows = void (*)(int32_t activation, const float* gate, const float* up, int64_t count, float* out);
 
 struct Path {
     const char* name;
@@ -93,6 +97,8 @@ struct Path {
     AttentionAppend append;
     Int8Kernel int8_rows;
     GridKernel grid;
+    RowNorm norm;
+    GatedRows gate;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
     bool panels;       // whether `tile` reads Staged::panels instead of Staged::fours
 };
@@ -119,7 +125,10 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
     void attend_##name(const AttentionBlock&);                                 \
     void append_##name(const AttentionRows&);                                  \
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
-    void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);
+    void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
+    void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);    \
+    void norm_##name(const float*, const float*, int64_t, float, float*);      \
+    void gate_##name(int32_t, const float*, const float*, int64_t, float*);
 EDGEDEC_DECLARE_PATH(scalar)
 EDGEDEC_DECLARE_PATH(avx2)
 EDGEDEC_DECLARE_PATH(avx512vnni)

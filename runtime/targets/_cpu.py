@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.environment import FUSED
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
@@ -178,6 +179,7 @@ class CpuTarget:
             taps=self._taps,
             packed=self._add_packed(options),
             kernels=True,
+            fused_threads=(threads or os.cpu_count() or 1) if FUSED.value() is None or FUSED.is_on() else 0,
         )
         try:
             return open_session(model, options, "cpu")

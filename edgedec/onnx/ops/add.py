@@ -9,4 +9,5 @@ __all__ = ["lower"]
 
 
 def lower(op: Add, emitter: Emitter) -> None:
-    emitter.bound[op.outputs[0]] = emitter.node("Add", [emitter.bound[name] for name in op.inputs], op.name)
+    first, second = (emitter.bound[name] for name in op.inputs)
+    emitter.bound[op.outputs[0]] = emitter.sum_of(first, second, op.name)

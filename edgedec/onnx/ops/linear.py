@@ -199,7 +199,7 @@ def _emit_fused(
     emitter.node(kind, inputs, name, outputs=results, domain=KERNELS, columns=columns, **attributes)
     for output, product in zip(made, results, strict=True):
         if output in late:
-            product = emitter.node("Add", [product, emitter.float_weight(late[output])], f"{output}.biased")
+            product = emitter.sum_of(product, emitter.float_weight(late[output]), f"{output}.biased")
         emitter.bound[output] = product
 
 

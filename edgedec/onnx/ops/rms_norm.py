@@ -1,10 +1,13 @@
-"""RMS norm by SimplifiedLayerNormalization. A row's bits do not depend on other rows. Heads become a separate axis."""
+"""RMS norm by edgedec's RmsNorm, or by SimplifiedLayerNormalization, for which heads become a separate axis.
+
+A row's bits do not depend on other rows.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from edgedec.onnx.emitter import Emitter
+from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.ops import RmsNorm
 
 __all__ = ["lower"]
@@ -15,6 +18,9 @@ def lower(op: RmsNorm, emitter: Emitter) -> None:
     if op.offset:  # added once, when the session folds constants
         offset = emitter.scalar(f"offset.{op.offset:g}", op.offset)
         gain = emitter.node("Add", [gain, offset], f"{op.name}.gain")
+    if emitter.kernels:
+        emitter.bound[op.outputs[0]] = emitter.node("RmsNorm", [x, gain], op.name, domain=KERNELS, eps=op.eps)
+        return
     if op.heads == 1:
         emitter.bound[op.outputs[0]] = _normed(op, x, gain, op.name, emitter)
         return

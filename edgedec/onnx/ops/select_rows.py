@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.onnx.emitter import Emitter
+from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.ops import SelectRows
 
 __all__ = ["lower"]
@@ -10,4 +10,7 @@ __all__ = ["lower"]
 
 def lower(op: SelectRows, emitter: Emitter) -> None:
     inputs = [emitter.bound[name] for name in op.inputs]
+    if emitter.kernels:
+        emitter.bound[op.outputs[0]] = emitter.node("SelectRows", inputs, op.name, domain=KERNELS)
+        return
     emitter.bound[op.outputs[0]] = emitter.node("Gather", inputs, op.name, axis=1)

@@ -1,0 +1,181 @@
+// The ONNX Runtime operator edgedec::Fused, which runs other operators of this domain one after another (edgedec/onnx/fusion.py
+// makes it). It calls the same kernels as the nodes that it contains, so its results have the same bits; what it saves is ONNX
+// Runtime's time between nodes and in handing work to threads.
+//
+// Values have numbers: the inputs of the node, then its outputs, then slots, which are buffers of its own. Attributes: kinds
+// (the operators' names, separated by commas), slots (their number), threads, and for each node i that it contains, under names
+// with the prefix "i.": name, inputs and outputs (numbers of values), and the attributes of its operator.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ort_operator.hpp"
+#include "team.hpp"
+
+namespace edgedec {
+namespace {
+
+constexpr size_t kMostNodes = 1 << 16, kMostSlots = 1 << 12;
+
+struct Value {
+    Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {}, 0};
+    void* data = nullptr;
+    std::vector<float> memory;  // of a slot, kept from pass to pass to avoid allocations
+};
+
+struct Node {
+    std::unique_ptr<Operator> kernel;
+    std::vector<int64_t> inputs, outputs;
+};
+
+class Kernel final : public Operator {
+  public:
+    static constexpr const char* kKind = "Fused";
+    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+
+    OrtStatus* create(const NodeInfo& info) override {
+        EDGEDEC_TRY(named(info));
+        if (info.inputs) return refuse("a fused node cannot contain another one");
+        int64_t slots = 0, threads = 0;
+        std::string kinds;
+        EDGEDEC_TRY(info.integer("slots", &slots));
+        EDGEDEC_TRY(info.integer("threads", &threads));
+        EDGEDEC_TRY(info.text("kinds", kinds));
+        EDGEDEC_TRY(info.counts(&inputs_, &outputs_));
+        if (slots < 0 || slots > static_cast<int64_t>(kMostSlots)) return refuse("slots must be 0 to 4096");
+        if (threads < 1) return refuse("threads must be at least 1");
+        threads_ = threads < static_cast<int64_t>(Team::kMost) ? static_cast<size_t>(threads) : Team::kMost;
+        values_ = inputs_ + outputs_ + static_cast<size_t>(slots);
+
+        constants_.resize(inputs_);
+        for (size_t i = 0; i < inputs_; ++i) {
+            const OrtValue* value = nullptr;
+            EDGEDEC_TRY(info.initializer(i, &value));
+            if (!value) continue;
+            EDGEDEC_TRY(shape_of(api_, value, constants_[i].shape));
+            EDGEDEC_TRY(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &constants_[i].data));
+        }
+        for (size_t start = 0; start < kinds.size();) {
+            const size_t comma = kinds.find(',', start), end = comma == std::string::npos ? kinds.size() : comma;
+            EDGEDEC_TRY(add(info, kinds.substr(start, end - start)));
+            start = end + 1;
+        }
+        return nodes_.empty() ? refuse("needs at least one node") : nullptr;
+    }
+
+    OrtStatus* compute(NodeContext& context) const override {
+        static thread_local std::vector<Value> memory;
+        if (memory.size() < values_) memory.resize(values_);
+        for (size_t i = 0; i < inputs_; ++i)
+            if (!constants_[i].data) EDGEDEC_TRY(context.input(i, memory[i].shape, &memory[i].data));
+        Pass pass{*this, context, memory, Team(threads_), {false}, nullptr};
+        if (threads_ == 1)
+            lead(pass);
+        else
+            EDGEDEC_TRY(context.parallel(take_part, threads_, &pass));
+        return pass.status;
+    }
+
+  private:
+    struct Pass {
+        const Kernel& kernel;
+        NodeContext& session;
+        std::vector<Value>& values;
+        Team team;
+        std::atomic<bool> led;
+        OrtStatus* status;
+    };
+
+    // What a contained node sees of the pass.
+    class Contained final : public NodeContext {
+      public:
+        Contained(Pass& pass, const Node& node) : pass_(pass), node_(node) {}
+        OrtStatus* input(size_t index, Shape& shape, void** data) override {
+            const Kernel& kernel = pass_.kernel;
+            if (index >= node_.inputs.size()) return kernel.refuse("a node that it contains has too few inputs");
+            const auto number = static_cast<size_t>(node_.inputs[index]);
+            const bool constant = number < kernel.inputs_ && kernel.constants_[number].data;
+            const Value& value = constant ? kernel.constants_[number] : pass_.values[number];
+            shape = value.shape;
+            *data = value.data;
+            return nullptr;
+        }
+        OrtStatus* output(size_t index, const std::vector<int64_t>& dims, float** data) override {
+            const Kernel& kernel = pass_.kernel;
+            if (index >= node_.outputs.size()) return kernel.refuse("a node that it contains has too few outputs");
+            const auto number = static_cast<size_t>(node_.outputs[index]);
+            Value& value = pass_.values[number];
+            value.shape.dims = dims;
+            value.shape.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+            value.shape.count = 1;
+            for (int64_t size : dims) value.shape.count *= size;
+            if (number < kernel.inputs_ + kernel.outputs_) {
+                EDGEDEC_TRY(pass_.session.output(number - kernel.inputs_, dims, data));
+            } else {
+                const auto count = static_cast<size_t>(value.shape.count);
+                if (value.memory.size() < count) value.memory.resize(count);
+                *data = value.memory.data();
+            }
+            value.data = *data;
+            return nullptr;
+        }
+        OrtStatus* parallel(void (*work)(void*, size_t), size_t count, void* user) override {
+            pass_.team.run(work, count, user);
+            return nullptr;
+        }
+
+      private:
+        Pass& pass_;
+        const Node& node_;
+    };
+
+    // ONNX Runtime may call this several times on one thread, one after another. The first call runs the whole pass.
+    static void take_part(void* user, size_t) {
+        Pass& pass = *static_cast<Pass*>(user);
+        if (pass.led.exchange(true)) return pass.team.help();
+        lead(pass);
+        pass.team.end();
+    }
+
+    static void lead(Pass& pass) {
+        pass.status = guarded(pass.kernel.api_, [&]() -> OrtStatus* {
+            for (const Node& node : pass.kernel.nodes_) {
+                Contained context(pass, node);
+                EDGEDEC_TRY(node.kernel->compute(context));
+            }
+            return nullptr;
+        });
+    }
+
+    OrtStatus* add(const NodeInfo& info, const std::string& kind) {
+        const OperatorKind found = find_kind(kind);
+        if (!found.make) return refuse("cannot contain the operator " + kind);
+        if (nodes_.size() == kMostNodes) return refuse("contains too many nodes");
+        const std::string prefix = std::to_string(nodes_.size()) + ".";
+        Node node;
+        EDGEDEC_TRY(info.list((prefix + "inputs").c_str(), node.inputs));
+        EDGEDEC_TRY(info.list((prefix + "outputs").c_str(), node.outputs));
+        for (int64_t number : node.inputs)
+            if (number < 0 || static_cast<size_t>(number) >= values_) return refuse("has no value " + std::to_string(number));
+        for (int64_t number : node.outputs)
+            if (static_cast<size_t>(number) < inputs_ || static_cast<size_t>(number) >= values_)
+                return refuse("has no output or slot " + std::to_string(number));
+        node.kernel.reset(found.make(api_));
+        EDGEDEC_TRY(node.kernel->create({api_, info.info, prefix, &node.inputs, inputs_, node.outputs.size()}));
+        nodes_.push_back(std::move(node));
+        return nullptr;
+    }
+
+    size_t inputs_ = 0, outputs_ = 0, values_ = 0, threads_ = 1;
+    std::vector<Value> constants_;  // the inputs that are initializers
+    std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+const OrtCustomOp* fused_nodes() {
+    static const OrtCustomOp op = describe<Kernel>();
+    return &op;
+}
+
+}  // namespace edgedec

@@ -1,0 +1,106 @@
+// The loops of rows.hpp over the vectors of a path, which attention_tile.hpp describes. Each path's file includes this once and
+// compiles it with its own instructions.
+#pragma once
+
+#include "attention_tile.hpp"
+#include "rows.hpp"
+
+namespace edgedec {
+namespace {
+
+// Returns exp(x), where x is between -87 and 87 or NaN.
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type exp_between(typename Lanes::Type x) {
+    typename Lanes::Type r, y;
+    const auto z = parts_of_exp<Lanes>(x, r, y);
+    y = Lanes::fma(y, Lanes::mul(r, r), Lanes::add(r, Lanes::broadcast(1.0f)));
+    return Lanes::add(Lanes::times_power(y, z), Lanes::sub(x, x));  // NaN stays NaN, as in exp_of
+}
+
+// Returns gate / (1 + exp(-gate)). Beyond 87, the exponential is that of 87: the quotient is then less than 1e-35.
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type silu_of(typename Lanes::Type gate) {
+    auto x = Lanes::sub(Lanes::broadcast(0.0f), gate);
+    x = Lanes::max(Lanes::broadcast(-87.0f), Lanes::min(Lanes::broadcast(87.0f), x));
+    return Lanes::div(gate, Lanes::add(Lanes::broadcast(1.0f), exp_between<Lanes>(x)));
+}
+
+// Returns gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 * gate^3))).
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type gelu_of(typename Lanes::Type gate) {
+    const auto cube = Lanes::mul(Lanes::mul(Lanes::mul(Lanes::broadcast(0.044715f), gate), gate), gate);
+    const auto inner = Lanes::mul(Lanes::broadcast(0.797884583f), Lanes::add(gate, cube));
+    const auto bent = Lanes::add(Lanes::broadcast(1.0f), cap_of<Lanes>(inner, 1.0f, 2.0f));
+    return Lanes::mul(Lanes::mul(gate, Lanes::broadcast(0.5f)), bent);
+}
+
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type relu2_of(typename Lanes::Type gate) {
+    const auto positive = Lanes::max(Lanes::broadcast(0.0f), gate);
+    return Lanes::mul(positive, positive);
+}
+
+// Computes activation(gate) * up for whole vectors, and for the last elements in a copy.
+template <class Lanes, class Body>
+void gate_with(const float* gate, const float* up, int64_t count, float* out, Body activation) {
+    constexpr int64_t kWidth = Lanes::kWidth;
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth)
+        Lanes::store(out + i, Lanes::mul(activation(Lanes::load(gate + i)), Lanes::load(up + i)));
+    if (i == count) return;
+    float gates[kWidth] = {}, ups[kWidth] = {};
+    __builtin_memcpy(gates, gate + i, static_cast<size_t>(count - i) * sizeof(float));
+    __builtin_memcpy(ups, up + i, static_cast<size_t>(count - i) * sizeof(float));
+    Lanes::store(ups, Lanes::mul(activation(Lanes::load(gates)), Lanes::load(ups)));
+    __builtin_memcpy(out + i, ups, static_cast<size_t>(count - i) * sizeof(float));
+}
+
+template <class Lanes>
+void gate_rows(int32_t activation, const float* gate, const float* up, int64_t count, float* out) {
+    using Type = typename Lanes::Type;
+    switch (static_cast<Activation>(activation)) {
+        case Activation::silu: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return silu_of<Lanes>(x); });
+        case Activation::relu2: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return relu2_of<Lanes>(x); });
+        case Activation::gelu_tanh: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return gelu_of<Lanes>(x); });
+    }
+}
+
+template <class Lanes>
+void norm_row(const float* x, const float* gain, int64_t width, float eps, float* out) {
+    constexpr int64_t kVectors = kNormParts / Lanes::kWidth;
+    typename Lanes::Type sums[kVectors];
+    for (int64_t v = 0; v < kVectors; ++v) sums[v] = Lanes::broadcast(0.0f);
+    const auto add = [&](const float* from) {
+        for (int64_t v = 0; v < kVectors; ++v) {
+            const auto value = Lanes::load(from + v * Lanes::kWidth);
+            sums[v] = Lanes::fma(value, value, sums[v]);
+        }
+    };
+    int64_t i = 0;
+    for (; i + kNormParts <= width; i += kNormParts) add(x + i);
+    if (i < width) {
+        float rest[kNormParts] = {};
+        __builtin_memcpy(rest, x + i, static_cast<size_t>(width - i) * sizeof(float));
+        add(rest);
+    }
+    float parts[kNormParts];
+    for (int64_t v = 0; v < kVectors; ++v) Lanes::store(parts + v * Lanes::kWidth, sums[v]);
+    for (int64_t half = kNormParts / 2; half; half /= 2)
+        for (int64_t j = 0; j < half; ++j) parts[j] += parts[j + half];
+    const float factor = 1.0f / __builtin_sqrtf(parts[0] / static_cast<float>(width) + eps);
+    for (i = 0; i < width; ++i) out[i] = x[i] * factor * gain[i];
+}
+
+}  // namespace
+}  // namespace edgedec
+
+// Defines the functions of a path for the table in dispatch.cpp.
+#define EDGEDEC_DEFINE_ROWS(name, Lanes)                                                                          \
+    namespace edgedec {                                                                                           \
+    void norm_##name(const float* x, const float* gain, int64_t width, float eps, float* out) {                   \
+        norm_row<Lanes>(x, gain, width, eps, out);                                                                \
+    }                                                                                                             \
+    void gate_##name(int32_t activation, const float* gate, const float* up, int64_t count, float* out) {         \
+        gate_rows<Lanes>(activation, gate, up, count, out);                                                       \
+    }                                                                                                             \
+    }  // namespace edgedec

@@ -1,0 +1,32 @@
+"""Run the threads of fused nodes (``team.hpp``) in a program of their own, also with the thread sanitizer."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgedec.runtime.kernels.recipe import FLAGS, FOLDER, find_compiler
+
+
+def build(program: Path, *options: str) -> str:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = Path(__file__).with_name("team_driver.cpp")
+    command = [*compiler, *FLAGS, "-Wall", "-Wextra", *options, f"-I{FOLDER}", str(source), "-o", str(program)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode and options:
+        pytest.skip(f"the compiler lacks {options[0]}")
+    assert (process.returncode, process.stderr) == (0, "")
+    return str(program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("helpers", [0, 1, 3])
+@pytest.mark.parametrize("options", [(), ("-fsanitize=thread", "-g")], ids=["plain", "sanitized"])
+def test_each_index_of_each_job_is_computed_once(options: tuple[str, ...], helpers: int, tmp_path: Path) -> None:
+    program = build(tmp_path / "team", *options)
+    process = subprocess.run([program, str(helpers), "400"], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")
