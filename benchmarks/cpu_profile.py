@@ -2,11 +2,13 @@
 
     .venv/bin/python benchmarks/cpu_profile.py [--threads 1 2] [--rows 1 2 4 8 16 32 128] [--past 64] [--json]
 
-ONNX Runtime's profiler times every node of every pass. The time of a kind is the sum over its nodes of the least time of
-each node (``best``), or of the median. A node takes a fraction of a millisecond, so that some of its runs are undisturbed
-even on a machine that is not quiet. "between nodes" is the rest of ONNX Runtime's time, a part of which is the profiler's
-own, and "outside" is the rest of the pass: Python, the rows of the embedding, and the binding. 128 rows are a prompt from an
-empty cache, in passes of 32, and its times are those of a pass of 32.
+ONNX Runtime's profiler times every node of every pass, in a session whose operations are not fused (EDGEDEC_FUSED=0).
+The time of a kind is the sum over its nodes of the least time of each node (``best``), or of the median. A node takes
+a fraction of a millisecond, so that some of its runs are undisturbed even on a machine that is not quiet. "between
+nodes" is the rest of ONNX Runtime's time, a part of which is the profiler's own, and "outside" is the rest of the
+pass: Python, the rows of the embedding, and the binding. "fused pass" is the time of a whole pass of a session as it
+usually is, without the profiler, measured in turns with the other. 128 rows are a prompt from an empty cache, in
+passes of 32, and its times are those of a pass of 32, except for "fused pass".
 
 MB are the weights that a kind reads in a pass, and GB/s is their best rate. "read" is the share of the best plain read of
 memory by as many threads (benchmarks/_stream.py) in this run. The last line has the whole weights.
@@ -34,6 +36,7 @@ from benchmarks._stream import MemoryStream
 from benchmarks.cpu_decode import make_models
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.environment import FUSED
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.ops import Linear
 from edgedec.runtime.targets import _cpu
@@ -42,13 +45,12 @@ from edgedec.runtime.targets._providers import open_session
 ROWS = (1, 2, 4, 8, 16, 32, PROMPT)
 REPEATS = 30  # passes of one row; wider ones are repeated less
 STREAM_READS = 5  # reads of the stream before each number of rows
-PRODUCTS = ("TernaryMatMul", "Int8MatMul")
+PRODUCTS = ("TernaryMatMul", "Int8MatMul", "GridMatMul")
 KINDS: Mapping[str, str] = {
     "TreeAttention": "attention",
-    "SimplifiedLayerNormalization": "norms",
+    "RmsNorm": "norms",
     "Add": "additions",
-    "QuickGelu": "gated activation",
-    "Mul": "gated activation",
+    "GatedActivation": "gated activation",
 }
 _SUFFIX = "_kernel_time"
 
@@ -64,7 +66,7 @@ def kind_of(event: Mapping[str, Any]) -> str:
     """Return the kind of a node from an event of the profiler."""
     operator = str(event["args"]["op_name"])
     if operator in PRODUCTS:
-        name = str(event["name"]).removesuffix(_SUFFIX).rpartition(".")[0]  # without ".ternary" or ".int8"
+        name = str(event["name"]).removesuffix(_SUFFIX).rpartition(".")[0]  # without ".ternary" and the like
         return product_kind(name.split("|"))
     return KINDS.get(operator, "other nodes")
 
@@ -114,13 +116,13 @@ def weight_bytes(target: _cpu.CpuTarget) -> dict[str, int]:
 
 @contextmanager
 def profiled(prefix: Path) -> Iterator[None]:
-    """Profile the sessions of CPU targets that are opened in the context."""
+    """Profile the sessions of CPU targets that are opened in the context, whose operations are nodes of their own."""
 
     def opened(model: bytes, options: Any, device: str) -> Any:
         options.enable_profiling, options.profile_file_prefix = True, str(prefix)
         return open_session(model, options, device)
 
-    with patch.object(_cpu, "open_session", opened):
+    with patch.object(_cpu, "open_session", opened), patch.dict(os.environ, {FUSED.name: "0"}):
         yield
 
 
@@ -134,6 +136,8 @@ def run_passes(ours: OurRun, rows: int, past: int, repeats: int) -> list[float]:
 def measure(threads: int, rows: Sequence[int], past: int, repeats: int) -> dict[str, Any]:
     """Return the profiles of passes of each of ``rows`` after ``past`` rows, and the best plain read."""
     bundle, stream = Bundle.open(make_models(None).bundle), MemoryStream()
+    fused = OurRun(bundle, threads)
+    fused_seconds = dict[str, list[float]]()
     with tempfile.TemporaryDirectory() as folder, progress(f"{threads} threads") as bar:
         with profiled(Path(folder) / "profile"):
             ours = OurRun(bundle, threads)
@@ -148,13 +152,20 @@ def measure(threads: int, rows: Sequence[int], past: int, repeats: int) -> dict[
             run_passes(ours, count, past, 2)  # a warm-up, which also fills the cache
             missing = max(0, past - filled) if count <= PREFILL_ROWS else 0
             skipped.append(-(-missing // PREFILL_ROWS) + 2 * max(1, count // PREFILL_ROWS))
-            seconds.append(run_passes(ours, count, past, max(4, int(repeats / count**0.5))))
+            times = max(4, int(repeats / count**0.5))
+            seconds.append(run_passes(ours, count, past, times))
+            run_passes(fused, count, past, 2)
+            fused_seconds[str(count)] = run_passes(fused, count, past, times)
         runs = read_profile(Path(target._session.end_profiling()))
     profiles, at = {}, 0
     for count, before, spent in zip(rows, skipped, seconds, strict=True):
         at += before
         taken = len(spent) * max(1, count // PREFILL_ROWS)
-        profiles[str(count)] = summarize(runs[at : at + taken], spent)
+        whole = fused_seconds[str(count)]
+        profiles[str(count)] = summarize(runs[at : at + taken], spent) | {
+            "fused_fastest_pass_s": min(whole),
+            "fused_median_pass_s": median(whole),
+        }
         at += taken
     if at != len(runs):
         raise UsageError(
@@ -178,7 +189,10 @@ def print_report(threads: int, result: Mapping[str, Any], past: int) -> None:
         total = sum(entry["best_s"] for entry in profile["kinds"].values())
         for kind, entry in sorted(profile["kinds"].items(), key=lambda item: -item[1]["best_s"]):
             table.append(_line(kind, entry["nodes"], sizes.get(kind), entry["best_s"], entry["median_s"], read))
-        table.append(_line("whole pass", 0, whole, total, profile["median_pass_s"], read))
+        table.append(_line("sum, and median pass", 0, whole, total, profile["median_pass_s"], read))
+        table.append(
+            _line("fused pass", 0, whole, profile["fused_fastest_pass_s"], profile["fused_median_pass_s"], read)
+        )
         print_table(table, right=(1, 2, 3, 4, 5, 6))
 
 

@@ -212,7 +212,7 @@ def _self_test(kernels: Kernels) -> None:
     x = rng.normal(size=(1, 5, 528)).astype(np.float32)
     codes, scale = quantize_rows(x[0])
     items = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale), _grid_node(rng, codes, scale)]
-    gain, rows = rng.normal(size=x.shape[-1]).astype(np.float32), np.array([4, 1], np.int64)
+    gain, rows = rng.normal(size=(x.shape[-1],)).astype(np.float32), np.array([4, 1], np.int64)
     nodes = [*(item.node for item in items), *_row_nodes("x")]
     names = [name for item in items for name in item.node.outputs] + ["chosen"]
     constants = [
@@ -253,10 +253,9 @@ def _run(
     """Return the outputs of a model of ``nodes``, and of ``together``, which are fused. It runs on two threads."""
     # Nodes of another domain are what makes values outputs of the fused node.
     ends = [Node(kind="Identity", inputs=[name], outputs=[f"out.{name}"], name=f"out.{name}") for name in outputs]
-    fused, *_ = fuse([*together, *ends], DOMAIN, 2)
     model = encode_model(
         "self_test",
-        nodes=[*nodes, fused, *ends],
+        nodes=[*nodes, *fuse([*together, *ends], DOMAIN, 2)],
         inputs=[ValueInfo(name="x", dtype=DataType.FLOAT, shape=x.shape)],
         outputs=[ValueInfo(name=f"out.{name}", dtype=DataType.FLOAT, shape=None) for name in outputs],
         constants=constants,
