@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -204,9 +204,15 @@ class PromptSequence(ABC):
         self._rows_read = len(chunk)
         return Pass(ids=chunk, positions=start + count, logits=count if request.prompt_logprobs else _NO_ROWS)
 
-    def write_alone(self, target: Target) -> WrittenRounds | None:
+    def write_rounds(
+        self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]
+    ) -> Sequence[WrittenRounds | Exception] | None:
         """Return None: rounds do not run in the compiled loop, unless overridden."""
         return None
+
+    def stop_rounds(self) -> None:
+        """Do nothing, because no rounds run unless ``write_rounds`` is overridden."""
+        return
 
     def take(self, result: PassResult | None) -> list[Token]:
         """Take the result of the last pass, or None if ``next_pass`` returned none, and return the tokens that follow."""

@@ -1,19 +1,29 @@
-"""Rounds of one text in the compiled loop (``runtime/loop``), while no other text is written beside it.
+"""Rounds of texts in the compiled loop (``runtime/loop``).
 
 The loop runs the rounds whose parts are all compiled: the drafters that read the text alone, the policies ``chain``,
 ``static`` and ``dynamic`` with chosen children, the verifiers ``greedy`` and ``match``, and a target that lends its inputs.
-Other rounds run in Python. The trees and the text are the same.
+Other rounds run in Python. The trees and the texts are the same.
+
+While passes are short, a call runs several rounds and returns their tokens together. While they are long, a thread of the
+library runs ahead: it begins the next pass as soon as a round has ended, and Python handles the tokens during that pass. At
+most one further pass runs for a text that ends meanwhile. Its rows and tokens are beyond the length that Python knows, so
+they are written again or never read.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol, cast
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
+from edgedec.runtime.loop.ahead import Ahead
+from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs
-from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundBounds, RoundsRunner, Stop
+from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CHAIN, CompiledGrowth
 from edgedec.runtime.protocols import F32, I32, CertainVerifier, Draft, Limits, Request, State, Target
@@ -21,10 +31,12 @@ from edgedec.runtime.protocols import F32, I32, CertainVerifier, Draft, Limits, 
 if TYPE_CHECKING:
     from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 
-__all__ = ["CompiledRounds", "compiled_rounds"]
+__all__ = ["PLAIN", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
-_PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
+PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
+AHEAD_FROM = 0.001  # seconds of a pass from which rounds run ahead; shorter ones wait for the interpreter's lock
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
+_SPARE = 16  # rounds that run ahead have blocks for so many further rounds
 
 
 class LendingState(State, Protocol):
@@ -33,8 +45,8 @@ class LendingState(State, Protocol):
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
 
-    def advance(self, length: int) -> None:
-        """Note that all rows up to ``length`` are written and committed."""
+    def advance(self, length: int, *, running: bool = False) -> None:
+        """Note that all rows up to ``length`` are written and committed, and whether further rounds are ``running``."""
 
 
 class LendingTarget(Target, Protocol):
@@ -43,37 +55,51 @@ class LendingTarget(Target, Protocol):
     def lend(self, state: State, rows: int) -> LoopInputs | None:
         """Return the inputs and outputs of passes of up to ``rows`` rows; None if the loop cannot use them."""
 
+    def occupy(self, settle: Callable[[], None] | None) -> None:
+        """Note that rounds run until ``settle`` is called, which any other use of the target does; None: none run."""
 
-class CompiledRounds:
-    """The rounds of one text.
 
-    Parameters:
-        library: the library.
-        target: runs the passes.
-        request: the settings.
-        text: int32 [positions + 1], the array of the text.
-        draft: address of the draft; 0: there are no guesses.
-        nodes: nodes of the largest tree.
+class Together:
+    """The texts of the rounds that run, and the thread that runs them ahead.
 
     Members:
-        draft: the parameter of this name. The caller checks before each call that the draft still has this address.
-        runner: the results of the last call.
+        texts: the texts.
+        call: the call.
+        ahead: the thread; None: none was needed yet.
+        taken: number of rounds of the call whose results were taken.
     """
 
     def __init__(
-        self,
-        library: loop.Loop,
-        target: LendingTarget,
-        request: Request,
-        text: I32,
-        *,
-        draft: int,
-        nodes: int,
+        self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds], ahead: Ahead | None
     ) -> None:
-        assert request.sampler is not None, "``compiled_rounds`` has checked it"
-        self._target, self._request, self._nodes = target, request, nodes
-        self._text, self._pass_seconds, self.draft = text, math.inf, draft
-        self.runner = RoundsRunner(
+        self.texts, self.call, self.ahead = tuple(texts), RoundsCall(library, inputs, texts), ahead
+        self.taken = 0
+
+
+class CompiledText:
+    """A text in the compiled loop.
+
+    Parameters:
+        library: the library.
+        request: the settings.
+        text: int32 [positions + 1], the array of the text.
+        draft: the draft.
+        nodes: nodes of the largest tree.
+
+    Members:
+        request, draft: the parameters of these names. The caller checks before each call that the draft is still in use.
+        rounds: the results of the last call.
+        nodes: the parameter of this name.
+        pass_seconds: duration of the last pass.
+        together: the texts of the last call, and this one.
+    """
+
+    def __init__(self, library: loop.Loop, request: Request, text: I32, *, draft: DraftHandle, nodes: int) -> None:
+        assert request.sampler is not None, "``compiled_text`` has checked it"
+        self.library, self.request, self.draft, self.nodes = library, request, draft, nodes
+        self.positions, self.pass_seconds = len(text) - 1, math.inf
+        self.together: Together | None = None
+        self.rounds = TextRounds(
             library,
             text=text,
             options=CompiledSampling(request.sampler, request.random),
@@ -83,102 +109,268 @@ class CompiledRounds:
             nodes=nodes,
         )
 
-    def run(self, state: State, length: int, growth: CompiledGrowth | None, size: Limits) -> tuple[int, int] | None:
-        """Run rounds.
-
-        Args:
-            state: the cache.
-            length: tokens of the text.
-            growth: rule by which trees grow; None: there are no guesses.
-            size: nodes and depth of the trees.
-
-        Returns:
-            The new length of the text, and the number of rounds; None if the loop cannot run them.
-
-        Raises:
-            DeviceError: the target failed, or returned logits that give no token.
-            CacheFullError: the shared cache has no room for a pass.
-        """
-        inputs = self._target.lend(state, self._nodes)
-        if inputs is None:
-            return None
-        rows = cast("LendingState", state)  # a target that lends its inputs has such states
-        nodes, depth = (1, 0) if growth is None else (size.nodes, min(size.depth, size.nodes - 1))
-        bounds = self._bounds(nodes, depth, length)
-        try:
-            blocks, held = rows.reserve(self._rows(bounds, length))
-        except CacheFullError:  # the room of one round is what a pass takes without this loop
-            bounds = self._bounds(nodes, depth, length, alone=True)
-            blocks, held = rows.reserve(self._rows(bounds, length))
-        inputs.runner.error = None
-        end, rounds, stop = self.runner.run(length, inputs, blocks, held, growth or _PLAIN, bounds)
-        if rounds:
-            self._pass_seconds = float(self.runner.pass_seconds[rounds - 1])
-        rows.advance(end - 1)
-        if inputs.runner.error is not None:
-            raise self._failure(inputs, end)
-        if not rounds:
-            if stop == Stop.NO_TOKEN:
-                self._raise_no_token(inputs.logits)
-            if stop == Stop.FAILED:
-                raise DeviceError("the compiled loop could not move rows of the cache; run `edgedec doctor`")
-            return None
-        return end, rounds
-
-    def _bounds(self, nodes: int, depth: int, length: int, *, alone: bool = False) -> RoundBounds:
-        request = self._request
-        written, most = length - len(request.prompt), request.most_tokens
-        rounds = 1
-        if not alone and request.ahead_seconds > 0:
-            enough = int(min(MOST_ROUNDS, 1 + request.ahead_seconds / max(1e-9, self._pass_seconds)))
-            rounds = enough if depth == 0 else min(enough, _WITH_GUESSES)
-        return RoundBounds(
-            nodes=nodes,
-            depth=depth,
-            tokens=max(1, most - written) if most >= 0 else len(self._text),
-            rounds=rounds,
-            seconds=request.ahead_seconds,
-        )
-
-    def _rows(self, bounds: RoundBounds, length: int) -> int:
-        """Return the number of rows that the rounds may take."""
-        wide = bounds.nodes + (bounds.rounds - 1) * (bounds.depth + 1)
-        return min(wide, len(self._text) - length)
-
-    def _failure(self, inputs: LoopInputs, length: int) -> BaseException:
-        error = inputs.runner.error
-        assert error is not None, "the caller has checked it"
-        if not isinstance(error, Exception):  # the user's interruption
-            return error
-        failure = DeviceError(f"ONNX Runtime failed in a pass over {length - 1} rows on cpu: {error}")
-        failure.__cause__ = error
-        return failure
-
-    def _raise_no_token(self, logits: F32) -> None:
-        """Raise the error of Python's sampler for the row of logits that gives no token."""
-        runner, request = self.runner, self._request
-        assert request.sampler is not None, "the rounds were made with it"
-        request.sampler.distribution(logits[runner.bad_node], request.prompt)
-        raise DeviceError(f"row {runner.bad_node} of a pass has no likeliest token; run `edgedec doctor`")
+    def stop(self) -> None:
+        """End the rounds that run ahead after the one that runs now, without waiting for it."""
+        if self.together is not None and self.together.ahead is not None:
+            self.together.ahead.stop(wait=False)
 
 
-def compiled_rounds(
+class NextRounds(NamedTuple):
+    """A text and the sizes of its next trees.
+
+    Members:
+        text: the text.
+        state: its cache.
+        length: number of its tokens.
+        nodes, depth: limits of a tree.
+        growth: rule by which trees grow.
+    """
+
+    text: CompiledText
+    state: LendingState
+    length: int
+    nodes: int
+    depth: int
+    growth: CompiledGrowth
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the caller still takes."""
+        request, left = self.text.request, self.text.positions + 1 - self.length
+        if request.most_tokens < 0:
+            return max(1, left)
+        return max(1, min(left, request.most_tokens - self.length + len(request.prompt)))
+
+    def rows(self, rounds: int) -> int:
+        """Return the number of rows that so many rounds may take."""
+        wide = min(self.nodes + (rounds - 1) * (self.depth + 1), self.nodes + self.tokens)
+        return min(wide, self.text.positions + 1 - self.length)
+
+
+class DoneRounds(NamedTuple):
+    """Rounds of a text that have finished.
+
+    Members:
+        first, rounds: number of the first round in ``TextRounds``, and number of rounds.
+        seconds: duration of each pass.
+        more: True if further rounds run already.
+    """
+
+    first: int
+    rounds: int
+    seconds: list[float]
+    more: bool
+
+
+def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
+    """Run rounds of all texts, or take those that have run ahead. The result is None if the loop cannot run them.
+
+    Raises:
+        DeviceError: the target failed.
+        CacheFullError: the shared cache has no room for a pass.
+    """
+    lender = cast("LendingTarget", target)  # ``compiled_text`` has checked it
+    together = _running(plans)
+    if together is not None:
+        done = _take(lender, together, plans)
+        if done is not None:
+            return done
+    lead = plans[0].text
+    rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
+    inputs = lender.lend(plans[0].state, rows)
+    if inputs is None:
+        return None
+    lender.occupy(None)
+    together = _together(inputs, plans)
+    rounds, ahead = _rounds(plans)
+    _reserve(plans, _SPARE if ahead else rounds)
+    for plan in plans:
+        plan.text.rounds.set_text(plan.length, plan.tokens)
+        plan.text.rounds.set_size(plan.nodes, plan.depth)
+        plan.text.rounds.set_growth(plan.growth)
+    inputs.runner.error, together.taken = None, 0
+    if not ahead:
+        count = together.call.run(rounds, lead.request.ahead_seconds)
+        return _results(together, plans, count, running=False)
+    together.ahead = together.ahead or Ahead(lead.library)
+    # Weak references, because the target keeps the function, and a dropped state frees its rows at once.
+    lender.occupy(partial(_settle, together.ahead, [weakref.ref(plan.state) for plan in plans]))
+    together.ahead.begin(together.call, 1)
+    return _take(lender, together, plans)
+
+
+def _settle(ahead: Ahead, states: Sequence[weakref.ref[LendingState]]) -> None:
+    """End rounds that run ahead, and give back the blocks that they have no use for any more."""
+    ahead.discard()
+    for reference in states:
+        state = reference()
+        if state is not None:
+            state.advance(state.length)
+
+
+def _running(plans: Sequence[NextRounds]) -> Together | None:
+    """Return the call that runs ahead for exactly these texts; None if there is none."""
+    together = plans[0].text.together
+    if together is None or together.ahead is None or together.ahead.call is not together.call:
+        return None
+    if len(together.texts) != len(plans) or any(plan.text.together is not together for plan in plans):
+        return None
+    return together
+
+
+def _take(
+    lender: LendingTarget, together: Together, plans: Sequence[NextRounds]
+) -> list[DoneRounds | Exception] | None:
+    """Return the next round of those that run ahead; None if there is none."""
+    ahead = together.ahead
+    assert ahead is not None, "the caller has checked it"
+    if all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans):
+        for plan in plans:
+            plan.text.rounds.set_size(plan.nodes, plan.depth)
+        _extend(together, plans)
+    else:
+        ahead.stop()  # trees get another shape; the rounds that have finished count
+    count, running = ahead.take(1)
+    if not running:
+        lender.occupy(None)  # discards the call
+    return _results(together, plans, count, running=running)
+
+
+def _extend(together: Together, plans: Sequence[NextRounds]) -> None:
+    """Give sequences of running rounds further blocks."""
+    block = together.call.inputs.arguments.block_rows
+    for plan in plans:
+        rounds = plan.text.rounds
+        if plan.length + plan.rows(_SPARE // 2) > rounds.arguments.held * block:
+            try:
+                rounds.set_blocks(*plan.state.reserve(plan.rows(_SPARE)))
+            except CacheFullError:
+                return  # the rounds end when they have no room
+
+
+def _together(inputs: LoopInputs, plans: Sequence[NextRounds]) -> Together:
+    """Return the call of these texts, which is kept as long as the same texts take part."""
+    last = plans[0].text.together
+    if (
+        last is not None
+        and last.call.inputs is inputs
+        and len(last.texts) == len(plans)
+        and all(plan.text.together is last for plan in plans)
+    ):
+        return last
+    ahead = next((it.ahead for plan in plans if (it := plan.text.together) is not None and it.ahead), None)
+    # Sequences with common blocks are neighbours, so that attention reads these blocks once.
+    order = sorted(plans, key=_table) if len(plans) > 1 else plans
+    together = Together(plans[0].text.library, inputs, [plan.text.rounds for plan in order], ahead)
+    for plan in plans:
+        plan.text.together = together
+    return together
+
+
+def _table(plan: NextRounds) -> bytes:
+    blocks, held = plan.state.reserve(0)
+    return blocks[:held].tobytes()
+
+
+def _rounds(plans: Sequence[NextRounds]) -> tuple[int, bool]:
+    """Return the number of rounds of a call, and whether they run ahead."""
+    text = plans[0].text
+    seconds = text.request.ahead_seconds
+    guesses = any(plan.depth for plan in plans)
+    if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
+        return 1, False
+    if AHEAD_FROM <= text.pass_seconds < math.inf:
+        return 1, True
+    rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
+    return (min(rounds, _WITH_GUESSES) if guesses else rounds), False
+
+
+def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
+    """Take the blocks for the rounds, or at least for one round of each text.
+
+    Raises:
+        CacheFullError: there is no room for one round of each.
+    """
+    try:
+        for plan in plans:
+            plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(rounds)))
+    except CacheFullError:
+        for plan in plans:
+            plan.state.advance(plan.length - 1)
+        for plan in plans:
+            plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(1)))
+
+
+def _results(
+    together: Together, plans: Sequence[NextRounds], count: int, *, running: bool
+) -> list[DoneRounds | Exception] | None:
+    """Return what the texts have of ``count`` further rounds, and commit their rows."""
+    first, results, inputs = together.taken, list[DoneRounds | Exception](), together.call.inputs
+    together.taken += count
+    seconds = ring_rows(together.call.pass_seconds, first, count)
+    for plan in plans:
+        rounds, arguments = plan.text.rounds, plan.text.rounds.arguments
+        own = count if running else arguments.rounds - first
+        written = sum(ring_rows(rounds.path_sizes, first, own))
+        plan.state.advance(plan.length - 1 + written, running=running)
+        if own:
+            plan.text.pass_seconds = seconds[own - 1]
+            results.append(DoneRounds(first, own, seconds[:own], running))
+        elif arguments.stop == Stop.NO_TOKEN:
+            results.append(_no_token(plan.text.request, inputs.logits, arguments.bad_row))
+        elif arguments.stop == Stop.FAILED and inputs.runner.error is None:
+            results.append(DeviceError("the compiled loop could not move rows of the cache; run `edgedec doctor`"))
+        else:
+            results.append(DoneRounds(first, 0, [], running))
+    if inputs.runner.error is not None and not running:
+        raise _failure(inputs.runner.error, [plan.length - 1 for plan in plans])
+    return None if not count and not any(isinstance(it, Exception) for it in results) else results
+
+
+def ring_rows(results: Any, first: int, count: int) -> list[Any]:
+    """Return the results of ``count`` rounds, whose first one has this number."""
+    begin = first % MOST_ROUNDS
+    if begin + count <= MOST_ROUNDS:
+        values: list[Any] = results[begin : begin + count].tolist()
+        return values
+    return results[begin:].tolist() + results[: begin + count - MOST_ROUNDS].tolist()  # type: ignore[no-any-return]
+
+
+def _failure(error: BaseException, pasts: Sequence[int]) -> BaseException:
+    if not isinstance(error, Exception):  # the user's interruption
+        return error
+    failure = DeviceError(f"ONNX Runtime failed in a pass over {', '.join(map(str, pasts))} rows on cpu: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _no_token(request: Request, logits: F32, row: int) -> Exception:
+    """Return the error of Python's sampler for a row of logits that gives no token."""
+    assert request.sampler is not None, "the rounds were made with it"
+    try:
+        request.sampler.distribution(logits[row], request.prompt)
+    except Exception as error:
+        return error
+    return DeviceError(f"row {row} of a pass has no likeliest token; run `edgedec doctor`")
+
+
+def compiled_text(
     decoder: AutoregressiveDecoder, request: Request, draft: Draft, limits: Limits, text: I32
-) -> CompiledRounds | None:
-    """Return the rounds of a text in the compiled loop; None if a part of them is not compiled, or without the library."""
+) -> CompiledText | None:
+    """Return a text in the compiled loop; None if a part of its rounds is not compiled, or without the library."""
     target, nodes = decoder.target, min(limits.nodes, request.tree_nodes or limits.nodes) if limits.depth else 1
-    address = getattr(draft, "compiled", None) if limits.depth else 0
+    handle = getattr(draft, "compiled", None) if limits.depth else NO_DRAFT
     if (
         request.sampler is None
         or request.logprobs is not None
         or request.top_k
         or not getattr(request.verifier, "compiled", False)
         or (isinstance(request.verifier, CertainVerifier) and not request.greedy)
-        or address is None
+        or handle is None
         or decoder.overlaps
         or nodes > MOST_NODES
         or getattr(type(target), "lend", None) is None  # a wrapper's class has no such method, so it sees every pass
         or (library := loop.load()) is None
     ):
         return None
-    return CompiledRounds(library, target, request, text, draft=address, nodes=nodes)  # type: ignore[arg-type]
+    return CompiledText(library, request, text, draft=handle, nodes=nodes)

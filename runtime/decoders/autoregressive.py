@@ -14,20 +14,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
 from edgedec.runtime.decoders._cached import CachedDecoder, PromptSequence
-from edgedec.runtime.decoders._compiled import CompiledRounds, compiled_rounds
+from edgedec.runtime.decoders._compiled import (
+    PLAIN,
+    CompiledText,
+    DoneRounds,
+    LendingState,
+    NextRounds,
+    compiled_text,
+    ring_rows,
+    run_rounds,
+)
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import CostBeside
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
 from edgedec.runtime.drafting import expanding, reading
-from edgedec.runtime.loop.rounds import RoundsRunner
+from edgedec.runtime.loop.rounds import MOST_ROUNDS
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -43,6 +52,7 @@ from edgedec.runtime.protocols import (
     Room,
     Target,
     Token,
+    TokenSequence,
     TokenTree,
     WrittenRounds,
 )
@@ -140,7 +150,7 @@ class AutoregressiveSequence(PromptSequence):
         self._tree = root_alone(request.prompt)
         self._taps = tuple(name for name in decoder.drafter.taps if name not in TOP_TAPS)
         verifier, likeliest = request.verifier, request.likeliest
-        self._compiled: CompiledRounds | None = None
+        self._compiled: CompiledText | None = None
         self._certain = (verifier, likeliest) if isinstance(verifier, CertainVerifier) and likeliest else None
 
     def read_draft(self, rows: int) -> Drafting[bool]:
@@ -162,15 +172,12 @@ class AutoregressiveSequence(PromptSequence):
         self._rows = min(limits.nodes, request.tree_nodes or limits.nodes)
         self._room = replace(limits, nodes=0)  # limits of the last tree
         self._ahead = Ahead(self._draft, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
-        self._compiled = compiled_rounds(decoder, request, self._draft, limits, self._ids)
+        self._compiled = compiled_text(decoder, request, self._draft, limits, self._ids)
 
     def next_tree(self, room: Room) -> Drafting[Pass]:
         """Return the pass of the next tree."""
         clock, text = self._clock, self.text
-        self._decoder.price.rows = room.beside
-        if self._limits.depth and (room.beside or self._adaptive.texts > 1):
-            plain = self._decoder.cost.seconds(1 + room.others, len(text) - 1)
-            self._adaptive.share(room.others, room.beside, room.tokens, plain)
+        self._share(room)
         clock.begin()
         tree = self._ahead.take(text) if self._adaptive.on else None
         if tree is None or len(tree.tokens) > room.rows:
@@ -180,57 +187,91 @@ class AutoregressiveSequence(PromptSequence):
         clock.end(clock.verifying)
         return work
 
-    def write_alone(self, target: Target) -> WrittenRounds | None:
-        """Run rounds in the compiled loop; None if a part of them is not compiled."""
+    def _share(self, room: Room) -> None:
+        """Expect the other sequences to have the rows and tokens of their last pass."""
+        self._decoder.price.rows = room.beside
+        if self._limits.depth and (room.beside or self._adaptive.texts > 1):
+            plain = self._decoder.cost.seconds(1 + room.others, self._length - 1)
+            self._adaptive.share(room.others, room.beside, room.tokens, plain)
+
+    def write_rounds(
+        self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]
+    ) -> Sequence[WrittenRounds | Exception] | None:
+        """Run rounds of all sequences in the compiled loop; None if a part of them is not compiled."""
+        texts = [it for it in sequences if isinstance(it, AutoregressiveSequence) and it._is_compiled(target)]
+        if len(texts) < len(sequences):
+            return None
+        plans = [text._next_rounds(room) for text, room in zip(texts, rooms, strict=True)]
+        known = [plan for plan in plans if plan is not None]
+        done = run_rounds(target, known) if len(known) == len(plans) else None
+        if done is None:
+            return None
+        return [it if isinstance(it, Exception) else text._record(it) for text, it in zip(texts, done, strict=True)]
+
+    def stop_rounds(self) -> None:
+        """End rounds that run ahead."""
+        if self._compiled is not None:
+            self._compiled.stop()
+
+    def _is_compiled(self, target: Target) -> bool:
+        """Return whether the compiled loop can run the next round."""
         decoder = self._decoder
         if self._compiled is None or self.reading or self.ended:
-            return None
+            return False
         if decoder.target is not target or decoder.rounds is not self.rounds:
-            return None  # something sees the passes of the target, or another request has taken the decoder over
-        if self._limits.depth and getattr(self._draft, "compiled", None) != self._compiled.draft:
-            self._compiled = compiled_rounds(decoder, self.request, self._draft, self._limits, self._ids)
-            if self._compiled is None:
-                return None  # the drafter was released
-        decoder.price.rows = 0
-        if self._adaptive.texts > 1:
-            self._adaptive.share(0, 0, 0, decoder.cost.seconds(1, self._length - 1))
-        size, growth = self._limits, None
-        if size.depth:
-            size = self._size(self._length)
+            return False  # something sees the passes of the target, or another request has taken the decoder over
+        if self._limits.depth and getattr(self._draft, "compiled", None) is not self._compiled.draft:
+            # The drafter was released, or loaded again.
+            self._compiled = compiled_text(decoder, self.request, self._draft, self._limits, self._ids)
+        return self._compiled is not None
+
+    def _next_rounds(self, room: Room) -> NextRounds | None:
+        """Return the sizes of the next trees; None if the library does not grow trees as the policy does."""
+        assert self._compiled is not None, "``_is_compiled`` was called before"
+        self._share(room)
+        nodes, depth, growth = 1, 0, PLAIN
+        if self._limits.depth:
+            size = self._size(self._length, room.rows)
             if size.depth:
                 grow = getattr(self.request.policy, "compiled_growth", None)
-                growth = None if grow is None else grow(self._draft, size, self._adaptive.accept)
-                if growth is None:
+                chosen = None if grow is None else grow(self._draft, size, self._adaptive.accept)
+                if chosen is None:
                     return None
-        written = self._compiled.run(self.state, self._length, growth, size)
-        return None if written is None else self._record(self._compiled.runner, *written)
+                growth, nodes, depth = chosen, size.nodes, min(size.depth, size.nodes - 1)
+        state = cast("LendingState", self.state)  # a target that lends its inputs has such states
+        return NextRounds(self._compiled, state, self._length, nodes, depth, growth)
 
-    def _record(self, runner: RoundsRunner, length: int, rounds: int) -> WrittenRounds:
-        """Record rounds of the compiled loop, after which the text has ``length`` tokens."""
-        ids = self._ids[self._length - 1 : length].tolist()
+    def _record(self, done: DoneRounds) -> WrittenRounds:
+        """Record rounds of the compiled loop."""
+        assert self._compiled is not None, "it has run them"
+        first, count, device, _ = done
+        rounds, past = self._compiled.rounds, self._length - 1
+        sizes, paths = ring_rows(rounds.tree_sizes, first, count), ring_rows(rounds.path_sizes, first, count)
+        length = self._length + sum(paths)
+        ids = self._ids[past:length].tolist()
         self._decoder.cached += ids[:-1]
-        past, self._length = self._length - 1, length
+        self._length = length
         self.ended = length > self.request.limits.positions
-        sizes, paths = runner.tree_sizes[:rounds].tolist(), runner.path_sizes[:rounds].tolist()
-        draft, device = runner.draft_seconds[:rounds].tolist(), runner.pass_seconds[:rounds].tolist()
-        verify, commit = runner.verify_seconds[:rounds].tolist(), runner.commit_seconds[:rounds].tolist()
+        draft = ring_rows(rounds.draft_seconds, first, count)
+        verify = ring_rows(rounds.verify_seconds, first, count)
+        commit = ring_rows(rounds.commit_seconds, first, count)
         tokens, at, guessing = list[Token](), 1, self._limits.depth > 0
-        for number, (size, count) in enumerate(zip(sizes, paths, strict=True)):
-            for token in ids[at : at + count - 1]:
+        for number, (size, path) in enumerate(zip(sizes, paths, strict=True)):
+            for token in ids[at : at + path - 1]:
                 tokens.append(Token(token, True))
-            tokens.append(Token(ids[at + count - 1], False))
+            tokens.append(Token(ids[at + path - 1], False))
             seconds = RoundSeconds(
                 draft=draft[number], device=device[number], verify=verify[number], commit=commit[number]
             )
-            if not guessing:  # there is nothing to learn, and a new tree and outcome would take time
+            if guessing:
+                row = (first + number) % MOST_ROUNDS
+                tree = TokenTree(tokens=rounds.tokens[row, :size], parents=rounds.parents[row, :size], draft={})
+                outcome = Outcome(path=rounds.path[row, :path], next_token=ids[at + path - 1])
+                self._count(tree, outcome, seconds, past=past + at - 1)
+            else:  # there is nothing to learn, and a new tree and outcome would take time
                 self._decoder.on_round(seconds)
                 self.rounds.add(seconds)
-                at += 1
-                continue
-            tree = TokenTree(tokens=runner.tokens[number, :size], parents=runner.parents[number, :size], draft={})
-            outcome = Outcome(path=runner.path[number, :count], next_token=ids[at + count - 1])
-            self._count(tree, outcome, seconds, past=past + at - 1)
-            at += count
+            at += path
         return WrittenRounds(tokens, list(zip(sizes, device, strict=True)))
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from edgedec.runtime.drafters._text import NOTHING
 from edgedec.runtime.drafting import alone, expanding, reading
+from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -101,7 +102,7 @@ class _ReleasingDraft:
         self.inner = drafter.open(self._target, self._limits, self._cost)
 
     @property
-    def compiled(self) -> int | None:
+    def compiled(self) -> DraftHandle | None:
         """Address of the compiled draft; None if it is not compiled, or released."""
         return getattr(self.inner, "compiled", None)
 

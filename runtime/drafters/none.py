@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.runtime.loop.drafts import NO_DRAFT
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["create"]
 
 
 class _NoDraft:
-    compiled, certain = 0, True  # the compiled loop has no guesses either
+    compiled, certain = NO_DRAFT, True
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]

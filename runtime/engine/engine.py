@@ -85,6 +85,7 @@ class Engine:
 
     def remove(self, sequence: TokenSequence) -> None:
         """Give a sequence no part in further steps. One that has ended is removed already."""
+        sequence.stop_rounds()
         self._sequences = [other for other in self._sequences if other is not sequence]
 
     def write(self, sequence: TokenSequence) -> Iterator[Token]:
@@ -106,46 +107,60 @@ class Engine:
     def step(self) -> list[Progress]:
         """Run at most one pass of every sequence, and return the progress of each.
 
-        A sequence that is alone may run several rounds, in the compiled loop.
+        If all texts are in the compiled loop, a step may have several rounds.
         """
-        if len(self._sequences) == 1 and self._together and (part := self._alone(self._sequences[0])) is not None:
-            if part.error is not None or part.sequence.ended:
-                self._sequences = []
-            self._last = [part]
-            return self._last
-        parts = self._gather()
-        if passes := [part for part in parts if part.work is not None]:
-            self._run(passes)
-        ended = False
-        for part in parts:
-            if part.error is None:
-                try:
-                    part.tokens = part.sequence.take(part.result)
-                except Exception as error:
-                    part.error = error
-            ended = ended or part.error is not None or part.sequence.ended
-        if ended:
+        parts = self._write_rounds()
+        if parts is None:
+            parts = self._gather()
+            if passes := [part for part in parts if part.work is not None]:
+                self._run(passes)
+            for part in parts:
+                if part.error is None:
+                    try:
+                        part.tokens = part.sequence.take(part.result)
+                    except Exception as error:
+                        part.error = error
+        if any(part.error is not None or part.sequence.ended for part in parts):
             failed = [part.sequence for part in parts if part.error is not None]
             self._sequences = [it for it in self._sequences if not it.ended and it not in failed]
         self._last = parts
         return parts
 
-    def _alone(self, sequence: TokenSequence) -> Progress | None:
-        """Let the only sequence run rounds by itself; None if it cannot."""
-        part, past = Progress(sequence), sequence.state.length
+    def _write_rounds(self) -> list[Progress] | None:
+        """Let the sequences run rounds in the compiled loop; None if it cannot run them."""
+        sequences = self._sequences
+        if not sequences or not self._together or any(it.reading or it.ended for it in sequences):
+            return None
+        self._expect()
+        rooms, left = [], self._rows
+        for number, sequence in enumerate(sequences):
+            rows = left // (len(sequences) - number)
+            rooms.append(self._room(sequence, rows))
+            left -= rows
+        parts, past = [Progress(it) for it in sequences], max([it.state.length for it in sequences])
         try:
-            written = sequence.write_alone(self.target)
+            written = sequences[0].write_rounds(self.target, sequences, rooms)
         except Exception as error:
-            part.error = error
-            return part
+            for part in parts:
+                part.error = error
+            return parts
         if written is None:
             return None
-        part.tokens = written.tokens
-        self.passes += len(written.passes)
-        for part.rows, seconds in written.passes:
-            self._chunk.observe(part.rows, 0, 0, seconds)
-            self.cost.observe(part.rows, seconds, past)
-        return part
+        passes: list[tuple[int, float]] = []  # rows of all texts, and seconds
+        for part, result in zip(parts, written, strict=True):
+            if isinstance(result, Exception):
+                part.error = result
+                continue
+            part.tokens = result.tokens
+            for number, (part.rows, seconds) in enumerate(result.passes):
+                if number == len(passes):
+                    passes.append((0, seconds))
+                passes[number] = (passes[number][0] + part.rows, seconds)
+        self.passes += len(passes)
+        for rows, seconds in passes:
+            self._chunk.observe(rows, 0, 0, seconds)
+            self.cost.observe(rows, seconds, past)
+        return parts
 
     def _gather(self) -> list[Progress]:
         """Ask the sequences for their passes."""

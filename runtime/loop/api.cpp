@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "ahead.hpp"
 #include "rounds.hpp"
 #include "table.hpp"
 
@@ -77,10 +78,12 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 1; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 2; }
 
-// Size of the arguments of edgedec_loop_rounds, which Python compares with its own.
-EDGEDEC_API int64_t edgedec_loop_arguments_size() { return static_cast<int64_t>(sizeof(RoundsArguments)); }
+// Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
+EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
+    return static_cast<int64_t>(kind == 0 ? sizeof(TargetArguments) : kind == 1 ? sizeof(TextArguments) : sizeof(RoundsArguments));
+}
 
 EDGEDEC_API const char* edgedec_loop_error() { return last_error.c_str(); }
 
@@ -184,21 +187,83 @@ EDGEDEC_API int64_t edgedec_loop_verify(const SamplingOptions* options, const in
     });
 }
 
+namespace {
+
+void check_target(const TargetArguments& it) {
+    check(it.vocab >= 1 && it.width >= 1 && it.block_rows >= 1 && it.rows >= 1, "the sizes of the target are out of range");
+    check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::float16) && (it.stored || it.scales),
+          "the embedding has no such type");
+}
+
+void check_text_arguments(const TextArguments& it, int64_t vocab) {
+    check_text({it.text, it.length});
+    check_policy(it.policy, it.nodes, it.depth, it.levels);
+    check_sampling(*it.sampling, vocab);
+    check(it.held >= 0, "the number of blocks is out of range");
+    check(it.nodes <= it.result_nodes, "the results have no room for the nodes of a tree");
+    check(it.length <= it.positions + 1, "the text is longer than its positions");
+    for (int64_t at = std::max<int64_t>(0, it.length - 1); at < it.length; ++at)
+        check(it.text[at] >= 0 && it.text[at] < vocab, "the last token of the text is not in the vocabulary");
+}
+
+void check_rounds(const RoundsArguments& it) {
+    check_target(*it.target);
+    check(it.count >= 1 && it.most_rounds <= kMostRounds, "a call must have at least one text, and at most 32 rounds");
+    int64_t rows = 0;
+    for (int64_t at = 0; at < it.count; ++at) {
+        check_text_arguments(*it.texts[at], it.target->vocab);
+        rows += it.texts[at]->nodes;
+    }
+    check(rows <= it.target->rows, "the trees may have more rows than a pass");
+}
+
+}  // namespace
+
 // Runs rounds; see RoundsArguments.
-EDGEDEC_API int64_t edgedec_loop_rounds(RoundsArguments* arguments) {
+EDGEDEC_API int64_t edgedec_loop_rounds(const RoundsArguments* arguments) {
     return guarded([&] {
-        RoundsArguments& it = *arguments;
-        check_text({it.text, it.length});
-        check_policy(it.policy, it.nodes, it.depth, it.levels);
-        check_sampling(*it.sampling, it.vocab);
-        check(it.width >= 1 && it.block_rows >= 1 && it.held >= 0, "the sizes of the target are out of range");
-        check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::float16) && (it.stored || it.scales),
-              "the embedding has no such type");
-        check(it.nodes <= it.result_nodes, "the results have no room for the nodes of a tree");
-        check(it.length <= it.positions + 1, "the text is longer than its positions");
-        for (int64_t at = std::max<int64_t>(0, it.length - 1); at < it.length; ++at)
-            check(it.text[at] >= 0 && it.text[at] < it.vocab, "the last token of the text is not in the vocabulary");
-        run_rounds(it);
+        check_rounds(*arguments);
+        run_rounds(*arguments);
         return 0;
     });
 }
+
+// Opens what two threads need to run rounds ahead; see ahead.hpp. edgedec_loop_ahead_serve frees it.
+EDGEDEC_API void* edgedec_loop_ahead_open() {
+    Ahead* ahead = nullptr;
+    guarded([&] {
+        ahead = new Ahead;
+        return 0;
+    });
+    return ahead;
+}
+
+EDGEDEC_API void edgedec_loop_ahead_serve(void* ahead) {
+    static_cast<Ahead*>(ahead)->serve();
+    delete static_cast<Ahead*>(ahead);
+}
+
+EDGEDEC_API int64_t edgedec_loop_ahead_begin(void* ahead, const RoundsArguments* arguments, int64_t window) {
+    return guarded([&] {
+        check_rounds(*arguments);
+        check(window >= 1 && window < kMostRounds / 2, "the results have no room for so many rounds");
+        static_cast<Ahead*>(ahead)->begin(arguments, window);
+        return 0;
+    });
+}
+
+// Returns twice the number of rounds that were taken, plus 1 if further ones follow.
+EDGEDEC_API int64_t edgedec_loop_ahead_take(void* ahead, int64_t count) {
+    return guarded([&] {
+        check(count >= 1 && count < kMostRounds / 2, "the results have no room for so many rounds");
+        bool running = false;
+        const int64_t rounds = static_cast<Ahead*>(ahead)->take(count, running);
+        return 2 * rounds + (running ? 1 : 0);
+    });
+}
+
+EDGEDEC_API void edgedec_loop_ahead_stop(void* ahead, int64_t wait) { static_cast<Ahead*>(ahead)->stop(wait != 0); }
+
+EDGEDEC_API void edgedec_loop_ahead_announce(void* ahead) { static_cast<Ahead*>(ahead)->announce(); }
+
+EDGEDEC_API void edgedec_loop_ahead_close(void* ahead) { static_cast<Ahead*>(ahead)->close(); }

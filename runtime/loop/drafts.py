@@ -10,7 +10,7 @@ from edgedec.runtime import loop
 from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.target_top import TOP_IDS, TOP_PROBS
 
-__all__ = ["CompiledDraft", "compiled_draft"]
+__all__ = ["NO_DRAFT", "CompiledDraft", "DraftHandle", "compiled_draft"]
 
 _KINDS = ("ngram", "copy", "stand", "trigram")  # kinds of edgedec_loop_draft_open
 _CERTAIN = ("ngram", "copy")  # drafts with at most one guess after a node
@@ -30,6 +30,20 @@ def compiled_draft(name: str, target: TargetInfo, limits: Limits, size: int) -> 
     return None if library is None else CompiledDraft(library, name, target, limits, size)
 
 
+class DraftHandle:
+    """The address of a draft of the library, which lives as long as this object.
+
+    Parameters:
+        address: the address; 0: the draft makes no guesses, in the library and in Python.
+    """
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+
+NO_DRAFT = DraftHandle(0)
+
+
 class CompiledDraft:
     """A draft of the library.
 
@@ -44,8 +58,8 @@ class CompiledDraft:
         handle = library.function("edgedec_loop_draft_open")(_KINDS.index(name), target.vocab, size, limits.depth)
         if handle is None:
             library.check(-1)
-        self.compiled: int = handle
-        weakref.finalize(self, library.function("edgedec_loop_draft_close"), handle)
+        self.compiled = DraftHandle(handle)
+        weakref.finalize(self.compiled, library.function("edgedec_loop_draft_close"), handle)
         self._expand = library.function("edgedec_loop_draft_expand")
         nodes = max(1, limits.nodes)
         self._ids, self._probs = np.empty((nodes, _MOST), np.int32), np.empty((nodes, _MOST), np.float32)
@@ -70,7 +84,7 @@ class CompiledDraft:
             raise ValueError("a tree has as many parents as tokens")
         self._library.check(
             self._expand(
-                *(self.compiled, words, len(text)),
+                *(self.compiled.address, words, len(text)),
                 *(tokens, parents, len(arrays[1]), places, len(nodes)),
                 *self._results,
             )
@@ -92,6 +106,6 @@ class CompiledDraft:
         width = arrays[0].shape[1] if arrays else 0
         self._library.call(
             "edgedec_loop_draft_observe",
-            *(self.compiled, accepted.ctypes.data, len(accepted), outcome.next_token),
+            *(self.compiled.address, accepted.ctypes.data, len(accepted), outcome.next_token),
             *(*(addresses or [None, None]), width),
         )

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, c_int32
+from ctypes import CFUNCTYPE, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Any
 
 from edgedec.runtime.protocols import F32
 
-__all__ = ["RUN", "STORED", "LoopInputs", "PassCall"]
+__all__ = ["RUN", "STORED", "LoopInputs", "PassCall", "TargetArguments", "members"]
 
 STORED = ("int8", "float32", "bfloat16", "float16")  # types of an embedding, the values of ``Stored`` of rounds.hpp
 
 RUN = CFUNCTYPE(c_int32, c_int32)  # type of ``run`` of rounds.hpp
 
 
+def members(kind: type, *names: str) -> tuple[tuple[str, type], ...]:
+    """Return the members of a structure that have one type."""
+    return tuple((name, kind) for name in names)
+
+
+class TargetArguments(ctypes.Structure):
+    """``TargetArguments`` of rounds.hpp."""
+
+    _fields_ = (
+        *(("embed", c_void_p), ("width", c_int64)),
+        *members(c_void_p, "row_positions", "visible", "sequences", "table", "logits"),
+        *(*members(c_int64, "vocab", "rows"), ("run", RUN)),
+        *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
+        ("block_rows", c_int64),
+        *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
+    )
+
+
 class PassCall:
     """A function of the target as the library calls it. It keeps an error, because none may pass through the library.
 
     Parameters:
-        run: runs a pass of so many rows.
+        run: runs a pass of so many rows. It calls ``announce`` when it holds the interpreter's lock for the last time before
+            ONNX Runtime releases it.
 
     Members:
         address: the function of the C type.
+        announce: makes the results of the round before available; None: nothing waits for them.
         error: the last error; None: there was none.
     """
+
+    announce: Callable[[], None] | None = None
 
     def __init__(self, run: Callable[[int], None]) -> None:
         self._run = run
@@ -46,13 +68,13 @@ class LoopInputs:
     """The inputs and outputs of passes of up to a number of rows.
 
     Members:
-        fields: values of the members of ``RoundsArguments`` that belong to the target, by name; arrays are addresses.
+        arguments: the inputs and outputs.
         runner: runs a pass.
         logits: float32 [rows, V], which a pass writes.
         alive: objects that own the arrays.
     """
 
-    fields: dict[str, Any]
+    arguments: TargetArguments
     runner: PassCall
     logits: F32
     alive: tuple[object, ...] = ()

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 
+#include "ahead.hpp"
 #include "half.hpp"
 
 namespace edgedec {
@@ -34,13 +36,12 @@ float from_bfloat16(uint16_t number) {
     return value;
 }
 
-// Reads the embedding of each token.
-void embed(const RoundsArguments& it, const Tokens& tokens) {
+// Writes the embedding of each token to `to`.
+void embed(const TargetArguments& it, const Tokens& tokens, float* to) {
     constexpr size_t kBytes[] = {1, 4, 2, 2};
     const auto stored = static_cast<Stored>(it.stored);
     const size_t bytes = static_cast<size_t>(it.width) * kBytes[it.stored];
     std::vector<uint8_t> row(bytes);
-    float* to = it.embed;
     for (const int32_t token : tokens) {
         const auto offset = static_cast<off_t>(it.offset + token * static_cast<int64_t>(bytes));
         if (pread(static_cast<int>(it.file), row.data(), bytes, offset) != static_cast<ssize_t>(bytes))
@@ -59,103 +60,174 @@ void embed(const RoundsArguments& it, const Tokens& tokens) {
     }
 }
 
-// Writes the inputs of a pass.
-void fill(const RoundsArguments& it, const Tree& tree, int64_t past) {
-    embed(it, tree.tokens);
-    for (int64_t node = 0; node < tree.size(); ++node) {
-        const int32_t parent = tree.parents[static_cast<size_t>(node)];
-        it.row_positions[node] = node ? it.row_positions[parent] + 1 : past;
-        it.visible[node] = uint64_t{1} << node | (node ? it.visible[parent] : 0);
-    }
-    it.sequence[0] = tree.size();
-    it.sequence[1] = past;
-    std::copy_n(it.blocks, (past + tree.size() + it.block_rows - 1) / it.block_rows, it.table);
-}
-
-class Rounds {
+// The rounds of one text.
+class TextRounds {
   public:
-    explicit Rounds(RoundsArguments& arguments)
-        : it_(arguments), growth_(arguments.draft), sampler_(*arguments.sampling), nodes_(static_cast<size_t>(arguments.result_nodes)) {}
-
-    void run() {
-        const auto began = Clock::now();
-        int64_t tokens = 0;
-        bool ended = false;
+    TextRounds(const TargetArguments& target, TextArguments& arguments)
+        : target_(target),
+          it_(arguments),
+          growth_(arguments.draft),
+          sampler_(*arguments.sampling),
+          nodes_(static_cast<size_t>(arguments.result_nodes)),
+          learns_(arguments.draft && arguments.draft->learns_top()) {
         it_.rounds = 0;
         it_.stop = static_cast<int64_t>(Stop::limit);
-        while (!ended && it_.rounds < it_.most_rounds && tokens < it_.most_tokens) {
-            if (it_.rounds && seconds_between(began, Clock::now()) >= it_.most_seconds) return;
-            const int64_t before = it_.length;
-            const Stop stop = round();
-            if (stop != Stop::limit) {
-                it_.stop = static_cast<int64_t>(stop);
-                return;
-            }
-            tokens += it_.length - before;
-            const int32_t* end = it_.ends + it_.end_count;
-            for (int64_t at = before; at < it_.length; ++at) ended = ended || std::find(it_.ends, end, it_.text[at]) != end;
-        }
     }
 
-  private:
-    Stop round() {
-        const int64_t past = it_.length - 1, left = std::min(it_.positions, it_.held * it_.block_rows) - past;
-        if (left < 1) return Stop::rows;
+    // Grows a tree and returns its number of nodes; 0 if there is no room for it.
+    int64_t grow() {
+        const auto began = Clock::now();
+        past_ = it_.length - 1;
+        held_ = __atomic_load_n(&it_.held, __ATOMIC_ACQUIRE);
+        const int64_t left = std::min(it_.positions, held_ * target_.block_rows) - past_;
+        if (left < 1) {
+            stop(Stop::rows);
+            return 0;
+        }
+        const int64_t room = std::min(__atomic_load_n(&it_.nodes, __ATOMIC_RELAXED), left);
+        const int64_t depth = std::min(__atomic_load_n(&it_.depth, __ATOMIC_RELAXED), room - 1);
+        tree_ = &growth_.grow(static_cast<Policy>(it_.policy), {it_.text, it_.length}, room, depth, it_.levels);
+        draft_seconds_ = seconds_between(began, Clock::now());
+        return tree_->size();
+    }
+
+    // Writes the inputs of sequence `number` of a pass, whose masks have `words` words in a row.
+    // Returns the number of its blocks.
+    int64_t fill(int64_t number, int64_t row, int64_t words, int64_t block) {
+        const auto began = Clock::now();
+        row_ = row;
+        embed(target_, tree_->tokens, target_.embed + row * target_.width);
+        int64_t* positions = target_.row_positions + row;
+        uint64_t* visible = target_.visible + row * words;
+        for (int64_t node = 0; node < tree_->size(); ++node) {
+            const int32_t parent = tree_->parents[static_cast<size_t>(node)];
+            positions[node] = node ? positions[parent] + 1 : past_;
+            visible[node * words] = uint64_t{1} << node | (node ? visible[parent * words] : 0);
+        }
+        target_.sequences[2 * number] = tree_->size();
+        target_.sequences[2 * number + 1] = past_;
+        const int64_t blocks = (past_ + tree_->size() + target_.block_rows - 1) / target_.block_rows;
+        std::copy_n(it_.blocks, blocks, target_.table + block);
+        verify_seconds_ = seconds_between(began, Clock::now());
+        return blocks;
+    }
+
+    // Accepts and commits a path after the pass. Returns false if no further round may begin.
+    bool accept() {
         const auto began = Clock::now();
         const Text text{it_.text, it_.length};
-        const int64_t room = std::min(it_.nodes, left);
-        const Tree& tree = growth_.grow(static_cast<Policy>(it_.policy), text, room, std::min(it_.depth, room - 1), it_.levels);
-        const auto grown = Clock::now();
-        fill(it_, tree, past);
-        const auto filled = Clock::now();
-        if (it_.run(static_cast<int32_t>(tree.size()))) return Stop::failed;
-        const auto ran = Clock::now();
-        const bool learns = it_.draft && it_.draft->learns_top();
         int32_t next = 0;
         try {
-            next = verify(sampler_, tree, it_.logits, it_.vocab, text, it_.dropped + it_.length, path_, learns ? &tops_ : nullptr);
+            next = verify(sampler_, *tree_, target_.logits + row_ * target_.vocab, target_.vocab, text, it_.dropped + it_.length, path_,
+                          learns_ ? &tops_ : nullptr);
         } catch (const NoToken&) {
-            it_.bad_node = path_.back();
-            return Stop::no_token;
+            it_.bad_row = row_ + path_.back();
+            return stop(Stop::no_token);
         }
         const auto verified = Clock::now();
         const auto count = static_cast<int64_t>(path_.size());
-        if (path_.back() != count - 1 && it_.move(it_.cache_numbers, it_.cache_count, it_.cache, it_.blocks, it_.held, past,
-                                                  path_.data(), count))
-            return Stop::failed;
+        if (path_.back() != count - 1 && target_.move(target_.cache_numbers, target_.cache_count, target_.cache, it_.blocks, held_, past_,
+                                                      path_.data(), count))
+            return stop(Stop::failed);
         accepted_.clear();
-        for (const int32_t node : path_) accepted_.push_back(tree.tokens[static_cast<size_t>(node)]);
+        for (const int32_t node : path_) accepted_.push_back(tree_->tokens[static_cast<size_t>(node)]);
         if (it_.draft) it_.draft->observe(accepted_, next, tops_);
-        for (size_t at = 1; at < accepted_.size(); ++at) it_.text[it_.length++] = accepted_[at];
-        it_.text[it_.length++] = next;
-        record(tree);
-        const auto row = it_.rounds++;
-        it_.draft_seconds[row] = seconds_between(began, grown);
-        it_.pass_seconds[row] = seconds_between(filled, ran);
-        it_.verify_seconds[row] = seconds_between(grown, filled) + seconds_between(ran, verified);
+        for (size_t at = 1; at < accepted_.size(); ++at) append(accepted_[at]);
+        append(next);
+        record();
+        const auto row = it_.rounds++ % kMostRounds;
+        it_.draft_seconds[row] = draft_seconds_;
+        it_.verify_seconds[row] = verify_seconds_ + seconds_between(began, verified);
         it_.commit_seconds[row] = seconds_between(verified, Clock::now());
-        return Stop::limit;
+        return !ended_ && written_ < it_.most_tokens;
     }
 
-    void record(const Tree& tree) {
-        const auto row = static_cast<size_t>(it_.rounds);
-        it_.tree_sizes[row] = static_cast<int32_t>(tree.size());
+    bool stop(Stop reason) {
+        it_.stop = static_cast<int64_t>(reason);
+        return false;
+    }
+
+  private:
+    void append(int32_t token) {
+        const int32_t* end = it_.ends + it_.end_count;
+        ended_ = ended_ || std::find(it_.ends, end, token) != end;
+        it_.text[it_.length++] = token;
+        ++written_;
+    }
+
+    void record() {
+        const auto row = static_cast<size_t>(it_.rounds % kMostRounds);
+        it_.tree_sizes[row] = static_cast<int32_t>(tree_->size());
         it_.path_sizes[row] = static_cast<int32_t>(path_.size());
-        std::copy(tree.tokens.begin(), tree.tokens.end(), it_.tokens + row * nodes_);
-        std::copy(tree.parents.begin(), tree.parents.end(), it_.parents + row * nodes_);
+        std::copy(tree_->tokens.begin(), tree_->tokens.end(), it_.tokens + row * nodes_);
+        std::copy(tree_->parents.begin(), tree_->parents.end(), it_.parents + row * nodes_);
         std::copy(path_.begin(), path_.end(), it_.path + row * nodes_);
     }
 
-    RoundsArguments& it_;
+    const TargetArguments& target_;
+    TextArguments& it_;
     Growth growth_;
     Sampler sampler_;
     size_t nodes_;
+    bool learns_, ended_ = false;
+    const Tree* tree_ = nullptr;
+    int64_t past_ = 0, held_ = 0, row_ = 0, written_ = 0;
+    double draft_seconds_ = 0, verify_seconds_ = 0;
     Tokens path_, accepted_;
     std::vector<TopTokens> tops_;
 };
 
+class Rounds {
+  public:
+    explicit Rounds(const RoundsArguments& arguments) : it_(arguments) {
+        for (int64_t at = 0; at < it_.count; ++at) texts_.push_back(std::make_unique<TextRounds>(*it_.target, *it_.texts[at]));
+    }
+
+    void run(Ahead* ahead) {
+        const auto began = Clock::now();
+        for (int64_t rounds = 0; ahead ? ahead->may_begin() : rounds < it_.most_rounds; ++rounds) {
+            if (!ahead && rounds && seconds_between(began, Clock::now()) >= it_.most_seconds) return;
+            bool goes_on = false;
+            if (round(rounds, goes_on) && ahead) ahead->finish();
+            if (!goes_on) return;
+        }
+    }
+
+  private:
+    // Runs a round. Returns whether its pass has run, and sets `goes_on` if a further round may begin.
+    bool round(int64_t number, bool& goes_on) {
+        int64_t total = 0;
+        rows_.clear();
+        for (const auto& text : texts_) {
+            rows_.push_back(text->grow());
+            total += rows_.back();
+        }
+        if (std::find(rows_.begin(), rows_.end(), 0) != rows_.end()) return false;
+        if (total > it_.target->rows) throw std::invalid_argument("the trees have more rows than a pass");
+        int64_t row = 0, block = 0;
+        const int64_t words = (total + 63) / 64;
+        for (size_t at = 0; at < texts_.size(); ++at) {
+            block += texts_[at]->fill(static_cast<int64_t>(at), row, words, block);
+            row += rows_[at];
+        }
+        const auto filled = Clock::now();
+        if (it_.target->run(static_cast<int32_t>(total))) {
+            for (const auto& text : texts_) text->stop(Stop::failed);
+            return false;
+        }
+        it_.pass_seconds[number % kMostRounds] = seconds_between(filled, Clock::now());
+        goes_on = true;
+        for (const auto& text : texts_) goes_on = text->accept() && goes_on;
+        return true;
+    }
+
+    const RoundsArguments& it_;
+    std::vector<std::unique_ptr<TextRounds>> texts_;
+    std::vector<int64_t> rows_;
+};
+
 }  // namespace
 
-void run_rounds(RoundsArguments& arguments) { Rounds(arguments).run(); }
+void run_rounds(const RoundsArguments& arguments, Ahead* ahead) { Rounds(arguments).run(ahead); }
 
 }  // namespace edgedec

@@ -1,5 +1,5 @@
-// Rounds of one text: grow a tree, run it, accept a path, commit it. The definition is Python's:
-// runtime/decoders/autoregressive.py.
+// Rounds of texts: grow a tree for each, run all trees in one pass, accept a path of each, and commit it. The definition is
+// Python's: runtime/decoders/autoregressive.py and runtime/engine/engine.py.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,10 @@
 
 namespace edgedec {
 
-constexpr int64_t kMostNodes = 64;  // nodes of a tree, so that a row of a mask is one word
+class Ahead;
+
+constexpr int64_t kMostNodes = 64;   // nodes of a tree, so that a row of its mask is one word
+constexpr int64_t kMostRounds = 32;  // rows of the results of a text; a later round overwrites the first of them
 
 enum class Stop : int32_t {
     limit = 0,     // the number of rounds, tokens or seconds was reached, or an end token was written
@@ -22,43 +25,48 @@ enum class Stop : int32_t {
 // The type of the stored numbers of the embedding.
 enum class Stored : int64_t { int8 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
 
-// Arguments and results, as `RoundsArguments` of runtime/loop/rounds.py lays them out. Arrays belong to the caller.
-struct RoundsArguments {
-    // The text, with room for `positions` + 1 ids. All but the last token are in the cache.
-    int32_t* text;
-    int64_t length, positions;
-    // The target's inputs and outputs, with room for `nodes` rows.
+// A target's inputs and outputs, as `TargetArguments` of runtime/loop/inputs.py lays them out. Arrays belong to the caller.
+struct TargetArguments {
+    // Inputs and outputs with room for `rows` rows.
     float* embed;
     int64_t width;
     int64_t* row_positions;
     uint64_t* visible;
-    int64_t* sequence;  // [2] rows of the pass, and rows in the cache
-    int32_t* table;     // block of each `block_rows` rows, for the pass
+    int64_t* sequences;  // [rows, 2] rows of each text in the pass, and its rows in the cache
+    int32_t* table;      // for each text the block of each `block_rows` rows
     float* logits;
-    int64_t vocab;
+    int64_t vocab, rows;
     int32_t (*run)(int32_t rows);  // runs a pass over this many rows; 0 is success
     // The embedding: rows of `width` numbers of the type `stored` in a file, with scales for int8.
     int64_t file, offset, stored;
     const float* scales;
-    // The blocks of the sequence, and the function that moves its rows (edgedec_kv_move of the kernels).
-    const int32_t* blocks;
-    int64_t held, block_rows;
+    // The rows of a block, and the function that moves rows (edgedec_kv_move of the kernels).
+    int64_t block_rows;
     int32_t (*move)(const int64_t* numbers, int64_t count, void* cache, const int32_t* blocks, int64_t held, int64_t start,
                     const int32_t* nodes, int64_t rows);
     const int64_t* cache_numbers;
     int64_t cache_count;
     void* cache;
-    // Guesses and verification.
+};
+
+// A text and the results of its rounds, as `TextArguments` of runtime/loop/rounds.py lays them out.
+struct TextArguments {
+    // The text, with room for `positions` + 1 ids. All but the last token are in the cache.
+    int32_t* text;
+    int64_t length, positions;
+    // The blocks of the sequence. While rounds run ahead, Python appends to them and then increases `held`.
+    const int32_t* blocks;
+    int64_t held;
+    // Guesses and verification. While rounds run ahead, Python may change `nodes`, up to `result_nodes`, and `depth`.
     Draft* draft;
     int64_t policy, nodes, depth;
     Levels levels;
     const SamplingOptions* sampling;
     int64_t dropped;
-    // The end.
+    // The end: after one of these ids, or after so many tokens, no further round begins for any text.
     const int32_t* ends;
-    int64_t end_count, most_tokens, most_rounds;
-    double most_seconds;
-    // Results by round: nodes of the tree, nodes of the path, tree and path themselves [most_rounds, result_nodes], and seconds.
+    int64_t end_count, most_tokens;
+    // Results by round: nodes of the tree, nodes of the path, tree and path themselves [kMostRounds, result_nodes], and seconds.
     int64_t result_nodes;
     int32_t* tree_sizes;
     int32_t* path_sizes;
@@ -66,14 +74,23 @@ struct RoundsArguments {
     int32_t* parents;
     int32_t* path;
     double* draft_seconds;
-    double* pass_seconds;
     double* verify_seconds;
     double* commit_seconds;
-    int64_t rounds;    // number of finished rounds
-    int64_t stop;      // a `Stop`
-    int64_t bad_node;  // with `Stop::no_token`: the node
+    int64_t rounds;   // number of finished rounds
+    int64_t stop;     // a `Stop`
+    int64_t bad_row;  // with `Stop::no_token`: the row of the logits
 };
 
-void run_rounds(RoundsArguments& arguments);
+// Rounds of texts that share their passes, as `RoundsArguments` of runtime/loop/rounds.py lays them out.
+struct RoundsArguments {
+    const TargetArguments* target;
+    TextArguments* const* texts;  // texts with common blocks are neighbours
+    int64_t count, most_rounds;
+    double most_seconds;
+    double* pass_seconds;  // result by round [kMostRounds]
+};
+
+// Runs rounds until one of the bounds of the call, or of a text, is reached. With `ahead` this decides how many rounds may run.
+void run_rounds(const RoundsArguments& arguments, Ahead* ahead = nullptr);
 
 }  // namespace edgedec

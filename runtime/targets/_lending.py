@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.onnx.kv_cache import BLOCK_ROWS
-from edgedec.runtime.loop.inputs import STORED, LoopInputs, PassCall
+from edgedec.runtime.loop.inputs import STORED, LoopInputs, PassCall, TargetArguments
 from edgedec.runtime.protocols import F32, I32
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
     def run(count: int) -> None:
         bound = owner.bind(count, count)
         bound.arrays.rows[...] = every[:count]
+        if runner.announce is not None:
+            runner.announce()
         owner.run(bound)
 
     sequences, tables = target.run_inputs()
@@ -60,22 +62,25 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
         "embed": arrays.embed,
         "row_positions": arrays.positions,
         "visible": arrays.visible,
-        "sequence": sequences,
+        "sequences": sequences,
         "table": tables,
         "logits": logits,
     }
     scales = embedding.scales
-    fields: dict[str, Any] = {name: array.ctypes.data for name, array in buffers.items()}
-    fields |= target.move_arguments()
-    fields |= {
-        "width": arrays.embed.shape[1],
-        "vocab": logits.shape[1],
-        "run": runner.address,
-        "file": embedding.file,
-        "offset": embedding.offset,
-        "stored": STORED.index(embedding.dtype.name),
-        "scales": None if scales is None else scales.ctypes.data,
-        "block_rows": BLOCK_ROWS,
-    }
-    inputs = LoopInputs(fields=fields, runner=runner, logits=logits, alive=(*buffers.values(), embedding))
+    arguments = TargetArguments(
+        **{name: array.ctypes.data for name, array in buffers.items()},
+        **target.move_arguments(),
+        width=arrays.embed.shape[1],
+        vocab=logits.shape[1],
+        rows=rows,
+        run=runner.address,
+        file=embedding.file,
+        offset=embedding.offset,
+        stored=STORED.index(embedding.dtype.name),
+        scales=None if scales is None else scales.ctypes.data,
+        block_rows=BLOCK_ROWS,
+    )
+    inputs = LoopInputs(
+        arguments=arguments, runner=runner, logits=logits, alive=(*buffers.values(), embedding, target.cache)
+    )
     return Lent(inputs=inputs, arrays=arrays, rows=rows)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edgedec.errors import DeviceError, UsageError
 from edgedec.plugins import load
 from edgedec.runtime import loop
-from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders import _compiled, autoregressive, open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone
@@ -26,7 +26,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.drafts import CompiledDraft
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Pass, Request, Target, TargetInfo, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
 from edgedec.runtime.target_top import top_taps
@@ -71,7 +71,7 @@ def compiled_tree(draft: Draft, policy: Any, text: I32, limits: Limits, accept: 
     tokens, parents = np.empty(limits.nodes, np.int32), np.empty(limits.nodes, np.int32)
     count = LIBRARY.call(
         "edgedec_loop_grow",
-        *(draft.compiled, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),  # type: ignore[attr-defined]
+        *(draft.compiled.address, text.ctypes.data, len(text), growth.policy, limits.nodes, limits.depth),  # type: ignore[attr-defined]
         *(sizes.ctypes.data, len(sizes), places.ctypes.data, tokens.ctypes.data, parents.ctypes.data),
     )
     return TokenTree(tokens=tokens[:count], parents=parents[:count], draft={})
@@ -201,6 +201,17 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return open_target(make_pair(tmp_path_factory.mktemp("pair")).large, limits=TEXT_LIMITS, threads=1)
 
 
+WIDE = replace(TEXT_LIMITS, cache_rows=800, batch_rows=32)  # limits of several texts
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    target = open_target(make_pair(tmp_path_factory.mktemp("shared")).large, limits=WIDE, threads=1)
+    if type(target).__name__ != "CpuTarget":
+        pytest.skip("the kernels were not built")
+    return target
+
+
 def request(config: SamplingConfig, policy: str, **settings: Any) -> Request:
     """Return a request whose parts are all compiled."""
     sampler = Sampler(config, VOCAB)
@@ -246,7 +257,8 @@ def test_texts_are_equal(target: Target, drafter: str, name: str, monkeypatch: p
         expected, _, compiled = write(target, drafter, request(config, "chain"))
         assert not compiled
     assert len(PROMPT) + len(expected) == TEXT_LIMITS.positions + 1
-    for policy, seconds in zip(POLICIES, (0.0, 0.004, 1e9), strict=True):
+    for policy, seconds, ahead in (*zip(POLICIES, (0.0, 0.004, 1e9), (9, 9, 9), strict=True), ("dynamic", 1.0, 0)):
+        monkeypatch.setattr(_compiled, "AHEAD_FROM", ahead)
         actual, decoder, compiled = write(target, drafter, request(config, policy, ahead_seconds=seconds))
         assert compiled == (type(target).__name__ == "CpuTarget")  # the kernels were built, too
         assert actual == expected
@@ -271,6 +283,99 @@ def test_no_pass_runs_after_the_last_token_that_the_caller_takes(target: Target)
             tokens += [token.id for token in part.tokens]
         assert tokens == expected[:count]
         decoder.state.close()
+
+
+def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> tuple[list[list[int]], int]:
+    """Return texts that begin one after another and are written together, and the number of compiled steps."""
+    decoders = [open_decoder(target, target.open(WIDE), drafter=drafter, vocab_limit=VOCAB) for _ in wishes]
+    engine = Engine(target, rows=32, cost=decoders[0].cost)
+    texts: dict[int, list[int]] = {}
+    left, sequences, compiled = list(zip(decoders, wishes, strict=True)), {}, 0
+    with pytest.MonkeyPatch.context() as patch:
+        original = _compiled.run_rounds
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal compiled
+            done = original(*arguments)
+            compiled += done is not None
+            return done
+
+        patch.setattr(autoregressive, "run_rounds", counted)
+        for step in range(10_000):
+            if step % 5 == 0 and left:
+                decoder, wish = left.pop(0)
+                sequence = decoder.start(wish)
+                sequences[sequence] = len(texts)
+                texts[len(texts)] = []
+                engine.add(sequence)
+            if not engine.sequences and not left:
+                break
+            for part in engine.step():
+                assert part.error is None
+                number = sequences[part.sequence]  # type: ignore[index]
+                texts[number] += [token.id for token in part.tokens]
+                if 0 <= wishes[number].most_tokens <= len(texts[number]):
+                    engine.remove(part.sequence)
+    for decoder in decoders:
+        decoder.state.close()
+    return [texts[number] for number in sorted(texts)], compiled
+
+
+@pytest.mark.parametrize("ahead", [9.0, 0.0])
+@pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS)])
+def test_texts_written_together_are_equal_to_those_alone(
+    shared: Target, drafter: str, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shared.free_rows
+    wishes = [
+        request(TEXTS[name], policy, ahead_seconds=seconds, most_tokens=most)
+        for name, policy, seconds, most in (
+            ("greedy", "chain", 1.0, 60),
+            ("sampled", "dynamic", 1.0, 24),
+            ("changed", "static", 1.0, 50),
+            ("greedy", "dynamic", 1.0, 33),
+        )
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "load", lambda: None)
+        expected = [write_together(shared, "none", [wish])[0][0][: wish.most_tokens] for wish in wishes]
+    monkeypatch.setattr(_compiled, "AHEAD_FROM", ahead)
+    actual, compiled = write_together(shared, drafter, wishes)
+    assert [text[: wish.most_tokens] for text, wish in zip(actual, wishes, strict=True)] == expected
+    assert compiled > 5
+    assert shared.free_rows == free
+
+
+def test_a_target_that_is_used_otherwise_ends_the_rounds_that_run_ahead(
+    shared: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text goes on after each use, with the same tokens, and uses of the target find no pass that runs."""
+    expected, _, _ = write(shared, "none", request(TEXTS["greedy"], "chain"))
+    monkeypatch.setattr(_compiled, "AHEAD_FROM", 0.0)
+    decoder = open_decoder(shared, shared.open(WIDE), vocab_limit=VOCAB)
+    sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1.0))
+    engine, tokens, other = Engine(shared, rows=8, cost=decoder.cost), list[int](), shared.open(WIDE)
+    engine.add(sequence)
+    running, work = 0, Pass(ids=PROMPT[:3], positions=np.arange(3, dtype=np.int32))
+    uses = (
+        lambda: shared.submit([(other, work)]).result(),
+        lambda: other.truncate(0),
+        lambda: decoder.state.fork().close(),
+        lambda: other.commit(np.zeros(0, np.int32)),
+    )
+    while engine.sequences:
+        for part in engine.step():
+            assert part.error is None
+            tokens += [token.id for token in part.tokens]
+        together = sequence._compiled.together if sequence._compiled else None
+        if together is not None and together.ahead is not None and together.ahead.call is not None:
+            running += 1
+            if running % 2:
+                uses[running // 2 % len(uses)]()
+                assert together.ahead.call is None
+    assert running > 10
+    assert tokens == expected
+    decoder.state.close()
 
 
 def test_a_draft_that_is_released_is_not_used_any_more(target: Target) -> None:

@@ -14,7 +14,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.engine.chunk_size import STALL
 from edgedec.runtime.engine.engine import Engine, Progress
-from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, Target, Ticket, Token
+from edgedec.runtime.protocols import Drafting, Pass, PassResult, Room, State, Target, Ticket, Token, TokenSequence
 from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedTarget
 
@@ -70,8 +70,11 @@ class Scripted:
     def drafts_ahead(self) -> bool:
         return not self.reading
 
-    def write_alone(self, target: Target) -> None:
+    def write_rounds(self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]) -> None:
         return None
+
+    def stop_rounds(self) -> None:
+        pass
 
     def draft_ahead(self) -> Drafting[None]:
         yield from ()

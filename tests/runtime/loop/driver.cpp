@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "rounds.hpp"
@@ -22,7 +25,14 @@ int64_t edgedec_loop_grow(void*, const int32_t*, int64_t, int64_t, int64_t, int6
 int64_t edgedec_loop_distribution(const edgedec::SamplingOptions*, float*, int64_t, const int32_t*, int64_t, float*);
 int64_t edgedec_loop_verify(const edgedec::SamplingOptions*, const int32_t*, const int32_t*, int64_t, float*, int64_t,
                             const int32_t*, int64_t, int64_t, int32_t*, int64_t*);
-int64_t edgedec_loop_rounds(edgedec::RoundsArguments*);
+int64_t edgedec_loop_rounds(const edgedec::RoundsArguments*);
+void* edgedec_loop_ahead_open();
+void edgedec_loop_ahead_serve(void*);
+int64_t edgedec_loop_ahead_begin(void*, const edgedec::RoundsArguments*, int64_t);
+int64_t edgedec_loop_ahead_take(void*, int64_t);
+void edgedec_loop_ahead_stop(void*, int64_t);
+void edgedec_loop_ahead_announce(void*);
+void edgedec_loop_ahead_close(void*);
 }
 
 namespace {
@@ -161,16 +171,20 @@ void sampling() {
     show("sampling");
 }
 
-float target_logits[kNodes * kVocab];
-float embedding[kNodes * kWidth];
-uint64_t visible[kNodes];
-int64_t row_positions[kNodes], sequence[2], failing;
+constexpr int64_t kTexts = 3, kRows = kTexts * kNodes, kRounds = edgedec::kMostRounds;
+
+float target_logits[kRows * kVocab];
+float embedding[kRows * kWidth];
+uint64_t visible[kRows];
+int64_t row_positions[kRows], sequences[2 * kRows], texts, failing;
+void* announced = nullptr;  // the object whose rounds run ahead
 
 int32_t run(int32_t rows) {
+    if (announced) edgedec_loop_ahead_announce(announced);
     put(embedding, sizeof(float) * kWidth * static_cast<size_t>(rows));
     put(visible, 8 * static_cast<size_t>(rows));
     put(row_positions, 8 * static_cast<size_t>(rows));
-    put(sequence, sizeof(sequence));
+    put(sequences, 16 * static_cast<size_t>(texts));
     if (failing && number(failing) == 0) return -1;
     for (int64_t at = 0; at < rows * kVocab; ++at) target_logits[at] = static_cast<float>(number(4)) + (at % kVocab < 5 ? 3.0f : 0.0f);
     if (failing && number(failing) == 0) target_logits[0] = std::numeric_limits<float>::infinity();
@@ -184,47 +198,30 @@ int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t held
     return 0;
 }
 
-void rounds() {
-    char name[] = "/tmp/edgedec-loop-XXXXXX";
-    const int file = mkstemp(name);
-    unlink(name);
-    std::vector<unsigned char> rows(static_cast<size_t>(kVocab * kWidth * 4));
-    for (auto& byte : rows) byte = static_cast<unsigned char>(number(64));
-    if (write(file, rows.data(), rows.size()) != static_cast<ssize_t>(rows.size())) std::abort();
-    for (int64_t trial = 0; trial < 200; ++trial) {
-        const int32_t ids[] = {3, 40}, blocks[] = {0, 1, 2, 3, 4, 5};
-        const double values[] = {0.5, -1.0};
-        float scales[kVocab];
-        for (float& scale : scales) scale = logit();
-        edgedec::SamplingOptions sampling = options(ids, values);
-        int32_t text[kPositions + 1], table[6], tree_sizes[8], path_sizes[8], tokens[8 * kNodes], parents[8 * kNodes], path[8 * kNodes];
-        double seconds[4][8];
-        const Shape shape;
-        edgedec::RoundsArguments it{};
+// A text with arrays of its own.
+struct DriverText {
+    const int32_t ids[2] = {3, 40}, blocks[6] = {0, 1, 2, 3, 4, 5};
+    const double values[2] = {0.5, -1.0};
+    const Shape shape;
+    edgedec::SamplingOptions sampling = options(ids, values);
+    int32_t text[kPositions + 1], tree_sizes[kRounds], path_sizes[kRounds];
+    int32_t tokens[kRounds * kNodes], parents[kRounds * kNodes], path[kRounds * kNodes];
+    double seconds[3][kRounds];
+    edgedec::TextArguments it{};
+
+    DriverText() {
         it.text = text;
         it.positions = kPositions;
-        it.embed = embedding;
-        it.width = kWidth;
-        it.row_positions = row_positions;
-        it.visible = visible;
-        it.sequence = sequence;
-        it.table = table;
-        it.logits = target_logits;
-        it.vocab = kVocab;
-        it.run = run;
-        it.file = file;
-        it.stored = number(5);
-        it.scales = number(20) ? scales : nullptr;
         it.blocks = blocks;
-        it.block_rows = kBlockRows;
-        it.move = move;
-        it.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(number(4), kVocab, kPositions, 6));
+        const int64_t kind = number(4);
+        it.draft = static_cast<edgedec::Draft*>(edgedec_loop_draft_open(kind, kVocab, kPositions, 6));
         if (number(8) == 0) {
             edgedec_loop_draft_close(it.draft);
             it.draft = nullptr;
         }
         it.policy = number(3);
-        it.nodes = it.policy == 1 ? 8 : 1 + number(kNodes + (number(20) == 0));
+        const int64_t more = number(20) == 0;
+        it.nodes = it.policy == 1 ? 8 : 1 + number(kNodes + more);
         it.depth = number(7);
         it.levels = {shape.sizes, 3, shape.places};
         it.sampling = &sampling;
@@ -237,31 +234,106 @@ void rounds() {
         it.parents = parents;
         it.path = path;
         it.draft_seconds = seconds[0];
-        it.pass_seconds = seconds[1];
-        it.verify_seconds = seconds[2];
-        it.commit_seconds = seconds[3];
-        it.most_seconds = 1e9;
-        it.length = number(30);
+        it.verify_seconds = seconds[1];
+        it.commit_seconds = seconds[2];
+        it.length = number(200) ? 1 + number(30) : 0;
         for (int64_t at = 0; at < it.length; ++at) text[at] = number(200) ? static_cast<int32_t>(number(5)) : -1;
-        failing = number(4) ? 0 : 12;
-        for (int64_t call = 0; call < 30 && it.length <= kPositions; ++call) {
-            it.held = 1 + number(6);
-            it.most_tokens = 1 + number(20);
-            it.most_rounds = number(9);
-            const int64_t result = edgedec_loop_rounds(&it);
-            put(result);
-            put(it.stop);
-            put(it.rounds);
-            put(it.length);
-            put(text, 4 * static_cast<size_t>(it.length));
-            if (result) break;
-            for (int64_t row = 0; row < it.rounds; ++row) {
-                put(tokens + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
-                put(parents + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
-                put(path + row * kNodes, 4 * static_cast<size_t>(path_sizes[row]));
-            }
+    }
+    ~DriverText() { edgedec_loop_draft_close(it.draft); }
+    DriverText(const DriverText&) = delete;
+    DriverText& operator=(const DriverText&) = delete;
+
+    // Puts the last `rounds` of `it.rounds` rounds.
+    void show_rounds(int64_t rounds) const {
+        put(it.stop);
+        put(it.rounds);
+        put(it.length);
+        put(text, 4 * static_cast<size_t>(it.length));
+        for (int64_t round = it.rounds - rounds; round < it.rounds; ++round) {
+            const int64_t row = round % kRounds;
+            put(tokens + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
+            put(parents + row * kNodes, 4 * static_cast<size_t>(tree_sizes[row]));
+            put(path + row * kNodes, 4 * static_cast<size_t>(path_sizes[row]));
         }
-        edgedec_loop_draft_close(it.draft);
+    }
+};
+
+// Runs a call in another thread and takes its rounds, some of which are left when it is stopped.
+int64_t ahead(const edgedec::RoundsArguments& call) {
+    announced = edgedec_loop_ahead_open();
+    std::thread thread(edgedec_loop_ahead_serve, announced);
+    const int64_t window = 1 + number(4);
+    int64_t result = edgedec_loop_ahead_begin(announced, &call, window), rounds = 0;
+    while (!result) {
+        const int64_t taken = edgedec_loop_ahead_take(announced, 1 + rounds % 3);
+        if (taken < 0) result = taken;
+        if (taken < 1 || !(taken & 1)) break;
+        rounds += taken / 2;
+        if (rounds > 40) edgedec_loop_ahead_stop(announced, 1);
+    }
+    edgedec_loop_ahead_stop(announced, 1);
+    edgedec_loop_ahead_close(announced);
+    thread.join();
+    announced = nullptr;
+    return result;
+}
+
+void rounds() {
+    char name[] = "/tmp/edgedec-loop-XXXXXX";
+    const int file = mkstemp(name);
+    unlink(name);
+    std::vector<unsigned char> rows(static_cast<size_t>(kVocab * kWidth * 4));
+    for (auto& byte : rows) byte = static_cast<unsigned char>(number(64));
+    if (write(file, rows.data(), rows.size()) != static_cast<ssize_t>(rows.size())) std::abort();
+    for (int64_t trial = 0; trial < 200; ++trial) {
+        float scales[kVocab];
+        for (float& scale : scales) scale = logit();
+        int32_t table[6 * kTexts];
+        double seconds[kRounds];
+        edgedec::TargetArguments target{};
+        target.embed = embedding;
+        target.width = kWidth;
+        target.row_positions = row_positions;
+        target.visible = visible;
+        target.sequences = sequences;
+        target.table = table;
+        target.logits = target_logits;
+        target.vocab = kVocab;
+        target.rows = number(10) ? kRows : kNodes;
+        target.run = run;
+        target.file = file;
+        target.stored = number(5);
+        target.scales = number(20) ? scales : nullptr;
+        target.block_rows = kBlockRows;
+        target.move = move;
+        texts = 1 + number(kTexts);
+        std::vector<std::unique_ptr<DriverText>> owners;
+        edgedec::TextArguments* addresses[kTexts];
+        for (int64_t at = 0; at < texts; ++at) {
+            owners.push_back(std::make_unique<DriverText>());
+            addresses[at] = &owners.back()->it;
+        }
+        edgedec::RoundsArguments call{};
+        call.target = &target;
+        call.texts = addresses;
+        call.count = texts;
+        call.most_seconds = 1e9;
+        call.pass_seconds = seconds;
+        failing = number(4) ? 0 : 12;
+        for (int64_t number_of_call = 0; number_of_call < 30; ++number_of_call) {
+            bool room = true;
+            for (const auto& owner : owners) {
+                room = room && owner->it.length <= kPositions;
+                owner->it.held = 1 + number(6);
+                owner->it.most_tokens = 1 + number(20);
+            }
+            if (!room) break;
+            call.most_rounds = number(9);
+            const int64_t result = number(6) ? edgedec_loop_rounds(&call) : ahead(call);
+            put(result);
+            if (result) break;
+            for (const auto& owner : owners) owner->show_rounds(std::min(owner->it.rounds, kRounds));
+        }
     }
     close(file);
     show("rounds");

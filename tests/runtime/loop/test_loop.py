@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, cast
+from collections.abc import Callable, Sequence
+from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, c_void_p, cast
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.runtime import loop
 from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
 from edgedec.runtime.loop.drafts import CompiledDraft
-from edgedec.runtime.loop.rounds import RoundsArguments
+from edgedec.runtime.loop.inputs import TargetArguments
+from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import I32, Limits, Outcome, TargetInfo, TokenTree
@@ -97,38 +98,52 @@ def test_a_growth_that_has_no_tree_is_refused(
     with pytest.raises(EdgedecError, match=message):
         LIBRARY.call(
             "edgedec_loop_grow",
-            *(one.compiled, TEXT.ctypes.data, len(TEXT), policy, nodes, 3),
+            *(one.compiled.address, TEXT.ctypes.data, len(TEXT), policy, nodes, 3),
             *(level_sizes, len(sizes), where, tokens, parents),
         )
 
 
-def rounds_arguments(run: object) -> tuple[RoundsArguments, list[object]]:
-    """Return arguments of a round of a tiny target, and the objects that own their arrays."""
-    sampling = CompiledSampling(Sampler(SamplingConfig(temperature=0), 3), PositionRandom(seed=0))
-    arrays: dict[str, NDArray[Any]] = {
-        "text": i32(1, 0, 0, 0),
-        "embed": np.zeros(2, np.float32),
-        "row_positions": np.zeros(1, np.int64),
-        "visible": np.zeros(1, np.uint64),
-        "sequence": np.zeros(2, np.int64),
-        "table": i32(0),
-        "logits": np.array([0, 2, 1], np.float32),
-        "blocks": i32(0),
-        "scales": np.ones(3, np.float32),
-    }
-    results: dict[str, NDArray[Any]] = {
-        name: np.zeros(4, np.int32) for name in ("tree_sizes", "path_sizes", "tokens", "parents", "path")
-    }
-    results |= {f"{name}_seconds": np.zeros(4) for name in ("draft", "pass", "verify", "commit")}
-    file = Path(__file__).open("rb")  # noqa: SIM115  # open as long as the arguments
-    arguments = RoundsArguments(
-        length=1, positions=3, width=2, vocab=3, file=file.fileno(), held=1, block_rows=16, nodes=1, result_nodes=1
-    )
-    for name, array in (arrays | results).items():
-        setattr(arguments, name, array.ctypes.data)
-    arguments.sampling, arguments.run = addressof(sampling), run
-    arguments.most_tokens = arguments.most_rounds = 1
-    return arguments, [sampling, arrays, results, file, run]
+class TinyCall:
+    """A round of a target with three tokens.
+
+    Members:
+        address: address of the arguments.
+        target, text, call: the arguments.
+    """
+
+    def __init__(self, run: object) -> None:
+        sampling = CompiledSampling(Sampler(SamplingConfig(temperature=0), 3), PositionRandom(seed=0))
+        file = Path(__file__).open("rb")  # noqa: SIM115  # open as long as the arguments
+        inputs: dict[str, NDArray[Any]] = {
+            "embed": np.zeros(2, np.float32),
+            "row_positions": np.zeros(1, np.int64),
+            "visible": np.zeros(1, np.uint64),
+            "sequences": np.zeros(2, np.int64),
+            "table": i32(0),
+            "logits": np.array([0, 2, 1], np.float32),
+            "scales": np.ones(3, np.float32),
+        }
+        results: dict[str, NDArray[Any]] = {"text": np.ones(40, np.int32), "blocks": np.arange(3, dtype=np.int32)}
+        for name in ("tree_sizes", "path_sizes", "tokens", "parents", "path"):
+            results[name] = np.zeros(MOST_ROUNDS, np.int32)
+        results |= {f"{name}_seconds": np.zeros(MOST_ROUNDS) for name in ("draft", "verify", "commit")}
+        seconds = np.zeros(MOST_ROUNDS)
+        self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, run=run)
+        self.text = TextArguments(length=1, positions=39, held=3, nodes=1, result_nodes=1, most_tokens=1)
+        for arguments, arrays in ((self.target, inputs), (self.text, results)):
+            for name, array in arrays.items():
+                setattr(arguments, name, array.ctypes.data)
+        self.text.sampling = addressof(sampling)
+        pointers = (c_void_p * 1)(addressof(self.text))
+        self.call = RoundsArguments(
+            target=addressof(self.target),
+            texts=addressof(pointers),
+            count=1,
+            most_rounds=1,
+            pass_seconds=seconds.ctypes.data,
+        )
+        self.address = addressof(self.call)
+        self._alive = (sampling, file, inputs, results, seconds, pointers, run)
 
 
 @needs_library
@@ -136,23 +151,27 @@ def rounds_arguments(run: object) -> tuple[RoundsArguments, list[object]]:
     ("name", "value", "message"),
     [
         ("length", 0, "a text must have at least one token"),
-        ("length", 5, "the text is longer than its positions"),
+        ("length", 41, "the text is longer than its positions"),
         ("nodes", 2, "the results have no room for the nodes of a tree"),
         ("nodes", 0, "a tree must have 1 to 64 nodes"),
         ("stored", 4, "the embedding has no such type"),
         ("scales", None, "the embedding has no such type"),
         ("width", 0, "the sizes of the target are out of range"),
         ("vocab", 1, "the last token of the text is not in the vocabulary"),
+        ("rows", 0, "the sizes of the target are out of range"),
+        ("count", 0, "a call must have at least one text"),
+        ("most_rounds", 33, "a call must have at least one text, and at most 32 rounds"),
+        ("held", -1, "the number of blocks is out of range"),
         ("offset", 1 << 40, "a row of the embedding cannot be read from the bundle"),
     ],
 )
 def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int | None, message: str) -> None:
     assert LIBRARY is not None
-    arguments, alive = rounds_arguments(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
-    setattr(arguments, name, value)
+    tiny = TinyCall(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
+    (owner,) = (it for it in (tiny.target, tiny.text, tiny.call) if hasattr(it, name))
+    setattr(owner, name, value)
     with pytest.raises(EdgedecError, match=message):
-        LIBRARY.call("edgedec_loop_rounds", addressof(arguments))
-    assert alive
+        LIBRARY.call("edgedec_loop_rounds", tiny.address)
 
 
 @needs_library
@@ -161,14 +180,76 @@ def test_other_threads_of_the_interpreter_run_while_a_pass_runs() -> None:
     """The pass is the C library's ``sleep``, which returns 0."""
     assert LIBRARY is not None
     sleep = cast(CDLL(None).sleep, CFUNCTYPE(c_int32, c_int32))
-    arguments, alive = rounds_arguments(sleep)
-    thread = threading.Thread(target=LIBRARY.call, args=("edgedec_loop_rounds", addressof(arguments)))
+    tiny = TinyCall(sleep)
+    thread = threading.Thread(target=LIBRARY.call, args=("edgedec_loop_rounds", tiny.address))
     thread.start()
     time.sleep(0.2)  # with the lock held, this would take until the end of the pass
     assert thread.is_alive()
     thread.join()
-    assert (arguments.rounds, arguments.length) == (1, 2)
-    assert alive
+    assert (tiny.text.rounds, tiny.text.length) == (1, 2)
+
+
+class Passes:
+    """Passes of a target, each of which waits until it is let go. ``announce`` is called as ``PassCall`` describes."""
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self.begun, self.let_go = threading.Semaphore(0), threading.Semaphore(0)
+        self._announce = announce
+        self.run = CFUNCTYPE(c_int32, c_int32)(self._run)
+
+    def _run(self, rows: int) -> int:
+        self._announce()
+        self.begun.release()
+        assert self.let_go.acquire(timeout=20)
+        return 0
+
+
+@needs_library
+def test_one_round_runs_ahead_and_no_more() -> None:
+    assert LIBRARY is not None
+    handle, call = LIBRARY.function("edgedec_loop_ahead_open")(), LIBRARY.call
+    passes = Passes(lambda: LIBRARY.function("edgedec_loop_ahead_announce")(handle))
+    tiny = TinyCall(passes.run)
+    tiny.text.most_tokens = 30
+    thread = threading.Thread(target=LIBRARY.function("edgedec_loop_ahead_serve"), args=(handle,))
+    thread.start()
+    call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
+    with pytest.raises(EdgedecError, match="rounds are running already"):
+        call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
+    for _ in range(3):
+        passes.let_go.release()
+        assert call("edgedec_loop_ahead_take", handle, 1) == 2 * 1 + 1  # returned while the next pass runs
+        assert passes.begun.acquire(timeout=20)
+    assert passes.begun.acquire(timeout=20)
+    for _ in range(9):
+        passes.let_go.release()
+    assert not passes.begun.acquire(timeout=0.05)  # the fourth round waits for ``take``
+    assert tiny.text.rounds == 4
+    LIBRARY.function("edgedec_loop_ahead_stop")(handle, 1)
+    assert call("edgedec_loop_ahead_take", handle, 1) == 2 * 1
+    assert call("edgedec_loop_ahead_take", handle, 1) == 0
+    for window in (0, MOST_ROUNDS):
+        with pytest.raises(EdgedecError, match="the results have no room for so many rounds"):
+            call("edgedec_loop_ahead_begin", handle, tiny.address, window)
+        with pytest.raises(EdgedecError, match="the results have no room for so many rounds"):
+            call("edgedec_loop_ahead_take", handle, window)
+    LIBRARY.function("edgedec_loop_ahead_close")(handle)
+    thread.join()
+
+
+@needs_library
+def test_an_error_of_rounds_that_run_ahead_is_raised_where_they_are_taken() -> None:
+    assert LIBRARY is not None
+    handle = LIBRARY.function("edgedec_loop_ahead_open")()
+    tiny = TinyCall(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
+    tiny.target.offset = 1 << 40
+    thread = threading.Thread(target=LIBRARY.function("edgedec_loop_ahead_serve"), args=(handle,))
+    thread.start()
+    LIBRARY.call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
+    with pytest.raises(EdgedecError, match="a row of the embedding cannot be read from the bundle"):
+        LIBRARY.call("edgedec_loop_ahead_take", handle, 1)
+    LIBRARY.function("edgedec_loop_ahead_close")(handle)
+    thread.join()
 
 
 @needs_library
@@ -179,7 +260,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 1"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 2"):
         loop.Loop(library)
 
 
