@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
-from edgedec.runtime.loop.ahead import Ahead
+from edgedec.runtime.loop.ahead import RoundsAhead
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
@@ -70,7 +70,7 @@ class Together:
     """
 
     def __init__(
-        self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds], ahead: Ahead | None
+        self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds], ahead: RoundsAhead | None
     ) -> None:
         self.texts, self.call, self.ahead = tuple(texts), RoundsCall(library, inputs, texts), ahead
         self.taken = 0
@@ -192,14 +192,14 @@ def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds |
     if not ahead:
         count = together.call.run(rounds, lead.request.ahead_seconds)
         return _results(together, plans, count, running=False)
-    together.ahead = together.ahead or Ahead(lead.library)
+    together.ahead = together.ahead or RoundsAhead(lead.library)
     # Weak references, because the target keeps the function, and a dropped state frees its rows at once.
     lender.occupy(partial(_settle, together.ahead, [weakref.ref(plan.state) for plan in plans]))
     together.ahead.begin(together.call, 1)
     return _take(lender, together, plans)
 
 
-def _settle(ahead: Ahead, states: Sequence[weakref.ref[LendingState]]) -> None:
+def _settle(ahead: RoundsAhead, states: Sequence[weakref.ref[LendingState]]) -> None:
     """End rounds that run ahead, and give back the blocks that they have no use for any more."""
     ahead.discard()
     for reference in states:

@@ -10,10 +10,10 @@ from typing import Any
 from edgedec.runtime.loop import Loop
 from edgedec.runtime.loop.rounds import RoundsCall
 
-__all__ = ["Ahead"]
+__all__ = ["RoundsAhead"]
 
 
-class Ahead:
+class RoundsAhead:
     """A thread that runs the rounds of one call at a time.
 
     Parameters:
