@@ -22,7 +22,7 @@ constexpr int64_t kLineColumns = 16;  // columns of a line
 constexpr int64_t kLineBytes = 64;    // bytes of a line
 constexpr int kTokens = 8;            // tokens whose sums are held in registers
 constexpr int64_t kPanelTokens = 16, kPanelColumns = 64;  // sizes of a panel of Staged::panels
-constexpr int64_t kLeastPanelTokens = 3;                  // with fewer tokens there are no panels
+constexpr int64_t kLeastPanelTokens = 5;                  // with fewer tokens there are no panels
 // Maximum number of columns: 2^20 x 2 x 128 < 2^31, so that no int32 sum can overflow.
 constexpr int64_t kMostInputs = int64_t{1} << 20;
 constexpr int64_t kMostOutputs = int64_t{1} << 26;

@@ -25,7 +25,6 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 8192;   // distance of prefetches in bytes
 constexpr int64_t kStepLines = 4;     // lines of a tile
 constexpr int64_t kStepColumns = kStepLines * kLineColumns;
 constexpr int64_t kTileBytes = 1024;  // bytes of a whole tile
@@ -36,7 +35,7 @@ static_assert(kBlockTokens == kPanelTokens && kStepColumns == kPanelColumns);
 inline void unpack(const uint8_t* line, int64_t lines, uint8_t* to) {
     const __m512i three = _mm512_set1_epi8(3);
     for (int64_t i = 0; i < lines; ++i, line += kLineBytes, to += 4 * kLineBytes) {
-        _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T1);
+        prefetch_line(line);
         const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
         for (int four = 0; four < 4; ++four)

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int64_t kWiden = 16;          // lines between widenings: 4 pairs each, 64 x -512 = -32768
 constexpr int64_t kWidenUnshifted = 8;  // the same with 2 pairs of 4 times the value each, 16 x -2048 = -32768
-constexpr int64_t kPrefetch = 2048;     // distance of prefetches in bytes
 
 inline __m256i four_columns(const int8_t* x) {
     int32_t four;
@@ -45,7 +44,7 @@ struct Dot {
             for (int h = 0; h < 2; ++h) narrow[h] = narrow_by_4[h] = _mm256_setzero_si256();
             const int64_t now = left < kWidenUnshifted ? left : kWidenUnshifted;
             for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += kLineColumns) {
-                _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
+                prefetch_line(line);
                 const __m256i act[4] = {four_columns(x), four_columns(x + 4), four_columns(x + 8), four_columns(x + 12)};
                 for (int h = 0; h < 2; ++h) {
                     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 32 * h));
@@ -83,7 +82,7 @@ struct Dot {
                 for (int t = 0; t < T; ++t)
                     for (int h = 0; h < kHalves; ++h) narrow[t][h] = _mm256_setzero_si256();
                 for (int64_t i = left < kWiden ? left : kWiden; i > 0; --i, at += kLineBytes, fours += T * kLineColumns) {
-                    _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetch), _MM_HINT_T0);
+                    prefetch_line(at);
                     __m256i codes[kHalves];
                     for (int h = 0; h < kHalves; ++h)
                         codes[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32 * h));

@@ -31,7 +31,6 @@ static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 8192;  // distance of prefetches in bytes, into the L2 cache: they reach over two pages of 4 KiB
 // Lines between shifts of the sums. Unshifted codes have up to 4^3 times their value: 4096 x 4 columns x 128 x 128 < 2^31.
 constexpr int64_t kUnshiftedLines = 4096;
 
@@ -64,7 +63,7 @@ struct Dot {
                 for (int four = 0; four < 4; ++four) parts[t][four] = _mm512_setzero_si512();
             const int64_t now = count < kUnshiftedLines ? count : kUnshiftedLines;
             for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += T * kLineColumns) {
-                _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T1);
+                prefetch_line(line);
                 const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
                 for (int four = 0; four < 4; ++four) {
@@ -89,7 +88,7 @@ struct Dot {
         __m512i total[T];
         for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
         for (int64_t i = 0; i < count; ++i, line += kLineBytes, x += T * kLineColumns) {
-            _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T1);
+            prefetch_line(line);
             const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
             for (int four = 0; four < 4; ++four) {

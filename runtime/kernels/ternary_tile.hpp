@@ -20,6 +20,16 @@ constexpr int kVectors = kTileRows / kLanes;
 typedef float Floats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
+// Distances of prefetches in bytes, into the L2 cache and into the L1 cache. The processor itself does not prefetch across
+// pages of 4 KiB. An address after the end of the codes is harmless.
+constexpr int64_t kFar = 16384, kNear = 512;
+
+// Prefetches the lines that are read after `line`.
+EDGEDEC_INLINE void prefetch_line(const uint8_t* line) {
+    __builtin_prefetch(line + kFar, 0, 2);
+    __builtin_prefetch(line + kNear, 0, 3);
+}
+
 // dot.run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. With
 // Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes. With Dot::kRagged, there are
 // only dot.tokens tokens, at most T.
