@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from edgedec.cgroups import cgroup_limits
 from edgedec.environment import HUGE_PAGES
 
-__all__ = ["LEAST_BYTES", "file_bytes", "huge_page_bytes"]
+__all__ = ["LEAST_BYTES", "FileReader", "file_bytes", "huge_page_bytes"]
 
 LEAST_BYTES = 16 << 20  # smaller parts of files are mapped: they are little more than what the processor's tables reach
 _FOLDER = Path("sys/kernel/mm/transparent_hugepage")
@@ -64,35 +65,84 @@ def _anonymous(nbytes: int, page: int) -> NDArray[np.uint8]:
     return whole[start : start + nbytes]
 
 
+class FileReader:
+    """Reads parts of files into huge pages in the background, so that a model's graph is prepared in the meantime.
+
+    The arrays of ``begin`` have their values after ``finish``.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._errors: list[OSError] = []
+        self._lock = threading.Lock()
+        self._unread = 0  # bytes that were begun and do not take memory yet
+
+    def begin(self, path: Path, offset: int = 0, nbytes: int | None = None) -> NDArray[np.uint8]:
+        """Return a part of a file as uint8 [nbytes], to be read only: in huge pages if that is possible, else mapped.
+
+        It is mapped if the system gives no huge pages, if ``EDGEDEC_HUGE_PAGES`` is 0, if the part is small, or if it is
+        more than half of the memory that is free.
+
+        Args:
+            nbytes: the size of the part; None means all from ``offset`` on.
+
+        Raises:
+            OSError: the file cannot be opened, or is too short.
+            UsageError: ``EDGEDEC_HUGE_PAGES`` is neither 0 nor 1.
+        """
+        size = path.stat().st_size - offset
+        nbytes = size if nbytes is None else nbytes
+        if nbytes > size:
+            raise OSError(f"{path}: has {size} bytes from {offset} on, and {nbytes} are needed")
+        allowed = HUGE_PAGES.value() is None or HUGE_PAGES.is_on()
+        page = huge_page_bytes() if allowed and nbytes >= LEAST_BYTES else 0
+        if not page or 2 * nbytes > _free_bytes() - self._unread:
+            return np.asarray(np.memmap(path, np.uint8, mode="r", offset=offset, shape=(nbytes,)))
+        array = _anonymous(nbytes, page)
+        thread = threading.Thread(target=self._read, args=(path, offset, array.data), name="edgedec-weights")
+        array.flags.writeable = False
+        with self._lock:
+            self._unread += nbytes
+        self._threads.append(thread)
+        thread.start()
+        return array
+
+    def finish(self) -> None:
+        """Wait until all parts are read.
+
+        Raises:
+            OSError: a file could not be read, or ended too early.
+        """
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        if self._errors:
+            raise self._errors[0]
+
+    def _read(self, path: Path, offset: int, view: memoryview) -> None:
+        try:
+            done = 0
+            with path.open("rb", buffering=0) as file:
+                while done < len(view):
+                    count = os.preadv(file.fileno(), [view[done : done + _PIECE_BYTES]], offset + done)
+                    if not count:
+                        raise OSError(f"{path}: ended after {offset + done} bytes while it was read")
+                    done += count
+                    with self._lock:
+                        self._unread -= count
+        except OSError as error:
+            self._errors.append(error)
+        else:
+            _LOG.info("%s: %d bytes of weights read into huge pages", path, len(view))
+
+
 def file_bytes(path: Path, offset: int = 0, nbytes: int | None = None) -> NDArray[np.uint8]:
-    """Return a part of a file as uint8 [nbytes], to be read only: in huge pages if that is possible, else mapped.
-
-    It is mapped if the system gives no huge pages, if ``EDGEDEC_HUGE_PAGES`` is 0, if the part is small, or if it is more
-    than half of the memory that is free.
-
-    Args:
-        nbytes: the size of the part; None means all from ``offset`` on.
+    """Return a part of a file as ``FileReader.begin`` does, with its values.
 
     Raises:
-        OSError: the file cannot be read, or is too short.
-        UsageError: ``EDGEDEC_HUGE_PAGES`` is neither 0 nor 1.
+        OSError, UsageError: ``FileReader`` raised it.
     """
-    size = path.stat().st_size - offset
-    nbytes = size if nbytes is None else nbytes
-    if nbytes > size:
-        raise OSError(f"{path}: has {size} bytes from {offset} on, and {nbytes} are needed")
-    allowed = HUGE_PAGES.value() is None or HUGE_PAGES.is_on()
-    page = huge_page_bytes() if allowed and nbytes >= LEAST_BYTES else 0
-    if not page or 2 * nbytes > _free_bytes():
-        return np.asarray(np.memmap(path, np.uint8, mode="r", offset=offset, shape=(nbytes,)))
-    array = _anonymous(nbytes, page)
-    view, done = array.data, 0
-    with path.open("rb", buffering=0) as file:
-        while done < nbytes:
-            count = os.preadv(file.fileno(), [view[done : done + _PIECE_BYTES]], offset + done)
-            if not count:
-                raise OSError(f"{path}: ended after {offset + done} bytes while it was read")
-            done += count
-    array.flags.writeable = False
-    _LOG.info("%s: %d bytes of weights read into huge pages", path, nbytes)
+    reader = FileReader()
+    array = reader.begin(path, offset, nbytes)
+    reader.finish()
     return array

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +66,15 @@ class Layout:
     path: Path
     entries: Mapping[str, LayoutEntry]
 
-    def arrays(self) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
-        """Load the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix."""
-        loaded = file_bytes(self.path)
+    def arrays(
+        self, read: Callable[[Path], NDArray[np.uint8]] = file_bytes
+    ) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+        """Load the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix.
+
+        Args:
+            read: returns the bytes of a file; with ``FileReader.begin`` they have their values later.
+        """
+        loaded = read(self.path)
         return {
             name: (
                 loaded[entry.codes_offset : entry.codes_offset + entry.codes_bytes],

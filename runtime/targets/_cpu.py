@@ -28,7 +28,7 @@ from edgedec.ops import Linear
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, file_bytes, huge_page_bytes
+from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.loop.inputs import LoopInputs
@@ -127,7 +127,11 @@ class CpuTarget:
         self._arena = CacheArena(kernels, layout, limits.positions)
         self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
-        self._session = self._open(threads)
+        self._files = FileReader()  # no operator reads weights before the first run
+        try:
+            self._session = self._open(threads)
+        finally:
+            self._files.finish()
         self._inputs = {item.name for item in self._session.get_inputs()}
         self._row_taps = {name for name in taps if self.graph.values[name].shape[0] == "n"}  # others: rows with logits
         self.info = TargetInfo(
@@ -165,6 +169,8 @@ class CpuTarget:
         # Activations are in an arena and not on the C heap, where passes of different widths fragmented the memory between
         # long-lived small blocks (60 MiB after 40 MiB of activations). Weights are not in the arena.
         options.enable_cpu_mem_arena = True
+        # The graph is made of the project's operators, which ONNX Runtime's other optimizations do not know.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.enable_mem_pattern = False  # memory patterns would keep a block for each width of a pass
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         options.add_session_config_entry(
@@ -198,7 +204,7 @@ class CpuTarget:
         names = _packed_names(self.graph, self.bundle)
         if not names:
             return packed
-        for name, arrays in open_layout(self.bundle, self._kernels, names).arrays().items():
+        for name, arrays in open_layout(self.bundle, self._kernels, names).arrays(self._files.begin).items():
             parts = arrays if arrays[1].size else arrays[:1]  # without scales, they are among the codes
             for label, array in zip(packed_names(name), parts, strict=False):
                 self._initializers.append(ort.OrtValue.ortvalue_from_numpy(array))
@@ -213,7 +219,7 @@ class CpuTarget:
             if not isinstance(tensor.scheme, Int8Scheme) or tensor.count < LEAST_BYTES or not huge_page_bytes():
                 continue
             shape = tensor.scheme.parts(tensor.shape)["codes"].shape
-            codes = file_bytes(self.bundle.weights_file, tensor.offsets["codes"], tensor.count).view(np.int8)
+            codes = self._files.begin(self.bundle.weights_file, tensor.offsets["codes"], tensor.count).view(np.int8)
             self._initializers.append(ort.OrtValue.ortvalue_from_numpy(codes.reshape(shape)))
             options.add_initializer(f"{name}.codes", self._initializers[-1])
 

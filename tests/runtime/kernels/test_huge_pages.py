@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgedec.environment import HUGE_PAGES
 from edgedec.runtime.kernels import huge_pages
-from edgedec.runtime.kernels.huge_pages import file_bytes, huge_page_bytes
+from edgedec.runtime.kernels.huge_pages import FileReader, file_bytes, huge_page_bytes
 
 ENABLED = "sys/kernel/mm/transparent_hugepage/enabled"
 needs_huge_pages = pytest.mark.skipif(not huge_page_bytes(), reason="this system gives no huge pages on request")
@@ -70,6 +72,43 @@ def test_files_are_mapped_where_huge_pages_are_not_possible(
 def test_a_file_that_is_too_short_is_refused(file: Path) -> None:
     with pytest.raises(OSError, match=re.escape("has 2999017 bytes from 1000 on, and 3000000 are needed")):
         file_bytes(file, 1000, 3_000_000)
+
+
+@needs_huge_pages
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(huge_pages, "_PIECE_BYTES", 1_000_000)
+    read = os.preadv
+
+    def shorter(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        os.truncate(file, 1_500_000)
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", shorter)
+    reader = FileReader()
+    reader.begin(file)
+    with pytest.raises(OSError, match=re.escape(f"{file}: ended after 1500000 bytes while it was read")):
+        reader.finish()
+
+
+@needs_huge_pages
+def test_parts_that_are_still_read_count_as_taken_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(huge_pages, "_free_bytes", lambda: 5_000_000)
+    begun, read = threading.Event(), os.preadv
+
+    def waits(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        begun.wait(30)
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", waits)
+    reader = FileReader()
+    first, second = reader.begin(file, 0, 2_000_000), reader.begin(file, 0, 2_000_000)
+    begun.set()
+    reader.finish()
+    third = reader.begin(file, 0, 2_000_000)  # what was read is in the system's own figure
+    reader.finish()
+    assert [in_a_file(array) for array in (first, second, third)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
