@@ -49,7 +49,8 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import VERIFIERS, create_drafter, create_verifier, verifier_traits
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.runtime.trees._growth import Growth, Independent
+from edgedec.runtime.trees._growth import Growth
+from edgedec.runtime.trees._independent import Independent
 from edgedec.runtime.trees.static import Shape, grown
 from edgedec.runtime.visibility import tree as tree_visibility
 

@@ -13,7 +13,6 @@ import re
 import reprlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -299,6 +298,8 @@ def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_weights(file: Path, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # a start with known files does without it
+
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:  # hashing releases the GIL, so the values are checked meanwhile
         hashed = pool.submit(_hash_file, file, stop.is_set)

@@ -37,7 +37,7 @@ class RequestBuilder:
     def __init__(self, run: RunPlan, *, vocab: int, top_k: int = 0) -> None:
         self._run, self._vocab, self._top_k = run, vocab, top_k
         self._policies: dict[str, TreePolicy] = {}  # by kind of children
-        self._draws = np.random.default_rng(0)  # for policies that draw children; each request gives it a seed
+        self._draws: np.random.Generator | None = None  # for policies that draw children; each request gives it a seed
 
     def build(
         self,
@@ -128,8 +128,10 @@ class RequestBuilder:
             children: kind of children, a value of ``VerifierTraits.children``.
             seed: seed of the numbers that the children of the next answer are drawn with.
         """
-        self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         kind = children if children in ("drawn", "independent") else "chosen"
+        if kind != "chosen":
+            self._draws = self._draws or np.random.default_rng(0)
+            self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         policy = self._policies.get(kind)
         if policy is None:
             rng = None if kind == "chosen" else self._draws

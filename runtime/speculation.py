@@ -14,7 +14,6 @@ from edgedec.plugins import load, names
 from edgedec.runtime.decoders import DECODERS
 from edgedec.runtime.decoders.switch import SwitchConfig
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
-from edgedec.runtime.trees._growth import Independent
 from edgedec.runtime.verifiers._traits import Traits
 from edgedec.spelling import must_be_one_of
 
@@ -151,6 +150,8 @@ def create_policy(name: str, rng: np.random.Generator | None = None, *, independ
     With ``independent``, siblings are drawn independently of each other. Otherwise each excludes those before it.
     """
     if rng is not None and independent:
+        from edgedec.runtime.trees._independent import Independent
+
         rng = Independent(rng.bit_generator)
     policy: TreePolicy = load(POLICIES, name).create(rng)
     return policy

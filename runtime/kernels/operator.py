@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,14 +74,45 @@ class _TestNode:
     expected: list[F32]
 
 
-def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+def _bits(seed: int, *shape: int) -> NDArray[np.uint32]:
+    """Return numbers that look random. NumPy's generators would take ten milliseconds of a start to import."""
+    state = np.arange(math.prod(shape), dtype=np.uint32) + np.uint32(seed << 24)
+    for multiplier in (0x85EBCA6B, 0xC2B2AE35):  # the finalizer of MurmurHash3, which mixes all bits
+        state ^= state >> np.uint32(16)
+        state *= np.uint32(multiplier)
+    state >>= np.uint32(8)
+    return state.reshape(shape)
+
+
+def _integers(seed: int, low: int, high: int, *shape: int) -> I8:
+    """Return integers in [low, high)."""
+    bits = _bits(seed, *shape)
+    bits %= np.uint32(high - low)
+    integers = bits.astype(np.int8)
+    integers += np.int8(low)
+    return integers
+
+
+def _fractions(seed: int, *shape: int) -> F32:
+    """Return values in [0, 1)."""
+    return _bits(seed, *shape).astype(np.float32) * np.float32(2**-24)
+
+
+def _scales(seed: int, *shape: int) -> F32:
+    """Return values in (0.5, 1]."""
+    return np.float32(1) - np.float32(0.5) * _fractions(seed, *shape)
+
+
+def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
     """Return a node with two ternary matrices that have enough rows for two threads."""
     inputs, sizes = codes.shape[1], (320, 1040)
     schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64))
     weights, expected = [], []
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
-        trits = rng.integers(-1, 2, (scheme.planes, outputs, inputs)).astype(np.int8)
-        scales = rng.uniform(0.5, 1, scheme.parts((outputs, inputs))["scale"].shape).astype(np.float32)
+        trits = _integers(1 + number, -1, 2, scheme.planes, outputs, inputs)
+        scales = np.float32(1) - np.float32(0.5) * _fractions(
+            3 + number, *scheme.parts((outputs, inputs))["scale"].shape
+        )
         total = np.zeros((len(codes), outputs), np.float32)
         size = scheme.group_size or inputs
         for plane in range(scheme.planes):
@@ -109,13 +141,13 @@ def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: 
     return _TestNode(node=node, weights=weights, expected=expected)
 
 
-def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+def _int8_node(codes: I8, scale: F32) -> _TestNode:
     """Return a node with two int8 matrices, one in each order of a bundle."""
     inputs, sizes = codes.shape[1], (330, 77)
     weights, expected = [], []
     for number, outputs in enumerate(sizes):
-        matrix = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-        scales = rng.uniform(0.5, 1, outputs).astype(np.float32)
+        matrix = _integers(5 + number, -127, 128, outputs, inputs)
+        scales = _scales(7 + number, outputs)
         exact = codes.astype(np.int32) @ matrix.T.astype(np.int32)
         expected.append(exact.astype(np.float32) * scale * scales)
         stored = matrix if number else np.ascontiguousarray(matrix.T)
@@ -130,7 +162,7 @@ def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
     return _TestNode(node=node, weights=weights, expected=expected)
 
 
-def _grid_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+def _grid_node(codes: I8, scale: F32) -> _TestNode:
     """Return a node with an int4 matrix and one of tied planes."""
     inputs, sizes = codes.shape[1], (330, 77)
     schemes: tuple[Int4Scheme | TernaryScheme, ...] = (
@@ -141,15 +173,13 @@ def _grid_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
         shape = (outputs, inputs)
         parts: dict[str, NDArray[Any]] = {
-            name: rng.integers(0, 64, part.shape).astype(part.dtype)
-            if name == "steps"
-            else rng.uniform(0.5, 1, part.shape).astype(part.dtype)
+            name: (_integers(9, 0, 64, *part.shape) if name == "steps" else _scales(10, *part.shape)).astype(part.dtype)
             for name, part in scheme.parts(shape).items()
         }
         if isinstance(scheme, Int4Scheme):
-            parts["codes"] = scheme.pack(rng.integers(0, 16, shape).astype(np.uint8))
+            parts["codes"] = scheme.pack(_integers(11, 0, 16, *shape).astype(np.uint8))
         else:
-            parts["codes"] = scheme.pack(rng.integers(-1, 2, (scheme.planes, *shape)).astype(np.int8))
+            parts["codes"] = scheme.pack(_integers(12, -1, 2, scheme.planes, *shape))
         expected.append(grouped_product(codes, scale, scheme.open("self test", shape, parts)))
         layout = grid_layout(scheme)
         assert layout is not None
@@ -208,11 +238,10 @@ def _self_test(kernels: Kernels) -> None:
     Raises:
         DeviceError: they differ.
     """
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(1, 5, 528)).astype(np.float32)
+    x = 6 * _fractions(0, 1, 5, 528) - 3
     codes, scale = quantize_rows(x[0])
-    items = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale), _grid_node(rng, codes, scale)]
-    gain, rows = rng.normal(size=(x.shape[-1],)).astype(np.float32), np.array([4, 1], np.int64)
+    items = [_ternary_node(kernels, codes, scale), _int8_node(codes, scale), _grid_node(codes, scale)]
+    gain, rows = 2 * _fractions(13, x.shape[-1]) - 1, np.array([4, 1], np.int64)
     nodes = [*(item.node for item in items), *_row_nodes("x")]
     names = [name for item in items for name in item.node.outputs] + ["chosen"]
     constants = [

@@ -10,9 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 __all__ = ["LIBRARY", "LOOP_LIBRARY", "KernelBuildError", "build", "build_loop", "find_compiler"]
@@ -139,6 +137,10 @@ def _link(
     kind: Sequence[str],
 ) -> str:
     """Compile files with options of their own and link them, as the linker's option ``kind`` says. Return the output."""
+    # A start that finds the libraries does without these modules.
+    import tempfile
+    from concurrent.futures import ThreadPoolExecutor
+
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:

@@ -16,14 +16,18 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime.drafting import expanding
 from edgedec.runtime.protocols import I32, Draft, Drafting, Sparse, TokenTree
 
-__all__ = ["ChosenChildren", "DrawnChildren", "Growth", "Independent"]
+__all__ = ["ChosenChildren", "DrawnChildren", "Growth"]
 
 _ONES = np.ones(256, np.float32)
 _ONES.setflags(write=False)
 
 
-class Independent(np.random.Generator):
-    """A generator that stands for drawing siblings independently of each other, so that a token may occur twice."""
+def _draws_independently(rng: np.random.Generator | None) -> bool:
+    if rng is None:  # the usual case, which does without NumPy's generators
+        return False
+    from edgedec.runtime.trees._independent import Independent
+
+    return isinstance(rng, Independent)
 
 
 class ChosenChildren:
@@ -101,7 +105,7 @@ class DrawnChildren:
     __slots__ = ("_count", "_ids", "_independent", "_left", "_rng", "reach")
 
     def __init__(self, guess: Sparse, rng: np.random.Generator) -> None:
-        self._independent = isinstance(rng, Independent)
+        self._independent = _draws_independently(rng)
         self._ids, self._rng = guess.ids, rng
         self._left = guess.probs.astype(np.float64)
         total = float(self._left.sum())
@@ -234,5 +238,5 @@ class Growth:
             tokens=tokens[:count],
             parents=self._parents[:count],
             draft=draft,
-            with_replacement=isinstance(self._rng, Independent),
+            with_replacement=_draws_independently(self._rng),
         )

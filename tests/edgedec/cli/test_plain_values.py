@@ -125,6 +125,7 @@ HEAVY = {
     "torch": "nothing does",
     "importlib.metadata": "error messages need it",
     "tarfile": "the package onnx imported it",
+    "numpy.random": "trees whose children are drawn need it",
     "edgedec.hw": "accelerators need it",
     "edgedec.boards": "accelerators need it",
     "edgedec.sim.device": "simulations need it",
