@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/quality.py CHECKPOINT [--tokenizer FILE] [--json]
 
 Calibration and evaluation text are sampled from the float model, with different seeds; the bundles run on the CPU target.
+"Q4_0" has the codes and scales that llama.cpp's llama-quantize would choose, in a bundle that otherwise equals that of int4.
 The measurement runs on this machine.
 
 JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
@@ -18,10 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from benchmarks._q4_0 import write_q4_0_bundle
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity, sample_ids
-from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize, tensor_loader
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning import make_plan
@@ -31,8 +35,10 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 METHODS = {
     "int8": QuantizeOptions(method="int8"),
     "int4": QuantizeOptions(method="int4"),
+    "Q4_0": QuantizeOptions(method="int4"),
     "planes 1": QuantizeOptions(method="ternary", planes=1),
     "planes 2": QuantizeOptions(method="ternary", planes=2),
+    "planes 2, groups of 128": QuantizeOptions(method="ternary", planes=2, group_size=128),
     "planes 2 tied": QuantizeOptions(method="ternary", planes=2, tied=True),
     "planes 2 tied, groups of 32": QuantizeOptions(method="ternary", planes=2, tied=True, group_size=32),
     "planes 3": QuantizeOptions(method="ternary", planes=3),
@@ -51,10 +57,14 @@ def measure(checkpoint_path: Path, tokenizer: Path | None, methods: list[str]) -
     with tempfile.TemporaryDirectory() as folder:
         for name in methods:
             options, output, began = METHODS[name], Path(folder) / name, time.perf_counter()
-            ids = calibration if options.fitted_scheme else None
+            ids = calibration if options.fitted_scheme and name != "Q4_0" else None
             report = quantize(checkpoint, output, options, vocab_limit=limit, calibration=ids)
             seconds = time.perf_counter() - began
             bundle = Bundle.open(output)
+            if name == "Q4_0":
+                load = tensor_loader(checkpoint, checkpoint_graph(checkpoint)[1])
+                write_q4_0_bundle(bundle, load, Path(folder) / "rounded")
+                bundle = Bundle.open(Path(folder) / "rounded")
             limits = make_plan(bundle, ctx_size=len(windows[0])).limits
             after = perplexity(open_target(bundle, limits=limits), limits, windows, vocab_limit=limit).perplexity
             result["methods"][name] = {

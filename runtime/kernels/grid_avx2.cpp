@@ -20,13 +20,14 @@ struct Dot {
 
     // Up to four tokens use both halves of a line (rows 0-7 and 8-15) at a time, more tokens one half and then the other.
     template <int T, int kBits>
-    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t, const int32_t* start,
+                    int32_t (*sums)[kTileRows]) {
         constexpr int kHalves = T <= 4 ? 2 : 1;
         const __m256i fifteen = _mm256_set1_epi8(15), sixteen = _mm256_set1_epi8(16), ones = _mm256_set1_epi16(1);
         for (int half = 0; half < 2; half += kHalves) {
             __m256i wide[T][kHalves], narrow[T][kHalves];
             for (int t = 0; t < T; ++t)
-                for (int h = 0; h < kHalves; ++h) wide[t][h] = _mm256_setzero_si256();
+                for (int h = 0; h < kHalves; ++h) wide[t][h] = _mm256_set1_epi32(start[t]);
             const auto widen = [&] {
                 for (int t = 0; t < T; ++t)
                     for (int h = 0; h < kHalves; ++h)

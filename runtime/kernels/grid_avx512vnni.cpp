@@ -36,10 +36,11 @@ struct Dot {
     static constexpr bool kFours = true;
 
     template <int T, int kBits>
-    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t, const int32_t* start,
+                    int32_t (*sums)[kTileRows]) {
         const __m512i fifteen = _mm512_set1_epi8(15), sixteen = _mm512_set1_epi8(16);
         __m512i total[T][2];  // two independent chains for the dot products, which take several cycles
-        for (int t = 0; t < T; ++t) total[t][0] = total[t][1] = _mm512_setzero_si512();
+        for (int t = 0; t < T; ++t) total[t][0] = _mm512_set1_epi32(start[t]), total[t][1] = _mm512_setzero_si512();
         for (int64_t i = 0; i < count; ++i, block += kLineBytes * kBits, x += T * kBlockColumns) {
             __m512i highest = _mm512_setzero_si512();
             if constexpr (kBits == 5) highest = _mm512_loadu_si512(block + 4 * kLineBytes);

@@ -18,7 +18,8 @@ struct Dot {
 
     // A quarter of a line is 4 rows.
     template <int T, int kBits>
-    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, const int32_t* start,
+                    int32_t (*sums)[kTileRows]) {
         for (int quarter = 0; quarter < 4; ++quarter) {
             int32x4_t wide[T][2];
             for (int t = 0; t < T; ++t) wide[t][0] = wide[t][1] = vdupq_n_s32(0);
@@ -42,7 +43,7 @@ struct Dot {
                     for (int pair = 0; pair < 2; ++pair) wide[t][pair] = vpadalq_s16(wide[t][pair], narrow[t][pair]);
             }
             for (int t = 0; t < T; ++t)  // two neighbouring lanes belong to a row
-                vst1q_s32(&sums[t][4 * quarter], vpaddq_s32(wide[t][0], wide[t][1]));
+                vst1q_s32(&sums[t][4 * quarter], vaddq_s32(vdupq_n_s32(start[t]), vpaddq_s32(wide[t][0], wide[t][1])));
         }
     }
 };

@@ -12,12 +12,13 @@ struct Dot {
 
     // A quarter of a line is 4 rows. Eight tokens use two quarters at a time, which takes 16 sums in 32 registers.
     template <int T, int kBits>
-    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, const int32_t* start,
+                    int32_t (*sums)[kTileRows]) {
         constexpr int kQuarters = T <= 4 ? 4 : 2;
         for (int quarter = 0; quarter < 4; quarter += kQuarters) {
             int32x4_t total[T][kQuarters];
             for (int t = 0; t < T; ++t)
-                for (int q = 0; q < kQuarters; ++q) total[t][q] = vdupq_n_s32(0);
+                for (int q = 0; q < kQuarters; ++q) total[t][q] = vdupq_n_s32(start[t]);
             const uint8_t* at = block + 16 * quarter;
             const int8_t* columns = x;
             for (int64_t i = 0; i < count; ++i, at += kLineBytes * kBits, columns += kBlockColumns) {

@@ -8,9 +8,10 @@ struct Dot {
     static constexpr bool kFours = false;
 
     template <int T, int kBits>
-    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, const int32_t* start,
+                    int32_t (*sums)[kTileRows]) {
         for (int t = 0; t < T; ++t)
-            for (int row = 0; row < kTileRows; ++row) sums[t][row] = 0;
+            for (int row = 0; row < kTileRows; ++row) sums[t][row] = start[t];
         for (int64_t i = 0; i < count; ++i, block += kBlockColumns * kTileRows * kBits / 8, x += kBlockColumns)
             for (int row = 0; row < kTileRows; ++row)
                 for (int column = 0; column < kBlockColumns; ++column) {

@@ -1,8 +1,9 @@
 // The loops around the dot product of a path for matrices with evenly spaced levels. Each path's file includes this once and
 // compiles it with its own instructions; everything is local, as in ternary_tile.hpp.
 //
-// Dot::run<T, kBits>(block, count, x, stride, sums) computes the exact sums of code * x of `count` blocks with T tokens, int32
-// [T][16]. With Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes.
+// Dot::run<T, kBits>(block, count, x, stride, start, sums) computes start[t] plus the exact sums of code * x of `count` blocks with
+// T tokens, int32 [T][16]. With Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride`
+// bytes.
 #pragma once
 
 #include "grid.hpp"
@@ -55,41 +56,49 @@ EDGEDEC_INLINE void read_scales(const Grid& w, const uint8_t* scales, int64_t gr
     }
 }
 
+// Writes the rows of a tile of one token, from their sums over all groups on.
+EDGEDEC_INLINE void write_rows(const Grid& w, const Staged& x, int64_t tile, int64_t token, const Floats* total, float* out,
+                               int64_t stride) {
+    const int64_t row0 = tile * kTileRows;
+    const int rows = static_cast<int>(w.outputs - row0 < kTileRows ? w.outputs - row0 : kTileRows);
+    float* to = out + token * stride + row0;
+    Floats scaled[kVectors];
+    for (int v = 0; v < kVectors; ++v) scaled[v] = total[v] * x.scales[token];
+    const float* value = reinterpret_cast<const float*>(scaled);
+    for (int row = 0; row < rows; ++row) to[row] = w.bias ? value[row] + w.bias[row0 + row] : value[row];
+}
+
 template <class Dot, int T, int kBits>
 void grid_sweep(const Grid& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
     const int64_t groups = w.groups(), group_blocks = w.group_size / kBlockColumns;
     constexpr int64_t kBytes = kBlockColumns * kTileRows * kBits / 8;
     const uint8_t* block = w.data + tile * w.tile_bytes();
     const uint8_t* scales = block + w.blocks() * kBytes;
+    const int64_t scale_step = w.scale_bytes() / groups;  // the scales of the next tile are prefetched along with those of this
     const int8_t* codes = (Dot::kFours ? x.fours : x.codes) + first * x.stride;
     Floats total[T][kVectors] = {};
     int64_t left = w.blocks();
     for (int64_t group = 0; group < groups; ++group, left -= group_blocks) {
         const int64_t count = left < group_blocks ? left : group_blocks;
         alignas(64) int32_t sums[T][kTileRows];
-        Dot::template run<T, kBits>(block, count, codes, x.stride, sums);
+        int32_t start[T];
+        for (int t = 0; t < T; ++t) start[t] = -w.zero() * x.sums[(first + t) * groups + group];
+        Dot::template run<T, kBits>(block, count, codes, x.stride, start, sums);
         Floats scale[kVectors], minimum[kVectors] = {};  // initialized, because GCC cannot see that it is read only if it is set
         read_scales(w, scales, group, scale, minimum);
-        for (int t = 0; t < T; ++t) {
-            const int32_t sum = x.sums[(first + t) * groups + group];
-            for (int v = 0; v < kVectors; ++v) {
-                const Ints exact = reinterpret_cast<const Ints*>(sums[t])[v] - w.zero() * sum;
-                total[t][v] += __builtin_convertvector(exact, Floats) * scale[v];
-                if (w.form == kOffset) total[t][v] -= static_cast<float>(sum) * minimum[v];
+        __builtin_prefetch(scales + w.tile_bytes() + group * scale_step);
+        for (int t = 0; t < T; ++t)
+            for (int v = 0; v < kVectors; ++v)
+                total[t][v] += __builtin_convertvector(reinterpret_cast<const Ints*>(sums[t])[v], Floats) * scale[v];
+        if (w.form == kOffset)
+            for (int t = 0; t < T; ++t) {
+                const float sum = static_cast<float>(x.sums[(first + t) * groups + group]);
+                for (int v = 0; v < kVectors; ++v) total[t][v] -= sum * minimum[v];
             }
-        }
         block += count * kBytes;
         codes += count * kBlockColumns * (Dot::kFours ? T : 1);
     }
-    const int64_t row0 = tile * kTileRows;
-    const int rows = static_cast<int>(w.outputs - row0 < kTileRows ? w.outputs - row0 : kTileRows);
-    for (int t = 0; t < T; ++t) {
-        float* to = out + (first + t) * stride + row0;
-        Floats scaled[kVectors];
-        for (int v = 0; v < kVectors; ++v) scaled[v] = total[t][v] * x.scales[first + t];
-        const float* value = reinterpret_cast<const float*>(scaled);
-        for (int row = 0; row < rows; ++row) to[row] = w.bias ? value[row] + w.bias[row0 + row] : value[row];
-    }
+    for (int t = 0; t < T; ++t) write_rows(w, x, tile, first + t, total[t], out, stride);
 }
 
 // Computes all tokens, eight at a time. From the second eight on, the blocks of the tile are in the cache.
