@@ -55,6 +55,10 @@ _FUNCTIONS = (
     "llama_vocab_n_tokens",
 )
 _LEFT_OUT = ("TESTS", "EXAMPLES", "APP", "UI")
+# GCC 12 takes the operand of this instruction for 8 bytes and leaves out the stores to the other 56, so that llama.cpp ends
+# with an illegal instruction when it multiplies Q4_0 with AMX.
+_TILE_CONFIG = "    _tile_loadconfig(&tc);"
+_KEPT_TILE_CONFIG = '    asm volatile("" : : "r"(&tc) : "memory");\n' + _TILE_CONFIG
 _INSTEAD = "or measure edgedec alone with --no-peer"
 
 
@@ -213,6 +217,15 @@ def _unpack(archive: Path, folder: Path) -> None:
                 tar.extract(member.replace(name=name.removeprefix(prefix)), new, filter="data")
 
 
+def _mend(source: Path) -> None:
+    """Keep the compiler from leaving out stores to the configuration of AMX's tiles in llama.cpp's sources."""
+    file = source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp"
+    text = file.read_text("utf-8") if file.exists() else ""
+    if _TILE_CONFIG in text and _KEPT_TILE_CONFIG not in text:
+        with new_file(file) as partial:
+            partial.write_text(text.replace(_TILE_CONFIG, _KEPT_TILE_CONFIG), "utf-8")
+
+
 def _configure(source: Path, build: Path) -> None:
     options = ["-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"]
     options += [f"-DLLAMA_BUILD_{part}=OFF" for part in _LEFT_OUT]
@@ -269,13 +282,15 @@ def prepare(progress: Progress = silent) -> LlamaCpp:
     """
     build = _folder() / "build"
     llama = LlamaCpp(source=_folder() / "source", binaries=build / "bin")
-    stamp = build / "finished"
+    stamp = build / "finished-with-amx"
     if stamp.exists() and all(llama.program(name).exists() for name in PROGRAMS):
         return llama
     for tool, location in (("cmake", shutil.which("cmake")), ("C++ compiler", find_compiler())):
         if location is None:
             raise ToolError(f"llama.cpp must be built, but there is no {tool}; install one, {_INSTEAD}")
-    _configure(sources(progress), build)
+    source = sources(progress)
+    _mend(source)
+    _configure(source, build)
     _compile(build, ("llama", *PROGRAMS), "llama.cpp", progress)
     stamp.touch()
     return llama

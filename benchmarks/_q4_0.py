@@ -25,9 +25,9 @@ def q4_0_parts(weight: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     32; here they are filled with zeros.
     """
     scheme, (outputs, inputs) = Int4Scheme(), weight.shape
-    groups = np.zeros((outputs, scheme.groups(inputs) * scheme.GROUP), np.float32)
-    groups[:, :inputs] = weight
-    groups = groups.reshape(outputs, -1, scheme.GROUP)
+    filled = np.zeros((outputs, scheme.groups(inputs) * scheme.GROUP), np.float32)
+    filled[:, :inputs] = weight
+    groups = filled.reshape(outputs, -1, scheme.GROUP)
     largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1)[..., None], axis=-1)
     scale = largest / np.float32(-8)
     with np.errstate(divide="ignore"):

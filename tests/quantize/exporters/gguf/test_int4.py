@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import gguf
@@ -105,4 +106,75 @@ def test_damaged_scales_are_refused(tmp_path: Path) -> None:
             QuantizeOptions(method="int4"),
             vocab_limit=40,
         )
+    assert not (tmp_path / "second").exists()
+
+
+def int4_file(folder: Path, offset: bool) -> tuple[Path, int, int]:
+    """Write a file with int4 matrices, and return its path, and place and size of one of them."""
+    write_random_bundle(folder / "first", CONFIG, "int4", offset=offset, tokenizer_json=tokenizer())
+    path = folder / "model.gguf"
+    export_gguf(Bundle.open(folder / "first"), path)
+    tensor = next(item for item in gguf.GGUFReader(path).tensors if "ffn_down" in item.name)
+    return path, int(tensor.data_offset), int(tensor.n_bytes)
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("at", [1, 3])  # the highest bytes of the two factors of Q4_K
+@pytest.mark.parametrize("value", [b"\x7c", b"\xfc", b"\x7f"])  # infinity, minus infinity, NaN
+def test_damaged_factors_of_q4_k_are_refused(at: int, value: bytes, tmp_path: Path) -> None:
+    path, place, _ = int4_file(tmp_path, offset=True)
+    data = bytearray(path.read_bytes())
+    data[place + at : place + at + 1] = value
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=r"down_proj\.weight holds NaN or infinity; the checkpoint is damaged"):
+        quantize(open_checkpoint(path), tmp_path / "second", QuantizeOptions(method="int4"), vocab_limit=40)
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("offset", [False, True])
+def test_a_cut_file_is_refused_when_it_is_opened(offset: bool, tmp_path: Path) -> None:
+    path, place, size = int4_file(tmp_path, offset)
+    data = path.read_bytes()
+    for end in (place - 1, place + 1, place + size - 1):
+        path.write_bytes(data[:end])
+        with pytest.raises(BundleError, match=r"model\.gguf"):
+            open_checkpoint(path)
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("offset", [False, True])
+def test_a_file_that_shrinks_after_it_was_opened_is_refused(offset: bool, tmp_path: Path) -> None:
+    path, place, size = int4_file(tmp_path, offset)
+    checkpoint = open_checkpoint(path)
+    with path.open("r+b") as file:
+        file.truncate(place + size - 1)
+    with pytest.raises(BundleError, match=r"model\.gguf"):
+        quantize(checkpoint, tmp_path / "second", QuantizeOptions(method="int4"), vocab_limit=40)
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("type", 8, "overlaps the tensor before it"),  # Q8_0, whose blocks are larger
+        ("columns", 500, "ffn_down.*500"),  # no multiple of a block
+        ("columns", 1024, "overlaps the tensor before it"),
+        ("rows", 255, "leaves a hole before it"),
+    ],
+)
+def test_a_matrix_of_other_sizes_than_its_bytes_is_refused(
+    field: str, value: int, message: str, offset: bool, tmp_path: Path
+) -> None:
+    path, _, _ = int4_file(tmp_path, offset)
+    data, name = bytearray(path.read_bytes()), b"blk.0.ffn_down.weight"
+    start = data.index(name) + len(name) + 4  # after the number of dimensions
+    assert data[start : start + 20] == struct.pack("<QQI", 512, 256, 12 if offset else 2)
+    form, at = {"columns": ("<Q", 0), "rows": ("<Q", 8), "type": ("<I", 16)}[field]
+    struct.pack_into(form, data, start + at, value)
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=message):
+        quantize(open_checkpoint(path), tmp_path / "second", QuantizeOptions(method="int4"), vocab_limit=40)
     assert not (tmp_path / "second").exists()
