@@ -86,3 +86,19 @@ def test_nodes_that_read_nothing_of_a_run_do_not_end_it() -> None:
     aside = Node(kind="Cast", inputs=["weight"], outputs=["float"], name="aside")
     kinds = [node.kind for node in fuse([first, aside, second, *chain(OWN, OWN, STOCK)[2:]], OWN, 1)]
     assert kinds == ["Cast", FUSED, "Mix"]
+
+
+def test_a_slot_is_kept_until_the_last_node_that_reads_it() -> None:
+    nodes = [
+        Node(kind="Mix", inputs=inputs, outputs=[output], name=f"make {output}", domain=domain)
+        for inputs, output, domain in (
+            (["in0"], "a", OWN),
+            (["a"], "b", OWN),
+            (["b"], "c", OWN),
+            (["c", "a"], "d", OWN),
+            (["d"], "end", STOCK),
+        )
+    ]
+    fused = fuse(nodes, OWN, 2)
+    assert fused[0].attributes["slots"] == 3
+    assert evaluate(fused, {"in0": "x"})["end"] == evaluate(nodes, {"in0": "x"})["end"]
