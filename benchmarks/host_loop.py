@@ -5,15 +5,17 @@
 The models are the embedded one, and the same padded to the shape of BitNet b1.58 0.73B, which is written on first use
 (minutes, 250 MB); --small leaves it out. Texts are greedy. The two loops take turns, text by text, and their texts must be
 equal. The time of a round is that of a step of the scheduler without the passes in it, divided by the number of its rounds:
-growing trees, verification, the commit, sampling, statistics, and the text's pieces. Figures are medians over the steps of
-all texts, so they hold on a busy machine, too; the fastest tenth shows what the machine can do when it is quiet.
+growing trees, verification, the commit, sampling, statistics, and the text's pieces. If rounds run ahead, a part of this
+work happens during the next pass; then a step waits for the end of that pass, and what is left is the time between two
+passes. Figures are medians over the steps of all texts, so they hold on a busy machine, too; the fastest tenth shows what
+the machine can do when it is quiet.
 
 For the embedded model the tokens per second of a whole text without guesses are measured, too: the best text counts. For the
-padded one the table ``sequences`` has the microseconds of a step of several texts, which are written by Python's loop.
+padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both loops.
 
 JSON: {"models": {NAME: {DRAFTER: {LOOP: {"round_us": X, "round_us_p10": X, "draft_us": X, "pass_us": X,
-"rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {COUNT: X}, "details": {...}}; round_us has the drafter's
-time draft_us in it.
+"rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {LOOP: {COUNT: X}}, "details": {...}}; round_us has the
+drafter's time draft_us in it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import argparse
 import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -133,35 +135,40 @@ def measure(path: Path | str, drafter: str, settings: argparse.Namespace) -> dic
         return {name: one.figures() for name, one in loops.items()}
 
 
-def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, float]:
-    """Return the microseconds of a step without its pass, by the number of texts that are written together."""
-    table = {}
-    with Session.open(path, threads=settings.threads, sequences=max(COUNTS), ctx_size=512) as session:
-        target, seconds = session.target, [0.0]
-        submit = target.submit
+def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the microseconds of a round without its pass, by loop and number of texts that are written together."""
+    with ExitStack() as stack:
+        table: dict[str, dict[str, float]] = {}
+        for name in loop.LOOPS:
+            table[name] = {}
+            session = stack.enter_context(
+                Session.open(path, threads=settings.threads, sequences=max(COUNTS), ctx_size=512)
+            )
+            with mock.patch.object(loop, "load", return_value=None) if name == "python" else nullcontext():
+                for count in COUNTS:
+                    table[name][str(count)] = 1e6 * _round_of_several(session, count, settings.tokens)
+        return table
 
-        def timed(work: Any) -> Any:
-            began = time.perf_counter()
-            ticket = submit(work)
-            seconds[0] = time.perf_counter() - began
-            return ticket
 
-        with mock.patch.object(target, "submit", timed), mock.patch.object(loop, "load", return_value=None):
-            for count in COUNTS:
-                streams = [
-                    session.stream(it, sampling=GREEDY, ignore_eos=True) for it in prompts(session, count, PROMPT)
-                ]
-                while any(not stream.answer.tokens for stream in streams):
-                    session.scheduler.step()
-                steps = []
-                for _ in range(settings.tokens):
-                    began = time.perf_counter()
-                    session.scheduler.step()
-                    steps.append(time.perf_counter() - began - seconds[0])
-                table[str(count)] = 1e6 * median(steps)
-                for stream in streams:
-                    stream.close()
-    return table
+def _round_of_several(session: Session, count: int, tokens: int) -> float:
+    """Return the median seconds of a round of ``count`` texts without its pass."""
+    streams = [session.stream(it, sampling=GREEDY, ignore_eos=True) for it in prompts(session, count, PROMPT)]
+    while any(not stream.answer.tokens for stream in streams):
+        session.scheduler.step()
+    passes: dict[int, list[float]] = {}  # by text; the texts share their passes
+    for number, decoder in enumerate(session.scheduler.decoders):
+        assert isinstance(decoder, AutoregressiveDecoder), "the default decoder"
+        decoder.on_round = lambda it, number=number: passes.setdefault(number, []).append(it.device)  # type: ignore[misc]
+    steps = list[float]()
+    while len(steps) < tokens:
+        passes.clear()
+        began = time.perf_counter()
+        session.scheduler.step()
+        whole, (device, *_) = time.perf_counter() - began, passes.values()
+        steps += [(whole - sum(device)) / len(device)] * len(device)
+    for stream in streams:
+        stream.close()
+    return median(steps)
 
 
 def print_report(data: dict[str, Any]) -> None:
@@ -174,8 +181,8 @@ def print_report(data: dict[str, Any]) -> None:
                     f"{model:9} {drafter:9} {name:9} {it['round_us']:9.0f} {it['round_us_p10']:5.0f} {it['draft_us']:8.1f} "
                     f"{it['pass_us']:9.0f} {it['rounds_per_step']:11.1f} {it['tokens_per_second']:10.0f}"
                 )
-    if data["sequences"]:
-        print("step us: " + ", ".join(f"{count} texts {value:.0f}" for count, value in data["sequences"].items()))
+    for name, counts in data["sequences"].items():
+        print(f"{name}, round us: " + ", ".join(f"{count} texts {value:.0f}" for count, value in counts.items()))
 
 
 def main(arguments: list[str] | None = None) -> int:
