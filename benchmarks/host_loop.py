@@ -4,11 +4,10 @@
 
 The models are the embedded one, and the same padded to the shape of BitNet b1.58 0.73B, which is written on first use
 (minutes, 250 MB); --small leaves it out. Texts are greedy. The two loops take turns, text by text, and their texts must be
-equal. The time of a round is that of a step of the scheduler without the passes in it, divided by the number of its rounds:
-growing trees, verification, the commit, sampling, statistics, and the text's pieces. If rounds run ahead, a part of this
-work happens during the next pass; then a step waits for the end of that pass, and what is left is the time between two
-passes. Figures are medians over the steps of all texts, so they hold on a busy machine, too; the fastest tenth shows what
-the machine can do when it is quiet.
+equal. The time of a round is that from the end of a run of ONNX Runtime to the beginning of the next one: growing trees,
+verification, the commit, sampling, statistics, the text's pieces, and the inputs of the next pass. If rounds run ahead,
+Python's part of this work happens during a pass and does not count. Figures are medians over the rounds of all texts; on a
+busy machine the fastest tenth shows more.
 
 For the embedded model the tokens per second of a whole text without guesses are measured, too: the best text counts. For the
 padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both loops.
@@ -21,6 +20,7 @@ drafter's time draft_us in it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -43,9 +43,11 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.protocols import Target
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets._cpu import BoundPass, CpuTarget
 
 GREEDY = SamplingConfig(temperature=0)
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram")
@@ -53,13 +55,40 @@ COUNTS = (1, 2, 4, 8)
 PROMPT = 64  # tokens of a prompt
 
 
+class PassClock:
+    """The times of the runs of a target.
+
+    Parameters:
+        target: the target, whose method ``run`` is replaced.
+
+    Members:
+        runs: begin and end of each run in seconds.
+    """
+
+    def __init__(self, target: Target) -> None:
+        assert isinstance(target, CpuTarget), "the benchmark measures the CPU kernels"
+        self.runs: list[tuple[float, float]] = []
+        self._run = target.run
+        target.run = self._timed  # type: ignore[method-assign]
+
+    def _timed(self, bound: BoundPass) -> None:
+        began = time.perf_counter()
+        self._run(bound)
+        self.runs.append((began, time.perf_counter()))
+
+    def between(self) -> list[float]:
+        """Return the seconds between the runs since the last call."""
+        runs, self.runs = self.runs, []
+        return [later[0] - earlier[1] for earlier, later in itertools.pairwise(runs)]
+
+
 class LoopSession:
-    """A session whose rounds run in one of the loops, and the times of its steps.
+    """A session whose rounds run in one of the loops, and their times.
 
     Members:
         session: the session.
-        round_seconds, draft_seconds, pass_seconds: float by step, per round.
-        rounds: rounds of each step.
+        round_seconds, draft_seconds, pass_seconds: float by round.
+        steps: number of steps of the scheduler.
         speeds: tokens per second of each text.
     """
 
@@ -69,15 +98,16 @@ class LoopSession:
         decoder = self.session.decoder
         assert isinstance(decoder, AutoregressiveDecoder), "the default decoder"
         decoder.on_round = self._observe
-        self._seconds: list[RoundSeconds] = []
+        self._clock = PassClock(self.session.target)
         self.round_seconds: list[float] = []
         self.draft_seconds: list[float] = []
         self.pass_seconds: list[float] = []
-        self.rounds: list[int] = []
+        self.steps = 0
         self.speeds: list[float] = []
 
     def _observe(self, seconds: RoundSeconds) -> None:
-        self._seconds.append(seconds)
+        self.draft_seconds.append(seconds.draft)
+        self.pass_seconds.append(seconds.device)
 
     def close(self) -> None:
         """Close the session."""
@@ -91,17 +121,12 @@ class LoopSession:
             stream = self.session.stream(prompt, n_predict=tokens, sampling=GREEDY, ignore_eos=True)
             while not stream.answer.tokens:  # the prompt, and the first round
                 self.session.scheduler.step()
+            self._clock.between()
             while not stream.ended:
-                self._seconds.clear()
-                began = time.perf_counter()
                 self.session.scheduler.step()
-                seconds, count = time.perf_counter() - began, len(self._seconds)
+                self.steps += 1
                 stream.take()
-                passes = sum(it.device for it in self._seconds)
-                self.round_seconds.append((seconds - passes) / count)
-                self.pass_seconds.append(passes / count)
-                self.draft_seconds.append(sum(it.draft for it in self._seconds) / count)
-                self.rounds.append(count)
+            self.round_seconds += self._clock.between()
             timings = stream.answer.timings
             self.speeds.append(1000 * (timings.predicted_n - 1) / timings.predicted_ms)
             return stream.answer.tokens
@@ -113,7 +138,7 @@ class LoopSession:
             "round_us_p10": 1e6 * float(np.quantile(self.round_seconds, 0.1)),
             "draft_us": 1e6 * median(self.draft_seconds),
             "pass_us": 1e6 * median(self.pass_seconds),
-            "rounds_per_step": sum(self.rounds) / len(self.rounds),
+            "rounds_per_step": len(self.draft_seconds) / self.steps,
             "tokens_per_second": max(self.speeds),
         }
 
@@ -136,39 +161,30 @@ def measure(path: Path | str, drafter: str, settings: argparse.Namespace) -> dic
 
 
 def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the microseconds of a round without its pass, by loop and number of texts that are written together."""
-    with ExitStack() as stack:
-        table: dict[str, dict[str, float]] = {}
-        for name in loop.LOOPS:
-            table[name] = {}
-            session = stack.enter_context(
-                Session.open(path, threads=settings.threads, sequences=max(COUNTS), ctx_size=512)
-            )
-            with mock.patch.object(loop, "load", return_value=None) if name == "python" else nullcontext():
-                for count in COUNTS:
-                    table[name][str(count)] = 1e6 * _round_of_several(session, count, settings.tokens)
-        return table
+    """Return the microseconds of a round, by loop and number of texts that are written together."""
+    table: dict[str, dict[str, float]] = {}
+    for name in loop.LOOPS:
+        patch = mock.patch.object(loop, "load", return_value=None) if name == "python" else nullcontext()
+        with Session.open(path, threads=settings.threads, sequences=max(COUNTS), ctx_size=512) as session, patch:
+            clock = PassClock(session.target)
+            table[name] = {
+                str(count): 1e6 * _round_of_several(session, clock, count, settings.tokens) for count in COUNTS
+            }
+    return table
 
 
-def _round_of_several(session: Session, count: int, tokens: int) -> float:
-    """Return the median seconds of a round of ``count`` texts without its pass."""
+def _round_of_several(session: Session, clock: PassClock, count: int, tokens: int) -> float:
+    """Return the median seconds of a round of ``count`` texts."""
     streams = [session.stream(it, sampling=GREEDY, ignore_eos=True) for it in prompts(session, count, PROMPT)]
     while any(not stream.answer.tokens for stream in streams):
         session.scheduler.step()
-    passes: dict[int, list[float]] = {}  # by text; the texts share their passes
-    for number, decoder in enumerate(session.scheduler.decoders):
-        assert isinstance(decoder, AutoregressiveDecoder), "the default decoder"
-        decoder.on_round = lambda it, number=number: passes.setdefault(number, []).append(it.device)  # type: ignore[misc]
-    steps = list[float]()
-    while len(steps) < tokens:
-        passes.clear()
-        began = time.perf_counter()
+    clock.between()
+    while len(clock.runs) <= tokens:
         session.scheduler.step()
-        whole, (device, *_) = time.perf_counter() - began, passes.values()
-        steps += [(whole - sum(device)) / len(device)] * len(device)
+    seconds = clock.between()
     for stream in streams:
         stream.close()
-    return median(steps)
+    return median(seconds)
 
 
 def print_report(data: dict[str, Any]) -> None:

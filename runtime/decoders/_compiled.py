@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
 PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
-AHEAD_FROM = 0.001  # seconds of a pass from which rounds run ahead; shorter ones wait for the interpreter's lock
+AHEAD_FROM = 0.002  # seconds of a pass from which rounds run ahead; shorter ones would wait for the interpreter's lock
+_MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
 _SPARE = 16  # rounds that run ahead have blocks for so many further rounds
 
@@ -90,14 +92,14 @@ class CompiledText:
         request, draft: the parameters of these names. The caller checks before each call that the draft is still in use.
         rounds: the results of the last call.
         nodes: the parameter of this name.
-        pass_seconds: duration of the last pass.
+        passes: seconds of the last passes.
         together: the texts of the last call, and this one.
     """
 
     def __init__(self, library: loop.Loop, request: Request, text: I32, *, draft: DraftHandle, nodes: int) -> None:
         assert request.sampler is not None, "``compiled_text`` has checked it"
         self.library, self.request, self.draft, self.nodes = library, request, draft, nodes
-        self.positions, self.pass_seconds = len(text) - 1, math.inf
+        self.positions, self.passes = len(text) - 1, deque[float](maxlen=_MEMORY)
         self.together: Together | None = None
         self.rounds = TextRounds(
             library,
@@ -108,6 +110,11 @@ class CompiledText:
             draft=draft,
             nodes=nodes,
         )
+
+    @property
+    def pass_seconds(self) -> float:
+        """Duration of a pass; infinite before the first one."""
+        return min(self.passes, default=math.inf)
 
     def stop(self) -> None:
         """End the rounds that run ahead after the one that runs now, without waiting for it."""
@@ -224,12 +231,13 @@ def _take(
     """Return the next round of those that run ahead; None if there is none."""
     ahead = together.ahead
     assert ahead is not None, "the caller has checked it"
-    if all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans):
+    same_shape = all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans)
+    if same_shape and plans[0].text.pass_seconds >= AHEAD_FROM:
         for plan in plans:
             plan.text.rounds.set_size(plan.nodes, plan.depth)
         _extend(together, plans)
     else:
-        ahead.stop()  # trees get another shape; the rounds that have finished count
+        ahead.stop()  # the rounds that have finished count
     count, running = ahead.take(1)
     if not running:
         lender.occupy(None)  # discards the call
@@ -314,7 +322,7 @@ def _results(
         written = sum(ring_rows(rounds.path_sizes, first, own))
         plan.state.advance(plan.length - 1 + written, running=running)
         if own:
-            plan.text.pass_seconds = seconds[own - 1]
+            plan.text.passes.extend(seconds[:own])
             results.append(DoneRounds(first, own, seconds[:own], running))
         elif arguments.stop == Stop.NO_TOKEN:
             results.append(_no_token(plan.text.request, inputs.logits, arguments.bad_row))

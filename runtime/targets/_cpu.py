@@ -381,7 +381,7 @@ class CpuTarget:
 
     def _run_session(self, bound: BoundPass, states: Sequence[ArenaState]) -> None:
         try:
-            self._session.run_with_iobinding(bound.binding)
+            self.run(bound)
         except Exception as error:  # ONNX Runtime's exception classes share no base
             rows, pasts = len(bound.arrays.embed), ", ".join(str(state.length) for state in states)
             raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
