@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
 PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
-AHEAD_FROM = 0.002  # seconds of a pass from which rounds run ahead; shorter ones would wait for the interpreter's lock
+# Seconds of a pass, for each text, from which rounds run ahead. The next pass waits for the interpreter's lock if Python
+# still handles the tokens of the round before.
+AHEAD_FROM = 0.002
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
 _SPARE = 16  # rounds that run ahead have blocks for so many further rounds
@@ -232,7 +234,7 @@ def _take(
     ahead = together.ahead
     assert ahead is not None, "the caller has checked it"
     same_shape = all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans)
-    if same_shape and plans[0].text.pass_seconds >= AHEAD_FROM:
+    if same_shape and _runs_ahead(plans):
         for plan in plans:
             plan.text.rounds.set_size(plan.nodes, plan.depth)
         _extend(together, plans)
@@ -287,10 +289,15 @@ def _rounds(plans: Sequence[NextRounds]) -> tuple[int, bool]:
     guesses = any(plan.depth for plan in plans)
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
         return 1, False
-    if AHEAD_FROM <= text.pass_seconds < math.inf:
+    if _runs_ahead(plans):
         return 1, True
     rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
     return (min(rounds, _WITH_GUESSES) if guesses else rounds), False
+
+
+def _runs_ahead(plans: Sequence[NextRounds]) -> bool:
+    """Return whether a pass takes so long that Python handles the tokens of a round during the next one."""
+    return AHEAD_FROM * len(plans) <= plans[0].text.pass_seconds < math.inf
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
