@@ -191,7 +191,7 @@ def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds |
         return None
     lender.occupy(None)
     together = _together(inputs, plans)
-    rounds, ahead = _rounds(plans)
+    rounds, ahead = _rounds(inputs, plans)
     _reserve(plans, _SPARE if ahead else rounds)
     for plan in plans:
         plan.text.rounds.set_text(plan.length, plan.tokens)
@@ -234,7 +234,7 @@ def _take(
     ahead = together.ahead
     assert ahead is not None, "the caller has checked it"
     same_shape = all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans)
-    if same_shape and _runs_ahead(plans):
+    if same_shape and _runs_ahead(together.call.inputs, plans):
         for plan in plans:
             plan.text.rounds.set_size(plan.nodes, plan.depth)
         _extend(together, plans)
@@ -282,22 +282,22 @@ def _table(plan: NextRounds) -> bytes:
     return blocks[:held].tobytes()
 
 
-def _rounds(plans: Sequence[NextRounds]) -> tuple[int, bool]:
+def _rounds(inputs: LoopInputs, plans: Sequence[NextRounds]) -> tuple[int, bool]:
     """Return the number of rounds of a call, and whether they run ahead."""
     text = plans[0].text
     seconds = text.request.ahead_seconds
     guesses = any(plan.depth for plan in plans)
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
         return 1, False
-    if _runs_ahead(plans):
+    if _runs_ahead(inputs, plans):
         return 1, True
     rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
     return (min(rounds, _WITH_GUESSES) if guesses else rounds), False
 
 
-def _runs_ahead(plans: Sequence[NextRounds]) -> bool:
-    """Return whether a pass takes so long that Python handles the tokens of a round during the next one."""
-    return AHEAD_FROM * len(plans) <= plans[0].text.pass_seconds < math.inf
+def _runs_ahead(inputs: LoopInputs, plans: Sequence[NextRounds]) -> bool:
+    """Return whether Python can handle the tokens of a round during the next pass, on a processor of its own."""
+    return inputs.spare and AHEAD_FROM * len(plans) <= plans[0].text.pass_seconds < math.inf
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:

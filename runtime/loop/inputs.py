@@ -71,10 +71,12 @@ class LoopInputs:
         arguments: the inputs and outputs.
         runner: runs a pass.
         logits: float32 [rows, V], which a pass writes.
+        spare: True if the process may use more processors than a pass does.
         alive: objects that own the arrays.
     """
 
     arguments: TargetArguments
     runner: PassCall
     logits: F32
+    spare: bool
     alive: tuple[object, ...] = ()

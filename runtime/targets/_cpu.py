@@ -300,6 +300,11 @@ class CpuTarget:
         return self._arena.buffer.move_arguments()
 
     @property
+    def threads(self) -> int:
+        """Number of threads of a pass; 0: ONNX Runtime chooses it."""
+        return self._threads
+
+    @property
     def cache(self) -> NDArray[np.uint8]:
         """The keys and values of all sequences."""
         return self._arena.buffer.cache

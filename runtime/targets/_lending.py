@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,10 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
         block_rows=BLOCK_ROWS,
     )
     inputs = LoopInputs(
-        arguments=arguments, runner=runner, logits=logits, alive=(*buffers.values(), embedding, target.cache)
+        arguments=arguments,
+        runner=runner,
+        logits=logits,
+        spare=0 < target.threads < (os.cpu_count() or 1),
+        alive=(*buffers.values(), embedding, target.cache),
     )
     return Lent(inputs=inputs, arrays=arrays, rows=rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Sequence
 from ctypes import addressof, c_int64
@@ -373,7 +374,7 @@ def test_a_target_that_is_used_otherwise_ends_the_rounds_that_run_ahead(
             if running % 2:
                 uses[running // 2 % len(uses)]()
                 assert together.ahead.call is None
-    assert running > 10
+    assert running > 10 or (os.cpu_count() or 1) < 2  # rounds run ahead on a processor of their own
     assert tokens == expected
     decoder.state.close()
 
