@@ -106,7 +106,7 @@ def test_parts_that_are_still_read_count_as_taken_memory(file: Path, monkeypatch
     first, second = reader.begin(file, 0, 2_000_000), reader.begin(file, 0, 2_000_000)
     begun.set()
     reader.finish()
-    third = reader.begin(file, 0, 2_000_000)  # what was read is in the system's own figure
+    third = reader.begin(file, 0, 2_000_000)  # the system's own figure has the bytes that were read
     reader.finish()
     assert [in_a_file(array) for array in (first, second, third)] == [False, True, False]
 
