@@ -11,6 +11,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
+from edgedec.runtime import request_builder
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.sampling import SamplingConfig
@@ -24,6 +25,12 @@ WISHES: list[dict[str, Any]] = [
     {"prompt": prompt, "n_predict": 24, "sampling": SamplingConfig(temperature=heat, seed=5)}
     for prompt, heat in ((LONG + "One day", 0.0), (LONG + "The", 0.8), ("The moon", 0.8), (LONG, 0.0))
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_round_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts shall not end within the first steps, which may have many rounds on a fast machine."""
+    monkeypatch.setattr(request_builder, "_AHEAD_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
