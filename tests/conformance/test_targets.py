@@ -230,6 +230,7 @@ def test_requested_rows_and_the_likeliest_are_returned(target: Target) -> None:
     assert whole.seconds > 0
 
 
+@pytest.mark.thorough(sample=24)
 def test_a_pass_may_request_no_logits(target: Target) -> None:
     """Check this for a prompt's rows, which are read for the cache alone."""
     state, second_state = target.open(LIMITS), target.open(LIMITS)
@@ -257,6 +258,7 @@ def test_padding_of_the_vocabulary_is_never_among_the_likeliest(
     np.testing.assert_array_equal(values[:, 0], result.logits[:, :40].max(axis=1))
 
 
+@pytest.mark.thorough(sample=24)
 def test_taps_return_graph_values(target: Target) -> None:
     if is_accelerated(target):
         with pytest.raises(UnsupportedError, match=r"returns logits only, not layers\.0\.out, final_norm"):
@@ -290,6 +292,7 @@ def test_two_sequences_in_one_submit_are_independent(target: Target) -> None:
     np.testing.assert_array_equal(second.logits, run(target, target.open(LIMITS), [4, 5]).logits)
 
 
+@pytest.mark.thorough(sample=61)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -317,6 +320,7 @@ def test_a_full_context_is_refused_and_the_state_survives(target: Target) -> Non
     run(target, state, [1] * 4)
 
 
+@pytest.mark.thorough(sample=24)
 def test_the_footprint_grows_with_the_limits(target: Target) -> None:
     small, large = target.footprint(LIMITS), target.footprint(replace(LIMITS, positions=128))
     assert all(isinstance(size, int) and size >= 0 for size in small.values())
