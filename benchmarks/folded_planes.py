@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.install_hint import install_again
 from edgedec.onnx.grid_layout import TILE_ROWS, grid_layout
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.grid import grid_matmul, pack_grid
@@ -100,7 +101,7 @@ def main() -> None:
     args = parser.parse_args()
     kernels = usable()
     if kernels is None:
-        sys.exit("folded_planes: there is no library of kernels; install edgedec with a C++ compiler")
+        sys.exit(f"folded_planes: there is no library of kernels; with a C++ compiler on the PATH, {install_again()}")
     cases = [
         measure_case(
             kernels, TernaryScheme(planes=planes, group_size=group_size, tied=True), tokens, memory, args.rounds

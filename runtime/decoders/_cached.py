@@ -210,10 +210,6 @@ class PromptSequence(ABC):
         """Return None: rounds do not run in the compiled loop, unless overridden."""
         return None
 
-    def stop_rounds(self) -> None:
-        """Do nothing, because no rounds run unless ``write_rounds`` is overridden."""
-        return
-
     def take(self, result: PassResult | None) -> list[Token]:
         """Take the result of the last pass, or None if ``next_pass`` returned none, and return the tokens that follow."""
         if self.ended:

@@ -4,24 +4,18 @@ The loop runs the rounds whose parts are all compiled: the drafters that read th
 ``static`` and ``dynamic`` with chosen children, the verifiers ``greedy`` and ``match``, and a target that lends its inputs.
 Other rounds run in Python. The trees and the texts are the same.
 
-While passes are short, a call runs several rounds and returns their tokens together. While they are long, a thread of the
-library runs ahead: it begins the next pass as soon as a round has ended, and Python handles the tokens during that pass. At
-most one further pass runs for a text that ends meanwhile. Its rows and tokens are beyond the length that Python knows, so
-they are written again or never read.
+While passes are short, a call runs several rounds and returns their tokens together.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from edgedec.errors import CacheFullError, DeviceError
 from edgedec.runtime import loop
-from edgedec.runtime.loop.ahead import RoundsAhead
 from edgedec.runtime.loop.drafts import NO_DRAFT, DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.loop.rounds import MOST_NODES, MOST_ROUNDS, RoundsCall, Stop, TextRounds
@@ -35,12 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "CompiledText", "DoneRounds", "NextRounds", "compiled_text", "run_rounds"]
 
 PLAIN = CompiledGrowth(CHAIN)  # the growth of a root without guesses
-# Seconds of a pass, for each text, from which rounds run ahead. The next pass waits for the interpreter's lock if Python
-# still handles the tokens of the round before.
-AHEAD_FROM = 0.002
 _MEMORY = 8  # passes the fastest of which counts, because other processes only slow a pass down
 _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
-_SPARE = 16  # rounds that run ahead have blocks for so many further rounds
 
 
 class LendingState(State, Protocol):
@@ -49,8 +39,8 @@ class LendingState(State, Protocol):
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
 
-    def advance(self, length: int, *, running: bool = False) -> None:
-        """Note that all rows up to ``length`` are written and committed, and whether further rounds are ``running``."""
+    def advance(self, length: int) -> None:
+        """Note that all rows up to ``length`` are written and committed."""
 
 
 class LendingTarget(Target, Protocol):
@@ -59,25 +49,17 @@ class LendingTarget(Target, Protocol):
     def lend(self, state: State, rows: int) -> LoopInputs | None:
         """Return the inputs and outputs of passes of up to ``rows`` rows; None if the loop cannot use them."""
 
-    def occupy(self, settle: Callable[[], None] | None) -> None:
-        """Note that rounds run until ``settle`` is called, which any other use of the target does; None: none run."""
-
 
 class Together:
-    """The texts of the rounds that run, and the thread that runs them ahead.
+    """The texts of a call.
 
     Members:
         texts: the texts.
         call: the call.
-        ahead: the thread; None: none was needed yet.
-        taken: number of rounds of the call whose results were taken.
     """
 
-    def __init__(
-        self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds], ahead: RoundsAhead | None
-    ) -> None:
-        self.texts, self.call, self.ahead = tuple(texts), RoundsCall(library, inputs, texts), ahead
-        self.taken = 0
+    def __init__(self, library: loop.Loop, inputs: LoopInputs, texts: Sequence[TextRounds]) -> None:
+        self.texts, self.call = tuple(texts), RoundsCall(library, inputs, texts)
 
 
 class CompiledText:
@@ -118,11 +100,6 @@ class CompiledText:
         """Duration of a pass; infinite before the first one."""
         return min(self.passes, default=math.inf)
 
-    def stop(self) -> None:
-        """End the rounds that run ahead after the one that runs now, without waiting for it."""
-        if self.together is not None and self.together.ahead is not None:
-            self.together.ahead.stop(wait=False)
-
 
 class NextRounds(NamedTuple):
     """A text and the sizes of its next trees.
@@ -160,102 +137,36 @@ class DoneRounds(NamedTuple):
     """Rounds of a text that have finished.
 
     Members:
-        first, rounds: number of the first round in ``TextRounds``, and number of rounds.
+        rounds: number of rounds.
         seconds: duration of each pass.
-        more: True if further rounds run already.
     """
 
-    first: int
     rounds: int
     seconds: list[float]
-    more: bool
 
 
 def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds | Exception] | None:
-    """Run rounds of all texts, or take those that have run ahead. The result is None if the loop cannot run them.
+    """Run rounds of all texts. The result is None if the loop cannot run them.
 
     Raises:
         DeviceError: the target failed.
         CacheFullError: the shared cache has no room for a pass.
     """
     lender = cast("LendingTarget", target)  # ``compiled_text`` has checked it
-    together = _running(plans)
-    if together is not None:
-        done = _take(lender, together, plans)
-        if done is not None:
-            return done
     lead = plans[0].text
     rows = lead.nodes if len(plans) == 1 else sum([plan.nodes for plan in plans])
     inputs = lender.lend(plans[0].state, rows)
     if inputs is None:
         return None
-    lender.occupy(None)
-    together = _together(inputs, plans)
-    rounds, ahead = _rounds(inputs, plans)
-    _reserve(plans, _SPARE if ahead else rounds)
+    together, rounds = _together(inputs, plans), _rounds(plans)
+    _reserve(plans, rounds)
     for plan in plans:
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
         plan.text.rounds.set_growth(plan.growth)
-    inputs.runner.error, together.taken = None, 0
-    if not ahead:
-        count = together.call.run(rounds, lead.request.ahead_seconds)
-        return _results(together, plans, count, running=False)
-    together.ahead = together.ahead or RoundsAhead(lead.library)
-    # Weak references, because the target keeps the function, and a dropped state frees its rows at once.
-    lender.occupy(partial(_settle, together.ahead, [weakref.ref(plan.state) for plan in plans]))
-    together.ahead.begin(together.call, 1)
-    return _take(lender, together, plans)
-
-
-def _settle(ahead: RoundsAhead, states: Sequence[weakref.ref[LendingState]]) -> None:
-    """End rounds that run ahead, and give back the blocks that they have no use for any more."""
-    ahead.discard()
-    for reference in states:
-        state = reference()
-        if state is not None:
-            state.advance(state.length)
-
-
-def _running(plans: Sequence[NextRounds]) -> Together | None:
-    """Return the call that runs ahead for exactly these texts; None if there is none."""
-    together = plans[0].text.together
-    if together is None or together.ahead is None or together.ahead.call is not together.call:
-        return None
-    if len(together.texts) != len(plans) or any(plan.text.together is not together for plan in plans):
-        return None
-    return together
-
-
-def _take(
-    lender: LendingTarget, together: Together, plans: Sequence[NextRounds]
-) -> list[DoneRounds | Exception] | None:
-    """Return the next round of those that run ahead; None if there is none."""
-    ahead = together.ahead
-    assert ahead is not None, "the caller has checked it"
-    same_shape = all(not plan.depth or plan.text.rounds.growth is plan.growth for plan in plans)
-    if same_shape and _runs_ahead(together.call.inputs, plans):
-        for plan in plans:
-            plan.text.rounds.set_size(plan.nodes, plan.depth)
-        _extend(together, plans)
-    else:
-        ahead.stop()  # the rounds that have finished count
-    count, running = ahead.take(1)
-    if not running:
-        lender.occupy(None)  # discards the call
-    return _results(together, plans, count, running=running)
-
-
-def _extend(together: Together, plans: Sequence[NextRounds]) -> None:
-    """Give sequences of running rounds further blocks."""
-    block = together.call.inputs.arguments.block_rows
-    for plan in plans:
-        rounds = plan.text.rounds
-        if plan.length + plan.rows(_SPARE // 2) > rounds.arguments.held * block:
-            try:
-                rounds.set_blocks(*plan.state.reserve(plan.rows(_SPARE)))
-            except CacheFullError:
-                return  # the rounds end when they have no room
+    inputs.runner.error = None
+    count = together.call.run(rounds, lead.request.ahead_seconds)
+    return _results(together, plans, count)
 
 
 def _together(inputs: LoopInputs, plans: Sequence[NextRounds]) -> Together:
@@ -268,10 +179,9 @@ def _together(inputs: LoopInputs, plans: Sequence[NextRounds]) -> Together:
         and all(plan.text.together is last for plan in plans)
     ):
         return last
-    ahead = next((it.ahead for plan in plans if (it := plan.text.together) is not None and it.ahead), None)
     # Sequences with common blocks are neighbours, so that attention reads these blocks once.
     order = sorted(plans, key=_table) if len(plans) > 1 else plans
-    together = Together(plans[0].text.library, inputs, [plan.text.rounds for plan in order], ahead)
+    together = Together(plans[0].text.library, inputs, [plan.text.rounds for plan in order])
     for plan in plans:
         plan.text.together = together
     return together
@@ -282,22 +192,15 @@ def _table(plan: NextRounds) -> bytes:
     return blocks[:held].tobytes()
 
 
-def _rounds(inputs: LoopInputs, plans: Sequence[NextRounds]) -> tuple[int, bool]:
-    """Return the number of rounds of a call, and whether they run ahead."""
+def _rounds(plans: Sequence[NextRounds]) -> int:
+    """Return the number of rounds of a call."""
     text = plans[0].text
     seconds = text.request.ahead_seconds
     guesses = any(plan.depth for plan in plans)
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
-        return 1, False
-    if _runs_ahead(inputs, plans):
-        return 1, True
+        return 1
     rounds = int(min(MOST_ROUNDS, 1 + seconds / max(1e-9, text.pass_seconds)))
-    return (min(rounds, _WITH_GUESSES) if guesses else rounds), False
-
-
-def _runs_ahead(inputs: LoopInputs, plans: Sequence[NextRounds]) -> bool:
-    """Return whether Python can handle the tokens of a round during the next pass, on a processor of its own."""
-    return inputs.spare and AHEAD_FROM * len(plans) <= plans[0].text.pass_seconds < math.inf
+    return min(rounds, _WITH_GUESSES) if guesses else rounds
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
@@ -316,39 +219,28 @@ def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
             plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(1)))
 
 
-def _results(
-    together: Together, plans: Sequence[NextRounds], count: int, *, running: bool
-) -> list[DoneRounds | Exception] | None:
-    """Return what the texts have of ``count`` further rounds, and commit their rows."""
-    first, results, inputs = together.taken, list[DoneRounds | Exception](), together.call.inputs
-    together.taken += count
-    seconds = ring_rows(together.call.pass_seconds, first, count)
+def _results(together: Together, plans: Sequence[NextRounds], count: int) -> list[DoneRounds | Exception] | None:
+    """Return what the texts have of ``count`` rounds, and commit their rows."""
+    results, inputs = list[DoneRounds | Exception](), together.call.inputs
+    seconds = together.call.pass_seconds[:count].tolist()
     for plan in plans:
         rounds, arguments = plan.text.rounds, plan.text.rounds.arguments
-        own = count if running else arguments.rounds - first
-        written = sum(ring_rows(rounds.path_sizes, first, own))
-        plan.state.advance(plan.length - 1 + written, running=running)
+        own = arguments.rounds
+        plan.state.advance(plan.length - 1 + sum(rounds.path_sizes[:own].tolist()))
         if own:
             plan.text.passes.extend(seconds[:own])
-            results.append(DoneRounds(first, own, seconds[:own], running))
+            results.append(DoneRounds(own, seconds[:own]))
         elif arguments.stop == Stop.NO_TOKEN:
             results.append(_no_token(plan.text.request, inputs.logits, arguments.bad_row))
         elif arguments.stop == Stop.FAILED and inputs.runner.error is None:
             results.append(DeviceError("the compiled loop could not move rows of the cache; run `edgedec doctor`"))
         else:
-            results.append(DoneRounds(first, 0, [], running))
-    if inputs.runner.error is not None and not running:
-        raise _failure(inputs.runner.error, [plan.length - 1 for plan in plans])
+            results.append(DoneRounds(0, []))
+    error = inputs.runner.error
+    # After rounds that have finished, the next call meets a failure of the target again.
+    if error is not None and not (count and isinstance(error, Exception)):
+        raise _failure(error, [plan.length - 1 for plan in plans])
     return None if not count and not any(isinstance(it, Exception) for it in results) else results
-
-
-def ring_rows(results: Any, first: int, count: int) -> list[Any]:
-    """Return the results of ``count`` rounds, whose first one has this number."""
-    begin = first % MOST_ROUNDS
-    if begin + count <= MOST_ROUNDS:
-        values: list[Any] = results[begin : begin + count].tolist()
-        return values
-    return results[begin:].tolist() + results[: begin + count - MOST_ROUNDS].tolist()  # type: ignore[no-any-return]
 
 
 def _failure(error: BaseException, pasts: Sequence[int]) -> BaseException:

@@ -29,14 +29,12 @@ from edgedec.runtime.decoders._compiled import (
     LendingState,
     NextRounds,
     compiled_text,
-    ring_rows,
     run_rounds,
 )
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import CostBeside
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
 from edgedec.runtime.drafting import expanding, reading
-from edgedec.runtime.loop.rounds import MOST_ROUNDS
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -208,11 +206,6 @@ class AutoregressiveSequence(PromptSequence):
             return None
         return [it if isinstance(it, Exception) else text._record(it) for text, it in zip(texts, done, strict=True)]
 
-    def stop_rounds(self) -> None:
-        """End rounds that run ahead."""
-        if self._compiled is not None:
-            self._compiled.stop()
-
     def _is_compiled(self, target: Target) -> bool:
         """Return whether the compiled loop can run the next round."""
         decoder = self._decoder
@@ -244,17 +237,17 @@ class AutoregressiveSequence(PromptSequence):
     def _record(self, done: DoneRounds) -> WrittenRounds:
         """Record rounds of the compiled loop."""
         assert self._compiled is not None, "it has run them"
-        first, count, device, _ = done
+        count, device = done
         rounds, past = self._compiled.rounds, self._length - 1
-        sizes, paths = ring_rows(rounds.tree_sizes, first, count), ring_rows(rounds.path_sizes, first, count)
+        sizes, paths = rounds.tree_sizes[:count].tolist(), rounds.path_sizes[:count].tolist()
         length = self._length + sum(paths)
         ids = self._ids[past:length].tolist()
         self._decoder.cached += ids[:-1]
         self._length = length
         self.ended = length > self.request.limits.positions
-        draft = ring_rows(rounds.draft_seconds, first, count)
-        verify = ring_rows(rounds.verify_seconds, first, count)
-        commit = ring_rows(rounds.commit_seconds, first, count)
+        draft = rounds.draft_seconds[:count].tolist()
+        verify = rounds.verify_seconds[:count].tolist()
+        commit = rounds.commit_seconds[:count].tolist()
         tokens, at, guessing = list[Token](), 1, self._limits.depth > 0
         for number, (size, path) in enumerate(zip(sizes, paths, strict=True)):
             for token in ids[at : at + path - 1]:
@@ -264,9 +257,8 @@ class AutoregressiveSequence(PromptSequence):
                 draft=draft[number], device=device[number], verify=verify[number], commit=commit[number]
             )
             if guessing:
-                row = (first + number) % MOST_ROUNDS
-                tree = TokenTree(tokens=rounds.tokens[row, :size], parents=rounds.parents[row, :size], draft={})
-                outcome = Outcome(path=rounds.path[row, :path], next_token=ids[at + path - 1])
+                tree = TokenTree(tokens=rounds.tokens[number, :size], parents=rounds.parents[number, :size], draft={})
+                outcome = Outcome(path=rounds.path[number, :path], next_token=ids[at + path - 1])
                 self._count(tree, outcome, seconds, past=past + at - 1)
             else:  # there is nothing to learn, and a new tree and outcome would take time
                 self._decoder.on_round(seconds)

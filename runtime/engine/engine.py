@@ -85,7 +85,6 @@ class Engine:
 
     def remove(self, sequence: TokenSequence) -> None:
         """Give a sequence no part in further steps. One that has ended is removed already."""
-        sequence.stop_rounds()
         self._sequences = [other for other in self._sequences if other is not sequence]
 
     def write(self, sequence: TokenSequence) -> Iterator[Token]:

@@ -73,7 +73,7 @@ class FileReader:
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
-        self._errors: list[OSError] = []
+        self._errors: list[Exception] = []
         self._lock = threading.Lock()
         self._unread = 0  # bytes that were begun and do not take memory yet
 
@@ -130,7 +130,7 @@ class FileReader:
                     done += count
                     with self._lock:
                         self._unread -= count
-        except OSError as error:
+        except Exception as error:
             self._errors.append(error)
         else:
             _LOG.info("%s: %d bytes of weights read into huge pages", path, len(view))

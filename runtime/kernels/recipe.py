@@ -26,7 +26,7 @@ COMMON = (
     *("api", "dispatch", "layout", "int8", "grid", "attention"),
     *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
 )
-LOOP = ("ahead", "api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
+LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
 ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_fused")
 PATHS = {
     "x86_64": {

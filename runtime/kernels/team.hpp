@@ -38,7 +38,7 @@ class Team {
         done_.store(0, std::memory_order_relaxed);
         const uint64_t job = ++job_;
         for (size_t m = 0; m < members_; ++m) {  // neighbouring indices for each member
-            ranges_[m].end.store(static_cast<uint32_t>(total * (m + 1) / members_), std::memory_order_relaxed);
+            ranges_[m].end.store(job << 32 | total * (m + 1) / members_, std::memory_order_relaxed);
             ranges_[m].next.store(job << 32 | total * m / members_, std::memory_order_release);
         }
         current_.store(static_cast<uint32_t>(job), std::memory_order_release);
@@ -68,11 +68,11 @@ class Team {
     static constexpr size_t kPieces = 16;  // pieces of a member's range: the last ones balance the members' speeds
     static constexpr int kSpins = 4096;    // waits without giving the processor to other threads
 
-    // The indices that a member computes first. `next` has the number of the job in its upper half, so that a thread that was
-    // interrupted between two instructions cannot take an index of a later job for one of its own.
+    // The indices that a member computes first. Both ends have the number of the job in their upper half, because a thread that
+    // still looks for work of the job before may read one of them before and the other after the leader has set it.
     struct alignas(64) Range {
         std::atomic<uint64_t> next{0};
-        std::atomic<uint32_t> end{0};
+        std::atomic<uint64_t> end{0};
     };
 
     static void wait(int waits) {
@@ -84,15 +84,17 @@ class Team {
 #endif
     }
 
-    // Computes the member's own range, and then what is left of the others'.
-    void work_on(uint32_t job, size_t member) {
+    // Computes the member's own range, and then what is left of the others'. An exception would leave indices undone, for which
+    // the leader would wait forever.
+    void work_on(uint32_t job, size_t member) noexcept {
         for (size_t i = 0; i < members_; ++i) {
             Range& range = ranges_[(member + i) % members_];
             uint64_t at = range.next.load(std::memory_order_acquire);
             while (at >> 32 == job) {
                 const auto first = static_cast<uint32_t>(at);
-                const uint32_t end = range.end.load(std::memory_order_relaxed);
-                if (first >= end) break;
+                const uint64_t bound = range.end.load(std::memory_order_relaxed);
+                const auto end = static_cast<uint32_t>(bound);
+                if (bound >> 32 != job || first >= end) break;
                 const uint32_t step = step_.load(std::memory_order_relaxed), count = end - first < step ? end - first : step;
                 if (!range.next.compare_exchange_weak(at, at + count, std::memory_order_acq_rel)) continue;
                 // The job cannot end before this piece, so its function does not change here.

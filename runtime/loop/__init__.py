@@ -26,7 +26,7 @@ __all__ = ["LOOPS", "NO_TOKEN", "Loop", "load"]
 
 LOOPS = ("compiled", "python")  # values of EDGEDEC_LOOP
 NO_TOKEN = -2  # result of a function: the logits of a row give no token
-_ABI = 2  # value of edgedec_loop_abi() in api.cpp
+_ABI = 3  # value of edgedec_loop_abi() in api.cpp
 _LOG = logging.getLogger(__name__)
 
 _TREE = (c_void_p, c_void_p, c_int64)  # tokens, parents, number of nodes
@@ -43,13 +43,6 @@ _FUNCTIONS: Functions = {
     "edgedec_loop_distribution": (c_int64, (c_void_p, c_void_p, c_int64, *_TEXT, c_void_p)),
     "edgedec_loop_verify": (c_int64, (c_void_p, *_TREE, c_void_p, c_int64, *_TEXT, c_int64, c_void_p, c_void_p)),
     "edgedec_loop_rounds": (c_int64, (c_void_p,)),
-    "edgedec_loop_ahead_open": (c_void_p, ()),
-    "edgedec_loop_ahead_serve": (None, (c_void_p,)),
-    "edgedec_loop_ahead_begin": (c_int64, (c_void_p, c_void_p, c_int64)),
-    "edgedec_loop_ahead_take": (c_int64, (c_void_p, c_int64)),
-    "edgedec_loop_ahead_announce": (None, (c_void_p,)),
-    "edgedec_loop_ahead_stop": (None, (c_void_p, c_int64)),
-    "edgedec_loop_ahead_close": (None, (c_void_p,)),
 }
 
 

@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "ahead.hpp"
 #include "rounds.hpp"
 #include "table.hpp"
 
@@ -78,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 2; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 3; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -227,43 +226,3 @@ EDGEDEC_API int64_t edgedec_loop_rounds(const RoundsArguments* arguments) {
         return 0;
     });
 }
-
-// Opens what two threads need to run rounds ahead; see ahead.hpp. edgedec_loop_ahead_serve frees it.
-EDGEDEC_API void* edgedec_loop_ahead_open() {
-    Ahead* ahead = nullptr;
-    guarded([&] {
-        ahead = new Ahead;
-        return 0;
-    });
-    return ahead;
-}
-
-EDGEDEC_API void edgedec_loop_ahead_serve(void* ahead) {
-    static_cast<Ahead*>(ahead)->serve();
-    delete static_cast<Ahead*>(ahead);
-}
-
-EDGEDEC_API int64_t edgedec_loop_ahead_begin(void* ahead, const RoundsArguments* arguments, int64_t window) {
-    return guarded([&] {
-        check_rounds(*arguments);
-        check(window >= 1 && window < kMostRounds / 2, "the results have no room for so many rounds");
-        static_cast<Ahead*>(ahead)->begin(arguments, window);
-        return 0;
-    });
-}
-
-// Returns twice the number of rounds that were taken, plus 1 if further ones follow.
-EDGEDEC_API int64_t edgedec_loop_ahead_take(void* ahead, int64_t count) {
-    return guarded([&] {
-        check(count >= 1 && count < kMostRounds / 2, "the results have no room for so many rounds");
-        bool running = false;
-        const int64_t rounds = static_cast<Ahead*>(ahead)->take(count, running);
-        return 2 * rounds + (running ? 1 : 0);
-    });
-}
-
-EDGEDEC_API void edgedec_loop_ahead_stop(void* ahead, int64_t wait) { static_cast<Ahead*>(ahead)->stop(wait != 0); }
-
-EDGEDEC_API void edgedec_loop_ahead_announce(void* ahead) { static_cast<Ahead*>(ahead)->announce(); }
-
-EDGEDEC_API void edgedec_loop_ahead_close(void* ahead) { static_cast<Ahead*>(ahead)->close(); }

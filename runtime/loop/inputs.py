@@ -38,16 +38,12 @@ class PassCall:
     """A function of the target as the library calls it. It keeps an error, because none may pass through the library.
 
     Parameters:
-        run: runs a pass of so many rows. It calls ``announce`` when it holds the interpreter's lock for the last time before
-            ONNX Runtime releases it.
+        run: runs a pass of so many rows.
 
     Members:
         address: the function of the C type.
-        announce: makes the results of the round before available; None: nothing waits for them.
         error: the last error; None: there was none.
     """
-
-    announce: Callable[[], None] | None = None
 
     def __init__(self, run: Callable[[int], None]) -> None:
         self._run = run
@@ -71,12 +67,10 @@ class LoopInputs:
         arguments: the inputs and outputs.
         runner: runs a pass.
         logits: float32 [rows, V], which a pass writes.
-        spare: True if the process may use more processors than a pass does.
         alive: objects that own the arrays.
     """
 
     arguments: TargetArguments
     runner: PassCall
     logits: F32
-    spare: bool
     alive: tuple[object, ...] = ()

@@ -8,7 +8,6 @@
 #include <memory>
 #include <stdexcept>
 
-#include "ahead.hpp"
 #include "half.hpp"
 
 namespace edgedec {
@@ -135,7 +134,7 @@ class TextRounds {
         for (size_t at = 1; at < accepted_.size(); ++at) append(accepted_[at]);
         append(next);
         record();
-        const auto row = it_.rounds++ % kMostRounds;
+        const auto row = it_.rounds++;
         it_.draft_seconds[row] = draft_seconds_;
         it_.verify_seconds[row] = verify_seconds_ + seconds_between(began, verified);
         it_.commit_seconds[row] = seconds_between(verified, Clock::now());
@@ -156,7 +155,7 @@ class TextRounds {
     }
 
     void record() {
-        const auto row = static_cast<size_t>(it_.rounds % kMostRounds);
+        const auto row = static_cast<size_t>(it_.rounds);
         it_.tree_sizes[row] = static_cast<int32_t>(tree_->size());
         it_.path_sizes[row] = static_cast<int32_t>(path_.size());
         std::copy(tree_->tokens.begin(), tree_->tokens.end(), it_.tokens + row * nodes_);
@@ -183,19 +182,17 @@ class Rounds {
         for (int64_t at = 0; at < it_.count; ++at) texts_.push_back(std::make_unique<TextRounds>(*it_.target, *it_.texts[at]));
     }
 
-    void run(Ahead* ahead) {
+    void run() {
         const auto began = Clock::now();
-        for (int64_t rounds = 0; ahead ? ahead->may_begin() : rounds < it_.most_rounds; ++rounds) {
-            if (!ahead && rounds && seconds_between(began, Clock::now()) >= it_.most_seconds) return;
-            bool goes_on = false;
-            if (round(rounds, goes_on) && ahead) ahead->finish();
-            if (!goes_on) return;
+        for (int64_t rounds = 0; rounds < it_.most_rounds; ++rounds) {
+            if (rounds && seconds_between(began, Clock::now()) >= it_.most_seconds) return;
+            if (!round(rounds)) return;
         }
     }
 
   private:
-    // Runs a round. Returns whether its pass has run, and sets `goes_on` if a further round may begin.
-    bool round(int64_t number, bool& goes_on) {
+    // Runs a round. Returns whether a further round may begin.
+    bool round(int64_t number) {
         int64_t total = 0;
         rows_.clear();
         for (const auto& text : texts_) {
@@ -215,10 +212,10 @@ class Rounds {
             for (const auto& text : texts_) text->stop(Stop::failed);
             return false;
         }
-        it_.pass_seconds[number % kMostRounds] = seconds_between(filled, Clock::now());
-        goes_on = true;
+        it_.pass_seconds[number] = seconds_between(filled, Clock::now());
+        bool goes_on = true;
         for (const auto& text : texts_) goes_on = text->accept() && goes_on;
-        return true;
+        return goes_on;
     }
 
     const RoundsArguments& it_;
@@ -228,6 +225,6 @@ class Rounds {
 
 }  // namespace
 
-void run_rounds(const RoundsArguments& arguments, Ahead* ahead) { Rounds(arguments).run(ahead); }
+void run_rounds(const RoundsArguments& arguments) { Rounds(arguments).run(); }
 
 }  // namespace edgedec

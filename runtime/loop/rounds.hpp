@@ -10,10 +10,8 @@
 
 namespace edgedec {
 
-class Ahead;
-
 constexpr int64_t kMostNodes = 64;   // nodes of a tree, so that a row of its mask is one word
-constexpr int64_t kMostRounds = 32;  // rows of the results of a text; a later round overwrites the first of them
+constexpr int64_t kMostRounds = 32;  // rows of the results of a text
 
 enum class Stop : int32_t {
     limit = 0,     // the number of rounds, tokens or seconds was reached, or an end token was written
@@ -54,10 +52,10 @@ struct TextArguments {
     // The text, with room for `positions` + 1 ids. All but the last token are in the cache.
     int32_t* text;
     int64_t length, positions;
-    // The blocks of the sequence. While rounds run ahead, Python appends to them and then increases `held`.
+    // The blocks of the sequence.
     const int32_t* blocks;
     int64_t held;
-    // Guesses and verification. While rounds run ahead, Python may change `nodes`, up to `result_nodes`, and `depth`.
+    // Guesses and verification.
     Draft* draft;
     int64_t policy, nodes, depth;
     Levels levels;
@@ -90,7 +88,7 @@ struct RoundsArguments {
     double* pass_seconds;  // result by round [kMostRounds]
 };
 
-// Runs rounds until one of the bounds of the call, or of a text, is reached. With `ahead` this decides how many rounds may run.
-void run_rounds(const RoundsArguments& arguments, Ahead* ahead = nullptr);
+// Runs rounds until one of the bounds of the call, or of a text, is reached.
+void run_rounds(const RoundsArguments& arguments);
 
 }  // namespace edgedec

@@ -72,8 +72,7 @@ class TextRounds:
         arguments: the arguments of the library.
         draft: the parameter of this name.
         growth: rule by which trees grow.
-        tree_sizes, path_sizes: nodes of the trees and of the accepted paths, int32 [rounds]. Round number r of a call has
-            row r % ``MOST_ROUNDS``.
+        tree_sizes, path_sizes: nodes of the trees and of the accepted paths, int32 [rounds].
         tokens, parents, path: the trees and the paths, int32 [rounds, nodes].
         draft_seconds, verify_seconds, commit_seconds: float64 [rounds].
     """
@@ -129,13 +128,13 @@ class TextRounds:
         self.arguments.length, self.arguments.most_tokens = length, most_tokens
 
     def set_blocks(self, blocks: I32, held: int) -> None:
-        """Set the sequence's table of blocks, int32, of which ``held`` may be written to. The rounds may run meanwhile."""
+        """Set the sequence's table of blocks, int32, of which ``held`` may be written to."""
         if blocks is not self._table:
             self._table, self.arguments.blocks = blocks, blocks.ctypes.data
         self.arguments.held = held
 
     def set_size(self, nodes: int, depth: int) -> None:
-        """Set the limits of a tree. The rounds may run meanwhile."""
+        """Set the limits of a tree."""
         self.arguments.nodes, self.arguments.depth = nodes, depth
 
     def set_growth(self, growth: CompiledGrowth) -> None:

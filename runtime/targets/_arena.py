@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ class CacheArena:
         self._holders = [0] * layout.blocks
         self._free = list(range(layout.blocks))  # a heap
         self._stale: set[int] = set()  # free blocks that were written to, whose pages are still there
-        self._settle: Callable[[], None] | None = None  # ends rounds that run ahead
         self._abandoned: deque[I32] = deque()  # blocks of states that were not closed, until ``_collect``
 
     @property
@@ -56,19 +55,7 @@ class CacheArena:
     def _collect(self) -> None:
         """Release the blocks of states that were not closed."""
         while self._abandoned:
-            self.settle()
             self.release(self._abandoned.popleft())
-
-    def occupy(self, settle: Callable[[], None] | None) -> None:
-        """End rounds that run ahead, and note that others write to the buffer until ``settle`` is called; None: none do."""
-        self.settle()
-        self._settle = settle
-
-    def settle(self) -> None:
-        """End rounds that run ahead."""
-        if self._settle is not None:
-            settle, self._settle = self._settle, None
-            settle()
 
     def open(self) -> ArenaState:
         """Return a sequence without rows and blocks."""
@@ -152,7 +139,6 @@ class CacheArena:
     @property
     def idle_bytes(self) -> int:
         """Bytes of free blocks whose memory ``release_pages`` would give back to the system, at most."""
-        self._collect()
         return len(self._stale) * self.block_bytes
 
     def release_pages(self) -> None:
@@ -230,15 +216,9 @@ class ArenaState:
         self.arena.reserve([(self, rows)])
         return self._table, self.held
 
-    def advance(self, length: int, *, running: bool = False) -> None:
-        """Note that all rows up to ``length`` were written to reserved blocks and are committed.
-
-        Blocks without committed rows are given back, unless the rounds that took them are still ``running``.
-        """
-        if running:
-            self.length = length
-        else:
-            self._keep(length)
+    def advance(self, length: int) -> None:
+        """Note that all rows up to ``length`` were written to reserved blocks and are committed."""
+        self._keep(length)
 
     def passed(self, rows: int) -> None:
         """Note that a pass has written ``rows`` rows after the committed ones."""
@@ -252,7 +232,6 @@ class ArenaState:
             EdgedecError: the rows are not in ascending order.
         """
         self.check_open()
-        self.arena.settle()
         count = len(nodes)
         if count:
             last = int(nodes[-1])
@@ -269,7 +248,6 @@ class ArenaState:
             UsageError: there are fewer rows.
         """
         self.check_open()
-        self.arena.settle()
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} rows, there are {self.length}")
         self._keep(length)
@@ -284,7 +262,6 @@ class ArenaState:
     def fork(self) -> ArenaState:
         """Return a sequence that shares the blocks of the committed rows."""
         self.check_open()
-        self.arena.settle()
         other = ArenaState(self.arena, self._table.copy())
         other.length, other.held = self.length, blocks_of(self.length)
         self.arena.hold(other.table)
@@ -303,7 +280,6 @@ class ArenaState:
     def read_part(self, part: int) -> NDArray[np.uint8]:
         """Return a copy of the rows' blocks of a key/value head, uint8 [bytes]."""
         self.check_open()
-        self.arena.settle()
         table = self._table[: blocks_of(self.length)]
         return np.concatenate([view[table].reshape(-1) for view in self.arena.heads[part]])
 
@@ -337,7 +313,6 @@ class ArenaState:
     def close(self) -> None:
         """Give the blocks back. A second call does nothing."""
         if not self._closed:
-            self.arena.settle()
             self._keep(0)
             self._closed = True
 

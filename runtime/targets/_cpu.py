@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -257,7 +257,6 @@ class CpuTarget:
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
         """
-        self._arena.settle()
         passes = [(self._checked(state, item), item) for state, item in work]
         if len(passes) > 1 and len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
@@ -280,16 +279,8 @@ class CpuTarget:
         if not isinstance(state, ArenaState) or state.arena is not self._arena or rows > self._rows:
             return None
         if self._lent is None or not self._lent.fits(self, rows):
-            self._arena.settle()
             self._lent = lend(self, rows)
         return None if self._lent is None else self._lent.inputs
-
-    def occupy(self, settle: Callable[[], None] | None) -> None:
-        """End rounds that run ahead, and note that others will; None: none will.
-
-        Any other use of the target or its states calls ``settle`` first, which ends them.
-        """
-        self._arena.occupy(settle)
 
     def run_inputs(self) -> tuple[NDArray[np.int64], I32]:
         """Return the rows and committed rows of each sequence of a run, int64 [rows, 2], and their tables, int32."""

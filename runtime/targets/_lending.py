@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,8 +52,6 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
     def run(count: int) -> None:
         bound = owner.bind(count, count)
         bound.arrays.rows[...] = every[:count]
-        if runner.announce is not None:
-            runner.announce()
         owner.run(bound)
 
     sequences, tables = target.run_inputs()
@@ -85,7 +82,6 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
         arguments=arguments,
         runner=runner,
         logits=logits,
-        spare=0 < target.threads < (os.cpu_count() or 1),
         alive=(*buffers.values(), embedding, target.cache),
     )
     return Lent(inputs=inputs, arrays=arrays, rows=rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from collections.abc import Sequence
 from ctypes import addressof, c_int64
@@ -27,7 +26,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.drafts import CompiledDraft
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Pass, Request, Target, TargetInfo, TokenTree
+from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
 from edgedec.runtime.target_top import top_taps
@@ -258,8 +257,7 @@ def test_texts_are_equal(target: Target, drafter: str, name: str, monkeypatch: p
         expected, _, compiled = write(target, drafter, request(config, "chain"))
         assert not compiled
     assert len(PROMPT) + len(expected) == TEXT_LIMITS.positions + 1
-    for policy, seconds, ahead in (*zip(POLICIES, (0.0, 0.004, 1e9), (9, 9, 9), strict=True), ("dynamic", 1.0, 0)):
-        monkeypatch.setattr(_compiled, "AHEAD_FROM", ahead)
+    for policy, seconds in zip(POLICIES, (0.0, 0.004, 1e9), strict=True):
         actual, decoder, compiled = write(target, drafter, request(config, policy, ahead_seconds=seconds))
         assert compiled == (type(target).__name__ == "CpuTarget")  # the kernels were built, too
         assert actual == expected
@@ -322,10 +320,9 @@ def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> t
     return [texts[number] for number in sorted(texts)], compiled
 
 
-@pytest.mark.parametrize("ahead", [9.0, 0.0])
 @pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS)])
 def test_texts_written_together_are_equal_to_those_alone(
-    shared: Target, drafter: str, ahead: float, monkeypatch: pytest.MonkeyPatch
+    shared: Target, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = shared.free_rows
     wishes = [
@@ -340,43 +337,10 @@ def test_texts_written_together_are_equal_to_those_alone(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "load", lambda: None)
         expected = [write_together(shared, "none", [wish])[0][0][: wish.most_tokens] for wish in wishes]
-    monkeypatch.setattr(_compiled, "AHEAD_FROM", ahead)
     actual, compiled = write_together(shared, drafter, wishes)
     assert [text[: wish.most_tokens] for text, wish in zip(actual, wishes, strict=True)] == expected
     assert compiled > 5
     assert shared.free_rows == free
-
-
-def test_a_target_that_is_used_otherwise_ends_the_rounds_that_run_ahead(
-    shared: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A text goes on after each use, with the same tokens, and uses of the target find no pass that runs."""
-    expected, _, _ = write(shared, "none", request(TEXTS["greedy"], "chain"))
-    monkeypatch.setattr(_compiled, "AHEAD_FROM", 0.0)
-    decoder = open_decoder(shared, shared.open(WIDE), vocab_limit=VOCAB)
-    sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1.0))
-    engine, tokens, other = Engine(shared, rows=8, cost=decoder.cost), list[int](), shared.open(WIDE)
-    engine.add(sequence)
-    running, work = 0, Pass(ids=PROMPT[:3], positions=np.arange(3, dtype=np.int32))
-    uses = (
-        lambda: shared.submit([(other, work)]).result(),
-        lambda: other.truncate(0),
-        lambda: decoder.state.fork().close(),
-        lambda: other.commit(np.zeros(0, np.int32)),
-    )
-    while engine.sequences:
-        for part in engine.step():
-            assert part.error is None
-            tokens += [token.id for token in part.tokens]
-        together = sequence._compiled.together if sequence._compiled else None
-        if together is not None and together.ahead is not None and together.ahead.call is not None:
-            running += 1
-            if running % 2:
-                uses[running // 2 % len(uses)]()
-                assert together.ahead.call is None
-    assert running > 10 or (os.cpu_count() or 1) < 2  # rounds run ahead on a processor of their own
-    assert tokens == expected
-    decoder.state.close()
 
 
 def test_a_draft_that_is_released_is_not_used_any_more(target: Target) -> None:

@@ -60,11 +60,11 @@ def insistent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any) -> list[list[int]]:
-    """Return what is written after three prompts."""
+    """Return what is written after five prompts."""
     target = open_target(bundle, limits=LIMITS, threads=1, kv_bits=kv_bits)
     assert target.info.batch_invariant
     lists = []
-    for seed in range(3):
+    for seed in range(5):
         prompt = np.random.default_rng(seed).integers(0, 60, 20).astype(np.int32)
         decoder = Writer(
             target=target,
@@ -90,4 +90,4 @@ def test_greedy_text_is_the_same_with_speculation(bundle: Bundle, kv_bits: int, 
         assert texts(bundle, kv_bits, drafter, policy, verifier) == plain, drafter
     assert verifier.drafted > verifier.accepted > 0
     assert verifier.moved > 0
-    assert len({tuple(text) for text in plain}) == 3
+    assert len({tuple(text) for text in plain}) == 5

@@ -73,9 +73,6 @@ class Scripted:
     def write_rounds(self, target: Target, sequences: Sequence[TokenSequence], rooms: Sequence[Room]) -> None:
         return None
 
-    def stop_rounds(self) -> None:
-        pass
-
     def draft_ahead(self) -> Drafting[None]:
         yield from ()
         self._fail("draft_ahead")

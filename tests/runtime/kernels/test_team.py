@@ -23,6 +23,18 @@ def build(program: Path, *options: str) -> str:
     return str(program)
 
 
+@pytest.mark.thorough
+def test_a_leader_that_is_interrupted_between_its_stores_misleads_no_helper(tmp_path: Path) -> None:
+    header, store = (FOLDER / "team.hpp").read_text(), "ranges_[m].next.store(job"
+    assert header.count(store) == 1
+    (tmp_path / "team.hpp").write_text(
+        header.replace(store, f"for (volatile int w = 20000; w; w = w - 1) {{}}\n{store}")
+    )
+    program = build(tmp_path / "team", f"-I{tmp_path}")
+    process = subprocess.run([program, "3", "600"], capture_output=True, text=True, check=False, timeout=120)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "0\n", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("helpers", [0, 1, 3])
 @pytest.mark.parametrize("options", [(), ("-fsanitize=thread", "-g")], ids=["plain", "sanitized"])

@@ -26,13 +26,6 @@ int64_t edgedec_loop_distribution(const edgedec::SamplingOptions*, float*, int64
 int64_t edgedec_loop_verify(const edgedec::SamplingOptions*, const int32_t*, const int32_t*, int64_t, float*, int64_t,
                             const int32_t*, int64_t, int64_t, int32_t*, int64_t*);
 int64_t edgedec_loop_rounds(const edgedec::RoundsArguments*);
-void* edgedec_loop_ahead_open();
-void edgedec_loop_ahead_serve(void*);
-int64_t edgedec_loop_ahead_begin(void*, const edgedec::RoundsArguments*, int64_t);
-int64_t edgedec_loop_ahead_take(void*, int64_t);
-void edgedec_loop_ahead_stop(void*, int64_t);
-void edgedec_loop_ahead_announce(void*);
-void edgedec_loop_ahead_close(void*);
 }
 
 namespace {
@@ -177,10 +170,8 @@ float target_logits[kRows * kVocab];
 float embedding[kRows * kWidth];
 uint64_t visible[kRows];
 int64_t row_positions[kRows], sequences[2 * kRows], texts, failing;
-void* announced = nullptr;  // the object whose rounds run ahead
 
 int32_t run(int32_t rows) {
-    if (announced) edgedec_loop_ahead_announce(announced);
     put(embedding, sizeof(float) * kWidth * static_cast<size_t>(rows));
     put(visible, 8 * static_cast<size_t>(rows));
     put(row_positions, 8 * static_cast<size_t>(rows));
@@ -258,26 +249,6 @@ struct DriverText {
     }
 };
 
-// Runs a call in another thread and takes its rounds, some of which are left when it is stopped.
-int64_t ahead(const edgedec::RoundsArguments& call) {
-    announced = edgedec_loop_ahead_open();
-    std::thread thread(edgedec_loop_ahead_serve, announced);
-    const int64_t window = 1 + number(4);
-    int64_t result = edgedec_loop_ahead_begin(announced, &call, window), rounds = 0;
-    while (!result) {
-        const int64_t taken = edgedec_loop_ahead_take(announced, 1 + rounds % 3);
-        if (taken < 0) result = taken;
-        if (taken < 1 || !(taken & 1)) break;
-        rounds += taken / 2;
-        if (rounds > 40) edgedec_loop_ahead_stop(announced, 1);
-    }
-    edgedec_loop_ahead_stop(announced, 1);
-    edgedec_loop_ahead_close(announced);
-    thread.join();
-    announced = nullptr;
-    return result;
-}
-
 void rounds() {
     char name[] = "/tmp/edgedec-loop-XXXXXX";
     const int file = mkstemp(name);
@@ -329,10 +300,10 @@ void rounds() {
             }
             if (!room) break;
             call.most_rounds = number(9);
-            const int64_t result = number(6) ? edgedec_loop_rounds(&call) : ahead(call);
+            const int64_t result = edgedec_loop_rounds(&call);
             put(result);
             if (result) break;
-            for (const auto& owner : owners) owner->show_rounds(std::min(owner->it.rounds, kRounds));
+            for (const auto& owner : owners) owner->show_rounds(owner->it.rounds);
         }
     }
     close(file);

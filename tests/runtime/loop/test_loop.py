@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, c_void_p, cast
 from pathlib import Path
 from typing import Any
@@ -189,69 +189,6 @@ def test_other_threads_of_the_interpreter_run_while_a_pass_runs() -> None:
     assert (tiny.text.rounds, tiny.text.length) == (1, 2)
 
 
-class Passes:
-    """Passes of a target, each of which waits until it is let go. ``announce`` is called as ``PassCall`` describes."""
-
-    def __init__(self, announce: Callable[[], None]) -> None:
-        self.begun, self.let_go = threading.Semaphore(0), threading.Semaphore(0)
-        self._announce = announce
-        self.run = CFUNCTYPE(c_int32, c_int32)(self._run)
-
-    def _run(self, rows: int) -> int:
-        self._announce()
-        self.begun.release()
-        assert self.let_go.acquire(timeout=20)
-        return 0
-
-
-@needs_library
-def test_one_round_runs_ahead_and_no_more() -> None:
-    assert LIBRARY is not None
-    handle, call = LIBRARY.function("edgedec_loop_ahead_open")(), LIBRARY.call
-    passes = Passes(lambda: LIBRARY.function("edgedec_loop_ahead_announce")(handle))
-    tiny = TinyCall(passes.run)
-    tiny.text.most_tokens = 30
-    thread = threading.Thread(target=LIBRARY.function("edgedec_loop_ahead_serve"), args=(handle,))
-    thread.start()
-    call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
-    with pytest.raises(EdgedecError, match="rounds are running already"):
-        call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
-    for _ in range(3):
-        passes.let_go.release()
-        assert call("edgedec_loop_ahead_take", handle, 1) == 2 * 1 + 1  # returned while the next pass runs
-        assert passes.begun.acquire(timeout=20)
-    assert passes.begun.acquire(timeout=20)
-    for _ in range(9):
-        passes.let_go.release()
-    assert not passes.begun.acquire(timeout=0.05)  # the fourth round waits for ``take``
-    assert tiny.text.rounds == 4
-    LIBRARY.function("edgedec_loop_ahead_stop")(handle, 1)
-    assert call("edgedec_loop_ahead_take", handle, 1) == 2 * 1
-    assert call("edgedec_loop_ahead_take", handle, 1) == 0
-    for window in (0, MOST_ROUNDS):
-        with pytest.raises(EdgedecError, match="the results have no room for so many rounds"):
-            call("edgedec_loop_ahead_begin", handle, tiny.address, window)
-        with pytest.raises(EdgedecError, match="the results have no room for so many rounds"):
-            call("edgedec_loop_ahead_take", handle, window)
-    LIBRARY.function("edgedec_loop_ahead_close")(handle)
-    thread.join()
-
-
-@needs_library
-def test_an_error_of_rounds_that_run_ahead_is_raised_where_they_are_taken() -> None:
-    assert LIBRARY is not None
-    handle = LIBRARY.function("edgedec_loop_ahead_open")()
-    tiny = TinyCall(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
-    tiny.target.offset = 1 << 40
-    thread = threading.Thread(target=LIBRARY.function("edgedec_loop_ahead_serve"), args=(handle,))
-    thread.start()
-    LIBRARY.call("edgedec_loop_ahead_begin", handle, tiny.address, 1)
-    with pytest.raises(EdgedecError, match="a row of the embedding cannot be read from the bundle"):
-        LIBRARY.call("edgedec_loop_ahead_take", handle, 1)
-    LIBRARY.function("edgedec_loop_ahead_close")(handle)
-    thread.join()
-
-
 @needs_library
 @pytest.mark.thorough
 def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -260,7 +197,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 2"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 3"):
         loop.Loop(library)
 
 
