@@ -85,12 +85,12 @@ def _bits(seed: int, *shape: int) -> NDArray[np.uint32]:
 
 
 def _integers(seed: int, low: int, high: int, *shape: int) -> I8:
-    """Return integers in [low, high)."""
-    bits = _bits(seed, *shape)
+    """Return integers in [low, high), which repeat after a prime number of them, so that few large arrays are needed."""
+    bits = _bits(seed, 65_521)
     bits %= np.uint32(high - low)
     integers = bits.astype(np.int8)
     integers += np.int8(low)
-    return integers
+    return np.resize(integers, shape)
 
 
 def _fractions(seed: int, *shape: int) -> F32:
