@@ -5,8 +5,8 @@
 The models are the embedded one, and the same padded to the shape of BitNet b1.58 0.73B, which is written on first use
 (minutes, 250 MB); --small leaves it out. Texts are greedy. The two loops take turns, text by text, and their texts must be
 equal. The time of a round is that from the end of a run of ONNX Runtime to the beginning of the next one: growing trees,
-verification, the commit, sampling, statistics, the text's pieces, and the inputs of the next pass. Figures are medians over the
-rounds of all texts; on a busy machine the fastest tenth shows more.
+verification, the commit, sampling, statistics, the text's pieces, and the inputs of the next pass. Figures are medians over
+the rounds of all texts; on a busy machine the fastest tenth shows more.
 
 For the embedded model the tokens per second of a whole text without guesses are measured, too: the best text counts. For the
 padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both loops.
