@@ -18,8 +18,8 @@ __all__ = ["Grid", "GridLevels"]
 Float64 = npt.NDArray[np.float64]
 Int8 = npt.NDArray[np.int8]
 
-# Starting points of the alternation: the outermost level as a share of the group's largest magnitude. They come within 1 %
-# of the squared error that 80 starting points reach on Gaussian weights.
+# Starting points of the alternation: the outermost level as a share of the group's largest magnitude. On Gaussian weights
+# their squared error is within 1 % of the error from 80 starting points.
 _SHARES = (0.65, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 _FIRST_STEPS = 2  # steps of alternation from each start before the best start is chosen
 

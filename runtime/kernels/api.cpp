@@ -131,7 +131,7 @@ EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, in
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
     try {
-        static thread_local edgedec::Staging staging;
+        edgedec::Staging& staging = edgedec::thread_staging();
         staging.resize(tokens, inputs);
         for (int64_t t = 0; t < tokens; ++t) {
             int8_t* to = staging.codes(t);
@@ -162,7 +162,7 @@ EDGEDEC_API int32_t edgedec_int8_matmul(const char* path, int64_t outputs, int64
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
     try {
-        static thread_local edgedec::Staging staging;
+        edgedec::Staging& staging = edgedec::thread_staging();
         staging.resize(tokens, inputs);
         for (int64_t t = 0; t < tokens; ++t) {
             int8_t* to = staging.codes(t);
@@ -199,7 +199,7 @@ EDGEDEC_API int32_t edgedec_grid_matmul(const char* path, int64_t outputs, int64
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
     try {
-        static thread_local edgedec::Staging staging;
+        edgedec::Staging& staging = edgedec::thread_staging();
         staging.resize(tokens, inputs);
         for (int64_t t = 0; t < tokens; ++t) {
             std::memset(staging.codes(t), 0, static_cast<size_t>(staging.stride()));

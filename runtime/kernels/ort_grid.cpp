@@ -8,20 +8,15 @@
 #include <vector>
 
 #include "grid.hpp"
-#include "ort_operator.hpp"
-#include "staging.hpp"
+#include "ort_products.hpp"
 
 namespace edgedec {
 namespace {
 
-constexpr size_t kMostMatrices = 16;
-// Amount of work, in bytes of weights times tokens, below which waking other threads costs more than it saves.
-constexpr int64_t kSerialBytes = 128 << 10;
-
-class Kernel : public Operator {
+class Kernel final : public Products<Kernel, Grid> {
   public:
     static constexpr const char* kKind = "GridMatMul";
-    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+    explicit Kernel(const OrtApi& api) : Products(api) {}
 
     OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
@@ -55,7 +50,7 @@ class Kernel : public Operator {
                 EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
-            tiles_ += w.tiles();
+            parts_ += static_cast<size_t>(w.tiles());
             bytes_ += w.bytes();
             matrices_.push_back(w);
         }
@@ -63,64 +58,13 @@ class Kernel : public Operator {
         return nullptr;
     }
 
-    OrtStatus* compute(NodeContext& context) const override {
-        Shape shape;
-        void* data = nullptr;
-        EDGEDEC_TRY(context.input(0, shape, &data));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
-            return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
-        const int64_t tokens = shape.count / inputs_;
-        const float* x = static_cast<const float*>(data);
-
-        float* outs[kMostMatrices] = {};
-        for (size_t i = 0; i < matrices_.size(); ++i) {
-            shape.dims.back() = matrices_[i].outputs;
-            EDGEDEC_TRY(context.output(i, shape.dims, &outs[i]));
-        }
-        if (!tokens) return nullptr;
-
-        static thread_local Staging staging;  // kept from pass to pass to avoid allocations
-        staging.resize(tokens, inputs_);
-        for (int64_t t = 0; t < tokens; ++t) {
-            path_->quantize(x + t * inputs_, inputs_, staging.codes(t), staging.stride(), staging.scale(t));
-            for (size_t i = 0; i < matrices_.size(); ++i)
-                if (first_of_its_groups(i)) staging.sum(*path_, t, matrices_[i].group_size);
-        }
-        staging.arrange_fours();
-        const Pass pass{this, &staging, outs};
-        if (bytes_ * tokens < kSerialBytes) {
-            for (int64_t tile = 0; tile < tiles_; ++tile) run_tile(const_cast<Pass*>(&pass), static_cast<size_t>(tile));
-            return nullptr;
-        }
-        return context.parallel(run_tile, static_cast<size_t>(tiles_), const_cast<Pass*>(&pass));
+    void arrange(Staging& staging) const { staging.arrange_fours(); }
+    void run_part(const Staging& staging, size_t part, float* const* outs) const {
+        run_tile(part, [&](size_t i, const Grid& w, int64_t tile) {
+            path_->grid(w, staging.view(w.group_size), tile, outs[i], w.outputs);
+        });
     }
-
-  private:
-    struct Pass {
-        const Kernel* kernel;
-        const Staging* staging;
-        float* const* outs;
-    };
-
-    // Computes one tile. ONNX Runtime gives a thread neighbouring tiles, which it reads sequentially.
-    static void run_tile(void* user, size_t index) {
-        const Pass& pass = *static_cast<const Pass*>(user);
-        int64_t tile = static_cast<int64_t>(index);
-        size_t i = 0;
-        for (; tile >= pass.kernel->matrices_[i].tiles(); ++i) tile -= pass.kernel->matrices_[i].tiles();
-        const Grid& w = pass.kernel->matrices_[i];
-        pass.kernel->path_->grid(w, pass.staging->view(w.group_size), tile, pass.outs[i], w.outputs);
-    }
-
-    bool first_of_its_groups(size_t i) const {
-        for (size_t j = 0; j < i; ++j)
-            if (matrices_[j].group_size == matrices_[i].group_size) return false;
-        return true;
-    }
-
-    const Path* path_ = nullptr;
-    int64_t inputs_ = 0, tiles_ = 0, bytes_ = 0;
-    std::vector<Grid> matrices_;
+    static int32_t group_size(const Grid& w) { return w.group_size; }
 };
 
 }  // namespace

@@ -9,20 +9,15 @@
 #include <vector>
 
 #include "int8.hpp"
-#include "ort_operator.hpp"
-#include "staging.hpp"
+#include "ort_products.hpp"
 
 namespace edgedec {
 namespace {
 
-constexpr size_t kMostMatrices = 16;
-// Amount of work, in bytes of weights times tokens, below which waking other threads costs more than it saves.
-constexpr int64_t kSerialBytes = 128 << 10;
-
-class Kernel : public Operator {
+class Kernel final : public Products<Kernel, Int8Matrix> {
   public:
     static constexpr const char* kKind = "Int8MatMul";
-    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+    explicit Kernel(const OrtApi& api) : Products(api) {}
 
     OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
@@ -51,63 +46,29 @@ class Kernel : public Operator {
                 EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
-            for (int64_t first = 0; first < w.outputs; first += w.part()) parts_.push_back({i, first});
+            for (int64_t first = 0; first < w.outputs; first += w.part()) columns_.push_back({i, first});
             bytes_ += w.outputs * w.inputs;
             matrices_.push_back(w);
         }
         if (next != given) return refuse("has more inputs than its attributes say");
+        parts_ = columns_.size();
         return nullptr;
     }
 
-    OrtStatus* compute(NodeContext& context) const override {
-        Shape shape;
-        void* data = nullptr;
-        EDGEDEC_TRY(context.input(0, shape, &data));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
-            return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
-        const int64_t tokens = shape.count / inputs_;
-        const float* x = static_cast<const float*>(data);
-
-        float* outs[kMostMatrices] = {};
-        for (size_t i = 0; i < matrices_.size(); ++i) {
-            shape.dims.back() = matrices_[i].outputs;
-            EDGEDEC_TRY(context.output(i, shape.dims, &outs[i]));
-        }
-        if (!tokens) return nullptr;
-
-        static thread_local Staging staging;  // kept from pass to pass to avoid allocations
-        staging.resize(tokens, inputs_);
-        for (int64_t t = 0; t < tokens; ++t) {
-            path_->quantize(x + t * inputs_, inputs_, staging.codes(t), staging.stride(), staging.scale(t));
-            staging.sum(*path_, t, 0);
-        }
-        Pass pass{this, staging.view(0), outs};
-        if (bytes_ * tokens < kSerialBytes) {
-            for (size_t part = 0; part < parts_.size(); ++part) run_part(&pass, part);
-            return nullptr;
-        }
-        return context.parallel(run_part, parts_.size(), &pass);
+    void arrange(Staging&) const {}
+    void run_part(const Staging& staging, size_t part, float* const* outs) const {
+        const auto [matrix, first] = columns_[part];
+        const Int8Matrix& w = matrices_[matrix];
+        const int64_t last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
+        path_->int8_rows(w, staging.view(0), first, last, outs[matrix], w.outputs);
     }
+    static int32_t group_size(const Int8Matrix&) { return 0; }
 
   private:
-    struct Pass {
-        const Kernel* kernel;
-        Staged staged;
-        float* const* outs;
-    };
-    struct Part {
+    struct Columns {
         size_t matrix;
-        int64_t first;  // first output
+        int64_t first;  // first output of a part
     };
-
-    // Computes one part. ONNX Runtime gives a thread neighbouring parts.
-    static void run_part(void* user, size_t index) {
-        const Pass& pass = *static_cast<const Pass*>(user);
-        const auto [matrix, first] = pass.kernel->parts_[index];
-        const Int8Matrix& w = pass.kernel->matrices_[matrix];
-        const int64_t last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
-        pass.kernel->path_->int8_rows(w, pass.staged, first, last, pass.outs[matrix], w.outputs);
-    }
 
     // Checks the shape of the codes against the attribute by_rows, because both orders have the same size.
     OrtStatus* codes(const NodeInfo& info, size_t index, size_t given, Int8Matrix& w) const {
@@ -125,10 +86,7 @@ class Kernel : public Operator {
         return nullptr;
     }
 
-    const Path* path_ = nullptr;
-    int64_t inputs_ = 0, bytes_ = 0;
-    std::vector<Int8Matrix> matrices_;
-    std::vector<Part> parts_;
+    std::vector<Columns> columns_;
 };
 
 }  // namespace

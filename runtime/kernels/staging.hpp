@@ -85,4 +85,10 @@ class Staging {
     std::vector<int32_t> sums_[4];  // for group sizes 0, 32, 64 and 128
 };
 
+// The activations of the pass that this thread leads. All kinds of matrices share them, because products are computed one after another.
+inline Staging& thread_staging() {
+    static thread_local Staging staging;  // kept from pass to pass to avoid allocations
+    return staging;
+}
+
 }  // namespace edgedec
