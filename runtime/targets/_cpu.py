@@ -470,16 +470,20 @@ def cpu_footprint(
     kv_bits: int | None = None,
     result_rows: int | None = None,
 ) -> Bytes:
-    """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31."""
+    """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31.
+
+    They are for submissions of at most ``run_rows(limits)`` rows. A wider one takes several runs, and the results of
+    all runs but the last are copied.
+    """
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
     vocab, width = graph.weights[embedding_name(graph)].shape
     fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
     widest = fixed.widest
     states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
     layout = cache_layout(graph.states, cache_rows(limits))
-    # Each thread has the codes of a pass with their sums, and twice the scores of a block of rows.
+    # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
-    thread_bytes = 2 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
+    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
     loaded = {
         "weights": fixed.weights + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),
