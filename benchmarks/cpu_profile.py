@@ -24,6 +24,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,8 +40,8 @@ from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.environment import FUSED
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.ops import Linear
+from edgedec.runtime.kernels.session import KernelSession
 from edgedec.runtime.targets import _cpu
-from edgedec.runtime.targets._providers import open_session
 
 ROWS = (1, 2, 4, 8, 16, 32, PROMPT)
 REPEATS = 30  # passes of one row; wider ones are repeated less
@@ -117,12 +118,10 @@ def weight_bytes(target: _cpu.CpuTarget) -> dict[str, int]:
 @contextmanager
 def profiled(prefix: Path) -> Iterator[None]:
     """Profile the sessions of CPU targets that are opened in the context, whose operations are nodes of their own."""
-
-    def opened(model: bytes, options: Any, device: str) -> Any:
-        options.enable_profiling, options.profile_file_prefix = True, str(prefix)
-        return open_session(model, options, device)
-
-    with patch.object(_cpu, "open_session", opened), patch.dict(os.environ, {FUSED.name: "0"}):
+    with (
+        patch.object(_cpu, "KernelSession", partial(KernelSession, profile=prefix)),
+        patch.dict(os.environ, {FUSED.name: "0"}),
+    ):
         yield
 
 
@@ -156,7 +155,7 @@ def measure(threads: int, rows: Sequence[int], past: int, repeats: int) -> dict[
             seconds.append(run_passes(ours, count, past, times))
             run_passes(fused, count, past, 2)
             fused_seconds[str(count)] = run_passes(fused, count, past, times)
-        runs = read_profile(Path(target._session.end_profiling()))
+        runs = read_profile(Path(target.session.end_profiling()))
     profiles, at = {}, 0
     for count, before, spent in zip(rows, skipped, seconds, strict=True):
         at += before

@@ -42,11 +42,12 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime import loop
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import RoundSeconds
+from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.protocols import Target
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.targets._cpu import BoundPass, CpuTarget
+from edgedec.runtime.targets._cpu import CpuTarget, PassArrays
 
 GREEDY = SamplingConfig(temperature=0)
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram")
@@ -58,7 +59,7 @@ class PassClock:
     """The times of the runs of a target.
 
     Parameters:
-        target: the target, whose method ``run`` is replaced.
+        target: the target, whose runs in either loop are recorded until ``close``.
 
     Members:
         runs: begin and end of each run in seconds.
@@ -67,13 +68,27 @@ class PassClock:
     def __init__(self, target: Target) -> None:
         assert isinstance(target, CpuTarget), "the benchmark measures the CPU kernels"
         self.runs: list[tuple[float, float]] = []
-        self._run = target.run
-        target.run = self._timed  # type: ignore[method-assign]
+        session, python, compiled = target.session.address, target.run, RoundsCall.run
 
-    def _timed(self, bound: BoundPass) -> None:
-        began = time.perf_counter()
-        self._run(bound)
-        self.runs.append((began, time.perf_counter()))
+        def run(arrays: PassArrays) -> None:
+            began = time.monotonic()
+            python(arrays)
+            self.runs.append((began, time.monotonic()))
+
+        def run_rounds(call: RoundsCall, rounds: int, seconds: float) -> int:
+            count = compiled(call, rounds, seconds)
+            if call.inputs.arguments.session == session:
+                passes = zip(call.pass_began[:count].tolist(), call.pass_seconds[:count].tolist(), strict=True)
+                self.runs += [(began, began + duration) for began, duration in passes]
+            return count
+
+        target.run = run  # type: ignore[method-assign]
+        self._patch = mock.patch.object(RoundsCall, "run", run_rounds)
+        self._patch.start()
+
+    def close(self) -> None:
+        """Record no further runs of the compiled loop."""
+        self._patch.stop()
 
     def between(self) -> list[float]:
         """Return the seconds between the runs since the last call."""
@@ -110,6 +125,7 @@ class LoopSession:
 
     def close(self) -> None:
         """Close the session."""
+        self._clock.close()
         self.session.close()
 
     def write(self, prompt: Any, tokens: int) -> list[int]:
@@ -169,6 +185,7 @@ def sequences(path: Path | str, settings: argparse.Namespace) -> dict[str, dict[
             table[name] = {
                 str(count): 1e6 * _round_of_several(session, clock, count, settings.tokens) for count in COUNTS
             }
+            clock.close()
     return table
 
 

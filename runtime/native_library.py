@@ -10,7 +10,7 @@ from typing import Any
 from edgedec.errors import DeviceError
 from edgedec.install_hint import install_again
 
-__all__ = ["Functions", "open_library"]
+__all__ = ["Functions", "declare", "open_library"]
 
 Functions = Mapping[str, tuple[Any, tuple[Any, ...]]]  # name -> type of the result, types of the arguments
 
@@ -33,9 +33,18 @@ def open_library(path: Path, functions: Functions, *, abi: tuple[str, int], titl
         version = getattr(library, name)()
         if version != needed:  # checked first, because another version may lack some of the functions
             raise DeviceError(f"{path} has interface {version}, this edgedec needs {needed}; {install_again()}")
-        for symbol, (result, arguments) in functions.items():
-            function = getattr(library, symbol)
-            function.restype, function.argtypes = result, arguments
+        declare(library, functions)
     except (OSError, AttributeError) as error:
         raise DeviceError(f"{path} is not {title}: {error}; {install_again()}") from error
     return library
+
+
+def declare(library: ctypes.CDLL, functions: Functions) -> None:
+    """Declare functions of a library.
+
+    Raises:
+        AttributeError: the library lacks one of them.
+    """
+    for symbol, (result, arguments) in functions.items():
+        function = getattr(library, symbol)
+        function.restype, function.argtypes = result, arguments

@@ -164,7 +164,6 @@ def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds |
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
         plan.text.rounds.set_growth(plan.growth)
-    inputs.runner.error = None
     count = together.call.run(rounds, lead.request.ahead_seconds)
     return _results(together, plans, count)
 
@@ -232,23 +231,16 @@ def _results(together: Together, plans: Sequence[NextRounds], count: int) -> lis
             results.append(DoneRounds(own, seconds[:own]))
         elif arguments.stop == Stop.NO_TOKEN:
             results.append(_no_token(plan.text.request, inputs.logits, arguments.bad_row))
-        elif arguments.stop == Stop.FAILED and inputs.runner.error is None:
+        elif arguments.stop == Stop.UNMOVED:
             results.append(DeviceError("the compiled loop could not move rows of the cache; run `edgedec doctor`"))
         else:
             results.append(DoneRounds(0, []))
-    error = inputs.runner.error
-    # After rounds that have finished, the next call meets a failure of the target again.
-    if error is not None and not (count and isinstance(error, Exception)):
-        raise _failure(error, [plan.length - 1 for plan in plans])
-    return None if not count and not any(isinstance(it, Exception) for it in results) else results
-
-
-def _failure(error: BaseException, pasts: Sequence[int]) -> BaseException:
-    if not isinstance(error, Exception):  # the user's interruption
-        return error
-    failure = DeviceError(f"ONNX Runtime failed in a pass over {', '.join(map(str, pasts))} rows on cpu: {error}")
-    failure.__cause__ = error
-    return failure
+    if count or any(isinstance(it, Exception) for it in results):
+        return results  # after rounds that have finished, the next call meets a failure of the target again
+    if plans[0].text.rounds.arguments.stop == Stop.FAILED:
+        pasts = ", ".join(str(plan.length - 1) for plan in plans)
+        raise DeviceError(f"ONNX Runtime failed in a pass over {pasts} rows on cpu: {inputs.pass_error()}")
+    return None
 
 
 def _no_token(request: Request, logits: F32, row: int) -> Exception:

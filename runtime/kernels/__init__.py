@@ -20,7 +20,7 @@ from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LIBRARY
-from edgedec.runtime.native_library import Functions, open_library
+from edgedec.runtime.native_library import Functions, declare, open_library
 from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
@@ -28,7 +28,7 @@ __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 CODE_PATHS = ("amx", "avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 5  # value of edgedec_abi() in api.cpp
+_ABI = 6  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -108,6 +108,11 @@ class Kernels:
     def address(self, name: str) -> int:
         """Return the address of a function of the library."""
         return ctypes.cast(getattr(self._library, name), c_void_p).value or 0
+
+    def declared(self, functions: Functions) -> ctypes.CDLL:
+        """Declare further functions and return the library, whose attributes they are."""
+        declare(self._library, functions)
+        return self._library
 
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function of the library and return its result.

@@ -145,6 +145,14 @@ OperatorKind find_kind(const std::string& name) {
     return {nullptr, nullptr, nullptr};
 }
 
+OrtStatus* add_operators(OrtSessionOptions* options) {
+    // Sessions keep pointers to the domain, so there is one for the whole process, which is never freed.
+    static OrtCustomOpDomain* domain = nullptr;
+    static OrtStatus* const failed = make_domain(*ort, &domain);
+    if (failed) return ort->CreateStatus(ORT_FAIL, "edgedec's operators could not be made");
+    return ort->AddCustomOpDomain(options, domain);
+}
+
 }  // namespace edgedec
 
 // The function that SessionOptions.register_custom_ops_library calls.
@@ -157,9 +165,6 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
                                   base->GetVersionString()).c_str());
     const char* message = nullptr;
     if (!edgedec::chosen_path(&message)) return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
-    // Sessions keep pointers to the domain, so there is one for the whole process, which is never freed.
-    static OrtCustomOpDomain* domain = nullptr;
-    static OrtStatus* const failed = (edgedec::ort = api, edgedec::make_domain(*api, &domain));
-    if (failed) return api->CreateStatus(ORT_FAIL, "edgedec's operators could not be made");
-    return api->AddCustomOpDomain(options, domain);
+    edgedec::ort = api;
+    return edgedec::add_operators(options);
 }

@@ -179,4 +179,7 @@ OperatorKind find_kind(const std::string& name);
 // The operator of fused nodes.
 const OrtCustomOp* fused_nodes();
 
+// Adds the domain "edgedec" to the options of a session. `ort` must be set.
+OrtStatus* add_operators(OrtSessionOptions* options);
+
 }  // namespace edgedec

@@ -27,7 +27,7 @@ COMMON = (
     *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
 )
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
-ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_fused")
+ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_fused", "ort_session")
 PATHS = {
     "x86_64": {
         **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),

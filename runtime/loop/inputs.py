@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from edgedec.runtime.protocols import F32
 
-__all__ = ["RUN", "STORED", "LoopInputs", "PassCall", "TargetArguments", "members"]
+__all__ = ["RUN", "STORED", "LoopInputs", "TargetArguments", "members"]
 
 STORED = ("int8", "float32", "bfloat16", "float16")  # types of an embedding, the values of ``Stored`` of rounds.hpp
 
-RUN = CFUNCTYPE(c_int32, c_int32)  # type of ``run`` of rounds.hpp
+RUN = CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64)  # type of ``run`` of rounds.hpp
 
 
 def members(kind: type, *names: str) -> tuple[tuple[str, type], ...]:
@@ -26,37 +26,12 @@ class TargetArguments(ctypes.Structure):
 
     _fields_ = (
         *(("embed", c_void_p), ("width", c_int64)),
-        *members(c_void_p, "row_positions", "visible", "sequences", "table", "logits"),
-        *(*members(c_int64, "vocab", "rows"), ("run", RUN)),
+        *members(c_void_p, "row_positions", "result_rows", "visible", "sequences", "table", "logits"),
+        *(*members(c_int64, "vocab", "rows"), ("run", RUN), ("session", c_void_p)),
         *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
         ("block_rows", c_int64),
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
     )
-
-
-class PassCall:
-    """A function of the target as the library calls it. It keeps an error, because none may pass through the library.
-
-    Parameters:
-        run: runs a pass of so many rows.
-
-    Members:
-        address: the function of the C type.
-        error: the last error; None: there was none.
-    """
-
-    def __init__(self, run: Callable[[int], None]) -> None:
-        self._run = run
-        self.error: BaseException | None = None
-        self.address = RUN(self._called)
-
-    def _called(self, rows: int) -> int:
-        try:
-            self._run(rows)
-        except BaseException as error:
-            self.error = error
-            return -1
-        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +40,12 @@ class LoopInputs:
 
     Members:
         arguments: the inputs and outputs.
-        runner: runs a pass.
+        pass_error: returns the message of the last error of a pass in this thread.
         logits: float32 [rows, V], which a pass writes.
         alive: objects that own the arrays.
     """
 
     arguments: TargetArguments
-    runner: PassCall
+    pass_error: Callable[[], str]
     logits: F32
     alive: tuple[object, ...] = ()

@@ -127,7 +127,7 @@ class TextRounds {
         const auto count = static_cast<int64_t>(path_.size());
         if (path_.back() != count - 1 && target_.move(target_.cache_numbers, target_.cache_count, target_.cache, it_.blocks, held_, past_,
                                                       path_.data(), count))
-            return stop(Stop::failed);
+            return stop(Stop::unmoved);
         accepted_.clear();
         for (const int32_t node : path_) accepted_.push_back(tree_->tokens[static_cast<size_t>(node)]);
         if (it_.draft) it_.draft->observe(accepted_, next, tops_);
@@ -207,12 +207,14 @@ class Rounds {
             block += texts_[at]->fill(static_cast<int64_t>(at), row, words, block);
             row += rows_[at];
         }
+        for (row = 0; row < total; ++row) it_.target->result_rows[row] = row;
         const auto filled = Clock::now();
-        if (it_.target->run(static_cast<int32_t>(total))) {
+        if (it_.target->run(it_.target->session, total, total)) {
             for (const auto& text : texts_) text->stop(Stop::failed);
             return false;
         }
         it_.pass_seconds[number] = seconds_between(filled, Clock::now());
+        it_.pass_began[number] = seconds_between(Clock::time_point(), filled);
         bool goes_on = true;
         for (const auto& text : texts_) goes_on = text->accept() && goes_on;
         return goes_on;

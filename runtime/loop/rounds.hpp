@@ -16,8 +16,9 @@ constexpr int64_t kMostRounds = 32;  // rows of the results of a text
 enum class Stop : int32_t {
     limit = 0,     // the number of rounds, tokens or seconds was reached, or an end token was written
     rows = 1,      // the text is full, or its blocks have no room for the next tree
-    failed = 2,    // `run` or `move` failed
+    failed = 2,    // `run` failed
     no_token = 3,  // a row's logits give no token
+    unmoved = 4,   // `move` failed
 };
 
 // The type of the stored numbers of the embedding.
@@ -29,12 +30,15 @@ struct TargetArguments {
     float* embed;
     int64_t width;
     int64_t* row_positions;
+    int64_t* result_rows;  // rows with logits: all of a pass
     uint64_t* visible;
     int64_t* sequences;  // [rows, 2] rows of each text in the pass, and its rows in the cache
     int32_t* table;      // for each text the block of each `block_rows` rows
     float* logits;
     int64_t vocab, rows;
-    int32_t (*run)(int32_t rows);  // runs a pass over this many rows; 0 is success
+    // Runs a pass over this many rows, of which so many have logits; 0 is success (edgedec_session_run of the kernels).
+    int32_t (*run)(void* session, int64_t rows, int64_t results);
+    void* session;
     // The embedding: rows of `width` numbers of the type `stored` in a file, with scales for int8.
     int64_t file, offset, stored;
     const float* scales;
@@ -86,6 +90,7 @@ struct RoundsArguments {
     int64_t count, most_rounds;
     double most_seconds;
     double* pass_seconds;  // result by round [kMostRounds]
+    double* pass_began;    // the steady clock's seconds at the beginning of the pass of each round [kMostRounds]
 };
 
 // Runs rounds until one of the bounds of the call, or of a text, is reached.

@@ -28,7 +28,7 @@ _SECONDS = ("draft_seconds", "verify_seconds", "commit_seconds")  # float64 [rou
 class Stop:
     """Reasons for the end of the rounds of a text, the values of ``Stop`` of rounds.hpp."""
 
-    LIMIT, ROWS, FAILED, NO_TOKEN = range(4)
+    LIMIT, ROWS, FAILED, NO_TOKEN, UNMOVED = range(5)
 
 
 class TextArguments(ctypes.Structure):
@@ -52,7 +52,7 @@ class RoundsArguments(ctypes.Structure):
     _fields_ = (
         *members(c_void_p, "target", "texts"),
         *members(c_int64, "count", "most_rounds"),
-        *(("most_seconds", c_double), ("pass_seconds", c_void_p)),
+        *(("most_seconds", c_double), *members(c_void_p, "pass_seconds", "pass_began")),
     )
 
 
@@ -159,18 +159,20 @@ class RoundsCall:
     Members:
         inputs, texts: the parameters of these names.
         address: address of the arguments.
-        pass_seconds: float64 [``MOST_ROUNDS``], see ``TextRounds``.
+        pass_seconds: seconds of the passes, float64 [``MOST_ROUNDS``].
+        pass_began: their beginnings, in seconds of the clock ``time.monotonic``.
     """
 
     def __init__(self, library: Loop, inputs: LoopInputs, texts: Sequence[TextRounds]) -> None:
         self.inputs, self.texts, self._library = inputs, tuple(texts), library
-        self.pass_seconds = np.zeros(MOST_ROUNDS)
+        self.pass_seconds, self.pass_began = np.zeros(MOST_ROUNDS), np.zeros(MOST_ROUNDS)
         self._list = (c_void_p * len(texts))(*(ctypes.addressof(text.arguments) for text in texts))
         self._arguments = RoundsArguments(
             target=ctypes.addressof(inputs.arguments),
             texts=ctypes.addressof(self._list),
             count=len(texts),
             pass_seconds=self.pass_seconds.ctypes.data,
+            pass_began=self.pass_began.ctypes.data,
         )
         self.address = ctypes.addressof(self._arguments)
         self._call = library.function("edgedec_loop_rounds")

@@ -2,7 +2,8 @@
 
 Weights are read into huge pages or memory-mapped (runtime/kernels/huge_pages.py): ternary matrices from the layout cache,
 int8 matrices from the bundle itself. Keys and values of a sequence are in one buffer, which the operators update in place.
-Inputs and outputs are bound once for each number of rows; after that this module allocates nothing in a pass.
+Inputs and outputs are bound once for each number of rows; after that this module allocates nothing in a pass. The library of
+the operators runs the session (runtime/kernels/session.py), so that the compiled loop can run passes without Python.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Linear
-from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
-from edgedec.runtime.kernels.operator import register
+from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._arena import ArenaState, CacheArena
@@ -50,7 +50,6 @@ from edgedec.runtime.targets._footprint import (
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
-from edgedec.runtime.targets._providers import open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
@@ -61,7 +60,7 @@ KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the 
 _ACTIVATION_COPIES = 6
 _BLOCK_ROWS = 8  # kRows of attention.hpp
 _BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
-_BINDINGS = 96  # maximum number of shapes of passes that stay bound, 5 KiB each
+_BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of ort_session.cpp
 
 
 def _packed_names(graph: Graph, bundle: Bundle) -> list[str]:
@@ -91,14 +90,6 @@ class PassArrays(NamedTuple):
             row_taps={name: values[row:end] for name, values in self.row_taps.items()} if self.row_taps else {},
             taps={name: values[result:stop] for name, values in self.taps.items()} if self.taps else {},
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundPass:
-    """The bound inputs and outputs of runs of n rows with r rows of logits."""
-
-    binding: Any
-    arrays: PassArrays
 
 
 class CpuTarget:
@@ -132,7 +123,6 @@ class CpuTarget:
             self._session = self._open(threads)
         finally:
             self._files.finish()
-        self._inputs = {item.name for item in self._session.get_inputs()}
         self._row_taps = {name for name in taps if self.graph.values[name].shape[0] == "n"}  # others: rows with logits
         self.info = TargetInfo(
             vocab=vocab,
@@ -147,72 +137,50 @@ class CpuTarget:
         self._rows = run_rows(limits)
         self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
         self._tables = np.zeros(self._rows * blocks_of(limits.positions), np.int32)
-        self._shared = {
-            name: ort.OrtValue.ortvalue_from_numpy(array)  # each works in the array's own memory
-            for name, array in {
-                "sequences": self._sequences,
-                "blocks": self._tables,
-                "cache": self._arena.buffer.cache,
-            }.items()
-        }
         self._positions = np.zeros(self._rows, np.int64)
+        self._result_rows = np.zeros(self._rows, np.int64)
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
-        self._floats: dict[str, F32] = {}
-        self._bound: dict[tuple[int, int], BoundPass] = {}
+        self._floats: dict[str, F32] = {}  # the buffers of each name
+        self._bound: dict[tuple[int, int], PassArrays] = {}
         self._lent: Lent | None = None
 
-    def _open(self, threads: int) -> ort.InferenceSession:
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = threads
-        # Activations are in an arena and not on the C heap, where passes of different widths fragmented the memory between
-        # long-lived small blocks (60 MiB after 40 MiB of activations). Weights are not in the arena.
-        options.enable_cpu_mem_arena = True
-        # The graph is made of the project's operators, which ONNX Runtime's other optimizations do not know.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.enable_mem_pattern = False  # memory patterns would keep a block for each width of a pass
-        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
-        )
-        register(options, self._kernels)
+    def _open(self, threads: int) -> KernelSession:
+        initializers: dict[str, NDArray[Any]] = {}
+        self._add_int8(initializers)
         model = lower(
             self.graph,
             self.bundle.tensors,
             positions=self.limits.positions,
             cache_rows=cache_rows(self.limits),
             taps=self._taps,
-            packed=self._add_packed(options),
+            packed=self._add_packed(initializers),
             kernels=True,
             fused_threads=(threads or os.cpu_count() or 1) if FUSED.value() is None or FUSED.is_on() else 0,
         )
+        folder = self.bundle.path.resolve()
         try:
-            return open_session(model, options, "cpu")
-        except Exception as error:  # ONNX Runtime's exception classes share no base
+            return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=initializers)
+        except RuntimeError as error:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
 
-    def _add_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
-        """Add matrices in the kernels' layout as initializers, and large int8 matrices if huge pages help.
+    def _add_packed(self, initializers: dict[str, NDArray[Any]]) -> dict[str, tuple[int, int]]:
+        """Add the matrices that are in the kernels' layout to ``initializers``.
 
         Returns:
             The sizes of the parts of the ternary and int4 matrices.
         """
-        self._initializers: list[ort.OrtValue] = []  # kept alive, because ONNX Runtime uses their memory
-        self._add_int8(options)
         packed: dict[str, tuple[int, int]] = {}
         names = _packed_names(self.graph, self.bundle)
         if not names:
             return packed
         for name, arrays in open_layout(self.bundle, self._kernels, names).arrays(self._files.begin).items():
             parts = arrays if arrays[1].size else arrays[:1]  # without scales, they are among the codes
-            for label, array in zip(packed_names(name), parts, strict=False):
-                self._initializers.append(ort.OrtValue.ortvalue_from_numpy(array))
-                options.add_initializer(label, self._initializers[-1])
+            initializers |= dict(zip(packed_names(name), parts, strict=False))
             packed[name] = (arrays[0].size, arrays[1].size)
         return packed
 
-    def _add_int8(self, options: ort.SessionOptions) -> None:
+    def _add_int8(self, initializers: dict[str, NDArray[Any]]) -> None:
         """Add the int8 matrices that are large enough for huge pages. ONNX Runtime itself maps the others."""
         for name in sorted(read_weights(self.graph)):
             tensor = self.bundle.tensors[name]
@@ -220,8 +188,7 @@ class CpuTarget:
                 continue
             shape = tensor.scheme.parts(tensor.shape)["codes"].shape
             codes = self._files.begin(self.bundle.weights_file, tensor.offsets["codes"], tensor.count).view(np.int8)
-            self._initializers.append(ort.OrtValue.ortvalue_from_numpy(codes.reshape(shape)))
-            options.add_initializer(f"{name}.codes", self._initializers[-1])
+            initializers[f"{name}.codes"] = codes.reshape(shape)
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
@@ -282,9 +249,18 @@ class CpuTarget:
             self._lent = lend(self, rows)
         return None if self._lent is None else self._lent.inputs
 
-    def run_inputs(self) -> tuple[NDArray[np.int64], I32]:
-        """Return the rows and committed rows of each sequence of a run, int64 [rows, 2], and their tables, int32."""
-        return self._sequences, self._tables
+    def run_inputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], I32]:
+        """Return the inputs of a run that the compiled loop writes besides ``PassArrays``.
+
+        They are the rows with results, int64 [rows]; rows and committed rows of each sequence, int64 [rows, 2]; and the
+        tables of all sequences, int32.
+        """
+        return self._result_rows, self._sequences, self._tables
+
+    @property
+    def session(self) -> KernelSession:
+        """The session that runs passes."""
+        return self._session
 
     def move_arguments(self) -> dict[str, Any]:
         """Return the function that moves rows of the cache and its arguments: ``KvBuffer.move_arguments``."""
@@ -300,9 +276,9 @@ class CpuTarget:
         """The keys and values of all sequences."""
         return self._arena.buffer.cache
 
-    def run(self, bound: BoundPass) -> None:
+    def run(self, arrays: PassArrays) -> None:
         """Run a pass whose inputs are set."""
-        self._session.run_with_iobinding(bound.binding)
+        self._session.run(len(arrays.positions), len(arrays.rows))
 
     def _checked(self, state: State, work: Pass) -> ArenaState:
         assert isinstance(state, ArenaState)
@@ -334,23 +310,23 @@ class CpuTarget:
     def _run_one(self, state: ArenaState, work: Pass) -> PassResult:
         """Run a pass alone. It is written apart from ``_run`` because its time is a part of each token's."""
         began = time.perf_counter()
-        bound = self.bind(len(work.ids), _result_rows(work))
-        self._fill(bound.arrays, state, work)
-        self._run_session(bound, (state,))
-        return self._result(bound.arrays, state, work, began)
+        arrays = self.bind(len(work.ids), _result_rows(work))
+        self._fill(arrays, state, work)
+        self._run_session(arrays, (state,))
+        return self._result(arrays, state, work, began)
 
     def _run(self, passes: Sequence[tuple[ArenaState, Pass]]) -> list[PassResult]:
         """Run passes together and return their results."""
         began = time.perf_counter()
-        bound = self.bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
+        arrays = self.bind(sum(len(work.ids) for _, work in passes), sum(_result_rows(work) for _, work in passes))
         parts: list[PassArrays] = []
         row = result = block = 0
         for at, (state, work) in enumerate(passes):
             end, stop = row + len(work.ids), result + _result_rows(work)
-            parts.append(bound.arrays.part(row, end, result, stop))
+            parts.append(arrays.part(row, end, result, stop))
             block += self._fill(parts[-1], state, work, at=at, row=row, block=block)
             row, result = end, stop
-        self._run_session(bound, [state for state, _ in passes])
+        self._run_session(arrays, [state for state, _ in passes])
         return [self._result(part, state, work, began) for (state, work), part in zip(passes, parts, strict=True)]
 
     def _fill(
@@ -375,11 +351,11 @@ class CpuTarget:
         self._tables[block : block + blocks] = state.table[:blocks]
         return blocks
 
-    def _run_session(self, bound: BoundPass, states: Sequence[ArenaState]) -> None:
+    def _run_session(self, arrays: PassArrays, states: Sequence[ArenaState]) -> None:
         try:
-            self.run(bound)
-        except Exception as error:  # ONNX Runtime's exception classes share no base
-            rows, pasts = len(bound.arrays.embed), ", ".join(str(state.length) for state in states)
+            self.run(arrays)
+        except RuntimeError as error:
+            rows, pasts = len(arrays.embed), ", ".join(str(state.length) for state in states)
             raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
 
     def _result(self, part: PassArrays, state: ArenaState, work: Pass, began: float) -> PassResult:
@@ -396,48 +372,53 @@ class CpuTarget:
         self.embedding.rows(np.maximum(work.ids, 0), out)
         out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
 
-    def _buffer(self, name: str, rows: int, width: int) -> F32:
-        """Return float32 [rows, width], a view of the buffer of this name, which grows to the largest number of rows."""
-        if name not in self._floats or len(self._floats[name]) < rows:
-            self._floats[name] = np.empty((rows, width), np.float32)
-            self._bound.clear()  # the bindings refer to the old buffer
-        return self._floats[name][:rows]
+    def _grow(self, n: int, r: int) -> None:
+        """Let the float buffers have room for ``n`` rows with ``r`` rows of results, and bind them."""
+        rows = {"embed": n, "logits": r} | {name: n if name in self._row_taps else r for name in self._taps}
+        if all(name in self._floats and len(self._floats[name]) >= count for name, count in rows.items()):
+            return
+        self._bound.clear()  # the arrays are views of the old buffers
+        widths = {"embed": self._width, "logits": self.info.vocab}
+        for name, count in rows.items():
+            if name not in self._floats or len(self._floats[name]) < count:
+                width = widths.get(name) or self.graph.values[name].shape[1]
+                assert isinstance(width, int)
+                self._floats[name] = np.empty((count, width), np.float32)
+        cache = self._arena.buffer.cache
+        inputs = {
+            "embed": Memory(self._floats["embed"], (1, ROWS, self._width)),
+            "positions": Memory(self._positions, (1, ROWS)),
+            "rows": Memory(self._result_rows, (RESULTS,)),
+            "visible": Memory(self._visible.view(np.int64), (ROWS, WORDS)),
+            "sequences": Memory(self._sequences, self._sequences.shape),
+            "blocks": Memory(self._tables, self._tables.shape),
+            "cache": Memory(cache, cache.shape),
+        }
+        outputs = {f"out.{self.graph.outputs[0]}": Memory(self._floats["logits"], (1, RESULTS, self.info.vocab))}
+        for name in self._taps:
+            array = self._floats[name]
+            outputs[f"out.{name}"] = Memory(array, (1, ROWS if name in self._row_taps else RESULTS, array.shape[1]))
+        self._session.bind(inputs, outputs)
 
-    def bind(self, n: int, r: int) -> BoundPass:
-        """Return the bound inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
+    def bind(self, n: int, r: int) -> PassArrays:
+        """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
         if (n, r) in self._bound:
             return self._bound[n, r]
-        taps: dict[str, F32] = {}
-        for name in self._taps:
-            width = self.graph.values[name].shape[1]
-            assert isinstance(width, int)
-            taps[name] = self._buffer(name, n if name in self._row_taps else r, width)
+        self._grow(n, r)
+        taps = {name: self._floats[name][: n if name in self._row_taps else r] for name in self._taps}
         arrays = PassArrays(
-            embed=self._buffer("embed", n, self._width),
+            embed=self._floats["embed"][:n],
             positions=self._positions[:n],
-            rows=np.zeros(r, np.int64),
+            rows=self._result_rows[:r],
             visible=self._visible[: n * _words(n)].reshape(n, -1),
-            logits=self._buffer("logits", r, self.info.vocab),
+            logits=self._floats["logits"][:r],
             row_taps={name: values for name, values in taps.items() if name in self._row_taps},
             taps={name: values for name, values in taps.items() if name not in self._row_taps},
         )
-        bound = BoundPass(binding=self._session.io_binding(), arrays=arrays)
-        inputs = {
-            "embed": arrays.embed[None],
-            "positions": arrays.positions[None],
-            "rows": arrays.rows,
-            "visible": arrays.visible.view(np.int64),
-        }
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()} | self._shared
-        for name, value in values.items():
-            if name in self._inputs:
-                bound.binding.bind_ortvalue_input(name, value)
-        for name, array in {self.graph.outputs[0]: arrays.logits, **taps}.items():
-            bound.binding.bind_ortvalue_output(f"out.{name}", ort.OrtValue.ortvalue_from_numpy(array[None]))
         if len(self._bound) == _BINDINGS:
             del self._bound[next(iter(self._bound))]
-        self._bound[n, r] = bound
-        return bound
+        self._bound[n, r] = arrays
+        return arrays
 
 
 def _words(rows: int) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.onnx.kv_cache import BLOCK_ROWS
-from edgedec.runtime.loop.inputs import STORED, LoopInputs, PassCall, TargetArguments
-from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
 
 if TYPE_CHECKING:
     from edgedec.runtime.targets._cpu import CpuTarget, PassArrays
@@ -35,7 +32,7 @@ class Lent:
 
     def fits(self, target: CpuTarget, rows: int) -> bool:
         """Return whether a pass of ``rows`` rows still uses these buffers."""
-        return rows <= self.rows and target.bind(self.rows, self.rows).arrays is self.arrays
+        return rows <= self.rows and target.bind(self.rows, self.rows) is self.arrays
 
 
 def lend(target: CpuTarget, rows: int) -> Lent | None:
@@ -43,35 +40,26 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
     embedding = target.embedding.stored_rows()
     if embedding.dtype.name not in STORED or (embedding.dtype.name == "int8") != (embedding.scales is not None):
         return None
-    arrays = target.bind(rows, rows).arrays
-    every: I32 = np.arange(rows, dtype=np.int32)
-    logits: F32 = arrays.logits
-
-    owner = weakref.proxy(target)  # no cycle, so a dropped target frees its memory at once
-
-    def run(count: int) -> None:
-        bound = owner.bind(count, count)
-        bound.arrays.rows[...] = every[:count]
-        owner.run(bound)
-
-    sequences, tables = target.run_inputs()
-    runner = PassCall(run)
+    arrays, session = target.bind(rows, rows), target.session
+    result_rows, sequences, tables = target.run_inputs()
     buffers: dict[str, NDArray[Any]] = {
         "embed": arrays.embed,
         "row_positions": arrays.positions,
+        "result_rows": result_rows,
         "visible": arrays.visible,
         "sequences": sequences,
         "table": tables,
-        "logits": logits,
+        "logits": arrays.logits,
     }
     scales = embedding.scales
     arguments = TargetArguments(
         **{name: array.ctypes.data for name, array in buffers.items()},
         **target.move_arguments(),
         width=arrays.embed.shape[1],
-        vocab=logits.shape[1],
+        vocab=arrays.logits.shape[1],
         rows=rows,
-        run=runner.address,
+        run=RUN(session.run_function),
+        session=session.address,
         file=embedding.file,
         offset=embedding.offset,
         stored=STORED.index(embedding.dtype.name),
@@ -80,8 +68,8 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
     )
     inputs = LoopInputs(
         arguments=arguments,
-        runner=runner,
-        logits=logits,
-        alive=(*buffers.values(), embedding, target.cache),
+        pass_error=lambda: session.error,
+        logits=arrays.logits,
+        alive=(*buffers.values(), embedding, target.cache, session),
     )
     return Lent(inputs=inputs, arrays=arrays, rows=rows)

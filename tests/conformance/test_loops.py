@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+import sys
 import weakref
 from collections.abc import Sequence
 from ctypes import addressof, c_int64
@@ -24,6 +26,8 @@ from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.loop.drafts import CompiledDraft
+from edgedec.runtime.loop.inputs import RUN
+from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
@@ -282,6 +286,73 @@ def test_no_pass_runs_after_the_last_token_that_the_caller_takes(target: Target)
             tokens += [token.id for token in part.tokens]
         assert tokens == expected[:count]
         decoder.state.close()
+
+
+def test_no_python_runs_between_the_rounds_of_a_call(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _, _ = write(target, "ngram", request(TEXTS["greedy"], "chain"))
+    decoder = open_decoder(target, target.open(TEXT_LIMITS), drafter="ngram", vocab_limit=VOCAB)
+    sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1e9))
+    engine, tokens = Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost), list[int]()
+    engine.add(sequence)
+    while not tokens:  # the prompt is read by Python
+        tokens += [token.id for part in engine.step() for token in part.tokens]
+    calls: list[str] = []
+    original = RoundsCall.run
+
+    def profiled(call: RoundsCall, rounds: int, seconds: float) -> int:
+        sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            return original(call, rounds, seconds)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(RoundsCall, "run", profiled)
+    while not sequence.ended:
+        calls.clear()
+        (part,) = engine.step()
+        tokens += [token.id for token in part.tokens]
+        assert calls.count("run") == 1
+        assert set(calls) <= {"run", "check", "<listcomp>", "<genexpr>"}
+    assert tokens == expected
+    decoder.state.close()
+
+
+def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> None:
+    """The third pass finds a block that is not in the cache."""
+    expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
+    decoder = open_decoder(target, target.open(TEXT_LIMITS), vocab_limit=VOCAB)
+    sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1e9))
+    engine, tokens = Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost), list[int]()
+    engine.add(sequence)
+    while len(tokens) < 2:  # a call has one round until the duration of a pass is known
+        tokens += [token.id for part in engine.step() for token in part.tokens]
+    inputs = target.lend(decoder.state, 1)  # type: ignore[attr-defined]
+    table, healthy = inputs.alive[5], RUN(target.session.run_function)  # type: ignore[attr-defined]
+    before, passes = len(tokens), 0
+
+    def run(session: int, rows: int, results: int) -> int:
+        nonlocal passes
+        passes += 1
+        if passes > 2:
+            table[0] = 1 << 20
+        return int(healthy(session, rows, results))
+
+    inputs.arguments.run = failing = RUN(run)
+    (part,) = engine.step()
+    tokens += [token.id for token in part.tokens]
+    assert part.error is None
+    assert (len(tokens), tokens) == (before + 2, expected[: before + 2])
+    assert decoder.state.length == len(PROMPT) + len(tokens) - 1
+    (part,) = engine.step()
+    assert isinstance(part.error, DeviceError)
+    assert re.match(
+        rf"ONNX Runtime failed in a pass over {decoder.state.length} rows on cpu: .*block", str(part.error)
+    ), part.error
+    assert (part.tokens, engine.sequences) == ((), ())
+    inputs.arguments.run = healthy
+    del failing
+    decoder.state.close()
+    assert write(target, "none", request(TEXTS["greedy"], "chain"))[0] == expected  # the target goes on
 
 
 def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> tuple[list[list[int]], int]:

@@ -169,9 +169,11 @@ constexpr int64_t kTexts = 3, kRows = kTexts * kNodes, kRounds = edgedec::kMostR
 float target_logits[kRows * kVocab];
 float embedding[kRows * kWidth];
 uint64_t visible[kRows];
-int64_t row_positions[kRows], sequences[2 * kRows], texts, failing;
+int64_t row_positions[kRows], result_rows[kRows], sequences[2 * kRows], texts, failing;
 
-int32_t run(int32_t rows) {
+int32_t run(void*, int64_t rows, int64_t results) {
+    put(results);
+    put(result_rows, 8 * static_cast<size_t>(results));
     put(embedding, sizeof(float) * kWidth * static_cast<size_t>(rows));
     put(visible, 8 * static_cast<size_t>(rows));
     put(row_positions, 8 * static_cast<size_t>(rows));
@@ -260,11 +262,12 @@ void rounds() {
         float scales[kVocab];
         for (float& scale : scales) scale = logit();
         int32_t table[6 * kTexts];
-        double seconds[kRounds];
+        double seconds[kRounds], began[kRounds];
         edgedec::TargetArguments target{};
         target.embed = embedding;
         target.width = kWidth;
         target.row_positions = row_positions;
+        target.result_rows = result_rows;
         target.visible = visible;
         target.sequences = sequences;
         target.table = table;
@@ -290,6 +293,7 @@ void rounds() {
         call.count = texts;
         call.most_seconds = 1e9;
         call.pass_seconds = seconds;
+        call.pass_began = began;
         failing = number(4) ? 0 : 12;
         for (int64_t number_of_call = 0; number_of_call < 30; ++number_of_call) {
             bool room = true;

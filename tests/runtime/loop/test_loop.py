@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, c_void_p, cast
+from ctypes import CDLL, addressof, c_void_p, cast
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.runtime import loop
 from edgedec.runtime.kernels.recipe import KernelBuildError, build_loop, find_compiler
 from edgedec.runtime.loop.drafts import CompiledDraft
-from edgedec.runtime.loop.inputs import TargetArguments
+from edgedec.runtime.loop.inputs import RUN, TargetArguments
 from edgedec.runtime.loop.rounds import MOST_ROUNDS, RoundsArguments, TextArguments
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.position_random import PositionRandom
@@ -117,6 +117,7 @@ class TinyCall:
         inputs: dict[str, NDArray[Any]] = {
             "embed": np.zeros(2, np.float32),
             "row_positions": np.zeros(1, np.int64),
+            "result_rows": np.zeros(1, np.int64),
             "visible": np.zeros(1, np.uint64),
             "sequences": np.zeros(2, np.int64),
             "table": i32(0),
@@ -127,7 +128,7 @@ class TinyCall:
         for name in ("tree_sizes", "path_sizes", "tokens", "parents", "path"):
             results[name] = np.zeros(MOST_ROUNDS, np.int32)
         results |= {f"{name}_seconds": np.zeros(MOST_ROUNDS) for name in ("draft", "verify", "commit")}
-        seconds = np.zeros(MOST_ROUNDS)
+        seconds = np.zeros((2, MOST_ROUNDS))
         self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, run=run)
         self.text = TextArguments(length=1, positions=39, held=3, nodes=1, result_nodes=1, most_tokens=1)
         for arguments, arrays in ((self.target, inputs), (self.text, results)):
@@ -140,7 +141,8 @@ class TinyCall:
             texts=addressof(pointers),
             count=1,
             most_rounds=1,
-            pass_seconds=seconds.ctypes.data,
+            pass_seconds=seconds[0].ctypes.data,
+            pass_began=seconds[1].ctypes.data,
         )
         self.address = addressof(self.call)
         self._alive = (sampling, file, inputs, results, seconds, pointers, run)
@@ -167,7 +169,7 @@ class TinyCall:
 )
 def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int | None, message: str) -> None:
     assert LIBRARY is not None
-    tiny = TinyCall(CFUNCTYPE(c_int32, c_int32)(lambda rows: 0))
+    tiny = TinyCall(RUN(lambda session, rows, results: 0))
     (owner,) = (it for it in (tiny.target, tiny.text, tiny.call) if hasattr(it, name))
     setattr(owner, name, value)
     with pytest.raises(EdgedecError, match=message):
@@ -177,10 +179,10 @@ def test_arguments_of_rounds_that_do_not_fit_are_refused(name: str, value: int |
 @needs_library
 @pytest.mark.thorough
 def test_other_threads_of_the_interpreter_run_while_a_pass_runs() -> None:
-    """The pass is the C library's ``sleep``, which returns 0."""
+    """The pass is the C library's ``sleep`` of one second, which returns 0."""
     assert LIBRARY is not None
-    sleep = cast(CDLL(None).sleep, CFUNCTYPE(c_int32, c_int32))
-    tiny = TinyCall(sleep)
+    tiny = TinyCall(cast(CDLL(None).sleep, RUN))
+    tiny.target.session = 1
     thread = threading.Thread(target=LIBRARY.call, args=("edgedec_loop_rounds", tiny.address))
     thread.start()
     time.sleep(0.2)  # with the lock held, this would take until the end of the pass
@@ -197,7 +199,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 3"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 4"):
         loop.Loop(library)
 
 

@@ -1,0 +1,180 @@
+"""Sessions of ONNX Runtime that the kernels' library runs itself (ort_session.cpp).
+
+They are sessions of the ONNX Runtime in the Python package, opened through its C interface: the compiled loop runs their
+passes without Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Mapping
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError
+from edgedec.ort import onnxruntime as ort
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.operator import register
+from edgedec.runtime.native_library import Functions
+
+__all__ = ["RESULTS", "ROWS", "WORDS", "KernelSession", "Memory"]
+
+ROWS, RESULTS, WORDS = -1, -2, -3  # sizes that differ from run to run, as in ort_session.cpp
+_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}  # values of ONNXTensorElementDataType
+_DIMS = 4  # dimensions of a tensor at most
+_FUNCTIONS: Functions = {
+    "edgedec_session_argument_size": (c_int64, (c_int64,)),
+    "edgedec_session_error": (c_char_p, ()),
+    "edgedec_session_open": (c_void_p, (c_char_p, c_int64, c_void_p)),
+    "edgedec_session_close": (None, (c_void_p,)),
+    "edgedec_session_bind": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p, c_int64)),
+    "edgedec_session_run": (c_int32, (c_void_p, c_int64, c_int64)),
+    "edgedec_session_end_profile": (c_char_p, (c_void_p,)),
+}
+
+
+class SessionTensor(ctypes.Structure):
+    """``SessionTensor`` of ort_session.cpp."""
+
+    _fields_ = (
+        *(("name", c_char_p), ("data", c_void_p), ("bytes", c_int64), ("type", c_int64), ("rank", c_int64)),
+        ("dims", c_int64 * _DIMS),
+    )
+
+
+class SessionOptions(ctypes.Structure):
+    """``SessionOptions`` of ort_session.cpp."""
+
+    _fields_ = (
+        *(("folder", c_char_p), ("profile", c_char_p), ("threads", c_int64)),
+        *(("initializers", c_void_p), ("initializer_count", c_int64)),
+    )
+
+
+class Memory(NamedTuple):
+    """The memory of an input or output.
+
+    Members:
+        array: C-contiguous, with room for the largest run.
+        dims: the dimensions, among which ``ROWS``, ``RESULTS`` and ``WORDS`` (64-bit words of a row of a mask of ``ROWS``
+            bits) stand for the sizes of a run.
+    """
+
+    array: NDArray[Any]
+    dims: tuple[int, ...]
+
+
+class KernelSession:
+    """A session on the CPU with the project's operators.
+
+    Parameters:
+        kernels: the library.
+        model: an ONNX model.
+        threads: number of threads of a run; 0: ONNX Runtime chooses it.
+        folder: folder of the weights that the model has in files.
+        initializers: weights by name, C-contiguous, which are used where they are.
+        profile: beginning of the name of the file for ONNX Runtime's profiler; None: it is off.
+
+    Members:
+        address: the session, the first argument of ``run_function``.
+        run_function: address of a C function ``int32 run(void* session, int64 rows, int64 results)``, which runs the
+            session on its memory and returns 0, or -1 after an error.
+
+    Raises:
+        DeviceError: ONNX Runtime cannot load the library.
+        RuntimeError: it cannot load the model.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        model: bytes,
+        *,
+        threads: int,
+        folder: Path,
+        initializers: Mapping[str, NDArray[Any]],
+        profile: Path | None = None,
+    ) -> None:
+        register(ort.SessionOptions(), kernels)  # gives ONNX Runtime's interface to the library
+        self._library = kernels.declared(_FUNCTIONS)
+        for kind, structure in enumerate((SessionTensor, SessionOptions)):
+            size = self._library.edgedec_session_argument_size(kind)
+            if size != ctypes.sizeof(structure):
+                raise DeviceError(f"{kernels.path} takes arguments of {size} bytes, not {ctypes.sizeof(structure)}")
+        self._initializers = dict(initializers)  # kept alive, because the session uses their memory
+        self._memory: tuple[Memory, ...] = ()
+        tensors = _tensors({name: Memory(array, array.shape) for name, array in initializers.items()})
+        options = SessionOptions(
+            folder=os.fsencode(folder),
+            profile=None if profile is None else os.fsencode(profile),
+            threads=threads,
+            initializers=ctypes.addressof(tensors),
+            initializer_count=len(tensors),
+        )
+        address = self._library.edgedec_session_open(model, len(model), ctypes.addressof(options))
+        if address is None:
+            raise RuntimeError(self.error)
+        self.address: int = address
+        self.run_function = kernels.address("edgedec_session_run")
+        # At the end of the process, a thread may be in a run.
+        weakref.finalize(self, self._library.edgedec_session_close, address).atexit = False
+
+    @property
+    def error(self) -> str:
+        """The message of the last error of this thread."""
+        message: bytes = self._library.edgedec_session_error()
+        return message.decode(errors="replace")
+
+    def bind(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> None:
+        """Set the memory of inputs and outputs by name for all runs that follow.
+
+        Inputs that the model does not have are left out.
+        """
+        self._memory = (*inputs.values(), *outputs.values())
+        lists = _tensors(inputs), _tensors(outputs)
+        arguments = [argument for one in lists for argument in (ctypes.addressof(one), len(one))]
+        self._checked(self._library.edgedec_session_bind(self.address, *arguments))
+
+    def run(self, rows: int, results: int) -> None:
+        """Run the session with ``rows`` rows, of which ``results`` have results.
+
+        Raises:
+            RuntimeError: ONNX Runtime reports an error.
+        """
+        self._checked(self._library.edgedec_session_run(self.address, rows, results))
+
+    def end_profiling(self) -> str:
+        """End the profile and return the name of its file.
+
+        Raises:
+            RuntimeError: ONNX Runtime reports an error.
+        """
+        path: bytes | None = self._library.edgedec_session_end_profile(self.address)
+        if path is None:
+            raise RuntimeError(self.error)
+        return path.decode()
+
+    def _checked(self, result: int) -> None:
+        if result:
+            raise RuntimeError(self.error)
+
+
+def _tensors(memory: Mapping[str, Memory]) -> ctypes.Array[SessionTensor]:
+    return (SessionTensor * len(memory))(
+        *(
+            SessionTensor(
+                name=name.encode(),
+                data=array.ctypes.data,
+                bytes=array.nbytes,
+                type=_TYPES[array.dtype.name],
+                rank=len(dims),
+                dims=(c_int64 * _DIMS)(*dims),
+            )
+            for name, (array, dims) in memory.items()
+        )
+    )
