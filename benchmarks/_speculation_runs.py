@@ -1,4 +1,4 @@
-"""Write texts on one target with one drafter after the other, and time every pass and every proposal.
+"""Write texts on one target with one drafter after the other, and record the time of every round.
 
 All drafters use the same target, the same cache of keys and values and the same prompt in it, so that nothing else affects
 their figures. Each text has a new decoder, which learns only from that text, as in a command that answers a single prompt.
@@ -7,10 +7,10 @@ their figures. Each text has a new decoder, which learns only from that text, as
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
+from typing import cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.cost import ObservedCost
+from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.protocols import (
     I32,
     Bytes,
@@ -27,12 +28,8 @@ from edgedec.runtime.protocols import (
     Limits,
     Outcome,
     Pass,
-    PassResult,
     Sparse,
-    State,
-    Target,
     TargetInfo,
-    Ticket,
     TokenTree,
 )
 from edgedec.runtime.sampling import SamplingConfig
@@ -40,7 +37,7 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import create_drafter
 from edgedec.runtime.visibility import tree as tree_visibility
 
-__all__ = ["Ledger", "SpeculationBench", "TextRun", "WatchedDrafter", "WatchedTarget"]
+__all__ = ["PaddedDrafter", "SpeculationBench", "TextRun"]
 
 GREEDY = SamplingConfig(temperature=0)
 SETTLE_S = 0.03  # seconds after which waiting threads of another model have stopped
@@ -55,9 +52,8 @@ class TextRun:
     Members:
         nodes: nodes of the tree of each round.
         pass_seconds: time in the target, of all rounds.
-        draft_seconds: time in the drafter, of all rounds.
+        draft_seconds: time in which trees grew, of all rounds.
         read_seconds: time that the drafter took to read the prompt, which the target has read, too, many times slower.
-        loop_seconds: time of the median round outside both, without the conversion of tokens to text.
     """
 
     tokens: tuple[int, ...]
@@ -67,95 +63,41 @@ class TextRun:
     pass_seconds: float
     draft_seconds: float
     read_seconds: float
-    loop_seconds: float
 
     @property
     def rounds(self) -> int:
         return len(self.nodes)
 
     @property
+    def loop_seconds(self) -> float:
+        """Mean time of a round outside of passes and of the growth of trees."""
+        return (self.seconds - self.pass_seconds - self.draft_seconds) / self.rounds
+
+    @property
     def drafted(self) -> int:
         return sum(self.nodes) - self.rounds
 
 
-class Ledger:
-    """Account of the time of rounds."""
+class PaddedDrafter:
+    """A drafter that takes at least ``token_seconds`` for each drafted token.
 
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.pass_seconds = self.draft_seconds = 0.0
-        self.rows: list[int] = []  # rows of each pass
-        self.loops: list[float] = []  # seconds of each round outside target and drafter
-        self._counted = 0.0
-
-    def leave_pass(self, entered: float, rows: int) -> None:
-        self.pass_seconds += time.perf_counter() - entered
-        self.rows.append(rows)
-
-    def leave_round(self, seconds: float) -> None:
-        """Record a round; ``seconds`` is its time without its pass."""
-        self.loops.append(seconds - (self.draft_seconds - self._counted))
-        self._counted = self.draft_seconds
-
-    def leave_draft(self, entered: float) -> float:
-        """Record drafting since ``entered`` and return its seconds."""
-        seconds = time.perf_counter() - entered
-        self.draft_seconds += seconds
-        return seconds
-
-
-@dataclass(frozen=True)
-class _Answered:
-    results: list[PassResult]
-
-    def result(self) -> list[PassResult]:
-        return self.results
-
-
-class WatchedTarget:
-    """A target that records its passes in the ledger."""
-
-    cost_model: CostModel | None = None  # passes are measured
-    free_rows: int | None = None
-
-    def __init__(self, inner: Target, ledger: Ledger) -> None:
-        self._inner, self._ledger, self.info = inner, ledger, inner.info
-
-    def footprint(self, limits: Limits) -> Bytes:
-        return self._inner.footprint(limits)
-
-    def open(self, limits: Limits) -> State:
-        return self._inner.open(limits)
-
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        entered = time.perf_counter()
-        results = self._inner.submit(work).result()
-        self._ledger.leave_pass(entered, sum(len(one.ids) for _, one in work))
-        return _Answered(results)
-
-
-class WatchedDrafter:
-    """A drafter that records its work in the ledger and takes at least ``token_seconds`` for each drafted token.
-
-    It waits busily, so that an adaptive decoder sees this cost like any other.
+    It waits busily, so that an adaptive decoder sees this cost like any other. Its rounds run in Python's loop.
     """
 
-    def __init__(self, inner: Drafter, ledger: Ledger, token_seconds: float = 0.0) -> None:
-        self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
+    def __init__(self, inner: Drafter, token_seconds: float) -> None:
+        self._inner, self._token_seconds = inner, token_seconds
         self.taps = inner.taps
 
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _WatchedDraft:
-        return _WatchedDraft(self._inner.open(target, limits, cost), self._ledger, self._token_seconds)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _PaddedDraft:
+        return _PaddedDraft(self._inner.open(target, limits, cost), self._token_seconds)
 
 
-class _WatchedDraft:
-    def __init__(self, inner: Draft, ledger: Ledger, token_seconds: float) -> None:
-        self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
+class _PaddedDraft:
+    def __init__(self, inner: Draft, token_seconds: float) -> None:
+        self._inner, self._token_seconds = inner, token_seconds
         self._spent = 0.0  # seconds spent in this round
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
@@ -167,7 +109,7 @@ class _WatchedDraft:
     def _leave(self, entered: float, until: float) -> None:
         while time.perf_counter() < until:
             pass
-        self._spent += self._ledger.leave_draft(entered)
+        self._spent += time.perf_counter() - entered
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Observe the outcome. A tree with several children of a node has more tokens than calls; wait for the rest here."""
@@ -186,24 +128,32 @@ class SpeculationBench:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session, self.ledger = session, Ledger()
-        self.target = WatchedTarget(session.target, self.ledger)
+        self.session = session
+        self._rounds: list[tuple[int, RoundSeconds]] = []  # nodes and seconds of each round of the text
         self._cached: list[int] = []  # one list for all decoders, because they share the state
         self._cost = ObservedCost()  # costs as a session measures them when it is opened
 
     def decoder(self, drafter: Drafter, token_seconds: float = 0.0) -> AutoregressiveDecoder:
         """Return a new decoder; a drafted token takes at least ``token_seconds``."""
         decoder = open_decoder(
-            self.target,
+            self.session.target,
             self.session.state,
-            drafter=WatchedDrafter(drafter, self.ledger, token_seconds),
+            drafter=PaddedDrafter(drafter, token_seconds) if token_seconds else drafter,
             vocab_limit=self.session.bundle.tokens.size,
         )
         decoder.cached = self._cached
         decoder.cost = deepcopy(self._cost)
-        decoder.on_round = lambda seconds: self.ledger.leave_round(seconds.total - seconds.device)
+        decoder.on_round = (
+            self._record
+        )  # not a closure over the decoder, which would keep its draft's cache until a collection
         decoder.open_draft(self.session.run.limits)
         return decoder
+
+    def _record(self, seconds: RoundSeconds) -> None:
+        """Record a round that has just ended."""
+        decoder = cast(AutoregressiveDecoder, self.session.decoder)
+        nodes = decoder.rounds.drafted - sum(nodes - 1 for nodes, _ in self._rounds) + 1
+        self._rounds.append((nodes, seconds))
 
     def read(self, prompt: I32) -> None:
         """Bring ``prompt`` into the cache, and measure the cost of passes again."""
@@ -224,18 +174,17 @@ class SpeculationBench:
             raise DeviceError(f"the prompt of {len(prompt)} tokens is not in the cache; read it first")
         self.session.decoder = decoder
         time.sleep(SETTLE_S)
-        self.ledger.clear()
+        self._rounds.clear()
         answer = self.session.generate(prompt, n_predict=tokens, sampling=GREEDY)
-        times, ledger = answer.timings, self.ledger
+        times, rounds = answer.timings, self._rounds
         return TextRun(
             tokens=tuple(answer.tokens),
             seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
             read_seconds=times.rounds.read_seconds,
-            loop_seconds=median(ledger.loops[1:]),  # the first round includes the reading of the prompt
-            nodes=tuple(ledger.rows),
+            nodes=tuple(nodes for nodes, _ in rounds),
             accepted=sum(times.rounds.accepted),
-            pass_seconds=ledger.pass_seconds,
-            draft_seconds=ledger.draft_seconds - times.rounds.read_seconds,
+            pass_seconds=sum(seconds.device for _, seconds in rounds),
+            draft_seconds=sum(seconds.drafting for _, seconds in rounds),
         )
 
     def pass_times(self, prompt: I32, most: int, repeats: int) -> dict[int, float]:
@@ -257,7 +206,7 @@ class SpeculationBench:
             seconds = []
             for _ in range(repeats + 1):
                 began = time.perf_counter()
-                self.target.submit([(state, work)]).result()
+                self.session.target.submit([(state, work)]).result()
                 seconds.append(time.perf_counter() - began)
             medians[rows] = median(seconds[1:])
         return medians

@@ -20,7 +20,11 @@ minutes. --quick and --no-peer leave them out.
 The predicted speed-up is computed as tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from
 measured passes of 1 to 9 rows after the same prompt. JSON: {"kinds": {NAME: {"plain_tok_s": X, "best": NAME, "drafters":
 {NAME: {"tok_s": X, "speedup": X, "speedup_padded": X, "acceptance": X, "predicted": X}}}}, "auto_min": X, "loop_us": X,
-"details": {...}}; loop_us is the time of the median round outside target and drafter, for the drafter with the largest.
+"details": {...}}; loop_us is the mean time of a round outside of the pass and of the growth of its tree, in the median text,
+for the drafter with the largest.
+
+Rounds run in the compiled loop where it has the parts: by default with `ngram`, `copy`, `stand` and `trigram` at their own
+cost. The rounds of other drafters, of --policy hardware and at the padded cost run in Python.
 """
 
 from __future__ import annotations
@@ -160,7 +164,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help=f"tokens of each text (default: {TOKENS})")
     parser.add_argument("--threads", type=int, default=min(2, cpus))
     parser.add_argument("--drafters", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
-    parser.add_argument("--policy", default="hardware", choices=names("edgedec.runtime.trees"))
+    parser.add_argument("--policy", default=SpecConfig().policy, choices=names("edgedec.runtime.trees"))
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

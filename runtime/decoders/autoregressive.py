@@ -75,7 +75,7 @@ class AutoregressiveDecoder(CachedDecoder):
         vocab_limit: number of the tokenizer's ids; larger ids pad the vocabulary.
         overlaps: grow the next tree while a pass runs; for targets that leave the host free.
         tree_nodes: nodes of the largest tree, whose pass is measured before the first round; 0: the longest chain.
-        on_round: called after each round with its seconds.
+        on_round: called after each round with its seconds, when ``rounds`` has them.
         price: ``cost`` beside the rows of other sequences, as drafts and policies see it; set by ``open_draft``.
     """
 
@@ -261,8 +261,8 @@ class AutoregressiveSequence(PromptSequence):
                 outcome = Outcome(path=rounds.path[number, :path], next_token=ids[at + path - 1])
                 self._count(tree, outcome, seconds, past=past + at - 1)
             else:  # there is nothing to learn, and a new tree and outcome would take time
-                self._decoder.on_round(seconds)
                 self.rounds.add(seconds)
+                self._decoder.on_round(seconds)
             at += path
         return WrittenRounds(tokens, list(zip(sizes, device, strict=True)))
 
@@ -348,8 +348,8 @@ class AutoregressiveSequence(PromptSequence):
 
     def _count(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int) -> None:
         """Update the statistics of the rounds and the decision whether to speculate."""
-        self._decoder.on_round(seconds)
         self.rounds.observe(tree, outcome, seconds)
+        self._decoder.on_round(seconds)
         self._adaptive.observe(
             tree,
             outcome,

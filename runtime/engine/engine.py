@@ -68,7 +68,7 @@ class Engine:
         self.target, self.cost, self._rows, self._together = target, cost, rows, together
         self.passes = 0
         self._sequences: list[TokenSequence] = []
-        self._last: list[Progress] = []  # parts of the last step
+        self._last: list[Progress] = []  # parts of the last step, of sequences that go on
         # Rows of the others, the number of other texts, and their tokens, as each sequence may expect them.
         self._expected: dict[TokenSequence, tuple[int, int, int]] = {}
         engine = weakref.proxy(self)  # no cycle, so a dropped engine frees the caches of its sequences at once
@@ -86,6 +86,7 @@ class Engine:
     def remove(self, sequence: TokenSequence) -> None:
         """Give a sequence no part in further steps. One that has ended is removed already."""
         self._sequences = [other for other in self._sequences if other is not sequence]
+        self._last = [part for part in self._last if part.sequence is not sequence]
 
     def write(self, sequence: TokenSequence) -> Iterator[Token]:
         """Yield the tokens of one sequence, until it ends or the caller closes the iterator. It must be the only one.
@@ -119,10 +120,11 @@ class Engine:
                         part.tokens = part.sequence.take(part.result)
                     except Exception as error:
                         part.error = error
+        self._last = parts
         if any(part.error is not None or part.sequence.ended for part in parts):
             failed = [part.sequence for part in parts if part.error is not None]
             self._sequences = [it for it in self._sequences if not it.ended and it not in failed]
-        self._last = parts
+            self._last = [part for part in parts if part.sequence in self._sequences]
         return parts
 
     def _write_rounds(self) -> list[Progress] | None:

@@ -226,3 +226,19 @@ def test_an_engine_that_is_dropped_frees_the_caches_of_its_sequences_at_once() -
         assert cache() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("steps", [1, 3], ids=["ended", "removed"])
+def test_the_cache_of_a_sequence_is_freed_when_it_ends_while_others_go_on(steps: int) -> None:
+    engine, target = make(16)
+    other, sequence = add(engine, Scripted(target), Scripted(target, steps=steps))
+    engine.step()
+    engine.remove(sequence)
+    assert engine.sequences == (other,)
+    cache = weakref.ref(sequence.state)
+    gc.disable()
+    try:
+        del sequence
+        assert cache() is None
+    finally:
+        gc.enable()
