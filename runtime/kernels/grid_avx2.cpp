@@ -7,8 +7,6 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
-
 inline __m256i four_columns(const int8_t* x) {
     int32_t four;
     __builtin_memcpy(&four, x, sizeof four);
@@ -37,13 +35,15 @@ struct Dot {
             const int8_t* fours = x;
             for (int64_t i = 0; i < count; ++i, at += kLineBytes * kBits, fours += T * kBlockColumns) {
                 __m256i highest[kHalves] = {};
-                if constexpr (kBits == 5)
+                if constexpr (kBits == 5) {
+                    prefetch_line(at + 4 * kLineBytes);
                     for (int h = 0; h < kHalves; ++h)
                         highest[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 4 * kLineBytes + 32 * h));
+                }
 #pragma GCC unroll 8
                 for (int four = 0; four < 8; ++four) {
                     const uint8_t* line = at + four / 2 * kLineBytes;
-                    if (four % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
+                    if (four % 2 == 0) prefetch_line(line);
                     __m256i codes[kHalves];
                     for (int h = 0; h < kHalves; ++h) {
                         codes[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 32 * h));

@@ -1,15 +1,7 @@
 // Ternary products with AVX-512 VNNI: vpdpbusd, with the codes as its unsigned operand, adds 4 products per row into int32
 // without saturation.
-#ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions
-#define SIMDE_ENABLE_NATIVE_ALIASES
-#include <simde/x86/avx512/add.h>
-#include <simde/x86/avx512/and.h>
-#include <simde/x86/avx512/dpbusd.h>
-#include <simde/x86/avx512/loadu.h>
-#include <simde/x86/avx512/set1.h>
-#include <simde/x86/avx512/setzero.h>
-#include <simde/x86/avx512/srli.h>
-#include <simde/x86/avx512/storeu.h>
+#include "avx512vnni.hpp"
+#ifdef EDGEDEC_EMULATE_AVX512
 #undef _mm512_srai_epi32
 #define _mm512_srai_epi32(value, bits) shifted_right(value, bits)  // SIMDe 0.7 lacks this one
 static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
@@ -19,13 +11,7 @@ static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
     __builtin_memcpy(&value, numbers, sizeof numbers);
     return value;
 }
-#else
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own header: bug 105593
 #endif
-#include <immintrin.h>
-#endif
-
 #include "ternary_tile.hpp"
 
 namespace edgedec {
@@ -33,12 +19,6 @@ namespace {
 
 // Lines between shifts of the sums. Unshifted codes have up to 4^3 times their value: 4096 x 4 columns x 128 x 128 < 2^31.
 constexpr int64_t kUnshiftedLines = 4096;
-
-inline __m512i four_columns(const int8_t* x) {
-    int32_t four;
-    __builtin_memcpy(&four, x, sizeof four);
-    return _mm512_set1_epi32(four);
-}
 
 struct Dot {
     static constexpr bool kFours = true, kRagged = false;
@@ -69,9 +49,7 @@ struct Dot {
                 for (int four = 0; four < 4; ++four) {
                     const __m512i masked = _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(3 << 2 * four)));
 #pragma GCC unroll 4
-                    for (int t = 0; t < T; ++t)
-                        parts[t][four] =
-                            _mm512_dpbusd_epi32(parts[t][four], masked, four_columns(x + 4 * (T * four + t)));
+                    for (int t = 0; t < T; ++t) add_products(parts[t][four], masked, x + 4 * (T * four + t));
                 }
             }
             for (int t = 0; t < T; ++t)
@@ -94,8 +72,7 @@ struct Dot {
             for (int four = 0; four < 4; ++four) {
                 const __m512i masked = _mm512_and_si512(_mm512_srli_epi16(codes, 2 * four), three);
 #pragma GCC unroll 8
-                for (int t = 0; t < T; ++t)
-                    total[t] = _mm512_dpbusd_epi32(total[t], masked, four_columns(x + 4 * (T * four + t)));
+                for (int t = 0; t < T; ++t) add_products(total[t], masked, x + 4 * (T * four + t));
             }
         }
         for (int t = 0; t < T; ++t) _mm512_storeu_si512(sums[t], total[t]);
