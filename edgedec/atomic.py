@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 import re
 import secrets
 import shutil
-import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +53,7 @@ def _exchange(left: Path, right: Path) -> bool:
 
 def _partial(path: Path) -> Path:
     # The random end distinguishes threads of one process, and a process from a killed one with the same number.
-    writer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    writer = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f".{path.name}.{_MARK}-{writer}")
 
 
@@ -69,7 +69,7 @@ def _is_running(process: int) -> bool:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove files that killed processes of this machine left beside ``path``, and restore one that was just moved."""
-    host = re.escape(socket.gethostname())
+    host = re.escape(platform.node())
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{host}-(\d{{1,9}})-[0-9a-f]+(-old)?")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)

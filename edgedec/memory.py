@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -47,7 +46,10 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", text)
     units = {name.upper(): factor for name, factor in _UNITS.items()}
-    count = int(Fraction(match[1]) * units.get(match[2].upper(), 0)) if match else 0
+    count = 0
+    if match:
+        whole, _, decimals = match[1].partition(".")
+        count = int(whole + decimals) * units.get(match[2].upper(), 0) // 10 ** len(decimals)
     if not count:
         raise UsageError(f"{text!r} is not a size; write for example 600MiB or 2GiB")
     return count

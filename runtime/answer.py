@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from edgedec.runtime.accelerator.timings import DeviceTimings
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.decoders.switch import SwitchCounts
 from edgedec.runtime.logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.timings import DeviceTimings
     from edgedec.runtime.engine.scheduler import Scheduler, Task
     from edgedec.runtime.writer import AnswerWriter
 

@@ -15,7 +15,6 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
-from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import Rounds
@@ -94,7 +93,10 @@ class Session:
         self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=top_k)
         self._power: PowerMeter | None = None
         try:
-            self._power = None if self._device is None else power_meter(self._device.facts)
+            if self._device is not None:
+                from edgedec.runtime.accelerator.timings import power_meter  # other devices start without it
+
+                self._power = power_meter(self._device.facts)
             self._open_decoders(device=device, threads=threads)
         except BaseException:
             self._close_device()
@@ -476,6 +478,8 @@ class Session:
         rounds = decoder.rounds if decoder is not None else Rounds()
         kept = 0 if decoder is None else decoder.shared_prefix(prompt) if task.sequence is None else task.sequence.kept
         if self._device is not None and began:
+            from edgedec.runtime.accelerator.timings import DeviceTimings  # it was imported with the device
+
             device = DeviceTimings(
                 facts=self._device.facts,
                 prompt=account.at_prompt - account.at_start,

@@ -7,7 +7,6 @@ precedence over both files, which click implements.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,15 @@ def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_bytes().decode())
+        data = file.read_bytes()
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    import tomllib  # few users have such a file, and every start would wait for the import
+
+    try:
+        return tomllib.loads(data.decode())
     except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{file}: not valid TOML: {error}") from error
 

@@ -24,10 +24,10 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.decoders.acceptance import RankAcceptance
+from edgedec.runtime.median import median
 from edgedec.runtime.protocols import F32, CostModel, Limits, Outcome, TokenTree, TreePolicy, TreeSize
 
 __all__ = ["Adaptive"]

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.drafters import copy, model, ngram, stand
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.drafting import alone, expanding, reading
+from edgedec.runtime.median import median
 from edgedec.runtime.protocols import (
     I32,
     Bytes,

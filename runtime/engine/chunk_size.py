@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from statistics import median
+
+from edgedec.runtime.median import median
 
 __all__ = ["STALL", "ChunkSize"]
 

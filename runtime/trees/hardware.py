@@ -30,10 +30,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import median
 
 import numpy as np
 
+from edgedec.runtime.median import median
 from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Drafting, Limits, TokenTree, TreeSize
 from edgedec.runtime.trees._best_first import BestFirst
 from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
