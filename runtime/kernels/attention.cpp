@@ -113,13 +113,14 @@ AttentionPass::AttentionPass(const Path& path, const AttentionRows& rows) : path
             left -= count;
         }
     }
-    path.append(rows);
+    for (int64_t head = 0; !own_rows() && head < rows.layout.kv_heads; ++head) path.append(rows, head);
 }
 
 void AttentionPass::run(int64_t task) const {
     static thread_local std::vector<float> scratch;  // kept from pass to pass to avoid allocations
     const auto parts = static_cast<int64_t>(parts_.size());
     const Part& part = parts_[static_cast<size_t>(task % parts)];
+    if (own_rows()) path_.append(rows_, task / parts);
     AttentionBlock block{&rows_, task / parts, part.first, part.count, part.segment, part.stride, nullptr};
     if (const auto floats = static_cast<size_t>(block.scratch_floats()); scratch.size() < floats) scratch.resize(floats);
     block.scratch = scratch.data();

@@ -104,7 +104,8 @@ struct AttentionBlock {
     EDGEDEC_INLINE int64_t scratch_floats() const { return kRows * (2 * rows->layout.head_dim + 2 * stride); }
 };
 
-// A whole pass. The constructor appends its rows to the cache; then the tasks may run in any order on any threads.
+// A whole pass. Its tasks may run in any order on any threads. If there is one task for each head, the task appends the head's
+// rows to the cache, which it then finds in its processor's caches; otherwise the constructor appends all rows.
 class AttentionPass {
   public:
     // `rows` must stay valid as long as the pass. `path` must be able to run here.
@@ -117,6 +118,8 @@ class AttentionPass {
     struct Part {
         int64_t first, count, segment, stride;
     };
+
+    bool own_rows() const { return parts_.size() == 1; }
 
     const Path& path_;
     const AttentionRows& rows_;

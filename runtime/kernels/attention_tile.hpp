@@ -93,38 +93,36 @@ void store_row(T* keys, T* values, const T* key, const T* value, int64_t size, i
 }
 
 template <class Lanes>
-void append_rows(const AttentionRows& rows) {
+void append_rows(const AttentionRows& rows, int64_t head) {
     const KvLayout& at = rows.layout;
     const int64_t size = at.head_dim, width = at.kv_heads * size;
+    uint8_t *const keys = rows.cache + at.keys(head), *const values = rows.cache + at.values(head);
     float key[kMostHeadDim + 16] = {};
     float value[kMostHeadDim + 16] = {};
     uint16_t half_key[kMostHeadDim + 16], half_value[kMostHeadDim + 16];
     int8_t key_codes[kMostHeadDim + 16], value_codes[kMostHeadDim + 16];
     for (const Segment *segment = rows.segments, *last = segment + rows.segment_count; segment < last; ++segment)
-        for (int64_t row = 0; row < segment->tokens; ++row)
-            for (int64_t head = 0; head < at.kv_heads; ++head) {
-                const int64_t token = segment->first + row, slot = segment->slot(segment->past + row);
-                uint8_t *keys = rows.cache + at.keys(head), *values = rows.cache + at.values(head);
-                const float* source = rows.values + token * width + head * size;
-                rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
-                if (at.bits == 32) {
-                    store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
-                } else if (at.bits == 16) {
-                    __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
-                    to_half<Lanes>(key, size, half_key);
-                    to_half<Lanes>(value, size, half_value);
-                    store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key,
-                              half_value, size, slot);
-                } else {
-                    const int64_t whole = (size + 15) / 16 * 16;
-                    rows.quantize(key, size, key_codes, whole,
-                                  reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
-                    rows.quantize(source, size, value_codes, whole,
-                                  reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
-                    store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes,
-                              size, slot);
-                }
+        for (int64_t row = 0; row < segment->tokens; ++row) {
+            const int64_t token = segment->first + row, slot = segment->slot(segment->past + row);
+            const float* source = rows.values + token * width + head * size;
+            rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
+            if (at.bits == 32) {
+                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
+            } else if (at.bits == 16) {
+                __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
+                to_half<Lanes>(key, size, half_key);
+                to_half<Lanes>(value, size, half_value);
+                store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key, half_value, size,
+                          slot);
+            } else {
+                const int64_t whole = (size + 15) / 16 * 16;
+                rows.quantize(key, size, key_codes, whole, reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
+                rows.quantize(source, size, value_codes, whole,
+                              reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
+                store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes, size,
+                          slot);
             }
+        }
 }
 
 // A number of rows as a type.
@@ -445,5 +443,5 @@ void attend_rows(const AttentionBlock& block) {
         if (block.rows->layout.bits == 16) return attend_rows<Lanes, uint16_t>(block);  \
         attend_rows<Lanes, int8_t>(block);                                              \
     }                                                                                   \
-    void append_##name(const AttentionRows& rows) { append_rows<Lanes>(rows); }         \
+    void append_##name(const AttentionRows& rows, int64_t head) { append_rows<Lanes>(rows, head); } \
     }  // namespace edgedec

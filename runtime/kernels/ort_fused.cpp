@@ -26,6 +26,7 @@ struct Value {
 struct Node {
     std::unique_ptr<Operator> kernel;
     std::vector<int64_t> inputs, outputs;
+    const Upcoming* next = nullptr;  // this node or the first one after it that has weights
 };
 
 class Kernel final : public Operator {
@@ -60,6 +61,9 @@ class Kernel final : public Operator {
             EDGEDEC_TRY(add(info, kinds.substr(start, end - start)));
             start = end + 1;
         }
+        const Upcoming* next = nullptr;
+        for (size_t i = nodes_.size(); i--; nodes_[i].next = next)
+            if (const Upcoming* own = nodes_[i].kernel->upcoming()) next = own;
         return nodes_.empty() ? refuse("needs at least one node") : nullptr;
     }
 
@@ -140,6 +144,7 @@ class Kernel final : public Operator {
     static void lead(Pass& pass) {
         pass.status = guarded(pass.kernel.api_, [&]() -> OrtStatus* {
             for (const Node& node : pass.kernel.nodes_) {
+                pass.team.expect(node.next);
                 Contained context(pass, node);
                 EDGEDEC_TRY(node.kernel->compute(context));
             }

@@ -64,6 +64,12 @@ class Kernel final : public Products<Kernel, Grid> {
             path_->grid(w, staging.view(w.group_size), tile, outs[i], w.outputs);
         });
     }
+    Weights part_weights(size_t part) const {
+        return run_tile(part, [](size_t, const Grid& w, int64_t tile) {
+            const int64_t first = w.bytes() / w.tiles() * tile;
+            return Weights{w.data + first, static_cast<size_t>(w.bytes() - first)};
+        });
+    }
     static int32_t group_size(const Grid& w) { return w.group_size; }
 };
 

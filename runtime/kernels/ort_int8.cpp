@@ -62,6 +62,12 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         const int64_t last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
         path_->int8_rows(w, staging.view(0), first, last, outs[matrix], w.outputs);
     }
+    Weights part_weights(size_t part) const {
+        const auto [matrix, first] = columns_[part];
+        const Int8Matrix& w = matrices_[matrix];
+        if (!w.by_rows) return {nullptr, 0};
+        return {reinterpret_cast<const uint8_t*>(w.codes + first * w.inputs), static_cast<size_t>((w.outputs - first) * w.inputs)};
+    }
     static int32_t group_size(const Int8Matrix&) { return 0; }
 
   private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "onnxruntime/onnxruntime_c_api.h"
+#include "team.hpp"
 
 #define EDGEDEC_TRY(call)                              \
     do {                                               \
@@ -76,6 +77,8 @@ class Operator {
     virtual ~Operator() = default;
     virtual OrtStatus* create(const NodeInfo& info) = 0;
     virtual OrtStatus* compute(NodeContext& context) const = 0;
+    // Returns this operator if threads that wait for it can prefetch its weights, or null.
+    virtual const Upcoming* upcoming() const { return nullptr; }
 
   protected:
     OrtStatus* named(const NodeInfo& info);  // call it first: messages need the node's name

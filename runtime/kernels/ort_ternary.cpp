@@ -64,6 +64,12 @@ class Kernel final : public Products<Kernel, Ternary> {
             path_->tile(w, staging.view(w.group_size), tile, outs[i], w.outputs);
         });
     }
+    Weights part_weights(size_t part) const {
+        return run_tile(part, [](size_t, const Ternary& w, int64_t tile) {
+            const int64_t first = w.code_bytes() / w.tiles() * tile;
+            return Weights{w.codes + first, static_cast<size_t>(w.code_bytes() - first)};
+        });
+    }
     static int32_t group_size(const Ternary& w) { return w.group_size; }
 };
 

@@ -14,6 +14,21 @@
 
 namespace edgedec {
 
+struct Weights {
+    const uint8_t* at;
+    size_t count;  // bytes
+};
+
+// A later job, whose weights helpers prefetch while they wait for it.
+class Upcoming {
+  public:
+    // Returns the weights that a member reads first: those of its own range of the job.
+    virtual Weights weights(size_t member, size_t members) const = 0;
+
+  protected:
+    ~Upcoming() = default;
+};
+
 class Team {
   public:
     using Work = void (*)(void* user, size_t index);
@@ -34,7 +49,6 @@ class Team {
         const auto total = static_cast<uint32_t>(count);
         work_.store(work, std::memory_order_relaxed);
         user_.store(user, std::memory_order_relaxed);
-        step_.store(total / static_cast<uint32_t>(members_ * kPieces) + 1, std::memory_order_relaxed);
         done_.store(0, std::memory_order_relaxed);
         const uint64_t job = ++job_;
         for (size_t m = 0; m < members_; ++m) {  // neighbouring indices for each member
@@ -46,15 +60,25 @@ class Team {
         for (int waits = 0; done_.load(std::memory_order_acquire) != total; ++waits) wait(waits);
     }
 
+    // Lets helpers prefetch the weights of `job` while they wait. It must live until they have stopped; null means no job.
+    void expect(const Upcoming* job) { upcoming_.store(job, std::memory_order_release); }
+
     // Helps with jobs until the leader calls end().
     void help() {
         const size_t member = 1 + joined_.fetch_add(1, std::memory_order_relaxed);
         if (member >= members_) return;
         uint32_t last = 0;
+        const Upcoming* expected = nullptr;
+        Weights ahead{nullptr, 0};
         for (int waits = 0; !ended_.load(std::memory_order_acquire); ++waits) {
             const uint32_t job = current_.load(std::memory_order_acquire);
             if (job == last) {
-                wait(waits);
+                if (const Upcoming* next = upcoming_.load(std::memory_order_acquire); next != expected) {
+                    expected = next;
+                    ahead = next ? next->weights(member, members_) : Weights{nullptr, 0};
+                    if (ahead.count > kMostAhead) ahead.count = kMostAhead;
+                }
+                ahead.count ? prefetch(ahead) : wait(waits);
                 continue;
             }
             work_on(last = job, member);
@@ -65,8 +89,18 @@ class Team {
     void end() { ended_.store(true, std::memory_order_release); }
 
   private:
-    static constexpr size_t kPieces = 16;  // pieces of a member's range: the last ones balance the members' speeds
+    static constexpr uint32_t kShare = 4;  // a piece is this part of what is left of a range, so that the last ones are short
     static constexpr int kSpins = 4096;    // waits without giving the processor to other threads
+    static constexpr size_t kMostAhead = 128 << 10;  // bytes of a job that a waiting helper prefetches
+    static constexpr size_t kLine = 64;
+
+    // Prefetches the next line into the L2 cache.
+    static void prefetch(Weights& ahead) {
+        __builtin_prefetch(ahead.at, 0, 2);
+        const size_t count = ahead.count < kLine ? ahead.count : kLine;
+        ahead.at += count;
+        ahead.count -= count;
+    }
 
     // The indices that a member computes first. Both ends have the number of the job in their upper half, because a thread that
     // still looks for work of the job before may read one of them before and the other after the leader has set it.
@@ -95,7 +129,7 @@ class Team {
                 const uint64_t bound = range.end.load(std::memory_order_relaxed);
                 const auto end = static_cast<uint32_t>(bound);
                 if (bound >> 32 != job || first >= end) break;
-                const uint32_t step = step_.load(std::memory_order_relaxed), count = end - first < step ? end - first : step;
+                const uint32_t count = (end - first + kShare - 1) / kShare;
                 if (!range.next.compare_exchange_weak(at, at + count, std::memory_order_acq_rel)) continue;
                 // The job cannot end before this piece, so its function does not change here.
                 const Work work = work_.load(std::memory_order_relaxed);
@@ -111,8 +145,8 @@ class Team {
     uint64_t job_ = 0;
     std::atomic<Work> work_{nullptr};
     std::atomic<void*> user_{nullptr};
-    std::atomic<uint32_t> step_{1};
     alignas(64) std::atomic<uint32_t> current_{0};
+    std::atomic<const Upcoming*> upcoming_{nullptr};
     alignas(64) std::atomic<uint32_t> done_{0};
     alignas(64) std::atomic<size_t> joined_{0};
     std::atomic<bool> ended_{false};

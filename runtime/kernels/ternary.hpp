@@ -76,8 +76,8 @@ struct Grid;
 struct Int8Matrix;
 // Computes one block of query rows over one key/value head; see attention.hpp.
 using AttentionKernel = void (*)(const AttentionBlock&);
-// Writes new rows to the cache; see attention.hpp.
-using AttentionAppend = void (*)(const AttentionRows&);
+// Writes the new rows of one key/value head to the cache; see attention.hpp.
+using AttentionAppend = void (*)(const AttentionRows&, int64_t head);
 // Computes rows [first, last) of an int8 matrix for all tokens; see int8.hpp.
 using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int64_t last, float* out, int64_t stride);
 
@@ -123,7 +123,7 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
     void quantize_##name(const float*, int64_t, int8_t*, int64_t, float*);     \
     void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);                \
     void attend_##name(const AttentionBlock&);                                 \
-    void append_##name(const AttentionRows&);                                  \
+    void append_##name(const AttentionRows&, int64_t);                         \
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
     void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);    \
