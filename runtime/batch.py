@@ -400,6 +400,7 @@ def _begin(session: Session, item: BatchItem, prompt: I32) -> AnswerStream:
         sampling=options.sampling,
         stop=options.stop,
         ignore_eos=options.ignore_eos,
+        whole=True,
     )
 
 

@@ -12,6 +12,7 @@ from edgedec.runtime.coupling import Coupled
 from edgedec.runtime.grammar.constrained import ConstrainedPolicy, constrained, masked
 from edgedec.runtime.grammar.constraint import Constraint
 from edgedec.runtime.logprobs import MOST_TOP, LogprobsOf, TokenLogprobs, processed_logprobs, token_logprobs
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Processor, Request, TreePolicy
@@ -21,6 +22,7 @@ from edgedec.runtime.speculation import create_policy, create_verifier, verifier
 __all__ = ["RequestBuilder"]
 
 _AHEAD_SECONDS = 0.004  # a delay of tokens that no reader sees
+_WHOLE_SECONDS = 0.25  # the same for the interruption of a text that is read at its end
 
 
 class RequestBuilder:
@@ -32,10 +34,14 @@ class RequestBuilder:
         run: plan of the run, with its limits and its settings of speculation.
         vocab: number of ids.
         top_k: number of likeliest tokens of a row that the target returns in place of whole rows; 0: whole rows.
+
+    Members:
+        pause: signal to the rounds of all requests.
     """
 
     def __init__(self, run: RunPlan, *, vocab: int, top_k: int = 0) -> None:
         self._run, self._vocab, self._top_k = run, vocab, top_k
+        self.pause = Pause()
         self._policies: dict[str, TreePolicy] = {}  # by kind of children
         self._draws: np.random.Generator | None = None  # for policies that draw children; each request gives it a seed
 
@@ -54,6 +60,7 @@ class RequestBuilder:
         on_prefill: Callable[[int, int], None],
         most_tokens: int = -1,
         ends: Sequence[int] = (),
+        whole: bool = False,
     ) -> Request:
         """Return the request for a continuation of ``prompt``, int32 [n].
 
@@ -64,6 +71,7 @@ class RequestBuilder:
             on_prefill: called with the rows of the prompt that are in the cache, and their total.
             most_tokens: maximum number of tokens of the answer; negative: any number.
             ends: ids that end the answer.
+            whole: True if nobody reads the answer before its end, and only its last token can tell where that is.
 
         Raises:
             UsageError: ``logprobs`` is out of range, or ``logprobs_of`` does not fit the rest.
@@ -108,7 +116,8 @@ class RequestBuilder:
             prompt_logprobs=prompt_logprobs,
             most_tokens=most_tokens,
             ends=tuple(ends),
-            ahead_seconds=_AHEAD_SECONDS,
+            ahead_seconds=_WHOLE_SECONDS if whole else _AHEAD_SECONDS,
+            pause=self.pause,
         )
 
     def lossless(self, request: Request, *, batch_invariant: bool) -> str:

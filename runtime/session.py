@@ -26,6 +26,7 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.protocols import I32, AcceleratorTarget
 from edgedec.runtime.request_builder import RequestBuilder
@@ -116,6 +117,11 @@ class Session:
         )
         self.memory = SessionMemory(self.target, self.scheduler, self.run.plan.items)
         self.meter.mark()
+
+    @property
+    def pause(self) -> Pause:
+        """The signal that ends the rounds of ``whole`` texts earlier. Another thread may set it; clear it before a step."""
+        return self._requests.pause
 
     @property
     def decoder(self) -> AutoregressiveDecoder | SwitchDecoder:
@@ -318,14 +324,15 @@ class Session:
         logprobs: int | None = None,
         prompt_logprobs: bool = False,
         logprobs_of: LogprobsOf = "model",
-        on_text: Callable[[Piece], None] = lambda piece: None,
+        on_text: Callable[[Piece], None] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> Answer:
         """Continue ``prompt`` and return the complete answer. See ``stream`` for the other arguments and the errors.
 
         Args:
-            on_text: called with each piece of the text as soon as it can be printed.
+            on_text: called with each piece of the text as soon as it can be printed; None: the text is ``whole``, see
+                ``stream``.
         """
         stream = self.stream(
             prompt,
@@ -341,10 +348,12 @@ class Session:
             logprobs_of=logprobs_of,
             interrupted=interrupted,
             progress=progress,
+            whole=on_text is None,
         )
         with stream:  # if ``on_text`` fails, the answer ends now, while the target is still open
             for piece in stream:
-                on_text(piece)
+                if on_text is not None:
+                    on_text(piece)
         return stream.answer
 
     def stream(
@@ -363,6 +372,7 @@ class Session:
         logprobs_of: LogprobsOf = "model",
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
+        whole: bool = False,
     ) -> AnswerStream:
         """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
@@ -388,6 +398,9 @@ class Session:
                 ``sampling``, from which the tokens are drawn. The second one reports no excluded token and no prompt.
             interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
+            whole: True if nobody reads the text before its end. Several rounds may then run before ``interrupted`` is called
+                again and other requests begin, up to a quarter of a second unless ``pause`` is set. Texts with ``stop``
+                are not written so, because rounds after a stop string would be for nothing.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
@@ -422,6 +435,7 @@ class Session:
             on_prefill=on_prefill,
             most_tokens=n_predict,
             ends=ends,
+            whole=whole and not stop,
         )
         self.decoder.check(request)
         writer = AnswerWriter(

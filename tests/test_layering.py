@@ -50,7 +50,7 @@ WITHOUT_AMARANTH = (
 EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
-    ("driver", "portable_math", "median", "native_library"),
+    ("driver", "portable_math", "median", "native_library", "pause"),
     ("protocols", "drafting", "visibility", "target_top", "position_random", "sampling", "logprobs"),
     ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),

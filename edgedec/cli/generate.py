@@ -244,6 +244,12 @@ def _answer(
     """Write one text, and show it or, with ``json``, how far it is."""
     # The text itself shows the progress; with --json, nothing is printed before the end.
     with progress("generating") if json else progress("reading the prompt", once=True) as report:
+
+        def reading(label: str, done: int, total: int) -> None:
+            report(label, done, total)
+            if json and done == total:
+                report("writing", 0, 1)
+
         try:
             return session.generate(
                 ids,
@@ -253,9 +259,9 @@ def _answer(
                 ignore_eos=writing.ignore_eos,
                 grammar=grammar,
                 sample=sample,
-                on_text=(lambda text: report("writing", 0, 1)) if json else text_writer(show_draft=writing.show_draft),
+                on_text=None if json else text_writer(show_draft=writing.show_draft),
                 interrupted=interrupted,
-                progress=report,
+                progress=reading,
             )
         except DeviceError:
             if not json:

@@ -164,7 +164,7 @@ def run_rounds(target: Target, plans: Sequence[NextRounds]) -> list[DoneRounds |
         plan.text.rounds.set_text(plan.length, plan.tokens)
         plan.text.rounds.set_size(plan.nodes, plan.depth)
         plan.text.rounds.set_growth(plan.growth)
-    count = together.call.run(rounds, lead.request.ahead_seconds)
+    count = together.call.run(rounds, _seconds(plans), lead.request.pause)
     return _results(together, plans, count)
 
 
@@ -191,10 +191,14 @@ def _table(plan: NextRounds) -> bytes:
     return blocks[:held].tobytes()
 
 
+def _seconds(plans: Sequence[NextRounds]) -> float:
+    """Return the seconds after which the readers of all texts want tokens."""
+    return min([plan.text.request.ahead_seconds for plan in plans])
+
+
 def _rounds(plans: Sequence[NextRounds]) -> int:
     """Return the number of rounds of a call."""
-    text = plans[0].text
-    seconds = text.request.ahead_seconds
+    text, seconds = plans[0].text, _seconds(plans)
     guesses = any(plan.depth for plan in plans)
     if seconds <= 0 or (guesses and len(plans) > 1):  # the sizes of trees depend on what the other texts had
         return 1

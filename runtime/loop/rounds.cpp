@@ -185,12 +185,14 @@ class Rounds {
     void run() {
         const auto began = Clock::now();
         for (int64_t rounds = 0; rounds < it_.most_rounds; ++rounds) {
-            if (rounds && seconds_between(began, Clock::now()) >= it_.most_seconds) return;
+            if (rounds && (paused() || seconds_between(began, Clock::now()) >= it_.most_seconds)) return;
             if (!round(rounds)) return;
         }
     }
 
   private:
+    bool paused() const { return it_.pause && __atomic_load_n(it_.pause, __ATOMIC_RELAXED) != 0; }
+
     // Runs a round. Returns whether a further round may begin.
     bool round(int64_t number) {
         int64_t total = 0;

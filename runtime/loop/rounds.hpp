@@ -89,6 +89,7 @@ struct RoundsArguments {
     TextArguments* const* texts;  // texts with common blocks are neighbours
     int64_t count, most_rounds;
     double most_seconds;
+    const int32_t* pause;  // no further round begins once it is not 0; another thread may write it; null: none does
     double* pass_seconds;  // result by round [kMostRounds]
     double* pass_began;    // the steady clock's seconds at the beginning of the pass of each round [kMostRounds]
 };

@@ -15,6 +15,7 @@ from edgedec.runtime.loop.drafts import DraftHandle
 from edgedec.runtime.loop.inputs import LoopInputs, members
 from edgedec.runtime.loop.sampling import CompiledSampling
 from edgedec.runtime.loop.trees import CompiledGrowth
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.protocols import I32
 
 __all__ = ["MOST_NODES", "MOST_ROUNDS", "RoundsArguments", "RoundsCall", "Stop", "TextArguments", "TextRounds"]
@@ -52,7 +53,7 @@ class RoundsArguments(ctypes.Structure):
     _fields_ = (
         *members(c_void_p, "target", "texts"),
         *members(c_int64, "count", "most_rounds"),
-        *(("most_seconds", c_double), *members(c_void_p, "pass_seconds", "pass_began")),
+        *(("most_seconds", c_double), *members(c_void_p, "pause", "pass_seconds", "pass_began")),
     )
 
 
@@ -179,17 +180,19 @@ class RoundsCall:
         _check_size(library, 0, inputs.arguments)
         _check_size(library, 2, self._arguments)
 
-    def run(self, rounds: int, seconds: float) -> int:
+    def run(self, rounds: int, seconds: float, pause: Pause | None = None) -> int:
         """Run rounds and return their number.
 
         Args:
             rounds: number of rounds at most, up to ``MOST_ROUNDS``.
             seconds: time after which no further round begins.
+            pause: no further round begins once it is set.
 
         Raises:
             EdgedecError: the arguments do not fit each other.
         """
         self._arguments.most_rounds, self._arguments.most_seconds = rounds, seconds
+        self._arguments.pause = None if pause is None else pause.address
         self._library.check(self._call(self.address))
         return max(int(text.arguments.rounds) for text in self.texts)
 

@@ -173,6 +173,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 sampling=sampling,
                 stop=body.stops,
                 ignore_eos=bool(body.ignore_eos),
+                whole=not stream,
                 reports_reading=stream and bool(body.return_progress),
                 reports_timings=stream and bool(body.timings_per_token),
             )

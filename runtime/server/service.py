@@ -22,6 +22,7 @@ from typing import Literal, ParamSpec, TypeVar
 from edgedec.errors import EdgedecError
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.grammar.cache import GrammarCache
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.server.errors import ApiError, short_of_memory
 from edgedec.runtime.server.memory import GRAMMAR_CACHE_BYTES, ServerMemory
 from edgedec.runtime.server.metrics import Metrics
@@ -78,6 +79,7 @@ class ModelService:
         self._changed = threading.Condition()  # guards the members below
         self._waiting: deque[QueuedText] = deque()
         self._texts: RunningTexts | None = None  # the loaded model writes them
+        self._pause: Pause | None = None  # ends the rounds of the texts
         self._users = 0  # requests that use the tokenizer or wait for the model
         self._wanted = True  # the model is to be loaded
         self.facts: ModelFacts | None = None
@@ -97,7 +99,13 @@ class ModelService:
 
     def _wake(self) -> None:
         with self._changed:
-            self._changed.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        """Let the model's thread see what has changed, after the round that is running. The caller holds ``_changed``."""
+        if self._pause is not None:
+            self._pause.set()
+        self._changed.notify_all()
 
     def close(self) -> None:
         """End the answer that is being written, forget those that wait, and free the model."""
@@ -105,7 +113,7 @@ class ModelService:
             self._closing = True
             turns = [*self._waiting, *(self._texts.turns if self._texts is not None else ())]
             self._waiting.clear()
-            self._changed.notify_all()
+            self._notify()
         for turn in turns:
             turn.submission.post(GoneError())
         if self._thread.is_alive():
@@ -185,7 +193,7 @@ class ModelService:
                     headers={"Retry-After": str(self._retry_seconds())},
                 )
             self._waiting.extend(submission.turns)
-            self._changed.notify_all()
+            self._notify()
         return submission
 
     def withdraw(self, submission: Submission) -> None:
@@ -194,6 +202,7 @@ class ModelService:
             kept = [turn for turn in self._waiting if turn.submission is not submission]
             self._waiting.clear()
             self._waiting.extend(kept)
+            self._notify()  # some of its texts may be written
         self.metrics.count_cancelled()
 
     def _retry_seconds(self) -> int:
@@ -265,6 +274,7 @@ class ModelService:
         texts = self._texts = RunningTexts(
             session, metrics=self.metrics, closing=lambda: self._closing, threads=self._text_threads
         )
+        self._pause = session.pause
         try:
             while self._await_work(texts):
                 if self.memory.pressed:
@@ -277,11 +287,13 @@ class ModelService:
                     self._idle_since = time.monotonic()
         finally:
             texts.close()
-            self._texts = None
+            self._texts = self._pause = None
 
     def _await_work(self, texts: RunningTexts) -> bool:
         """Wait until there is something to do; return False if the service is closing, or the model is to be unloaded."""
         with self._changed:
+            if self._pause is not None:
+                self._pause.clear()  # before what has changed is looked at
             while not self._closing:
                 if self._waiting or texts or self.memory.pressed:
                     return True

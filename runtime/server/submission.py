@@ -38,6 +38,7 @@ class TextRequest:
         logprobs_of: distribution whose log-probabilities are reported.
         reports_reading: True to tell how far the prompt was read.
         reports_timings: True to tell the times with each part.
+        whole: True if the text is sent at its end.
     """
 
     prompt: I32
@@ -52,6 +53,7 @@ class TextRequest:
     logprobs_of: LogprobsOf = "model"
     reports_reading: bool = False
     reports_timings: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,9 @@ class RunningTexts:
         if grammar is None:
             self._start(turn, None)
         else:
-            self._compiling = [*self._compiling, (turn, self._threads.submit(self._session.compile, grammar))]
+            future = self._threads.submit(self._session.compile, grammar)
+            future.add_done_callback(lambda done: self._session.pause.set())
+            self._compiling = [*self._compiling, (turn, future)]
 
     def _begin_compiled(self) -> None:
         """Begin the texts whose grammars are compiled; wait a moment for one if there is nothing else to do."""
@@ -117,6 +119,7 @@ class RunningTexts:
                 logprobs_of=request.logprobs_of,
                 progress=lambda label, done, total: turn.read(done),
                 interrupted=lambda: submission.cancelled or self._closing(),
+                whole=request.whole,
             )
         except Exception as error:  # the thread goes on, whatever happens to one request
             turn.free()

@@ -29,6 +29,7 @@ from edgedec.runtime.loop.drafts import CompiledDraft
 from edgedec.runtime.loop.inputs import RUN
 from edgedec.runtime.loop.rounds import RoundsCall
 from edgedec.runtime.loop.sampling import CompiledSampling
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.position_random import PositionRandom
 from edgedec.runtime.protocols import F32, I32, Draft, Limits, Outcome, Request, Target, TargetInfo, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
@@ -299,10 +300,10 @@ def test_no_python_runs_between_the_rounds_of_a_call(target: Target, monkeypatch
     calls: list[str] = []
     original = RoundsCall.run
 
-    def profiled(call: RoundsCall, rounds: int, seconds: float) -> int:
+    def profiled(call: RoundsCall, *arguments: Any) -> int:
         sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code.co_name) if event == "call" else None)
         try:
-            return original(call, rounds, seconds)
+            return original(call, *arguments)
         finally:
             sys.setprofile(None)
 
@@ -353,6 +354,58 @@ def test_a_failure_in_the_middle_of_a_call_loses_no_token(target: Target) -> Non
     del failing
     decoder.state.close()
     assert write(target, "none", request(TEXTS["greedy"], "chain"))[0] == expected  # the target goes on
+
+
+def test_a_pause_ends_a_call_after_the_round_that_is_running(target: Target) -> None:
+    expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
+    pause = Pause()
+    decoder = open_decoder(target, target.open(TEXT_LIMITS), vocab_limit=VOCAB)
+    sequence = decoder.start(request(TEXTS["greedy"], "chain", ahead_seconds=1e9, pause=pause))
+    engine, tokens = Engine(target, rows=TEXT_LIMITS.nodes, cost=decoder.cost), list[int]()
+    engine.add(sequence)
+
+    def step() -> int:
+        (part,) = engine.step()
+        tokens.extend(token.id for token in part.tokens)
+        return len(part.tokens)
+
+    while len(tokens) < 2:  # a call has one round until the duration of a pass is known
+        step()
+    inputs = target.lend(decoder.state, 1)  # type: ignore[attr-defined]
+    usual, passes = RUN(target.session.run_function), 0  # type: ignore[attr-defined]
+
+    def run(session: int, rows: int, results: int) -> int:
+        nonlocal passes
+        passes += 1
+        if passes == 3:
+            pause.set()
+        return int(usual(session, rows, results))
+
+    inputs.arguments.run = pausing = RUN(run)
+    assert [step(), step(), step()] == [3, 1, 1]  # it was not cleared
+    pause.clear()
+    assert step() > 3
+    inputs.arguments.run = usual
+    del pausing
+    assert tokens == expected[: len(tokens)]
+    decoder.state.close()
+
+
+def test_a_text_beside_one_that_is_read_while_it_is_written_has_as_short_calls(shared: Target) -> None:
+    decoders = [open_decoder(shared, shared.open(WIDE), vocab_limit=VOCAB) for _ in range(2)]
+    engine = Engine(shared, rows=32, cost=decoders[0].cost)
+    for decoder, seconds in zip(decoders, (1e9, 0.0), strict=True):
+        wish = request(TEXTS["greedy"], "chain", ahead_seconds=seconds)
+        engine.add(decoder.start(replace(wish, limits=replace(TEXT_LIMITS, depth=0))))  # no guesses
+    while engine.passes < 12:
+        before = engine.passes
+        engine.step()
+        assert engine.passes <= before + 1
+    engine.remove(engine.sequences[1])
+    engine.step()
+    assert engine.passes > before + 4
+    for decoder in decoders:
+        decoder.state.close()
 
 
 def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> tuple[list[list[int]], int]:

@@ -64,6 +64,20 @@ def test_texts_are_those_of_generate_in_the_order_of_the_requests(tmp_path: Path
             )
 
 
+def test_the_texts_of_a_batch_are_read_at_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, options = Session.stream, list[dict[str, Any]]()
+
+    def recorded(session: Session, prompt: Any, **given: Any) -> Any:
+        options.append(given)
+        return stream(session, prompt, **given)
+
+    monkeypatch.setattr(Session, "stream", recorded)
+    with Session.open("demo", threads=1, ctx_size=64) as session:
+        items = read_batch(write(tmp_path, lines_of(REQUESTS[4])), session.bundle.sha256, DEFAULTS)
+        run(session, items, tmp_path / "out.jsonl")
+    assert [one["whole"] for one in options] == [True]
+
+
 def test_a_run_goes_on_from_its_journal_after_any_end(tmp_path: Path) -> None:
     requests = [{"prompt": "Once upon a time", "seed": seed} for seed in range(7)]
     path, output = write(tmp_path, lines_of(*requests)), tmp_path / "out.jsonl"

@@ -14,15 +14,19 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
+from edgedec.runtime import loop, request_builder
 from edgedec.runtime.accelerator.power import Energy
 from edgedec.runtime.answer import Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.engine.engine import Progress
 from edgedec.runtime.engine.scheduler import Task
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.loop.inputs import RUN
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.writer import AnswerWriter
 from tests.runtime.support.fake_world import ScriptedDraft
 
@@ -95,6 +99,74 @@ def test_a_stream_gives_the_text_that_generate_gives() -> None:
     assert stream.answer.stop_reason == answer.stop_reason == "limit"
     assert stream.answer.text == answer.text == "".join(pieces)
     assert stream.answer.timings.predicted_n == 24
+
+
+def steps_of(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each step of a session adds its number of passes."""
+    steps, engine = list[int](), session.scheduler.engine
+    step = engine.step
+
+    def counted() -> list[Progress]:
+        passes = engine.passes
+        parts = step()
+        steps.append(engine.passes - passes)
+        return parts
+
+    monkeypatch.setattr(engine, "step", counted)
+    return steps
+
+
+@pytest.mark.skipif(usable() is None or loop.load() is None, reason="the libraries were not built (no C++ compiler)")
+def test_a_text_that_is_read_at_its_end_has_many_rounds_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes count as long ones. A stop string ends a text without a pass that is for nothing."""
+    monkeypatch.setattr(request_builder, "_AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(request_builder, "_WHOLE_SECONDS", 1e9)
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        prompt, steps = session.encode("Once upon a time"), steps_of(session, monkeypatch)
+        printed = list[Piece]()
+        shown = session.generate(prompt, n_predict=24, sampling=GREEDY, on_text=printed.append)
+        assert (set(steps), shown.timings.rounds.count) == ({1}, 24)
+        steps.clear()
+        whole = session.generate(prompt, n_predict=24, sampling=GREEDY)
+        assert (whole.text, whole.tokens, len(printed)) == (shown.text, shown.tokens, 24)
+        assert whole.timings.rounds.count == 24
+        assert max(steps) > 10
+        steps.clear()
+        stop = str(printed[10])
+        stopped = session.generate(prompt, n_predict=24, sampling=GREEDY, stop=[stop])
+        assert stopped.stop_reason == "stop"
+        assert (set(steps), stopped.timings.rounds.count) == ({1}, len(stopped.tokens))
+
+
+@pytest.mark.skipif(usable() is None or loop.load() is None, reason="the libraries were not built (no C++ compiler)")
+def test_a_pause_lets_an_interruption_end_a_call_of_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_builder, "_WHOLE_SECONDS", 1e9)
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        prompt = session.encode("Once upon a time")
+        expected = session.generate(prompt, n_predict=90, sampling=GREEDY, ignore_eos=True).tokens
+        target, passes, interrupted = session.target, 0, False
+        assert isinstance(target, CpuTarget)
+        inputs, usual = target.lend(session.decoder.state, 1), RUN(target.session.run_function)
+        assert inputs is not None
+
+        def run(handle: int, rows: int, results: int) -> int:
+            nonlocal passes, interrupted
+            passes += 1
+            if passes == 9:
+                interrupted = True
+                session.pause.set()
+            return int(usual(handle, rows, results))
+
+        inputs.arguments.run = interrupting = RUN(run)
+        answer = session.generate(
+            prompt, n_predict=90, sampling=GREEDY, ignore_eos=True, interrupted=lambda: interrupted
+        )
+        inputs.arguments.run = usual
+        del interrupting
+        session.pause.clear()
+        assert (answer.stop_reason, passes) == ("interrupted", 9)
+        assert answer.tokens == expected[: len(answer.tokens)]
+        assert session.generate(prompt, n_predict=90, sampling=GREEDY, ignore_eos=True).tokens == expected
 
 
 def test_an_abandoned_stream_has_figures_and_the_next_answer_is_clean() -> None:

@@ -292,6 +292,8 @@ void rounds() {
         call.texts = addresses;
         call.count = texts;
         call.most_seconds = 1e9;
+        const int32_t pause = number(4) == 0;
+        call.pause = number(4) ? &pause : nullptr;
         call.pass_seconds = seconds;
         call.pass_began = began;
         failing = number(4) ? 0 : 12;

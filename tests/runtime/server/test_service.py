@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -69,6 +70,35 @@ def test_the_events_of_an_answer() -> None:
             end = events[-1]
             assert isinstance(end, TextEnd)
             assert (end.answer.text, end.answer.stop_reason) == ("0.0 0.1 0.2 ", "limit")
+
+    run(test())
+
+
+def test_what_changes_during_a_step_ends_its_rounds() -> None:
+    """The model's thread waits in a step. It clears the signal before it looks at what has changed."""
+
+    async def test() -> None:
+        session = ScriptedSession(steps=0, sequences=2)
+
+        def paused() -> bool:
+            return ctypes.c_int32.from_address(session.pause.address).value != 0
+
+        async with running(lambda: session.real) as service:
+            first = service.submit([request()])
+            await until(session.began.is_set)
+            session.steps.release()
+            await until(lambda: not paused())
+            second = service.submit([request(sample=1)])
+            assert paused()
+            session.steps.release()
+            await until(lambda: len(session.answers) == 2 and not paused())
+            second.cancel()
+            assert paused()
+            session.steps.release(100)
+            assert isinstance((await read(first))[-1], TextEnd)
+            await until(lambda: not paused())
+            service.memory.wake()
+            assert paused()
 
     run(test())
 

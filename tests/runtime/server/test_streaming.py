@@ -44,6 +44,16 @@ def test_a_long_prompt_is_bridged_by_pings(pinging: Served, script: ScriptedSess
     assert rest[-1] == "data: [DONE]"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_an_answer_that_is_no_stream_is_read_at_its_end(
+    controlled: Served, script: ScriptedSession, stream: bool
+) -> None:
+    script.steps.release(100)
+    script.whole = stream
+    assert controlled.post("/v1/chat/completions", **BODY, stream=stream).status_code == 200
+    assert script.whole is not stream
+
+
 @pytest.mark.parametrize(
     ("failure", "status", "message"),
     [

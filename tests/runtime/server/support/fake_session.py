@@ -11,6 +11,7 @@ import numpy as np
 
 from edgedec.runtime.answer import Answer, Piece, Timings
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.pause import Pause
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
@@ -91,6 +92,8 @@ class ScriptedSession:
         compiling: grammars are compiled once this is set, as it is at first.
         prepared: True once the vocabulary was read for grammars.
         memory: memory of which nothing can be given back.
+        pause: set when something has changed that the next step is to see.
+        whole: True if the last answer is read at its end.
     """
 
     def __init__(self, steps: int = 1 << 20, sequences: int = 1, budget_bytes: int | None = None) -> None:
@@ -102,8 +105,9 @@ class ScriptedSession:
         self.compiling = threading.Event()
         self.compiling.set()
         self.prepared = False
-        self.closed, self.memory = False, ScriptedMemory()
+        self.closed, self.memory, self.pause = False, ScriptedMemory(), Pause()
         self._streams: list[ScriptedStream] = []
+        self.whole = False
         self.scheduler = SimpleNamespace(step=self.step, engine=SimpleNamespace(passes=0))
         self.tokenizer = SimpleNamespace(
             token_of=lambda token: f"<{token}>",
@@ -150,8 +154,10 @@ class ScriptedSession:
         ignore_eos: bool,
         sample: int,
         interrupted: Callable[[], bool],
+        whole: bool = False,
         **options: Any,
     ) -> ScriptedStream:
+        self.whole = whole
         answer = Answer()
         answer.timings = Timings(prompt_n=len(prompt), prompt_ms=1.0, predicted_ms=1.0)
         self.answers.append(answer)
