@@ -188,7 +188,8 @@ class AnswerStream(Iterator[Piece]):
         self.close()
 
     def __del__(self) -> None:  # a stream that nobody can read must not hold a decoder
-        self.close()
+        if not self._task.ended:
+            self._scheduler.abandon(self._task)
 
     def close(self) -> None:
         """End the answer now, with the stop reason ``interrupted``. After the end of the answer this does nothing."""

@@ -93,6 +93,7 @@ class Scheduler:
         self.decoders = list(decoders)
         self._waiting: deque[Task] = deque()
         self._running: list[Task] = []
+        self._abandoned: deque[Task] = deque()  # requests that nobody can read, until the next call
         self._cache: PrefixCache | None = None
         if len(decoders) > 1:
             self._cache = PrefixCache(target, limits, most=4 * len(decoders) if self._shared else len(decoders))
@@ -191,6 +192,7 @@ class Scheduler:
 
     def add(self, task: Task) -> None:
         """Queue a request. With a single decoder the request takes it over at once, and an earlier one fails."""
+        self._cancel_abandoned()
         self._waiting.append(task)
         if self._cache is None:
             self._admit()
@@ -204,8 +206,17 @@ class Scheduler:
         task.writer.cancel()
         self._end(task)
 
+    def abandon(self, task: Task) -> None:
+        """End a request before the next step. The garbage collector calls this in any thread, and during a pass."""
+        self._abandoned.append(task)
+
+    def _cancel_abandoned(self) -> None:
+        while self._abandoned:
+            self.cancel(self._abandoned.popleft())
+
     def step(self) -> None:
         """Admit requests, and run at most one pass of each text that is being written."""
+        self._cancel_abandoned()
         if self._waiting:
             self._admit()
         if self._running and not self._active:

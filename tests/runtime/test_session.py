@@ -192,6 +192,8 @@ def test_a_loop_over_a_text_may_be_left_and_the_next_answer_is_clean() -> None:
         assert list(stream) == []
         for _ in session.stream("Once upon a time", n_predict=24, sampling=GREEDY):
             break
+        session.scheduler.step()  # ends the answer that nobody can read
+        assert not session.scheduler.running
         assert "".join(session.stream("One day", n_predict=12, sampling=GREEDY)) == expected.text
         with pytest.raises(UsageError, match="the prompt is empty"):
             session.stream("")

@@ -14,9 +14,10 @@ from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.scheduler import Scheduler, Task
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import Limits, Request, Token
+from edgedec.runtime.protocols import Limits, Pass, Request, State, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.engine.support.paged_world import BLOCK, VOCAB, PagedTarget, following
 
 
@@ -157,6 +158,35 @@ def test_kept_prefixes_make_room_for_texts() -> None:
         task = world.add(range(1 + at, 29), 30)
         world.run(task)
         check(task, 30)
+    assert world.held() == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 6])
+def test_a_request_that_is_abandoned_in_the_middle_of_a_pass_ends_before_the_next_step(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check this because the garbage collector abandons the streams that nobody can read."""
+    world = World(sequences=2)
+    tasks = [world.add(range(1 + at, 60), 9) for at in range(4)]
+    for _ in range(steps):
+        world.scheduler.step()
+    submit = world.target.submit
+
+    def abandoned(work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
+        for task in tasks[::2]:
+            world.scheduler.abandon(task)
+        assert not any(task.ended for task in tasks[::2])
+        return submit(work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.target, "submit", abandoned)
+        world.scheduler.step()
+    world.scheduler.step()
+    assert all(task.ended for task in tasks[::2])
+    assert [task.writer.reason for task in tasks[::2] if isinstance(task.writer, Writer)] == ["interrupted"] * 2
+    world.run(*tasks)
+    for task in tasks[1::2]:
+        check(task, 9)
     assert world.held() == 0
 
 
