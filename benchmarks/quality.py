@@ -41,7 +41,7 @@ METHODS = {
     "planes 2, groups of 128": QuantizeOptions(method="ternary", planes=2, group_size=128),
     "planes 2 tied": QuantizeOptions(method="ternary", planes=2, tied=True),
     "planes 2 tied, groups of 32": QuantizeOptions(method="ternary", planes=2, tied=True, group_size=32),
-    "planes 3": QuantizeOptions(method="ternary", planes=3),
+    "planes 3": QuantizeOptions(method="ternary", planes=3, tied=False),
     "planes 3 tied": QuantizeOptions(method="ternary", planes=3, tied=True),
 }
 CALIBRATION_TOKENS, EVALUATION_TOKENS, WINDOW = 8192, 6144, 256

@@ -36,7 +36,7 @@ def quantize_checkpoint(
     method: str = "int8",
     planes: int = 0,
     group_size: int = 64,
-    tied: bool = False,
+    tied: bool | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
     calibration: str | NDArray[np.int32] | None = None,
     calibration_tokens: int = 8192,
@@ -53,7 +53,8 @@ def quantize_checkpoint(
         method: ``int8``, ``int4``, ``ternary`` or ``float``.
         planes: ternary planes per matrix, 1 to 3; 0 with method ternary takes a checkpoint that is ternary already.
         group_size: weights that share a scale of a plane: 32, 64 or 128.
-        tied: ties the scales of 2 or 3 planes, each 3 times that of the next plane; the CPU computes them in one pass.
+        tied: ties the scales of 2 or 3 planes, each 3 times that of the next plane; the CPU computes them in one pass. None:
+            those of 3 planes.
         tokenizer: the tokenizer's file, where it does not lie beside the weights.
         calibration: a text, or ids int32 [sequences, tokens], that ternary planes and int4 are fitted to. None lets the
             float model write a text.

@@ -58,6 +58,7 @@ F32 = NDArray[np.float32]
 
 _WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
 _MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
+_TIED_PLANES = 3  # planes whose scales are tied by default
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
 
@@ -68,12 +69,16 @@ class QuantizeOptions:
 
     With the method ternary and ``planes`` 0 the checkpoint must be ternary already, and is stored without loss. With the
     method int4, matrices that the file stores as Q4_0 or Q4_K are taken without loss.
+
+    Members:
+        tied: tie the scales of planes 3:1. None: those of three planes, which costs 0.2 to 0.3 % of perplexity, but not
+            those of two, which costs more.
     """
 
     method: str
     planes: int = 0
     group_size: int = 64
-    tied: bool = False
+    tied: bool | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -93,11 +98,16 @@ class QuantizeOptions:
             )
 
     @property
+    def ties(self) -> bool:
+        """True if the scales of planes are tied."""
+        return self.planes == _TIED_PLANES if self.tied is None else self.tied
+
+    @property
     def fitted_scheme(self) -> Int4Scheme | TernaryScheme | None:
         """The scheme of matrices whose codes are fitted; None for methods that fit nothing."""
         if self.method == "int4":
             return Int4Scheme()
-        return TernaryScheme(planes=self.planes, group_size=self.group_size, tied=self.tied) if self.planes else None
+        return TernaryScheme(planes=self.planes, group_size=self.group_size, tied=self.ties) if self.planes else None
 
 
 @dataclass(kw_only=True)
@@ -373,7 +383,7 @@ def quantize(
             quantization={
                 "method": options.method,
                 "planes": options.planes,
-                **({"tied": True} if options.tied else {}),
+                **({"tied": True} if options.ties else {}),
                 "group_size": run.report.group_size,
                 "calibration_tokens": 0 if calibration is None else int(calibration.size),
                 "bits_per_weight": round(run.report.bits_per_weight, 4),

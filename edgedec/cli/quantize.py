@@ -95,9 +95,12 @@ def quantize(
     ] = 0,
     group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale in a plane.")] = 64,
     tied: Annotated[
-        bool,
-        option("--tied/--no-tied", help="Tie the scales of 2 or 3 planes 3:1, which are then computed in one pass."),
-    ] = False,
+        bool | None,
+        option(
+            "--tied/--no-tied",
+            help="Tie the scales of 2 or 3 planes 3:1, which are then computed in one pass; default: those of 3 planes.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         Path | None, option("--tokenizer", metavar="FILE", help="Tokenizer file, if it is not beside the weights.")
     ] = None,
@@ -191,7 +194,7 @@ def quantize(
         "output": str(output),
         "method": method,
         "planes": planes,
-        "tied": tied,
+        "tied": options.ties,
         "group_size": report.group_size,
         "parameters": report.parameters,
         "bits_per_weight": round(report.bits_per_weight, 4),

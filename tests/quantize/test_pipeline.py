@@ -22,7 +22,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantiz
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
-from edgedec.schemes import FloatWeight, Int8Scheme, Int8Weight, TernaryWeight
+from edgedec.schemes import FloatWeight, Int8Scheme, Int8Weight, TernaryScheme, TernaryWeight
 from tests.quantize.readers.support.make_checkpoints import write_hf
 
 SIZES = {
@@ -164,6 +164,16 @@ def test_planes_approximate_the_weights_and_calibration_the_outputs(tmp_path: Pa
     run(source, tmp_path / "c", "ternary", 1, ids)
     # Calibration changes the trits; test_quality.py shows on trained models that it helps.
     assert (tmp_path / "c/weights.bin").read_bytes() != (tmp_path / "b1/weights.bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("planes", "tied", "expected"),
+    [(1, None, False), (2, None, False), (2, True, True), (3, None, True), (3, True, True), (3, False, False)],
+)
+def test_three_planes_are_tied_unless_the_user_decides(planes: int, tied: bool | None, expected: bool) -> None:
+    options = QuantizeOptions(method="ternary", planes=planes, tied=tied)
+    assert options.fitted_scheme == TernaryScheme(planes=planes, group_size=64, tied=expected)
+    assert options.ties is expected
 
 
 @pytest.mark.thorough

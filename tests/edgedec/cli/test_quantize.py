@@ -85,7 +85,7 @@ def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Pat
     outcome = edgedec("quantize", checkpoint, "-o", "out", *options)
     assert outcome.code == 0, outcome.stderr
     data: dict[str, Any] = outcome.json
-    assert (data["planes"], data["group_size"]) == (3, 32)
+    assert (data["planes"], data["group_size"], data["tied"]) == (3, 32, True)
     assert data["calibration_tokens"] == (0 if calibration == "none" else 256)
     assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
 
