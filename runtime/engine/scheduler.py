@@ -8,6 +8,7 @@ shares it, so that several prompts with one beginning read it once.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from edgedec.runtime.protocols import Limits, Request, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 
+_LOG = logging.getLogger(__name__)
 _LEAST_SHARED = 32  # common tokens for which a prompt waits until another one has been read
 
 
@@ -129,6 +131,7 @@ class Scheduler:
 
     def move_to_disk(self) -> None:
         """Free all rows that are kept for their prefixes; those that are worth it move to the disk."""
+        self._cancel_abandoned()
         while self._cache is not None and self._cache.evict():
             pass
 
@@ -158,6 +161,7 @@ class Scheduler:
         Raises:
             EdgedecError: the disk is full. Nothing has changed then.
         """
+        self._cancel_abandoned()
         active = self._active
         if self._disk is not None and len(active) > 1 and active[-1].sequence is not None:
             task = active[-1]
@@ -212,7 +216,10 @@ class Scheduler:
 
     def _cancel_abandoned(self) -> None:
         while self._abandoned:
-            self.cancel(self._abandoned.popleft())
+            try:
+                self.cancel(self._abandoned.popleft())
+            except Exception:  # the caller has another request, which goes on
+                _LOG.exception("a text that nobody reads could not be ended")
 
     def step(self) -> None:
         """Admit requests, and run at most one pass of each text that is being written."""
@@ -235,6 +242,7 @@ class Scheduler:
 
     def forget(self) -> None:
         """Free the rows that are kept for their prefixes."""
+        self._cancel_abandoned()
         if self._cache is not None:
             self._cache.close()
 

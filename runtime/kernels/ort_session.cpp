@@ -99,19 +99,20 @@ class Session {
 
     // Sets the memory of the inputs and outputs. Inputs that the model does not have are left out.
     void bind(const SessionTensor* inputs, int64_t input_count, const SessionTensor* outputs, int64_t output_count) {
-        bindings_.clear();
         const auto known = [&](const SessionTensor& it) {
             return std::find(input_names_.begin(), input_names_.end(), it.name) != input_names_.end();
         };
-        inputs_.clear(), outputs_.clear();
-        std::copy_if(inputs, inputs + input_count, std::back_inserter(inputs_), known);
-        std::copy_n(outputs, output_count, std::back_inserter(outputs_));
-        names_.clear();
-        for (auto* list : {&inputs_, &outputs_})
+        std::vector<SessionTensor> ins, outs;
+        std::copy_if(inputs, inputs + input_count, std::back_inserter(ins), known);
+        std::copy_n(outputs, output_count, std::back_inserter(outs));
+        std::deque<std::string> names;
+        for (auto* list : {&ins, &outs})
             for (SessionTensor& it : *list) {
-                names_.emplace_back(it.name);  // the caller's names end with the call
-                it.name = names_.back().c_str();
+                names.emplace_back(it.name);  // the caller's names end with the call
+                it.name = names.back().c_str();
             }
+        bindings_.clear();  // from here on, nothing fails
+        inputs_.swap(ins), outputs_.swap(outs), names_.swap(names);
     }
 
     OrtStatus* run(int64_t rows, int64_t results) {

@@ -135,10 +135,12 @@ class KernelSession:
 
         Inputs that the model does not have are left out.
         """
-        self._memory = (*inputs.values(), *outputs.values())
+        memory = (*inputs.values(), *outputs.values())
+        self._memory = (*self._memory, *memory)  # an interruption may come before or after the library's call
         lists = _tensors(inputs), _tensors(outputs)
         arguments = [argument for one in lists for argument in (ctypes.addressof(one), len(one))]
         self._checked(self._library.edgedec_session_bind(self.address, *arguments))
+        self._memory = memory
 
     def run(self, rows: int, results: int) -> None:
         """Run the session with ``rows`` rows, of which ``results`` have results.

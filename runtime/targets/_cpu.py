@@ -142,6 +142,7 @@ class CpuTarget:
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         self._floats: dict[str, F32] = {}  # the buffers of each name
+        self._is_bound = False  # True while the session's inputs and outputs are these buffers
         self._bound: dict[tuple[int, int], PassArrays] = {}
         self._lent: Lent | None = None
 
@@ -375,8 +376,11 @@ class CpuTarget:
     def _grow(self, n: int, r: int) -> None:
         """Let the float buffers have room for ``n`` rows with ``r`` rows of results, and bind them."""
         rows = {"embed": n, "logits": r} | {name: n if name in self._row_taps else r for name in self._taps}
-        if all(name in self._floats and len(self._floats[name]) >= count for name, count in rows.items()):
+        if self._is_bound and all(len(self._floats[name]) >= count for name, count in rows.items()):
             return
+        self._is_bound = (
+            False  # until the end, because a failure in between leaves buffers that the session does not know
+        )
         self._bound.clear()  # the arrays are views of the old buffers
         widths = {"embed": self._width, "logits": self.info.vocab}
         for name, count in rows.items():
@@ -399,6 +403,7 @@ class CpuTarget:
             array = self._floats[name]
             outputs[f"out.{name}"] = Memory(array, (1, ROWS if name in self._row_taps else RESULTS, array.shape[1]))
         self._session.bind(inputs, outputs)
+        self._is_bound = True
 
     def bind(self, n: int, r: int) -> PassArrays:
         """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""

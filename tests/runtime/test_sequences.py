@@ -20,6 +20,7 @@ from edgedec.runtime.speculation import SpecConfig
 COMMON = "Once upon a time there was a little bear. It was a sunny day in the forest, and the bear was very happy. "
 PROMPTS = (COMMON + "One day", COMMON + "The", "The little dog", "Who is the story about?", "One day a girl", COMMON)
 
+_LEFT = 11  # number of the text that is left early in any case
 Wish = dict[str, Any]  # arguments of ``Session.stream``
 
 
@@ -62,7 +63,8 @@ def check_together(spec: SpecConfig, requests: list[Wish], expected: list[Answer
                 number = waiting.pop(0)
                 streams[number] = session.stream(**requests[number])
             for number, stream in streams.items():
-                if not stream.ended and rng.random() < 0.01:
+                # The number of steps depends on the duration of passes, so one text is left in any case.
+                if not stream.ended and (number == _LEFT or rng.random() < 0.01):
                     stream.close()
                     left.add(number)
             session.scheduler.step()
@@ -76,7 +78,7 @@ def check_together(spec: SpecConfig, requests: list[Wish], expected: list[Answer
             assert stream.answer.tokens == expected[number].tokens
             assert stream.answer.stop_reason == expected[number].stop_reason
             assert stream.answer.timings.lossless == "exact"
-    assert left, "no request was left early"
+    assert _LEFT in left
     assert len(left) < len(requests) / 2
 
 
