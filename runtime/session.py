@@ -396,7 +396,7 @@ class Session:
             prompt_logprobs: fill in ``Answer.prompt_logprobs``, too. The whole prompt is then read, also if it is cached.
             logprobs_of: distribution whose log-probabilities are reported: ``model``, before all sampling options, or
                 ``sampling``, from which the tokens are drawn. The second one reports no excluded token and no prompt.
-            interrupted: called after the tokens of each step, and between the passes over the prompt; True ends the answer.
+            interrupted: called after each token and between the passes over the prompt; True ends the answer.
             progress: called between the passes over the prompt.
             whole: True if nobody reads the text before its end. Several rounds may then run before ``interrupted`` is called
                 again and other requests begin, up to a quarter of a second unless ``pause`` is set. Texts with ``stop``

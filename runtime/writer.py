@@ -53,7 +53,7 @@ class AnswerWriter:
         text: makes text of ids.
         n_predict: maximum number of tokens; negative: until the context is full.
         ends: ids of end tokens.
-        interrupted: called after the tokens of each step, which are kept; True ends the answer.
+        interrupted: called after each token; True ends the answer.
         complete: called with the ids of the answer after each token; True ends the answer, because its grammar allows
             nothing further. None: there is no grammar.
 
@@ -103,8 +103,8 @@ class AnswerWriter:
                 self.end("grammar")
             elif len(answer.tokens) == self._n_predict:
                 self.end("limit")
-        if tokens and not self.ended and self._interrupted():  # tokens that are there are kept
-            self.end("interrupted")
+            elif self._interrupted():
+                self.end("interrupted")
 
     def _add(self, text: str) -> None:
         if text:
