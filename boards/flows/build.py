@@ -1,4 +1,4 @@
-"""Build an accelerator for a board: one entry for all families; what differs between them is in flows/families/.
+"""Build an accelerator for a board: one entry for all families; what differs between them is in flows/tools/.
 
     output/
         build.json      which build this is, and the hash of every file that is written once
@@ -28,7 +28,7 @@ from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.flows.check import check_build
-from edgedec.boards.flows.interface import BoardDesign, Built, Flow, find_flow
+from edgedec.boards.flows.interface import BoardDesign, Built, Flow, find_flow, flow_names
 from edgedec.boards.flows.report import report
 from edgedec.boards.flows.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
@@ -71,6 +71,7 @@ def build(
     program: Program,
     output: Path,
     *,
+    flow: str | None = None,
     run: bool = True,
     seed: int = 1,
     synthesis: Synthesis | None = None,
@@ -79,6 +80,7 @@ def build(
     """Write the project into ``output``, and run the maker's tools on it.
 
     Args:
+        flow: name of the flow, see ``find_flow``; ``board`` is the one that its ``adapt_board`` returned.
         run: run the maker's tools if they are installed; results of an earlier run are read in any case.
         seed: seed of the ``BoardDesign``; results of another seed are made again.
         synthesis: a function whose counts are added to the report.
@@ -91,28 +93,29 @@ def build(
         BundleError: what an earlier run left there is damaged.
     """
     design = BoardDesign(board=board, program=program, seed=seed)
-    check_build(board, design.config)
-    flow, output, identity = find_flow(board), output.absolute(), _identity(design)
+    check_build(board, design.config, flow)
+    name = flow or flow_names(board)[0]
+    maker, output, identity = find_flow(board, name), output.absolute(), _identity(design, name)
     if not (output / MANIFEST).is_file():
         with suppress(_TakenError):
-            _write(design, flow, output, identity, progress)
+            _write(design, maker, output, identity, progress)
     _check_same(output, identity)
     with _locked(output):
-        there, missing = flow.read_results(design, output), None
+        there, missing = maker.read_results(design, output), None
         built = there if there is None or there.seed in (None, seed) else None
         if built is None and run:
             try:
-                flow.find_tools()
+                maker.find_tools()
             except ToolError as error:
                 missing = error
             else:
-                _report(design, flow, output, there, None, progress)  # a failing run leaves this report
-                built = there = flow.run_project(design, output, progress=progress)
-        content = _report(design, flow, output, there, synthesis, progress)
-    return BuildResult(output=output, built=built, missing=missing, command=flow.command(output, seed), report=content)
+                _report(design, maker, output, there, None, progress)  # a failing run leaves this report
+                built = there = maker.run_project(design, output, progress=progress)
+        content = _report(design, maker, output, there, synthesis, progress)
+    return BuildResult(output=output, built=built, missing=missing, command=maker.command(output, seed), report=content)
 
 
-def _identity(design: BoardDesign) -> dict[str, str]:
+def _identity(design: BoardDesign, flow: str) -> dict[str, str]:
     """Return the facts by which two builds are the same."""
     board = json.dumps(design.board.members(), sort_keys=True)
     program = design.program
@@ -121,6 +124,7 @@ def _identity(design: BoardDesign) -> dict[str, str]:
         digest.update(data)
     return {
         "board": design.board.name,
+        "flow": flow,
         "board_data": hashlib.sha256(board.encode()).hexdigest(),
         "configuration": f"{design.config.hash:016x}",
         "clock_hz": f"{design.config.clock_hz:.0f}",
@@ -188,7 +192,7 @@ def _check_same(output: Path, identity: Mapping[str, str]) -> None:
     content = _manifest(output)
     there = content["identity"]
     if there != dict(identity):
-        names = ("board", "configuration", "clock_hz")
+        names = ("board", "flow", "configuration", "clock_hz")
         other = [
             f"{name} {there.get(name)}, not {identity[name]}" for name in names if there.get(name) != identity[name]
         ]

@@ -11,14 +11,17 @@ from edgedec.hw.plan.estimate import estimate
 __all__ = ["check_build", "is_possible"]
 
 
-def check_build(board: Board, config: AcceleratorConfig) -> None:
+def check_build(board: Board, config: AcceleratorConfig, flow: str | None = None) -> None:
     """Check a configuration against a board, by estimates alone.
+
+    Args:
+        flow: name of the flow, see ``find_flow``.
 
     Raises:
         UnsupportedError: the family has no flow yet, or the accelerator does not fit the board.
-        UsageError: the family cannot have such a configuration.
+        UsageError: the family has no such flow, or cannot have such a configuration.
     """
-    flow = find_flow(board)
+    checked_by = find_flow(board, flow)
     needs = estimate(config)
     if beyond := needs.beyond(board):
         on = needs.on(board)
@@ -27,17 +30,17 @@ def check_build(board: Board, config: AcceleratorConfig) -> None:
             f"the accelerator does not fit {board.name}, estimated: {what}; lower slots {config.slots} or beat_bytes "
             f"{config.beat_bytes}, or leave the choice to --configuration board"
         )
-    flow.check_design(board, config)
+    checked_by.check_design(board, config)
 
 
-def is_possible(board: Board, config: AcceleratorConfig) -> bool:
+def is_possible(board: Board, config: AcceleratorConfig, flow: str | None = None) -> bool:
     """Return whether the accelerator fits the board, with everything that stands beside it.
 
     Raises:
         UsageError: as ``check_build``.
     """
     try:
-        check_build(board, config)
+        check_build(board, config, flow)
     except UnsupportedError:
         return False
     return True

@@ -114,6 +114,7 @@ def explore(
     overrides: Members,
     *,
     pool: WorkerPool,
+    flow: str | None = None,
     others: Iterable[Board] = (),
     progress: Progress = silent,
 ) -> Exploration:
@@ -122,6 +123,7 @@ def explore(
     Args:
         graph: graph of the integer profile, from ``integer_graph``.
         overrides: fixed members of AcceleratorConfig.
+        flow: name of the flow that checks them, see ``find_flow``; ``board`` is the one that its ``adapt_board`` returned.
         others: boards, as for ``config_for_board``.
 
     Raises:
@@ -130,14 +132,15 @@ def explore(
     """
     model, refusal, chosen = shape_model(graph), None, None
     try:
-        chosen = config_for_board(model, board, others=others, accepts=partial(is_possible, board), **overrides)
+        accepts = partial(is_possible, board, flow=flow)
+        chosen = config_for_board(model, board, others=others, accepts=accepts, **overrides)
     except (UnsupportedError, UsageError) as error:
         refusal = error
     groups = _groups(model, board, overrides)
     depths = _depths(groups)
     if not groups or (refusal is not None and _is_too_large(graph, board, groups[0])):
         raise refusal or UsageError(f"{board.name}: no such accelerator; change the members of --configuration")
-    work = partial(_tried, pickle.dumps(graph), board, depths, frozenset(overrides))
+    work = partial(_tried, pickle.dumps(graph), board, flow, depths, frozenset(overrides))
     found = list(pool.map(work, groups, progress=progress, label="estimating"))
     points = tuple(point for tried in found for point in tried.points)
     if not any(point.fits for point in points):
@@ -248,7 +251,12 @@ def _model(graph: bytes) -> IntegerModel:
 
 
 def _tried(
-    graph: bytes, board: Board, depths: Sequence[int], overridden: frozenset[str], group: Sequence[Members]
+    graph: bytes,
+    board: Board,
+    flow: str | None,
+    depths: Sequence[int],
+    overridden: frozenset[str],
+    group: Sequence[Members],
 ) -> _Tried:
     """Estimate the configurations that share a program."""
     try:
@@ -259,14 +267,19 @@ def _tried(
     for members in group:
         config = AcceleratorConfig(**{"instructions": first.instructions, **members})
         try:
-            points.append(_point(board, depths, overridden, config, lowering))
+            points.append(_point(board, flow, depths, overridden, config, lowering))
         except UsageError as error:
             refusal = error
     return _Tried(points, refusal)
 
 
 def _point(
-    board: Board, depths: Sequence[int], overridden: frozenset[str], config: AcceleratorConfig, lowering: Lowering
+    board: Board,
+    flow: str | None,
+    depths: Sequence[int],
+    overridden: frozenset[str],
+    config: AcceleratorConfig,
+    lowering: Lowering,
 ) -> Point:
     """Raises:
     UsageError: the board's family cannot have such a configuration.
@@ -278,7 +291,7 @@ def _point(
     if size > board.memory_bytes:
         beyond.append(f"memory {size:,} of {board.memory_bytes:,} bytes")
     try:
-        find_flow(board).check_design(board, config)
+        find_flow(board, flow).check_design(board, config)
     except UnsupportedError as error:
         beyond = beyond or [str(error)]
     return Point(

@@ -1,5 +1,5 @@
-"""The interface of a family's build flow. A flow is a file in flows/families/ that is called as its family; nothing is
-registered.
+"""The interface of a build flow. A flow is a file in flows/tools/; a file in flows/families/, which is called as the family,
+names the flows of a family of devices, the default first.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgedec.board import FAMILIES, Board
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
+from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.hw.compiler.program import Program
 
-__all__ = ["BoardDesign", "Built", "Flow", "find_flow"]
+__all__ = ["BoardDesign", "Built", "Flow", "find_flow", "flow_names", "same_board"]
 
-_PACKAGE = "edgedec.boards.flows.families"
+_FAMILIES, _TOOLS = "edgedec.boards.flows.families", "edgedec.boards.flows.tools"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,9 @@ class Flow(Protocol):
 
     LABEL: str  # name of the tools in messages: "Vivado"
 
+    def adapt_board(self, board: Board) -> Board:
+        """Return the board with the clock and the limits with which this flow builds for it."""
+
     def check_design(self, board: Board, config: AcceleratorConfig) -> None:
         """Check a design in milliseconds, before anything is built.
 
@@ -113,11 +117,32 @@ class Flow(Protocol):
         """
 
 
-def find_flow(board: Board) -> Flow:
-    """Raises:
-    UnsupportedError: nobody has written the flow of the board's family yet.
+def find_flow(board: Board, name: str | None = None) -> Flow:
+    """Return a flow of the board's family.
+
+    Args:
+        name: a name that ``flow_names`` lists; None: the first one.
+
+    Raises:
+        UnsupportedError: no flow for the board's family has been written yet.
+        UsageError: the family has no flow of that name; the message lists the known names.
     """
-    known = names(_PACKAGE)
+    known = flow_names(board)
+    if name is not None and name not in known:
+        raise UsageError(
+            f"no flow {name[:80]!r} for {board.family}, the family of {board.name}; there is {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    return cast(Flow, load(_TOOLS, name or known[0]))
+
+
+def flow_names(board: Board) -> tuple[str, ...]:
+    """Return the names of the flows of the board's family, the default first.
+
+    Raises:
+        UnsupportedError: no flow for the board's family has been written yet.
+    """
+    known = names(_FAMILIES)
     name = _file(board.family)
     if name not in known:
         families = ", ".join(family for family in FAMILIES if _file(family) in known)
@@ -125,7 +150,12 @@ def find_flow(board: Board) -> Flow:
             f"there is no build flow for {board.family}, the family of {board.name}, yet; there is for {families}: take "
             "such a board, or run the model in simulation with --device sim"
         )
-    return cast(Flow, load(_PACKAGE, name))
+    return cast(tuple[str, ...], load(_FAMILIES, name).FLOWS)
+
+
+def same_board(board: Board) -> Board:
+    """Return the board unchanged: ``adapt_board`` of a flow that builds with the board's own clock and limits."""
+    return board
 
 
 def _file(family: str) -> str:

@@ -31,6 +31,7 @@ def run_explore(
     board: Board,
     configuration: str,
     *,
+    flow: str | None,
     output: Path | None,
     pool_name: str,
     workers: int,
@@ -55,7 +56,8 @@ def run_explore(
     if output is not None:
         _check_output(output)
     with progress("exploring") as report, open_pool(pool_name, workers=workers) as pool:
-        exploration = explore(integer_graph(bundle), board, members, pool=pool, others=all_boards(), progress=report)
+        graph, others = integer_graph(bundle), all_boards()
+        exploration = explore(graph, board, members, pool=pool, flow=flow, others=others, progress=report)
     data = _described(exploration)
     if as_json:
         print_json(data)

@@ -45,6 +45,14 @@ def build_bitstream(
             help="board (the fastest that fits) or small, optionally with members: board,slots=4,context=2048.",
         ),
     ] = "board",
+    flow: Annotated[
+        str | None,
+        option(
+            "--flow",
+            metavar="NAME",
+            help="Tools to build with, if the board's family has several; an unknown name lists them. Default: the first.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         option(
@@ -96,7 +104,7 @@ def build_bitstream(
     from edgedec.bundle import Bundle
 
     target = find_board(board)
-    find_flow(target)
+    target = find_flow(target, flow).adapt_board(target)
     if load and not explore:
         find_loader(target)
     path = resolve_model(model)
@@ -105,10 +113,12 @@ def build_bitstream(
         from edgedec.cli._explore import run_explore
 
         name = pool_option(ctx, pool, executor)
-        run_explore(bundle, target, configuration, output=output, pool_name=name, workers=workers, as_json=json)
+        run_explore(
+            bundle, target, configuration, flow=flow, output=output, pool_name=name, workers=workers, as_json=json
+        )
         return
-    config = _config(bundle, target, configuration)
-    check_build(target, config)
+    config = _config(bundle, target, configuration, flow)
+    check_build(target, config, flow)
     from edgedec.boards.flows.build import build
 
     bundle = Bundle.open(path)
@@ -119,6 +129,7 @@ def build_bitstream(
             target,
             program,
             output,
+            flow=flow,
             run=not no_build,
             seed=_SEED if seed is None else seed,
             synthesis=_synthesis() if synthesize else None,
@@ -137,7 +148,7 @@ def build_bitstream(
         note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until power is lost")
 
 
-def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
+def _config(bundle: Bundle, board: Board, text: str, flow: str | None) -> AcceleratorConfig:
     """Return the configuration by the model's shape alone, so that a model that does not fit is refused at once."""
     from edgedec.boards import all_boards
     from edgedec.boards.flows.check import is_possible
@@ -151,7 +162,8 @@ def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
     model = shape_model(integer_graph(bundle))
     if size == "small":
         return small_config(model, **{"clock_hz": board.clock_hz, **members})
-    return config_for_board(model, board, others=all_boards(), accepts=partial(is_possible, board), **members)
+    accepts = partial(is_possible, board, flow=flow)
+    return config_for_board(model, board, others=all_boards(), accepts=accepts, **members)
 
 
 def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:

@@ -1,1 +1,1 @@
-"""Each file here is a build flow: it is named for a family of devices and has the functions of ``Flow``."""
+"""Each file here is a family of devices: ``FLOWS`` names its build flows, files of flows/tools/, the default first."""

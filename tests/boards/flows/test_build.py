@@ -15,13 +15,15 @@ import pytest
 from edgedec.boards import find_board
 from edgedec.boards.flows.build import build
 from edgedec.boards.flows.check import check_build
-from edgedec.boards.flows.interface import find_flow
+from edgedec.boards.flows.families import zynq_ultrascale_plus
+from edgedec.boards.flows.interface import Flow, find_flow, flow_names
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import load_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.write import write_hwh
+from edgedec.plugins import load, names
 from tests.boards.flows.support.bench_interrupted_build import interrupt_build
 from tests.boards.flows.vivado.support import fake_vivado, make_reports
 from tests.boards.flows.vivado.support.fake_vivado import SIZES
@@ -320,6 +322,37 @@ def test_a_family_without_a_flow_is_refused() -> None:
         UnsupportedError, match=r"no build flow for .*, the family of odd, yet; there is for zynq-ultrascale\+, "
     ):
         find_flow(_board_of("nobody"))
+
+
+def test_a_family_may_have_several_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the first one is the default, and that the error for another name lists all."""
+    assert flow_names(KV260) == ("vivado",)
+    monkeypatch.setattr(zynq_ultrascale_plus, "FLOWS", ("nextpnr", "vivado"))
+    assert find_flow(KV260).LABEL == "yosys and nextpnr"
+    assert find_flow(KV260, "vivado").LABEL == "Vivado"
+    with pytest.raises(
+        UsageError,
+        match=r"no flow 'vivid' for zynq-ultrascale\+, the family of kv260; there is nextpnr, vivado; did you mean 'vivado'",
+    ):
+        find_flow(KV260, "vivid")
+
+
+@pytest.mark.parametrize("name", names("edgedec.boards.flows.families"))
+def test_every_flow_of_a_family_has_a_file(name: str) -> None:
+    flows = load("edgedec.boards.flows.families", name).FLOWS
+    assert flows
+    for flow in flows:
+        module = load("edgedec.boards.flows.tools", flow)
+        missing = [member for member in ("LABEL", *vars(Flow)) if member[0] != "_" and not hasattr(module, member)]
+        assert missing == []
+
+
+def test_the_flow_is_part_of_the_identity(program: Program, output: Path) -> None:
+    build(KV260, program, output, run=False)
+    path = output / "build.json"
+    path.write_text(path.read_text().replace('"flow": "vivado"', '"flow": "another"'))
+    with pytest.raises(UsageError, match="holds another build: flow another, not vivado"):
+        build(KV260, program, output)
 
 
 def _board_of(family: str) -> Any:
