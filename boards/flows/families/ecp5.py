@@ -1,3 +1,5 @@
 """ECP5: the open tools."""
 
+from __future__ import annotations
+
 FLOWS = ("nextpnr",)

@@ -1,3 +1,5 @@
 """Zynq-7000: AMD's Vivado."""
 
+from __future__ import annotations
+
 FLOWS = ("vivado",)

@@ -1,3 +1,5 @@
 """Zynq UltraScale+: AMD's Vivado."""
 
+from __future__ import annotations
+
 FLOWS = ("vivado",)
