@@ -148,7 +148,7 @@ def build_bitstream(
         note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until power is lost")
 
 
-def _config(bundle: Bundle, board: Board, text: str, flow: str | None) -> AcceleratorConfig:
+def _config(bundle: Bundle, board: Board, text: str, flow: str | None = None) -> AcceleratorConfig:
     """Return the configuration by the model's shape alone, so that a model that does not fit is refused at once."""
     from edgedec.boards import all_boards
     from edgedec.boards.flows.check import is_possible
