@@ -38,14 +38,15 @@ class WriteMaster(CostedComponent):
             error; one cycle late.
         error: Out(stream {request, response}, always ready). BRESP was not OKAY; one cycle late, no later than
             ``done``.
-        bus: Out(AXI4 write channels). WVALID and its payload come from registers; data follows its address.
+        bus: Out(AXI4 write channels). WVALID and its payload come from registers. Addresses and data do not wait for each
+            other: data of a burst is offered once its address is offered, taken or not.
         flush: In(1). Take neither requests nor data, and begin no further burst; bursts in progress are completed with
             beats without strobes. Hold it until ``idle``: AXI cannot cancel a burst.
         idle: Out(1). No burst is in progress: all are written and answered.
 
-    Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID once the burst's address is taken.
+    Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID, from the cycle after AWVALID on.
     Throughput: one beat per cycle.
-    Source: AXI4 (ARM IHI 0022).
+    Source: AXI4 (ARM IHI 0022), section A3.3.1: a subordinate may wait for WVALID before it takes the address.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class WriteMaster(CostedComponent):
     def resources(self) -> Resources:
         data_bytes, outstanding = self._data_bytes, self._outstanding
         queues = small_queue(10 + 2 * beats_log2(data_bytes), outstanding) + small_queue(NUMBER_BITS + 1, outstanding)
-        data_path = Resources(lut=20 + 5 * data_bytes // 2, ff=9 * data_bytes + 2 + 8)
+        data_path = Resources(lut=22 + 5 * data_bytes // 2, ff=9 * data_bytes + 2 + 8 + 1)
         return self._bursts.resources + queues + data_path + Resources(ff=NUMBER_BITS + 4)
 
     def elaborate(self, platform: Any) -> Module:
@@ -85,6 +86,8 @@ class WriteMaster(CostedComponent):
         m.submodules.waiting = waiting = SyncFIFO(width=to_answer.size, depth=self._outstanding)
         bus, cut = self.bus, cutter.bursts
         sent, answered = data.View(to_send, sending.w_data), data.View(to_answer, waiting.w_data)
+        announced = Signal()  # the offered burst is in ``sending`` already
+        m.d.sync += announced.eq(bus.awvalid & ~bus.awready)
         m.d.comb += [
             cutter.requests.payload.eq(self.requests.payload),
             cutter.requests.valid.eq(self.requests.valid),
@@ -92,11 +95,11 @@ class WriteMaster(CostedComponent):
             cutter.flush.eq(self.flush),
             bus.awaddr.eq(cut.p.address),
             bus.awlen.eq(cut.p.len),
-            # A burst is answered after it was sent, so ``waiting`` is never emptier than ``sending``; only a transfer
-            # here takes room from it, so AWVALID holds until AWREADY.
+            # Only a transfer here takes room from ``waiting``, so AWVALID holds until AWREADY. All bursts in ``sending``
+            # but the offered one are in ``waiting`` too, so ``sending`` has room for a new one if ``waiting`` has.
             bus.awvalid.eq(cut.valid & waiting.w_rdy),
             cut.ready.eq(bus.awready & waiting.w_rdy),
-            sending.w_en.eq(cut.valid & cut.ready),
+            sending.w_en.eq(bus.awvalid & ~announced),
             waiting.w_en.eq(cut.valid & cut.ready),
             *(sent[name].eq(cut.p[name]) for name in ("len", "first", "final", "head", "tail")),
             *(answered[name].eq(cut.p[name]) for name in ("request", "final")),

@@ -308,7 +308,7 @@ class HostLink(CostedComponent):
             m.next = "begin"
 
     def _write_state(self, m: Module, block: Memory, beats: Value, index: Value, status: Value) -> None:
-        """Write the block beat by beat: each beat is read while the one before it is offered."""
+        """Write the block beat by beat, whether the address was taken or not; each beat is read after the one before."""
         bus, at = self.write, Signal(range(BLOCK_BYTES // self._identity.granule + 1))
         block_read = block.read_port()
         fetched = Signal()
@@ -320,7 +320,7 @@ class HostLink(CostedComponent):
         ]
         m.d.comb += block_read.en.eq(~fetched)
         with m.State("write memory"):
-            with m.If(~fetched & (beats != 0) & ~bus.awvalid):  # data follows its address
+            with m.If(~fetched & (beats != 0)):
                 m.d.sync += [fetched.eq(1), at.eq(at + 1)]
             with m.If(bus.wvalid & bus.wready):
                 m.d.sync += [fetched.eq(0), beats.eq(beats - 1)]

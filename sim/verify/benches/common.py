@@ -15,6 +15,7 @@ from cocotbext.axi import AxiRamRead, AxiRamWrite
 __all__ = [
     "FaultyReadRam",
     "FaultyWriteRam",
+    "PatientWriteRam",
     "collect",
     "pauses",
     "start",
@@ -185,3 +186,62 @@ class FaultyWriteRam(AxiRamWrite):  # cocotbext-axi has no types
         if address // 16 * 16 in self.bad:
             raise ValueError(f"{address:#x} is bad")
         await super()._write(address, data)
+
+
+class PatientWriteRam:
+    """A memory that takes neither an address nor data of a burst before both are offered.
+
+    AXI allows a subordinate to wait for both (ARM IHI 0022, A3.3.1); a manager that waits with its data for AWREADY never
+    writes to it. The methods are those of AxiRamWrite that the benches use.
+    """
+
+    def __init__(self, dut: Any, bus: str, *, size: int) -> None:
+        self._dut, self._bus, self._memory = dut, bus, bytearray(size)
+        cocotb.start_soon(self._serve())
+
+    def write(self, address: int, data: bytes) -> None:
+        self._memory[address : address + len(data)] = data
+
+    def read(self, address: int, length: int) -> bytes:
+        return bytes(self._memory[address : address + length])
+
+    def _signal(self, name: str) -> Any:
+        return getattr(self._dut, f"{self._bus}__{name}")
+
+    async def _serve(self) -> None:
+        bursts: list[list[int]] = []  # next address, beats to come
+        answers = 0  # bursts that are written and not answered
+        for name in ("awready", "wready", "bvalid", "bresp"):
+            self._signal(name).value = 0
+        while True:
+            await RisingEdge(self._dut.clk)
+            if int(self._dut.rst.value):
+                bursts, answers = [], 0
+                for name in ("awready", "wready", "bvalid"):
+                    self._signal(name).value = 0
+                continue
+            address, data, answer = (
+                [int(self._signal(f"{letter}{part}").value) for part in ("valid", "ready")]
+                for letter in ("aw", "w", "b")
+            )
+            if all(address):
+                bursts.append([int(self._signal("awaddr").value), int(self._signal("awlen").value) + 1])
+            if all(data):
+                answers += self._take_beat(bursts)
+            answers -= all(answer)
+            both = address == data == [1, 0]  # offered and not yet taken
+            self._signal("awready").value = int(both)
+            self._signal("wready").value = int(both or bool(bursts))
+            self._signal("bvalid").value = int(answers > 0)
+
+    def _take_beat(self, bursts: list[list[int]]) -> bool:
+        """Write a beat of the first burst. Return whether it is the burst's last one."""
+        value, strobes = int(self._signal("wdata").value), int(self._signal("wstrb").value)
+        data_bytes = len(self._signal("wstrb"))
+        for lane in range(data_bytes):
+            if strobes >> lane & 1:
+                self._memory[bursts[0][0] + lane] = value >> 8 * lane & 255
+        bursts[0][0] += data_bytes
+        bursts[0][1] -= 1
+        assert int(self._signal("wlast").value) == (bursts[0][1] == 0), "WLAST is not the last beat"
+        return bool(bursts[0][1] == 0 and bursts.pop(0))

@@ -1,4 +1,4 @@
-"""Test the write master with cocotbext-axi's memory: gaps x back-pressure x sizes, strobes, 4 KiB, errors, flush, reset.
+"""Test the write master with memories: gaps x back-pressure x sizes, order, strobes, 4 KiB, errors, flush, reset.
 
 Design: WriteMaster(address_bits=32, data_bytes=16, length_bits=20, max_burst, outstanding).
 """
@@ -15,6 +15,7 @@ from cocotbext.axi import AxiWriteBus
 
 from edgedec.sim.verify.benches.common import (
     FaultyWriteRam,
+    PatientWriteRam,
     collect,
     pauses,
     start,
@@ -54,15 +55,18 @@ class _Bench:
     rng: Any
 
     @classmethod
-    async def begin(cls, dut: Any, rng: random.Random, *, bus: float) -> _Bench:
+    async def begin(cls, dut: Any, rng: random.Random, *, bus: float = 0.0, patient: bool = False) -> _Bench:
         self = cls()
         self.dut, self.rng = dut, rng
         self.expected = bytearray(rng.randbytes(_MEMORY))
-        self.ram = FaultyWriteRam(AxiWriteBus.from_prefix(dut, "bus_"), dut.clk, dut.rst, size=_MEMORY)
+        if patient:
+            self.ram = PatientWriteRam(dut, "bus", size=_MEMORY)
+        else:
+            self.ram = FaultyWriteRam(AxiWriteBus.from_prefix(dut, "bus_"), dut.clk, dut.rst, size=_MEMORY)
+            for channel in (self.ram.aw_channel, self.ram.w_channel, self.ram.b_channel):
+                channel.set_pause_generator(pauses(rng, bus))
         self.ram.write(0, bytes(self.expected))
         await start(dut, idle_inputs=("requests__valid", "data__valid", "flush"))
-        for channel in (self.ram.aw_channel, self.ram.w_channel, self.ram.b_channel):
-            channel.set_pause_generator(pauses(rng, bus))
         self.bursts, self.done, self.errors = watch_write(dut), list[int](), list[int]()
         cocotb.start_soon(collect(dut, "error", self.errors))
         cocotb.start_soon(collect(dut, "done", self.done))
@@ -82,9 +86,7 @@ class _Bench:
         ]
 
     async def end(self, feeding: list[Any]) -> None:
-        for task in feeding:
-            await task
-        await wait_until(self.dut, lambda: int(self.dut.idle.value))
+        await wait_until(self.dut, lambda: all(task.done() for task in feeding) and int(self.dut.idle.value))
         for _ in range(4):
             await RisingEdge(self.dut.clk)
         assert self.memory() == bytes(self.expected)
@@ -109,10 +111,18 @@ async def all_sizes(dut: Any, idle: float, gaps: float, bus: float) -> None:
 
 @cocotb.test()
 async def a_long_request_makes_the_longest_bursts(dut: Any) -> None:
-    bench = await _Bench.begin(dut, random.Random(2), bus=0.0)
+    bench = await _Bench.begin(dut, random.Random(2))
     await bench.end(bench.feed([(0x1000, 0x3000)], idle=0.0, gaps=0.0))
     longest = int(os.environ["MAX_BURST"])
     assert bench.bursts == [(0x1000 + n * longest * _BYTES, longest) for n in range(0x300 // longest)]
+
+
+@cocotb.test()
+@cocotb.parametrize(idle=[0.0, 0.6], gaps=[0.0, 0.5])
+async def a_memory_that_waits_for_address_and_data(dut: Any, idle: float, gaps: float) -> None:
+    bench = await _Bench.begin(dut, random.Random(f"{idle} {gaps}"), patient=True)
+    await bench.end(bench.feed(_SIZES, idle=idle, gaps=gaps))
+    assert bench.done == [number for number, (_, size) in enumerate(_SIZES) if size]
 
 
 @cocotb.test()
@@ -120,9 +130,8 @@ async def errors_name_the_request(dut: Any) -> None:
     bench = await _Bench.begin(dut, random.Random(3), bus=0.3)
     bench.ram.bad = frozenset({0x2010, 0x4000})
     requests = [(0x1000, 64), (0x2000, 64), (0x5000, 0), (0x3F00, 0x200), (0x6000, 16)]
-    for task in bench.feed(requests, idle=0.0, gaps=0.3):
-        await task
-    await wait_until(dut, lambda: int(dut.idle.value))
+    feeding = bench.feed(requests, idle=0.0, gaps=0.3)
+    await wait_until(dut, lambda: all(task.done() for task in feeding) and int(dut.idle.value))
     await RisingEdge(dut.clk)
     assert bench.errors == [1 | 2 << 16, 3 | 2 << 16]  # number, SLVERR
     assert bench.done == [0, 1, 3, 4]

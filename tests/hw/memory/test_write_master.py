@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.hw.memory.write_master import WriteMaster
 from tests.hw.support.bench_streams import run
-from tests.hw.support.fake_axi_memory import AxiMemory
+from tests.hw.support.fake_axi_memory import AxiMemory, WriteOrder
 
 # requests at separate addresses, so that the order does not matter to the final state
 REQUESTS = [(0x0FF9, 16), (0x1FFF, 2), (0x100, 0), (0x203, 1), (0x1100, 256), (0x37, 101), (0x2F02, 700), (0x3000, 7)]
@@ -63,6 +63,17 @@ def test_bytes_of_all_sizes_are_written(data_bytes: int, idle: float, bus: float
     assert result.model.memory == result.expected
     assert result.done == [0, 1, 3, 4, 5, 6, 7]
     assert result.errors == []
+
+
+@pytest.mark.rtl(sample=3)
+@pytest.mark.parametrize("order", ["address first", "together", "data first"])
+@pytest.mark.parametrize("outstanding", [1, 4])
+@pytest.mark.parametrize("bus", [0.0, 0.5])
+def test_the_memory_chooses_the_order_of_addresses_and_data(order: WriteOrder, outstanding: int, bus: float) -> None:
+    """Each order is legal for a subordinate; one that waits for both must not be left without data."""
+    result = Written(REQUESTS, outstanding=outstanding, order=order, bus_stall=bus, latency=3)
+    assert result.model.memory == result.expected
+    assert result.done == [0, 1, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.rtl

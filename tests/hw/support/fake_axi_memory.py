@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Set
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["AxiMemory"]
+__all__ = ["AxiMemory", "WriteOrder"]
+
+# When addresses and data of writes are taken: each at any time; data after its address; neither before both are offered;
+# an address after all its data. AXI allows a subordinate all of these (ARM IHI 0022, A3.3.1).
+WriteOrder = Literal["any", "address first", "together", "data first"]
 
 
 class AxiMemory:
@@ -21,11 +25,13 @@ class AxiMemory:
         stall: float = 0.0,
         latency: int = 0,
         bad: Set[int] = frozenset(),
+        order: WriteOrder = "any",
         seed: int = 0,
     ) -> None:
         """Set the timing: ``bad`` holds addresses of beats that are answered SLVERR; ``latency`` is the cycles before
         a burst's answer.
         """
+        self.order = order
         self.bus, self.memory, self.data_bytes = bus, memory, data_bytes
         self.stall, self.latency, self.bad = stall, latency, bad
         self.rng = random.Random(seed)
@@ -83,11 +89,13 @@ class AxiMemory:
     async def serve_writes(self, ctx: Any) -> None:
         """Serve AW, W and B as a background process of ``tests.hw.support.bench_streams.run``."""
         bus, held_address, held_data = self.bus, None, None
-        bursts: list[tuple[int, int]] = []  # next address, remaining beats
+        bursts: list[tuple[int, int]] = []  # address and beats of bursts without their last beat
+        beats: list[tuple[int, int, int]] = []  # data, strobes and last of beats without their address
         answers: list[tuple[int, int]] = []  # due cycle, response
         response = 0
         while True:
-            address_ready, data_ready = self._chance(), self._chance()
+            address_taken, data_taken = self._write_order(held_address, held_data, bursts, beats)
+            address_ready, data_ready = address_taken and self._chance(), data_taken and self._chance()
             ctx.set(bus.awready, address_ready)
             ctx.set(bus.wready, data_ready)
             if not ctx.get(bus.bvalid) and answers and answers[0][0] <= self.now and self._chance():
@@ -99,7 +107,7 @@ class AxiMemory:
                 samples[0],
                 samples[1:5],
                 samples[5],
-                samples[6:9],
+                tuple(samples[6:9]),
                 samples[9],
                 samples[10],
             )
@@ -111,21 +119,34 @@ class AxiMemory:
             if answer_valid and taken:
                 ctx.set(bus.bvalid, 0)
             if data_valid and data_ready:
-                assert bursts, "data before its address"
+                beats.append(data)
+            if valid and address_ready:
+                self._check(burst[0], burst[1] + 1, burst[2], burst[3])
+                self.writes.append((burst[0], burst[1] + 1))
+                bursts.append((burst[0], burst[1] + 1))
+            while bursts and beats:
                 address, beats_left = bursts[0]
+                value, strobes, last = beats.pop(0)
                 response |= 2 if address in self.bad else 0
-                self._store(address, data[0], data[1])
-                assert data[2] == (beats_left == 1), "WLAST is not the last beat"
+                self._store(address, value, strobes)
+                assert last == (beats_left == 1), "WLAST is not the last beat"
                 bursts[0] = (address + self.data_bytes, beats_left - 1)
                 if beats_left == 1:
                     bursts.pop(0)
                     answers.append((self.now + self.latency, response))
                     response = 0
-            if valid and address_ready:
-                self._check(burst[0], burst[1] + 1, burst[2], burst[3])
-                self.writes.append((burst[0], burst[1] + 1))
-                bursts.append((burst[0], burst[1] + 1))
             self.outstanding = max(self.outstanding, len(bursts) + len(answers))
+
+    def _write_order(self, address: Any, data: Any, bursts: Any, beats: Any) -> tuple[bool, bool]:
+        """Return whether the order permits to take an address and a beat; ``address`` and ``data`` are those on offer."""
+        match self.order:
+            case "address first":
+                return True, bool(bursts)
+            case "together":
+                return address is not None and bool(data or beats), bool(bursts or (address and data))
+            case "data first":
+                return any(last for *_, last in beats), True
+        return True, True
 
     def _store(self, address: int, value: int, strobes: int) -> None:
         for lane in range(self.data_bytes):

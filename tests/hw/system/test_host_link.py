@@ -18,7 +18,7 @@ from edgedec.hw.isa.link_protocol import IDENTITY, Identity, LinkCommand, Status
 from edgedec.hw.system.host_link import HostLink
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
 from edgedec.sim.boards.link_server import LinkServer
-from tests.hw.support.fake_axi_memory import AxiMemory
+from tests.hw.support.fake_axi_memory import AxiMemory, WriteOrder
 
 IDENTIFY = LinkCommand.IDENTIFY
 MEMORY = 1 << 14
@@ -54,13 +54,13 @@ class FakeDevice:
 
 
 def gateware(
-    granule: int, wire: bytes, *, answers: int, limit: int = 60_000, gap: float = 0.0
+    granule: int, wire: bytes, *, answers: int, limit: int = 60_000, gap: float = 0.0, order: WriteOrder = "any"
 ) -> tuple[bytes, list[Any], bytes]:
     """Return HostLink's answer to these bytes, its writes to registers, and its memory afterwards."""
     identity = Identity(simulated=False, granule=granule, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
     link, memory = HostLink(identity), bytearray(MEMORY)
     read_memory = AxiMemory(link.read, memory=memory, data_bytes=granule, stall=0.3, latency=3)
-    writes = AxiMemory(link.write, memory=memory, data_bytes=granule, stall=0.3, latency=3)
+    writes = AxiMemory(link.write, memory=memory, data_bytes=granule, stall=0.3, latency=3, order=order)
     answer, register_writes = bytearray(), []
     registers: dict[int, int] = {}
 
@@ -123,13 +123,13 @@ def write_block(sequence: int, address: int, data: bytes) -> bytes:
     return command(LinkCommand.WRITE_MEMORY, sequence, struct.pack("<Q", address) + data)
 
 
-def equal(granule: int, wire: bytes, *, gap: float = 0.0) -> list[bytes]:
+def equal(granule: int, wire: bytes, **options: Any) -> list[bytes]:
     """Run both sides on one stream of bytes; return the answers' contents."""
     device = FakeDevice()
     server = LinkServer(device, memory_bytes=MEMORY, granule=granule)  # type: ignore[arg-type]
     expected = server.take(wire)
     count = expected.count(0xC0) // 2
-    actual, writes, memory = gateware(granule, wire, answers=count, gap=gap)
+    actual, writes, memory = gateware(granule, wire, answers=count, **options)
     assert actual == expected
     assert writes == device.written
     assert memory == device.array.tobytes()
@@ -155,6 +155,17 @@ def test_every_command_is_answered_alike(granule: int) -> None:
     assert len(answers[0]) == 3 + IDENTITY.size
     assert answers[2][2:-1] == data
     assert answers[4][2:-1] == struct.pack("<I", 0xC0DBC0DB)
+
+
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize("order", ["together", "address first", "data first"])
+def test_blocks_reach_a_memory_that_chooses_the_order_of_address_and_data(order: WriteOrder) -> None:
+    rng = random.Random(order)
+    wire = command(IDENTIFY, 0)
+    for sequence, size in enumerate((4, 64, 8), 1):
+        wire += write_block(sequence, 256 * sequence, rng.randbytes(size))
+    answers = equal(4, wire, order=order)
+    assert [answer[-1] for answer in answers] == [Status.OK] * 4
 
 
 @pytest.mark.rtl

@@ -139,7 +139,9 @@ def test_the_read_master_keeps_its_promises() -> None:
 
 
 def test_the_write_master_keeps_its_promises() -> None:
-    """Check that W follows AW, that each burst has as many beats as announced, and that a flush changes no offer."""
+    """Check that each burst has as many beats as announced, before or after its address is taken, and that a flush changes
+    no offer.
+    """
     outstanding = 2
 
     def rules(m: Module, master: Any, free: Value) -> list[Value]:
@@ -150,25 +152,57 @@ def test_the_write_master_keeps_its_promises() -> None:
         length, index = Signal(8), Signal(8)
         constant(m, free)
         flush_lasts_until_idle(m, master)
-        with m.If(taken(bus, "aw") & (addresses == free)):
+        with m.If(bus.awvalid & (addresses == free)):
             m.d.sync += length.eq(bus.awlen)
         with m.If(taken(bus, "w")):
             m.d.sync += index.eq(Mux(bus.wlast, 0, index + 1))
         with m.If(bus.wvalid):
             m.d.comb += Assert((bursts != free) | (bus.wlast == (index == length)))
         m.d.comb += [
-            Assume(~bus.bvalid | (answers != bursts)),
-            Assert(~bus.wvalid | (bursts != addresses)),
+            Assume(~bus.bvalid | ((answers != bursts) & (answers != addresses))),
+            Assert(~bus.wvalid | (bursts != addresses) | bus.awvalid),
             Assert((addresses - answers)[:6] <= outstanding),
             Assert(~bus.awvalid | ((bus.awaddr & 0xFFF) + ((bus.awlen + 1) << 4) <= 4096)),
             Assert(~master.idle | ~(bus.awvalid | bus.wvalid | (addresses != answers))),
         ]
         stays(m, channel(bus, _AW), assume=False, name="aw")
         stays(m, channel(bus, _W), assume=False, name="w")
-        return [(answers == 2) & master.idle, master.flush & bus.wvalid & (bus.wstrb == 0)]
+        return [
+            (answers == 2) & master.idle,
+            master.flush & bus.wvalid & (bus.wstrb == 0),
+            (bursts != addresses) & (addresses == 0) & ~bus.awready,  # a burst is written before its address is taken
+        ]
 
     master = WriteMaster(address_bits=14, data_bytes=16, length_bits=8, outstanding=outstanding)
     prove(FormalDesign(master, rules, free=2), cycles=12)
+
+
+@pytest.mark.parametrize("closed", ["aw", "w"])
+def test_the_write_master_offers_address_and_data_to_a_memory_that_takes_neither(closed: str) -> None:
+    """Prove that both are offered within some cycles of a request with data, although one channel is never ready."""
+    patience = 6
+
+    def rules(m: Module, master: Any, _: Value) -> list[Value]:
+        bus, waited = master.bus, Signal(4)
+        m.d.comb += [
+            Assume(~getattr(bus, f"{closed}ready")),
+            Assume(~bus.bvalid & ~master.flush & master.data.valid & master.requests.valid),
+            Assume(master.requests.p.bytes != 0),
+            Assert((waited < patience) | (bus.awvalid & bus.wvalid) | taken_before(m, bus, closed)),
+        ]
+        m.d.sync += waited.eq(Mux(waited == patience, patience, waited + 1))
+        return [bus.awvalid & bus.wvalid]
+
+    def taken_before(m: Module, bus: Any, closed: str) -> Value:
+        """Return whether all of the open channel that may be taken was taken, so that only the closed one is left."""
+        other = "w" if closed == "aw" else "aw"
+        before = Signal(name="before")
+        with m.If(taken(bus, other)):
+            m.d.sync += before.eq(1)
+        return before & getattr(bus, f"{closed}valid")
+
+    master = WriteMaster(address_bits=14, data_bytes=16, length_bits=8, outstanding=2)
+    prove(FormalDesign(master, rules), cycles=12)
 
 
 def test_prefetcher_offers_stay() -> None:
