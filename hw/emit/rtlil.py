@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Literal
 
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Const, Fragment, Value
@@ -10,13 +11,25 @@ from amaranth.hdl._ir import PortDirection
 from amaranth.hdl._xfrm import DomainCollector
 from amaranth.lib.wiring import In
 
-__all__ = ["to_rtlil"]
+__all__ = ["VIOLATED", "to_rtlil"]
+
+VIOLATED = "violated_"  # start of the name of a register that stays high after an assertion failed; its message follows
+_CHECK = re.compile(r"^  cell \$check \S+\n(.*?)^  end\n", re.MULTILINE | re.DOTALL)
+_CONNECTION = re.compile(r"^    connect \\(A|EN|TRG) (.+)$", re.MULTILINE)
+_FORMAT = re.compile(r'^    parameter \\FORMAT "(.*)"$', re.MULTILINE)
 
 
-def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
+def to_rtlil(
+    component: Any, *, name: str = "top", platform: Any = None, checks: Literal["drop", "keep", "register"] = "drop"
+) -> str:
     """Return a component as RTLIL. Ports are named ``member__member``; those of the clock domains follow them.
 
     The constant ``ready`` of a stream that is always ready is not a port.
+
+    Args:
+        checks: treatment of the assertions of ``edgedec.hw.blocks.contract``. "drop" removes them, which is right for
+            hardware. "keep" keeps them for a simulator or a solver that understands them. "register" replaces each by a
+            register whose name is ``VIOLATED`` and the message with underscores, and which stays high after a failure.
 
     Raises:
         ValueError: a member has the name of a clock or a reset.
@@ -37,7 +50,47 @@ def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
                 raise ValueError(f"{name} has a member {signal.name}, which is the name of a port of domain {domain}")
             ports[signal.name] = (signal, PortDirection.Input)
     text: str = rtlil.convert(fragment, name=name, ports=ports, emit_src=False)
-    return text
+    if checks == "keep":
+        return text
+    modules = text.split("\nend\n")  # each has names of its own
+    return "\nend\n".join(_CHECK.sub(_Registers() if checks == "register" else "", module) for module in modules)
+
+
+class _Registers:
+    """The replacement of each clocked assertion of a module by a register."""
+
+    def __init__(self) -> None:
+        self._names = set[str]()
+
+    def __call__(self, cell: re.Match[str]) -> str:
+        connections = dict(_CONNECTION.findall(cell[1]))
+        message = _FORMAT.search(cell[1])
+        assert message is not None
+        base = name = VIOLATED + re.sub(r"\W+", "_", message[1])
+        while name in self._names:
+            name = f"{base}_{len(self._names)}"
+        self._names.add(name)
+        holds, enabled, clock = connections["A"], connections["EN"], connections["TRG"]
+        fails, now, stays = (f"${name}_{part}" for part in ("fails", "now", "stays"))
+        return "".join(
+            (
+                *(f"  wire width 1 {wire}\n" for wire in (fails, now, stays)),
+                f"  attribute \\init 1'0\n  attribute \\keep 1\n  wire width 1 \\{name}\n",
+                _cell("not", name, A=holds, Y=fails),
+                _cell("and", name, A=fails, B=enabled, Y=now),
+                _cell("or", name, A=now, B=f"\\{name}", Y=stays),
+                f"  cell $dff ${name}_register\n    parameter \\WIDTH 1\n    parameter \\CLK_POLARITY 1\n"
+                f"    connect \\D {stays}\n    connect \\CLK {clock}\n    connect \\Q \\{name}\n  end\n",
+            )
+        )
+
+
+def _cell(kind: str, name: str, **connections: str) -> str:
+    """Return a logic cell of one bit."""
+    signed = "".join(f"    parameter \\{port}_SIGNED 0\n" for port in connections if port != "Y")
+    widths = "".join(f"    parameter \\{port}_WIDTH 1\n" for port in connections)
+    wires = "".join(f"    connect \\{port} {signal}\n" for port, signal in connections.items())
+    return f"  cell ${kind} ${name}_{kind}\n{signed}{widths}{wires}  end\n"
 
 
 def _missing_domains(fragment: Any) -> list[str]:

@@ -78,13 +78,12 @@ def accelerator_verilog(config: AcceleratorConfig, *, name: str, platform: Any =
         ToolError: amaranth or yosys is missing, or yosys fails.
     """
     check_yosys()
-    from amaranth.back import rtlil
-
     from edgedec.hw.accelerator import Accelerator
+    from edgedec.hw.emit.rtlil import to_rtlil
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        text = rtlil.convert(Accelerator(config), name=name, platform=platform, emit_src=False)
+        text = to_rtlil(Accelerator(config), name=name, platform=platform)
         (folder / "design.il").write_text(text, "utf-8")
         run_yosys("\n".join(_VERILOG), folder)
         return _tidied((folder / "out.v").read_text("utf-8"))

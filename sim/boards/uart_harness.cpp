@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "contracts.hpp"
 #include "design.h"
 #include "model.hpp"
 
@@ -46,6 +47,14 @@ struct HasPins : std::false_type {};
 template <class Top>
 struct HasPins<Top, std::void_t<decltype(std::declval<Top&>().p_memory____cke)>> : std::true_type {};
 
+// The rules that a design states; a netlist has none.
+template <class Top>
+edgedec::sim::Contracts contracts_of(Top& top) {
+    cxxrtl::debug_items items;
+    if constexpr (std::is_base_of_v<cxxrtl::module, Top>) top.debug_info(&items, nullptr, "");
+    return edgedec::sim::Contracts(items);
+}
+
 class Board {
 public:
     // ``registers``: at the pins of the memory, out and back together.
@@ -76,6 +85,13 @@ public:
             ++now_;
         }
         return said;
+    }
+
+    // The rule that the design or the memory's master broke, or nothing.
+    const std::string& violation() {
+        if (violation_.empty()) violation_ = chip_.violation();
+        if (violation_.empty()) violation_ = contracts_.broken();
+        return violation_;
     }
 
     Model& chip() { return chip_; }
@@ -150,6 +166,8 @@ private:
     }
 
     edgedec_design::p_top top_;
+    edgedec::sim::Contracts contracts_ = contracts_of(top_);
+    std::string violation_;
     bool one_pass_ = false;
     Model chip_;
     double ratio_, ahead_ = 0, bit_;
@@ -178,7 +196,7 @@ EXPORT int64_t edgedec_board_run(void* handle, int64_t cycles, const uint8_t* in
 }
 // Whether some of what was given is still to be sent.
 EXPORT int edgedec_board_sending(void* handle) { return of(handle).sending(); }
-EXPORT const char* edgedec_board_violation(void* handle) { return of(handle).chip().violation().c_str(); }
+EXPORT const char* edgedec_board_violation(void* handle) { return of(handle).violation().c_str(); }
 EXPORT int64_t edgedec_board_cycles(void* handle) { return of(handle).now(); }
 EXPORT uint16_t* edgedec_board_words(void* handle) { return of(handle).chip().words(); }
 EXPORT void edgedec_board_counts(void* handle, int64_t* out) {

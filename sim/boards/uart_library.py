@@ -56,7 +56,7 @@ def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None
     """
     compiler, flags = _compiler(), _flags()
     progress(_STEPS[0], 0, 1)
-    design = to_rtlil(system, name="top") if netlist is None else netlist_text(netlist)
+    design = to_rtlil(system, checks="register") if netlist is None else netlist_text(netlist)
     sources = _own_sources() if netlist is None else [*_own_sources(), *_sources_of(NETLIST_FOLDER)]
     key = _hash(design, platform.machine(), *compiler, *flags, *_texts(sources))
     output = (cache or cache_folder() / "sim") / f"board-{key}.so"

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contracts.hpp"
 #include "flat.hpp"
 #include "memory.hpp"
 #include "top.hpp"
@@ -87,6 +88,7 @@ public:
         // the edge and what the registers are after it. A design with feedback has to settle before the edge.
         one_pass_ = top_.eval();
         top_.step();
+        contracts_ = std::make_unique<edgedec::sim::Contracts>(items());
     }
 
     // Cycles until the interrupt was high, that one included, or ``most``.
@@ -96,6 +98,7 @@ public:
             cycle();
             stop = interrupt_;
         }
+        if (ok()) fault_ = contracts_->broken();
         return ok() ? done : refuse(fault());
     }
 
@@ -142,6 +145,7 @@ public:
     }
 
     Ports& memory() { return *memory_; }
+    size_t contracts() const { return contracts_->count(); }
     bool interrupt() const { return interrupt_; }
     const Counts& counts() const { return counts_; }
     void settle_first() { one_pass_ = false; }
@@ -266,6 +270,7 @@ private:
     std::vector<Recording> recordings_;
     std::string fault_;
     cxxrtl::debug_items items_;
+    std::unique_ptr<edgedec::sim::Contracts> contracts_;
 };
 
 Simulation& of(void* handle) { return *static_cast<Simulation*>(handle); }
@@ -298,6 +303,7 @@ EXPORT int edgedec_top_write(void* handle, uint32_t offset, uint32_t value) { re
 EXPORT int edgedec_top_read(void* handle, uint32_t offset, uint32_t* value) { return of(handle).read(offset, value); }
 EXPORT int64_t edgedec_top_cycles(void* handle) { return of(handle).memory().cycles(); }
 EXPORT int edgedec_top_interrupt(void* handle) { return of(handle).interrupt(); }
+EXPORT int64_t edgedec_top_contracts(void* handle) { return static_cast<int64_t>(of(handle).contracts()); }
 EXPORT int edgedec_top_idle(void* handle) { return of(handle).memory().idle(); }
 EXPORT void edgedec_top_counts(void* handle, int64_t* out) { std::memcpy(out, &of(handle).counts(), sizeof(Counts)); }
 // For tests: evaluate twice a cycle, as a design with feedback needs it.

@@ -68,7 +68,7 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
         raise ToolError(f"a simulation has to be compiled, and {reason}")
     runtime = headers()
     progress(_STEPS[0], 0, len(_STEPS))
-    design = to_rtlil(component)
+    design = to_rtlil(component, checks="register")
     key = _key(design, header, compiler)
     output = (cache or cache_folder() / "sim") / f"top-{key}.so"
     if not output.exists():

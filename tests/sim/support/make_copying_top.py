@@ -7,16 +7,18 @@ from typing import Any
 from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
 from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.write_master import WriteMaster
 
-__all__ = ["IDENTITY", "MAP", "PORT_BYTES", "Copier", "Faulty"]
+__all__ = ["IDENTITY", "MAP", "PORT_BYTES", "PROMISE", "Copier", "Faulty", "Promising"]
 
 IDENTITY = 0xC0B1E55A
 PORT_BYTES = 8
+PROMISE = "No fifth start comes"
 _DONE, _FAILED = (Field(name=name, bits=1, description="Event.") for name in ("done", "failed"))
 
 
@@ -105,6 +107,25 @@ class Copier(Component):  # type: ignore[misc]  # no types in amaranth
             m.d.sync += bytes_written.eq(bytes_written + 1)
         with m.If(block.start):
             m.d.sync += [ask.eq(1), tell.eq(~block.only_read), bytes_written.eq(0)]
+        return m
+
+
+class Promising(Component):  # type: ignore[misc]
+    """Count the writes of a register, and state two rules: one that is kept, and one that the fifth write breaks."""
+
+    def __init__(self) -> None:
+        super().__init__(_ports(1))
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.block = block = RegisterBlock(register_map=MAP)
+        m.submodules.inner = inner = Module()
+        connect(m, flipped(self.registers), block.bus)
+        writes = Signal(4)
+        with m.If(block.start):
+            m.d.sync += writes.eq(writes + 1)
+        contract(inner, writes != 5, PROMISE)
+        contract(m, writes != 15, "This rule is kept")
         return m
 
 

@@ -10,6 +10,7 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.errors import EdgedecError, ToolError
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.sim.verify import cocotb_runner
 from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
@@ -23,6 +24,23 @@ class Wire(Component):  # type: ignore[misc]  # Amaranth has no types
         m = Module()
         m.d.sync += self.b.eq(self.a)
         return m
+
+
+BENCH = """
+import os
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import RisingEdge
+
+@cocotb.test()
+async def waits(dut):
+    cocotb.start_soon(Clock(dut.clk, 4, "ns").start())
+    dut.rst.value = 1
+    await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    for _ in range(int(os.environ["CYCLES"])):
+        await RisingEdge(dut.clk)
+"""
 
 
 def test_missing_programs_and_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +95,26 @@ def test_failures_are_not_swallowed() -> None:
         run_bench(Wire(), "edgedec.sim.verify.benches.registers")
     with pytest.raises(EdgedecError, match=r"no\.such\.bench"):
         run_bench(Wire(), "no.such.bench")
+
+
+class Promising(Component):  # type: ignore[misc]
+    """State a rule that the hundredth cycle breaks."""
+
+    def __init__(self) -> None:
+        super().__init__({"count": Out(8)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.d.sync += self.count.eq(self.count + 1)
+        contract(m, self.count != 99, "The count stays below 99")
+        return m
+
+
+@pytest.mark.rtl
+@pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
+def test_a_broken_rule_of_the_design_fails_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "waiting_bench.py").write_text(BENCH, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    run_bench(Promising(), "waiting_bench", parameters={"cycles": 90})
+    with pytest.raises(EdgedecError, match="top breaks the rule: The count stays below 99"):
+        run_bench(Promising(), "waiting_bench", parameters={"cycles": 200})
