@@ -14,6 +14,7 @@ from edgedec.hw.attention.heads import AttentionHeads
 from edgedec.hw.attention.rotary import Rotary, angles
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.payloads import beat, rows, word, words
 from edgedec.hw.blocks.pipeline import check, every
@@ -211,6 +212,8 @@ class AttentionPath(CostedComponent):
         """Add a queue with an entry for each part in progress: it is never full at ``put``, nor empty when it is needed."""
         m.submodules[name] = queue = SyncFIFO(width=len(entry), depth=_PARTS)
         m.d.comb += [queue.w_data.eq(entry), queue.w_en.eq(put), queue.r_en.eq(take)]
+        contract(m, ~put | queue.w_rdy, "A queue of parts in progress is never full at put")
+        contract(m, ~take | queue.r_rdy, "A queue of parts in progress is never empty when it is needed")
         return queue
 
     def _route(self, m: Module, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:

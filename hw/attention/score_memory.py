@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.attention.softmax import DISTANCE_BITS
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import rows
 from edgedec.hw.blocks.pipeline import check, pipeline
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
@@ -133,7 +134,7 @@ class ScoreMemory(CostedComponent):
             write.en.eq(word.valid),
         ]
         largest, done = self._largest(m, word)
-        self._replay(m, scores.read_port(), largest, done)
+        self._replay(m, scores.read_port(), largest, done, word)
         return m
 
     def _serialise(self, m: Module) -> Any:
@@ -153,6 +154,7 @@ class ScoreMemory(CostedComponent):
             m.d.sync += [partial.eq(total), chunk.eq(chunk + 1)]
             with m.If(chunk == self._layout.chunks - 1):
                 m.d.sync += [chunk.eq(0), waiting.eq(total), left.eq(words)]
+                contract(m, left <= 1, "No group of scores ends before the one before it is stored")
         return self._visible(m, left != 0, [waiting[lane] for lane in range(self._lanes)])
 
     def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
@@ -239,7 +241,7 @@ class ScoreMemory(CostedComponent):
         m.d.sync += later.eq(value)
         return later
 
-    def _replay(self, m: Module, port: Any, largest: Any, done: Any) -> None:
+    def _replay(self, m: Module, port: Any, largest: Any, done: Any, word: Any) -> None:
         config, words = self.visibility, self._layout.positions // self._lanes
         filled, bank, index = Signal(2), Signal(), Signal(range(self._depth))
         offered, last = filled.bit_select(bank, 1), Signal()
@@ -254,6 +256,9 @@ class ScoreMemory(CostedComponent):
             finished.eq((offered & last & enable) << bank),
         ]
         m.d.sync += filled.eq((filled | done) & ~finished)
+        with m.If(word.valid):
+            kept = (filled & ~finished).bit_select(word.bank, 1)
+            contract(m, ~kept, "A head is stored only once all distances of the second head before it are taken")
         with m.If(offered & enable):
             m.d.sync += [index.eq(Mux(last, 0, index + 1)), bank.eq(bank ^ last)]
         state, entry = Cat(bank, last), Signal(port.data.shape(), reset_less=True)

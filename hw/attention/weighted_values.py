@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.attention.softmax import probabilities
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.divider import Divider
 from edgedec.hw.blocks.normalize import Normalize
 from edgedec.hw.blocks.payloads import rows, words
@@ -109,6 +110,7 @@ class WeightedValues(CostedComponent):
         with m.If(complete):
             m.d.sync += ready.eq(1)
         self._drain(m, read, mixed, divided, ready)
+        contract(m, ~self.columns.valid | ~(ready | complete), "Sums of a head begin only after drained")
         return m
 
     def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Module, ResetInserter, Signal, Value
+
+from edgedec.hw.blocks.contract import contract
 
 __all__ = ["StagedReset"]
 
@@ -23,6 +25,8 @@ class StagedReset:
         chain = [Signal(name=f"clear_{number}") for number in range(stages)]
         for before, after in zip([clear, *chain], chain, strict=False):
             m.d.sync += after.eq(before)
+        ended = chain[0] & ~Value.cast(clear)
+        contract(m, ~ended | chain[-1], "A staged reset is held until its last stage has seen it")
         self._left = iter(chain)
 
     def stage(self) -> Signal:

@@ -8,6 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import rows, words
 from edgedec.hw.blocks.pipeline import carried, check, pipeline
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
@@ -108,3 +109,5 @@ class VectorMemory(CostedComponent):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
         with m.If(span.valid & span.ready):
             m.d.sync += [address.eq(span.p.start), left.eq(span.p.length)]
+            if self._depth & (self._depth - 1):
+                contract(m, span.p.start + span.p.length <= self._depth, "A read ends within the memory")

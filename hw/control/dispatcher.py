@@ -8,6 +8,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.resources import Resources
@@ -87,6 +88,7 @@ class Dispatcher(CostedComponent):
         # goal: unit of the command, one-hot; free: the command need not wait any more.
         goal, stop, free = Signal(len(units)), Signal(), Signal()
         calm, written = self._calm(m, self.idle), self._calm(m, self.idle & self.writes_idle)
+        self._check(m)
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.commands.payload)),
             queue.w_en.eq(self.commands.valid),
@@ -115,6 +117,16 @@ class Dispatcher(CostedComponent):
                 stop.eq(head.opcode == Opcode.STOP),
             ]
         return m
+
+    def _check(self, m: Module) -> None:
+        """Assert that ``idle`` becomes low after a command."""
+        cycles, worked = Signal(range(_SETTLED + 1)), Signal()  # cycles since the last command, 0 without one
+        with m.If(self.issued):
+            m.d.sync += [cycles.eq(1), worked.eq(0)]
+        with m.Elif(cycles != 0):
+            m.d.sync += [cycles.eq(Mux(cycles == _SETTLED, 0, cycles + 1)), worked.eq(worked | ~self.idle)]
+            with m.If(cycles == _SETTLED):
+                contract(m, worked | ~self.idle, "Idle becomes low within four cycles of a command")
 
     def _calm(self, m: Module, idle: Value) -> Value:
         """Return whether ``idle`` has held for ``_SETTLED`` cycles after the last command."""

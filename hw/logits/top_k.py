@@ -8,6 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
@@ -127,7 +128,17 @@ class TopK(CostedComponent):
             with m.If(leaves):
                 m.d.sync += filled.eq(filled >> 1)
         m.d.comb += Value.cast(write.data).eq(Cat(self._changed(old, new, behind, gives)))
+        self._check(m, arrives, slot)
         return m
+
+    def _check(self, m: Module, arrives: Signal, slot: Signal) -> None:
+        """Assert the rules of ``input``."""
+        source, fresh, earlier = self.input.p, Signal(init=1), Signal(ID_BITS)
+        with m.If(arrives):
+            m.d.sync += [fresh.eq(source.last), earlier.eq(source.id)]
+            contract(m, source.logit != _LEAST, "A logit is above the least number of 32 bits")
+            ordered = Mux(slot == 0, fresh | (source.id > earlier), source.id == earlier)
+            contract(m, ordered, "The ids of the logits ascend and all slots of an id come together")
 
     def _changed(self, held: Any, taken: Any, behind: Signal, giving: Signal) -> list[Value]:
         """Return the row with ``taken`` inserted, or without its first entry; two bits choose among four sources of each."""

@@ -8,6 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.payloads import beat
 from edgedec.hw.blocks.pipeline import check
@@ -77,9 +78,9 @@ class GroupMantissas(CostedComponent):
             init=[],
             attrs={"ram_style": "distributed"},
         )
-        full = Signal(2)
-        self._write(m, memory, full)
-        self._read(m, memory, full)
+        full, words = Signal(2), Signal(2 * self.fills.payload.shape().width)  # words: those of each bank
+        self._write(m, memory, full, words)
+        self._read(m, memory, full, words)
         return m
 
     def _walk(self, m: Module, name: str, words: Value, step: Value) -> tuple[Value, Value, Value]:
@@ -95,8 +96,8 @@ class GroupMantissas(CostedComponent):
             ]
         return address, ends, Mux(ends, left, self._per_beat)
 
-    def _write(self, m: Module, memory: Memory, full: Signal) -> None:
-        port, bank = memory.write_port(), Signal()
+    def _write(self, m: Module, memory: Memory, full: Signal, words: Signal) -> None:
+        port, bank, width = memory.write_port(), Signal(), len(words) // 2
         m.d.comb += [
             self.beats.ready.eq(self.fills.valid & ~full.bit_select(bank, 1)),
             port.en.eq(self.beats.valid & self.beats.ready),
@@ -105,9 +106,13 @@ class GroupMantissas(CostedComponent):
         address, ends, _ = self._walk(m, "written", self.fills.payload, port.en)
         m.d.comb += [port.addr.eq(Cat(address, bank)), self.fills.ready.eq(port.en & ends)]
         with m.If(self.fills.ready):
-            m.d.sync += [full.bit_select(bank, 1).eq(1), bank.eq(~bank)]
+            m.d.sync += [
+                full.bit_select(bank, 1).eq(1),
+                bank.eq(~bank),
+                words.word_select(bank, width).eq(self.fills.payload),
+            ]
 
-    def _read(self, m: Module, memory: Memory, full: Signal) -> None:
+    def _read(self, m: Module, memory: Memory, full: Signal, filled: Signal) -> None:
         sink, port, bank = self.output, memory.read_port(domain="comb"), Signal()
         held, words = Signal(port.data.shape(), reset_less=True), Signal(range(self._per_beat + 1))
         load, do_take = Signal(), Signal()
@@ -123,5 +128,8 @@ class GroupMantissas(CostedComponent):
             m.d.sync += [held.eq(port.data), words.eq(count)]
         with m.Elif(do_take):
             m.d.sync += [held.eq(held >> ROWS * MANTISSA_BITS), words.eq(words - 1)]
+        with m.If(load):
+            same = self.sweeps.p.words == filled.word_select(bank, len(filled) // 2)
+            contract(m, same, "A sweep has the words of its group")
         with m.If(load & ends & self.sweeps.p.last):
             m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]

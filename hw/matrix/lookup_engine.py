@@ -11,6 +11,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import beat, codes, rows
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import distributed_luts
@@ -117,6 +118,7 @@ class LookupEngine(CostedComponent):
             fifo.r_en.eq(self.sums.ready),
             do_pop.eq(fifo.r_rdy & self.sums.ready),
         ]
+        contract(m, ~valid | fifo.w_rdy, "The queue of sums never overflows")
         return m
 
     def _sweep(self, m: Module, builder: Any, do_read: Signal, do_pop: Signal, bank: Signal) -> Signal:

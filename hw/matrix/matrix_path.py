@@ -8,6 +8,7 @@ from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo, small_queue
 from edgedec.hw.blocks.payloads import beat, codes, scales, word, words
 from edgedec.hw.blocks.pipeline import check, every
@@ -207,6 +208,8 @@ class MatrixPath(CostedComponent):
             self.idle.eq(count == 0),
         ]
         m.d.sync += count.eq(count + begins - ends)
+        contract(m, ~begins | (count != _UNDER_WAY), "No more matrices are in progress than can be counted")
+        contract(m, ~ends | (count != 0), "A vector that leaves belongs to a matrix in progress")
 
     def _give_codes(self, m: Module, sequencer: MatrixSequencer, memory: CodeMemory) -> None:
         """Send blocks to the unit that multiplies by them; a queue beside the code memory holds the kind of each pass."""

@@ -8,6 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import rows, words
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
@@ -133,6 +134,9 @@ class PartialSums(CostedComponent):
         layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
         entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
         flags, word = self.sweeps.p, Signal(range(self._tile_words))
+        if not self._scaling:
+            contract(m, ~self.sweeps.valid | ~flags.scaled, "No sweep has mantissas without multipliers for them")
+        contract(m, ~self.sweeps.valid | (flags.words != 0), "A sweep has words")
         offered, fits, end = Signal(), Signal(), Signal()
         busy = Cat(stage.taken & (stage.word == word) for stage in stages).any()
         m.d.comb += [

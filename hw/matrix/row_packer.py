@@ -8,6 +8,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.payloads import rows
 from edgedec.hw.blocks.pipeline import check
@@ -83,6 +84,8 @@ class RowPacker(CostedComponent):
             do_pop.eq(queue.r_rdy & self.output.ready),
         ]
         m.d.sync += room.eq(room - self.starts + do_pop)
+        contract(m, ~self.starts | self.room, "A word begins only if there is room")
+        contract(m, ~complete | queue.w_rdy, "The queue of words never overflows")
         for lane in range(ROWS):
             for slot in range(self._slots):
                 at = (lane * self._slots + slot) * self._bits

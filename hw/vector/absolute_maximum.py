@@ -7,8 +7,9 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import words
-from edgedec.hw.blocks.pipeline import carried, check, delayed, reduced
+from edgedec.hw.blocks.pipeline import carried, check, delayed, every, reduced
 from edgedec.hw.blocks.resources import Resources
 
 __all__ = ["AbsoluteMaximum"]
@@ -78,6 +79,11 @@ class AbsoluteMaximum(CostedComponent):
             m.d.sync += sink.valid.eq(1)
         with m.If(enable & valid):
             m.d.sync += fresh.eq(last)
+        least = -(1 << (self._width - 1))
+        elements = [source.p["values"][lane][slot] for lane in range(self._lanes) for slot in range(self._slots)]
+        contract(
+            m, ~source.valid | every([x != least for x in elements]), "The least number of the width does not occur"
+        )
         for slot in range(self._slots):
             keys = [_key(source.p["values"][lane][slot]) for lane in range(self._lanes)]
             key, _ = reduced(m, enable, keys, _larger)

@@ -10,10 +10,11 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.isqrt import Root
 from edgedec.hw.blocks.normalize import Normalize
 from edgedec.hw.blocks.payloads import maxima, roots, scale, words
-from edgedec.hw.blocks.pipeline import carried, check, fork, pipeline
+from edgedec.hw.blocks.pipeline import carried, check, every, fork, pipeline
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.sums_of_squares import SumsOfSquares
@@ -88,6 +89,8 @@ class RmsNorm(CostedComponent):
             squares.input.valid.eq(enable & source.valid & gains.valid),
             y.p.last.eq(carried(m, enable, source.p.last, 3)),
         ]
+        usable = every([gains.payload[lane] != -(1 << 15) for lane in range(self._lanes)])
+        contract(m, ~gains.valid | usable, "A gain is above the least number of 16 bits")
         for lane in range(self._lanes):
             gain = carried(m, enable, gains.payload[lane])
             for slot in range(self._slots):
