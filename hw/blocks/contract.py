@@ -1,6 +1,5 @@
 """Assertions of what a component relies on and cannot see to itself, active in every simulation and every proof."""
 
-
 from amaranth.hdl import Assert, Module, Value
 
 __all__ = ["contract"]

@@ -43,8 +43,8 @@ class Dispatcher(CostedComponent):
     Members:
         commands: In(stream ``command(config)``). STOP, and the commands of ``UNITS``.
         idle: In(1). No unit has work. It must become low at the latest in the fourth cycle after the transfer of a
-            command, and stay low until the command is completely executed.
-        writes_idle: In(1). No write is pending, and all writes are answered.
+            command other than COPY, and stay low until the command is completely executed.
+        writes_idle: In(1). No write is pending, and all writes are answered. The same holds for it and COPY.
         stopped: In(1). Offer nothing.
         loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). At most one of them offers a command.
         issued: Out(1). High in the cycle in which a unit takes a command.
@@ -119,14 +119,19 @@ class Dispatcher(CostedComponent):
         return m
 
     def _check(self, m: Module) -> None:
-        """Assert that ``idle`` becomes low after a command."""
-        cycles, worked = Signal(range(_SETTLED + 1)), Signal()  # cycles since the last command, 0 without one
+        """Assert that ``idle`` becomes low after a command, or ``writes_idle`` after a copy."""
+        cycles, worked, copies = (
+            Signal(range(_SETTLED + 1)),
+            Signal(),
+            Signal(),
+        )  # cycles since the command, 0 without one
+        works = ~Mux(copies, self.writes_idle, self.idle)
         with m.If(self.issued):
-            m.d.sync += [cycles.eq(1), worked.eq(0)]
+            m.d.sync += [cycles.eq(1), worked.eq(0), copies.eq(self.copies.valid)]
         with m.Elif(cycles != 0):
-            m.d.sync += [cycles.eq(Mux(cycles == _SETTLED, 0, cycles + 1)), worked.eq(worked | ~self.idle)]
+            m.d.sync += [cycles.eq(Mux(cycles == _SETTLED, 0, cycles + 1)), worked.eq(worked | works)]
             with m.If(cycles == _SETTLED):
-                contract(m, worked | ~self.idle, "Idle becomes low within four cycles of a command")
+                contract(m, worked | works, "Idle becomes low within four cycles of a command")
 
     def _calm(self, m: Module, idle: Value) -> Value:
         """Return whether ``idle`` has held for ``_SETTLED`` cycles after the last command."""
