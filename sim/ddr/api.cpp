@@ -94,7 +94,7 @@ EXPORT int64_t edgedec_ddr_run(void* memory, int ports, int port_bytes, Stream* 
 }
 
 EXPORT int64_t edgedec_ddr_read(void* memory, Reader* reader, Range* ranges, int64_t count, const Write* writes,
-                                int64_t write_count, int64_t limit) {
+                                int64_t write_count, Other* other, int64_t port_hz, int64_t limit) {
     Memory& m = *static_cast<Memory*>(memory);
-    return ended(m, limit, [&] { return read(m, *reader, ranges, count, writes, write_count, limit); });
+    return ended(m, limit, [&] { return read(m, *reader, ranges, count, writes, write_count, other, port_hz, limit); });
 }

@@ -39,7 +39,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_ddr_record": (None, (c_void_p,)),
     "edgedec_ddr_commands": (c_int64, (c_void_p, c_void_p, c_int64)),
     "edgedec_ddr_run": (c_int64, (c_void_p, c_int, c_int, c_void_p, c_int, c_int64)),
-    "edgedec_ddr_read": (c_int64, (c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64)),
+    "edgedec_ddr_read": (
+        c_int64,
+        (c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    ),
 }
 
 

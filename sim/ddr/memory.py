@@ -176,8 +176,13 @@ class DdrMemory:
             raise self._failure()
         return int(cycles)
 
-    def run_reader(self, reader: Any, ranges: NDArray[np.int64], writes: NDArray[np.int64], limit_cycles: int) -> int:
-        """Run the reader of ``edgedec.sim.ddr.reader.read``, and return the number of cycles."""
+    def run_reader(
+        self, reader: Any, ranges: NDArray[np.int64], writes: NDArray[np.int64], other: Any, limit_cycles: int
+    ) -> int:
+        """Run the reader of ``edgedec.sim.ddr.reader.read``, beside another master if ``other`` is not None.
+
+        Return the number of cycles.
+        """
         cycles = self._library.edgedec_ddr_read(
             self._handle,
             ctypes.byref(reader),
@@ -185,6 +190,8 @@ class DdrMemory:
             len(ranges),
             writes.ctypes.data,
             len(writes),
+            None if other is None else ctypes.byref(other),
+            self.parameters.port_hz,
             limit_cycles,
         )
         if cycles < 0:

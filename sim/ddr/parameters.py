@@ -112,6 +112,14 @@ class DdrParameters:
         """Return parameters of the same ports with a memory of one rate, which treats all ports alike."""
         return replace(self, controller_port=tuple(range(self.ports)), flat_bytes_per_s=bytes_per_s)
 
+    def with_other_master(self) -> DdrParameters:
+        """Return parameters with one more port, for another master.
+
+        The port is alone on a port of the controller: the processor does not share the controller's ports of HP0 to HP3
+        [UG1085].
+        """
+        return replace(self, controller_port=(*self.controller_port, max(self.controller_port) + 1))
+
     def values(self) -> list[int]:
         """Return the values in the order of parameters.hpp."""
         out: list[int] = []

@@ -20,11 +20,76 @@ struct Port {
     int64_t got = 0;
 };
 
+// Random accesses of another master, one after the other at its rate as far as the memory takes them.
+class Accesses {
+public:
+    Accesses(Memory& memory, Other& other, int64_t port_bytes, int64_t port_hz)
+        : memory_(memory), o_(other), port_bytes_(port_bytes), port_hz_(port_hz), state_(static_cast<uint64_t>(other.seed)) {
+        next();
+    }
+
+    void drive(PortIn& in) {
+        const PortOut& out = memory_.out(static_cast<int>(o_.port));
+        const auto beats = static_cast<uint32_t>(kLineBytes / port_bytes_);
+        credit_ += o_.bytes_per_s;  // in bytes times port_hz, so that nothing is rounded
+        const bool due = credit_ >= kLineBytes * port_hz_;
+        in.r_ready = in.b_ready = 1;
+        if (out.r_valid && out.r_last) end(reads_);
+        if (out.b_valid) end(writes_);
+        in.w_strobe = ~uint64_t{0};
+        in.w_valid = !sending_.empty();
+        in.w_last = in.w_valid && sending_.front() == 1;
+        if (in.w_valid && out.w_ready && !--sending_.front()) sending_.pop_front();
+        in.ar_valid = due && !write_ && reads_ < o_.outstanding;
+        in.aw_valid = due && write_ && writes_ < o_.outstanding;
+        in.ar_address = in.aw_address = address_;
+        in.ar_beats = in.aw_beats = beats;
+        if (in.ar_valid && out.ar_ready) {
+            ++reads_;
+            begun();
+        } else if (in.aw_valid && out.aw_ready) {
+            sending_.push_back(beats);
+            ++writes_;
+            begun();
+        }
+    }
+
+private:
+    void end(int64_t& under_way) {
+        --under_way;
+        ++o_.done;
+    }
+    void begun() {
+        credit_ -= kLineBytes * port_hz_;
+        next();
+    }
+    void next() {
+        write_ = o_.write_one_in && ++count_ % o_.write_one_in == 0;
+        address_ = static_cast<uint64_t>(o_.address) + random() % static_cast<uint64_t>(o_.lines) * kLineBytes;
+    }
+    uint64_t random() {  // splitmix64
+        uint64_t z = state_ += 0x9e3779b97f4a7c15;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+        return z ^ (z >> 31);
+    }
+
+    Memory& memory_;
+    Other& o_;
+    const int64_t port_bytes_, port_hz_;
+    uint64_t state_, address_ = 0;
+    int64_t credit_ = 0, count_ = 0, reads_ = 0, writes_ = 0;
+    bool write_ = false;
+    std::deque<uint32_t> sending_;  // beats to come of each write whose address is out
+};
+
 class Run {
 public:
-    Run(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count)
+    Run(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count,
+        Accesses* other, int64_t other_port)
         : memory_(memory), r_(reader), ranges_(ranges), count_(count), writes_(writes), write_count_(write_count),
-          ports_(static_cast<size_t>(reader.ports)), in_(ports_.size()) {}
+          other_(other), other_port_(static_cast<size_t>(other_port)), ports_(static_cast<size_t>(reader.ports)),
+          in_(ports_.size() + (other ? 1 : 0)) {}
 
     int64_t run(int64_t limit) {
         begin_range(0);
@@ -37,6 +102,7 @@ public:
             least_ = std::min_element(ports_.begin(), ports_.end(), fewer)->got;
             for (size_t i = 0; i < ports_.size(); ++i) serve(static_cast<int>(i));
             write();
+            if (other_) other_->drive(in_[other_port_]);
             take();
             memory_.cycle(in_.data());
         }
@@ -139,6 +205,8 @@ private:
     const int64_t count_;
     const Write* const writes_;
     const int64_t write_count_;
+    Accesses* const other_;
+    const size_t other_port_;
     std::vector<Port> ports_;
     std::vector<PortIn> in_;
     int64_t now_ = 0, released_ = 0, least_ = 0;
@@ -152,8 +220,10 @@ private:
 }  // namespace
 
 int64_t read(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count,
-             int64_t limit) {
-    return Run(memory, reader, ranges, count, writes, write_count).run(limit);
+             Other* other, int64_t port_hz, int64_t limit) {
+    if (!other) return Run(memory, reader, ranges, count, writes, write_count, nullptr, 0).run(limit);
+    Accesses accesses(memory, *other, reader.port_bytes, port_hz);
+    return Run(memory, reader, ranges, count, writes, write_count, &accesses, other->port).run(limit);
 }
 
 }  // namespace edgedec::ddr

@@ -17,6 +17,17 @@ struct Write {
     int64_t address, beats;
 };
 
+// Another master of the memory: accesses of a line each, at random places, at a steady rate.
+struct Other {
+    int64_t port;            // no other master uses it
+    int64_t bytes_per_s;     // asked for; what the memory does not take in time is asked for later
+    int64_t address, lines;  // the places: lines of 64 bytes from this address on
+    int64_t write_one_in;    // an access of so many is a write; 0: none
+    int64_t outstanding;     // accesses under way at most, of each direction
+    int64_t seed;
+    int64_t done;            // out: accesses that ended
+};
+
 struct Reader {
     int64_t ports, port_bytes;
     int64_t depth;         // slices that a port's queue holds
@@ -28,8 +39,8 @@ struct Reader {
     int64_t most_lead;     // out
 };
 
-// Runs to the last beat. Returns the cycles that took, or -1 after ``limit`` cycles.
+// Runs to the last beat. Returns the cycles that took, or -1 after ``limit`` cycles. ``other`` may be null.
 int64_t read(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count,
-             int64_t limit);
+             Other* other, int64_t port_hz, int64_t limit);
 
 }  // namespace edgedec::ddr

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
 from edgedec.sim.ddr.memory import DdrMemory
-from edgedec.sim.ddr.parameters import KV260
-from edgedec.sim.ddr.reader import Range, Write, read
+from edgedec.sim.ddr.parameters import KV260, DdrParameters
+from edgedec.sim.ddr.reader import OtherMaster, Range, Write, read
 
 pytestmark = pytest.mark.rtl  # the model of the memory is compiled
 
@@ -96,6 +98,37 @@ def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
     assert read(memory, ranges).cycles < 1.01 * least(ranges) + lost_cycles
 
 
+@pytest.mark.parametrize("writes", [0, 4])
+@pytest.mark.parametrize("rate", [100_000_000, 1_000_000_000])
+def test_another_master_gets_its_rate_and_costs_more_than_its_bytes(rate: int, writes: int) -> None:
+    ranges, memory = layers(1), DdrMemory(KV260.with_other_master())
+    alone = read(DdrMemory(), ranges).cycles
+    result = read(memory, ranges, other=OtherMaster(bytes_per_s=rate, write_one_in=writes))
+    assert result.other_bytes == pytest.approx(rate * result.cycles / KV260.port_hz, abs=64 * 32)
+    beats = sum(one.beats for one in ranges)
+    assert memory.counts.reads + memory.counts.writes >= beats + result.other_bytes // 64
+    assert 0 <= memory.counts.writes - (result.other_bytes // 64 // writes if writes else 0) <= 32
+    # Its share of the bus, if its lines cost no more than the reader's, which have open rows.
+    assert result.cycles > alone * (1 + rate / 16e9)
+    assert result.cycles < alone * (1.8 if writes else 1.25)
+
+
+def test_another_master_is_the_same_for_the_same_seed() -> None:
+    def cycles(seed: int) -> int:
+        memory = DdrMemory(KV260.with_other_master())
+        return read(memory, layers(1), other=OtherMaster(bytes_per_s=500_000_000, seed=seed)).cycles
+
+    assert cycles(1) == cycles(1) != cycles(2)
+    assert cycles(2) == pytest.approx(cycles(1), rel=0.01)
+
+
+def test_more_than_the_memory_can_give_is_asked_for_later() -> None:
+    """Check that a master beyond the rate of its port takes what the port gives, and the reader still ends."""
+    memory = DdrMemory(KV260.with_other_master())
+    result = read(memory, layers(1), other=OtherMaster(bytes_per_s=8_000_000_000))
+    assert 1e9 < result.other_bytes / result.cycles * KV260.port_hz < 4e9
+
+
 def test_a_fast_memory_costs_beats_and_waits_only() -> None:
     memory = DdrMemory(KV260.flat(100_000_000_000))
     ranges = [Range(start=5, beats=0), Range(start=1000, beats=700, wait=30), Range(start=3, beats=50, wait=1000)]
@@ -127,6 +160,22 @@ def test_writes_go_in_batches_and_the_rest_at_the_end() -> None:
 def test_bad_input_is_refused(ranges: list[Range], writes: list[Write], options: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(DdrMemory(), ranges, writes, **options)
+
+
+@pytest.mark.parametrize(
+    ("other", "parameters", "message"),
+    [
+        (OtherMaster(bytes_per_s=1), replace(KV260, controller_port=(0, 1, 1)), "needs a port of its own"),
+        (OtherMaster(bytes_per_s=0), KV260, "must be positive"),
+        (OtherMaster(bytes_per_s=1, outstanding=0), KV260, "must be positive"),
+        (OtherMaster(bytes_per_s=1, address=8), KV260, "lines of 64 bytes"),
+        (OtherMaster(bytes_per_s=1, size_bytes=63), KV260, "lines of 64 bytes"),
+        (OtherMaster(bytes_per_s=1, write_one_in=-1), KV260, "lines of 64 bytes"),
+    ],
+)
+def test_impossible_other_masters_are_refused(other: OtherMaster, parameters: DdrParameters, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(DdrMemory(parameters), [], other=other)
 
 
 def test_a_write_over_4_kib_and_a_port_that_hangs_are_reported() -> None:
