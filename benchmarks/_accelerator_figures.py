@@ -1,4 +1,8 @@
-"""Compute cycles of whole passes by the cycle model or from simulated passes of fewer layers, and speeds from them."""
+"""Compute cycles of whole passes by the cycle model or from simulated passes of fewer layers, and speeds from them.
+
+Every figure has a kind: "estimated" is computed by the cycle model alone, "modelled" replays the memory traffic of the whole
+model on a memory model, "simulated" comes from the RTL, with the share of the model that ran.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,26 @@ from edgedec.errors import UsageError
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.sim.ddr.reader import OtherMaster
 
-__all__ = ["Counted", "Extended", "Modelled", "PassCase", "Passes", "figures", "needed"]
+__all__ = [
+    "CONDITIONS",
+    "FLAT",
+    "Condition",
+    "Counted",
+    "Estimated",
+    "Extended",
+    "PassCase",
+    "Passes",
+    "decode_range",
+    "figures",
+    "needed",
+    "range_cases",
+    "with_host",
+]
+
+FLAT = 13.3e9  # bytes per second: the rate measured on the KV260 for reads beside results in long bursts
+DEPTHS = (128, 1024)  # decoding of the n-th position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +42,46 @@ class PassCase:
     """A pass over ``slots`` tokens after ``committed`` positions.
 
     ``bandwidth`` is that of a flat memory, in bytes per second; None means the board's memory (its model, when simulated).
+    ``other`` is another master of the board's memory.
     """
 
     slots: int
     committed: int
     logits: bool = True
     bandwidth: float | None = None
+    other: OtherMaster | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What the memory does beside a pass: a row of the range of a speed."""
+
+    name: str
+    label: str
+    bandwidth: float | None = None
+    other: OtherMaster | None = None
+
+
+def _conditions() -> tuple[Condition, ...]:
+    """Return the board's memory alone, beside another master that reads or also writes, and a flat memory."""
+    kinds = (
+        ("reads", "another master reads {:g} GB/s", 0),
+        ("mixed", "another master moves {:g} GB/s, a quarter in writes", 4),
+    )
+    others = [
+        Condition(
+            name=f"other_{name}_{rate:g}",
+            label=label.format(rate),
+            other=OtherMaster(bytes_per_s=round(rate * 1e9), write_one_in=one_in),
+        )
+        for name, label, one_in in kinds
+        for rate in (0.25, 0.5, 1.0)
+    ]
+    flat = Condition(name="flat_13.3", label="no other master, a flat memory of 13.3 GB/s", bandwidth=FLAT)
+    return Condition(name="alone", label="no other master"), *others, flat
+
+
+CONDITIONS = _conditions()
 
 
 class Passes(Protocol):
@@ -33,7 +89,11 @@ class Passes(Protocol):
 
     @property
     def kind(self) -> str:
-        """Kind of the figures: "estimated", or "simulated (...)"."""
+        """Kind of the figures: "estimated (...)", "modelled (...)" or "simulated (...)"."""
+
+    @property
+    def others(self) -> bool:
+        """True if passes beside another master can be counted."""
 
     def cycles(self, case: PassCase) -> float:
         """Return the cycles of a pass of the whole model."""
@@ -42,10 +102,11 @@ class Passes(Protocol):
         """Return the beats of the read stream in a pass of the whole model."""
 
 
-class Modelled:
+class Estimated:
     """Passes of the program of all layers as estimated by edgedec.hw.compiler.cycles."""
 
-    kind = "estimated"
+    kind = "estimated (cycle model, no memory model)"
+    others = False
 
     def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, board_bytes_per_s: float) -> None:
         self._program, self._rate = shape_program(shape_graph(shape), config), board_bytes_per_s
@@ -73,9 +134,9 @@ class Extended:
     """Extrapolation from simulated passes of few layers and a part of the head's rows to the whole model.
 
     Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, one more layer, and twice as
-    many rows. All layers are alike, and so are all tiles of the head, so a pass is linear in both. The cost of a row of the
-    head is measured once for each memory, with one slot, because its beats take longer than the search for the best of
-    eight.
+    many rows. All layers are alike, and so are all tiles of the head, so a pass should be linear in both: ``check``
+    simulates a pass with another layer and more rows and compares. The cost of a row of the head is measured once for each
+    memory, with one slot, because its beats take longer than the search for the best of eight.
 
     Args:
         measure: function of (case, layers, rows of the head) that simulates a pass of such a model; it is called from
@@ -85,6 +146,8 @@ class Extended:
         few: layers of the smaller simulated model.
         head_parts: the head's rows are divided by this for the simulation.
     """
+
+    others = False
 
     def __init__(
         self,
@@ -103,8 +166,15 @@ class Extended:
 
     @property
     def kind(self) -> str:
-        head = f"1/{self._head_parts} of the head and twice that"
-        return f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {head}, the rest extended)"
+        return (
+            f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {self._part:,} and {2 * self._part:,} "
+            f"of {self._vocab:,} rows of logits; the rest is extended)"
+        )
+
+    @property
+    def counts(self) -> Mapping[tuple[PassCase, int, int], Counted]:
+        """Simulated passes by (case, layers, rows of logits)."""
+        return self._counts
 
     def prepare(self, cases: Sequence[PassCase], jobs: int) -> None:
         """Simulate the passes that these cases need, ``jobs`` passes at a time."""
@@ -112,11 +182,25 @@ class Extended:
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(self._counted, sorted(needed, key=lambda one: -one[1])))  # the longest ones first
 
+    def check(self, case: PassCase, *, layers: int | None = None, rows: int | None = None) -> float:
+        """Simulate a pass of more layers and rows of logits than those that are extended, and compare.
+
+        Args:
+            layers: by default one more than the larger simulated model has.
+            rows: by default half as many again as the larger part of the head.
+
+        Returns:
+            The relative error of the extension to this size.
+        """
+        layers = self._few + 2 if layers is None else layers
+        rows = min(3 * self._part, self._vocab) if rows is None else rows
+        return self._extended(case, "cycles", layers, rows) / self._measure(case, layers, rows).cycles - 1
+
     def cycles(self, case: PassCase) -> float:
-        return self._whole(case, "cycles")
+        return self._extended(case, "cycles", self._layers, self._vocab)
 
     def beats(self, case: PassCase) -> float:
-        return self._whole(case, "beats")
+        return self._extended(case, "beats", self._layers, self._vocab)
 
     def _body(self, case: PassCase) -> tuple[tuple[PassCase, int, int], ...]:
         return (case, self._few, self._part), (case, self._few + 1, self._part)
@@ -130,12 +214,12 @@ class Extended:
             self._counts[one] = self._measure(*one)
         return self._counts[one]
 
-    def _whole(self, case: PassCase, name: str) -> float:
+    def _extended(self, case: PassCase, name: str, layers: int, rows: int) -> float:
         first, second = (float(getattr(self._counted(one), name)) for one in self._body(case))
-        total = first + (self._layers - self._few) * (second - first)
+        total = first + (layers - self._few) * (second - first)
         if case.logits:
             one, two = (float(getattr(self._counted(item), name)) for item in self._head(case))
-            total += (self._vocab / self._part - 1) * (two - one)
+            total += (rows / self._part - 1) * (two - one)
         return total
 
 
@@ -145,11 +229,55 @@ def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[PassCase]
     cases = [
         PassCase(slots=1, committed=min(n - 1, last), bandwidth=rate)
         for rate in (None, flat_bytes_per_s)
-        for n in (128, 1024)
+        for n in DEPTHS
     ]
     cases += [PassCase(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
     cases += [PassCase(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
     return cases
+
+
+def _decoding(config: AcceleratorConfig, condition: Condition) -> dict[str, PassCase]:
+    """Return the pass that decodes one token, by the number of its position."""
+    return {
+        str(n): PassCase(
+            slots=1, committed=min(n, config.context) - 1, bandwidth=condition.bandwidth, other=condition.other
+        )
+        for n in DEPTHS
+    }
+
+
+def range_cases(config: AcceleratorConfig) -> list[PassCase]:
+    """Return all passes that ``decode_range`` uses if other masters can be counted."""
+    return [case for condition in CONDITIONS for case in _decoding(config, condition).values()]
+
+
+def decode_range(
+    passes: Passes, config: AcceleratorConfig, host_s: float | None, conditions: Sequence[Condition] = CONDITIONS
+) -> list[dict[str, Any]]:
+    """Return the speed of decoding under each condition, in tokens per second by the position that is decoded.
+
+    Args:
+        host_s: seconds of the host for each token, during which the device waits; None: not known.
+    """
+    rows = []
+    for condition in conditions:
+        if condition.other is not None and not passes.others:
+            continue
+        seconds = {n: passes.cycles(case) / config.clock_hz for n, case in _decoding(config, condition).items()}
+        rows.append(
+            {
+                "name": condition.name,
+                "label": condition.label,
+                "tok_s": (speeds := {n: 1 / one for n, one in seconds.items()}),
+                "tok_s_with_host": None if host_s is None else with_host(speeds, host_s),
+            }
+        )
+    return rows
+
+
+def with_host(tok_s: Mapping[str, float], host_s: float) -> dict[str, float]:
+    """Return tokens per second with a host that takes ``host_s`` seconds for each token, during which the device waits."""
+    return {n: 1 / (1 / speed + host_s) for n, speed in tok_s.items()}
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:
@@ -162,7 +290,7 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
     def decode(bandwidth: float | None) -> dict[str, float]:
         return {
             str(n): clock / passes.cycles(PassCase(slots=1, committed=min(n, config.context) - 1, bandwidth=bandwidth))
-            for n in (128, 1024)
+            for n in DEPTHS
         }
 
     one = passes.cycles(PassCase(slots=1, committed=127))

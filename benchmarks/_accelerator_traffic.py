@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +16,7 @@ from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
 from edgedec.hw.isa.striping import physical_address
+from edgedec.sim.ddr.library import FOLDER
 from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
@@ -26,15 +30,40 @@ class Traffic:
 
     The reads of a pass, and the writes of keys and values, run through the DDR model or a flat memory. The times at which
     the reader waits for a result are those that edgedec.hw.compiler.cycles computes with an ideal memory. The RTL of one
-    and two layers took the same time within 3 % (docs/accelerator.md).
+    and two layers took the same time within 3 % (docs/accelerator.md). Nothing of the RTL runs here, so the figures are
+    called modelled.
     """
 
-    kind = "simulated (all reads and writes before the memory's model; waits for results by the cycle model)"
+    kind = "modelled (all reads and writes of all layers on the memory model; waits for results by the cycle model)"
+    others = True
 
     def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, *, layers: int | None = None) -> None:
         self._config, self._program = config, shape_program(shape_graph(shape, layers=layers), config)
         self._places = _places(self._program)
         self.cycles = lru_cache(maxsize=None)(self._cycles)
+
+    def prepare(self, cases: Sequence[PassCase], jobs: int) -> None:
+        """Count these passes, ``jobs`` passes at a time."""
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self.cycles, dict.fromkeys(cases)))
+
+    def fingerprint(self, cases: Sequence[PassCase]) -> str:
+        """Return a hash of what the cycles of these passes are computed from: it changes if one of the results may change.
+
+        These are the program, the ranges with their waits and the writes of each pass, the memory's parameters, and the text
+        of the memory model without comments. It takes a second where the passes take a minute.
+        """
+        fixed = (KV260.values(), self._config.clock_hz, self._config.prefetch_beats, read.__kwdefaults__)
+        parts = [self._program.code, repr(fixed).encode()]
+        for case in cases:
+            parts.append(repr((case, self._timetable(case), self._starts(case))).encode())
+        written = dict.fromkeys((case.slots, case.committed, case.logits) for case in cases)
+        for slots, committed, logits in written:
+            case = PassCase(slots=slots, committed=committed, logits=logits)
+            parts.append(repr([(one.due, one.address) for one in self._writes(case)]).encode())
+        for path in sorted(FOLDER.glob("*.[ch]pp")):
+            parts.append("".join(re.sub(r"//.*", "", path.read_text("utf-8")).split()).encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
     def beats(self, case: PassCase) -> float:
         """Return the beats of the read stream."""
@@ -49,9 +78,11 @@ class Traffic:
         ranges = [
             Range(start=start, beats=beats, wait=wait) for start, (beats, wait) in zip(starts, times, strict=True)
         ]
-        rate = case.bandwidth
-        memory = DdrMemory(KV260 if rate is None else KV260.flat(int(rate)))
-        reading = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
+        parameters = KV260 if case.bandwidth is None else KV260.flat(int(case.bandwidth))
+        if case.other is not None:
+            parameters = parameters.with_other_master()
+        writes = list(self._writes(case))
+        reading = read(DdrMemory(parameters), ranges, writes, depth=self._config.prefetch_beats, other=case.other)
         return float(reading.cycles + tail)
 
     def _executed(self, case: PassCase) -> Iterator[Instruction]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._accelerator_figures import Extended, Modelled, PassCase, Passes
+from benchmarks._accelerator_docs import rtl_factors
+from benchmarks._accelerator_figures import Estimated, Extended, PassCase, Passes
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from edgedec.board import Board
@@ -30,10 +31,6 @@ from edgedec.sim.ddr.reader import Range, Write, read
 
 __all__ = ["Commits", "CostCurve", "DeviceCosts", "open_device_cost"]
 
-# Tokens per second of the RTL with BitNet-0.73B's shape, by positions before the pass. They are in the table of
-# docs/accelerator.md that `benchmarks/accelerator.py --quick --simulate LIBRARY` printed. The traffic model misses 1 to 2 %
-# of the RTL's cycles.
-RTL_TOK_S: Mapping[int, float] = {127: 79.4, 1023: 59.8}
 _PASTS = (0, 127, 511)  # earlier positions at which passes are counted, besides the last one possible
 _ROWS = (1, 4, 8)  # rows with which passes are counted
 _WRITE_CYCLES = 2  # least cycles of a short write; see edgedec.hw.logits.result_writer
@@ -197,7 +194,7 @@ def open_device_cost(
         shape: config.json of the target.
         draft: config.json of the draft.
         library: RTL of ``config``, with which passes of few layers are simulated, which takes many minutes.
-        rtl: scale the traffic model's cycles to those of the RTL of this shape.
+        rtl: scale the traffic model's cycles to those that the RTL of this shape took, as far as it was simulated.
         quick: count fewer passes.
 
     Raises:
@@ -210,13 +207,13 @@ def open_device_cost(
     if library is not None:
         passes: Passes = _simulated(shape, config, library, rate)
     elif modelled:
-        passes = Modelled(shape, config, device.bandwidth_bytes_s)
+        passes = Estimated(shape, config, device.bandwidth_bytes_s)
     else:
         passes = Traffic(shape, config)
         if rtl:
-            factor = _rtl_factor(passes, config)
+            factor = rtl_factors()
     steps = (list(factor), list(factor.values())) if factor else ([0], [1.0])
-    own: Passes = Modelled(draft, config, device.bandwidth_bytes_s) if modelled else Traffic(draft, config)
+    own: Passes = Estimated(draft, config, device.bandwidth_bytes_s) if modelled else Traffic(draft, config)
     return DeviceCosts(
         board=device.name,
         config=config,
@@ -225,13 +222,6 @@ def open_device_cost(
         draft=CostCurve(own, config, rows=(1,), pasts=_PASTS[:2]),
         rtl_factor=factor,
     )
-
-
-def _rtl_factor(passes: Passes, config: AcceleratorConfig) -> dict[int, float]:
-    return {
-        past: config.clock_hz / speed / passes.cycles(PassCase(slots=1, committed=past))
-        for past, speed in RTL_TOK_S.items()
-    }
 
 
 def _simulated(shape: Mapping[str, Any], config: AcceleratorConfig, library: Path, rate: float | None) -> Passes:

@@ -91,8 +91,9 @@ def outdated_blocks(contents: Mapping[str, str], root: Path = _ROOT) -> list[str
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table of Markdown. All rows have as many cells as the header."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    lines = (f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |") for cells in (header, *rows))
+    first, *others = lines
+    return "\n".join((first, "|---" * len(header) + "|", *others))
 
 
 def _replaced(match: re.Match[str], contents: Mapping[str, str]) -> str:

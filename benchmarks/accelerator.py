@@ -1,14 +1,24 @@
-"""Estimate the accelerator's speed on a board: tokens per second, passes of several tokens, prompts, beats, resources.
+"""Compute the accelerator's speed on a board: tokens per second, passes of several tokens, prompts, beats, resources.
 
 The figures of the KV260 with BitNet's shape are shown with the goals and with published figures for the same board and a
 model of the same size; their configuration is the default one. For other boards the fastest configuration that fits is
-chosen. Clock and resources are always assumed and estimated, because nothing here was placed or routed. Cycles with the
-KV260's memory model are simulated: all reads and writes of a pass, with the waits for results of the cycle model, or with
---simulate the RTL of some layers, extrapolated to all. On other boards, and with --estimate, they are those of the cycle
-model alone (edgedec.hw.compiler.cycles).
+chosen. Clock and resources are always assumed and estimated, because nothing here was placed or routed. Each figure has a
+kind:
 
-    .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--quick] [--json]
+- modelled (KV260): all reads and writes of a pass of the whole model on the memory model, with the waits for results that
+  the cycle model gives. Nothing of the RTL runs;
+- simulated (--simulate): the RTL of some layers and of a part of the head, extended to the whole model. A pass with a layer
+  more is simulated and compared with what the extension predicts for it;
+- estimated (other boards, and --estimate): the cycle model alone (edgedec.hw.compiler.cycles).
+
+The speed of decoding is given as a range: what else the memory does, and whether the host's time is counted.
+
+    .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--json]
     .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
+    .venv/bin/python benchmarks/accelerator.py --write-docs      # write the KV260's figures into the pages
+
+With --write-docs the figures go to benchmarks/figures/ and from there into the blocks of the pages; with --simulate as well,
+those of the RTL do.
 """
 
 from __future__ import annotations
@@ -26,15 +36,30 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
-from benchmarks._accelerator_figures import Counted, Extended, Modelled, PassCase, Passes, figures, needed
+from benchmarks import _accelerator_docs as docs
+from benchmarks._accelerator_figures import (
+    CONDITIONS,
+    FLAT,
+    Condition,
+    Counted,
+    Estimated,
+    Extended,
+    PassCase,
+    Passes,
+    decode_range,
+    figures,
+    needed,
+    range_cases,
+)
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
+from benchmarks._docs_tables import write_blocks
 from benchmarks._shapes import BITNET_073B
 from edgedec.board import RESOURCES, Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
@@ -46,22 +71,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "demo": 
 CONFIGS = MappingProxyType(
     {("kv260", "bitnet-0.73b"): AcceleratorConfig()}
 )  # the configurations that have goals; others are chosen
-FLAT = 13.3e9
-GOALS: Mapping[str, Any] = {
-    "decode_tok_s": {"128": 77.0, "1024": 57.0},
-    "decode_tok_s_13g": {"128": 63.0, "1024": 47.0},
-    "t4_over_t1": 1.05,
-    "t8_over_t1": 1.10,
-    "ttft_s": {"64": 0.080, "128": 0.155},
-    "beats_used": 0.94,
-}
-PUBLISHED = {
-    ("decode_tok_s", "128"): "25 TeLLMe v2, 27.8 PD-Swap",
-    ("t4_over_t1", None): "2.70 bitnet-kv260",
-    ("ttft_s", "64"): "0.45 TeLLMe v2",
-    ("ttft_s", "128"): "0.96 TeLLMe v2",
-    ("beats_used", None): "about 0.26 TeLLMe v2",
-}
+CHECKED = PassCase(slots=1, committed=127)  # pass with which the extension of the RTL is checked
 _MOST = ("t4_over_t1", "t8_over_t1", "ttft_s")  # figures of which a smaller one is better
 
 
@@ -79,7 +89,7 @@ def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
 
 def simulated(
     shape: Mapping[str, Any], config: AcceleratorConfig, device: Board, library: Path, quick: bool, jobs: int
-) -> Passes:
+) -> Extended:
     """Return passes of the RTL with the KV260's memory model, or with a flat memory of another board's bandwidth."""
     rate = None if device.memory_model == "KV260" else device.bandwidth_bytes_s
     run = Simulated(shape, config, library, bandwidth=rate)
@@ -106,14 +116,29 @@ def simulated(
     return passes
 
 
+def conditions(device: Board, *, goals: bool) -> tuple[Condition, ...]:
+    """Return what the memory may do beside a pass: of the KV260 by its model, else shares of the board's bandwidth."""
+    if goals:
+        return CONDITIONS
+    rate = device.bandwidth_bytes_s
+    quarter = "another master takes a quarter of the bandwidth"
+    return (
+        Condition(name="alone", label=f"no other master, {device.bandwidth_kind} bandwidth", bandwidth=rate),
+        Condition(name="three_quarters", label=quarter, bandwidth=0.75 * rate),
+    )
+
+
 def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: bool = True) -> dict[str, Any]:
     """Return all figures. ``goals``: the configuration has goals, some of which refer to a flat memory."""
     needs = estimate(config)
     speeds = figures(passes, config, FLAT if goals else device.bandwidth_bytes_s)
     if not goals:
         del speeds["decode_tok_s_13g"]
+    host_s = docs.host_seconds() if goals else None
     return {
         **speeds,
+        "decode_range": decode_range(passes, config, host_s, conditions(device, goals=goals)),
+        "host_ms": None if host_s is None else 1e3 * host_s,
         "board": device.name,
         "goals": goals,
         "config": asdict(config),
@@ -130,7 +155,7 @@ def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: 
 
 def _lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     names = {
-        "decode_tok_s": "decode at {} positions, tok/s",
+        "decode_tok_s": "decode at {} positions, device alone, tok/s",
         "decode_tok_s_13g": "the same at a flat 13.3 GB/s",
         "t4_over_t1": "T(4) / T(1)",
         "t8_over_t1": "T(8) / T(1)",
@@ -138,6 +163,7 @@ def _lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         "beats_used": "cycles that move a beat",
     }
     rows: list[tuple[str, ...]] = [("", "here", "goal", "", "published", "kind")]
+    kind = result["kind"].split(" ")[0]
     for name, label in names.items():
         value = result.get(name)
         items = value.items() if isinstance(value, Mapping) else [(None, value)]
@@ -146,16 +172,28 @@ def _lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 continue
             shown = f"{number:.1f}" if number > 10 else f"{number:.3f}"
             beside = _beside(name, key, number) if result["goals"] else ("", "", "")
-            rows.append((label.format(key), shown, *beside, result["kind"].split(" ")[0]))
+            rows.append((label.format(key), shown, *beside, kind))
     return rows
+
+
+def _range_lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    kind = result["kind"].split(" ")[0]
+    rows: list[tuple[str, ...]] = [("decode, tok/s, the host takes no time", "at 128", "1024", "kind")]
+    hosts: list[tuple[str, ...]] = [(f"with the board's host, {result['host_ms']} ms a token", "", "", "")]
+    for row in result["decode_range"]:
+        rows.append((row["label"], *(f"{one:.1f}" for one in row["tok_s"].values()), kind))
+        if row["tok_s_with_host"] is not None:
+            speeds = (f"{one:.1f}" for one in row["tok_s_with_host"].values())
+            hosts.append((row["label"], *speeds, f"{kind}, host estimated"))
+    return [*rows, *(hosts if len(hosts) > 1 else [])]
 
 
 def _beside(name: str, key: str | None, number: float) -> tuple[str, str, str]:
     """Return a figure's goal, "ok" or "MISSED", and the published figure."""
-    goal = GOALS[name][key] if key else GOALS[name]
+    goal = docs.GOALS[name][key] if key else docs.GOALS[name]
     met = number <= goal if name in _MOST else number >= goal
     limit = f"{'<=' if name in _MOST else '>='} {goal:g}"
-    return limit, "ok" if met else "MISSED", PUBLISHED.get((name, key), "")
+    return limit, "ok" if met else "MISSED", docs.PUBLISHED.get((name, key), "")
 
 
 def print_report(result: Mapping[str, Any], device: Board) -> None:
@@ -172,6 +210,8 @@ def print_report(result: Mapping[str, Any], device: Board) -> None:
         rows.append((f"{name}, of {device.has[name]}", f"{need} ({share:.0%})", goal, met, published, "estimated"))
     rows.append(("clock, MHz", f"{result['clock_hz'] / 1e6:g}", "", "", "", result["clock"]))
     print_table(rows, right=(1, 2))
+    print()
+    print_table(_range_lines(result), right=(1, 2))
     note(f"cycles are {result['kind']}")
     sizes = ("beat_bytes", "ports", "slots", "context", "ultra")
     size = ", ".join(f"{name}={result['config'][name]}" for name in sizes)
@@ -195,20 +235,24 @@ def main() -> None:
         "--quick", action="store_true", help="simulate 1 and 2 layers of the RTL, not 2 and 3, and less of the head"
     )
     parser.add_argument("--estimate", action="store_true", help="use the cycle model alone, which takes a second")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="passes that are simulated at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="passes that are counted at a time")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="keep the KV260's figures and write them into README.md and docs/"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         device = find_board(args.board)
         config, shape = chosen(device, args.shape, args.slots), SHAPES[args.shape]
-        passes: Passes
-        if args.simulate is None and (args.estimate or (device.name, args.shape) not in CONFIGS):
-            passes = Modelled(shape, config, device.bandwidth_bytes_s)
-        elif args.simulate is None:
-            passes = Traffic(shape, config)
-        else:
-            passes = simulated(shape, config, device, args.simulate, args.quick, args.jobs)
-        result = measure(device, passes, config, goals=(device.name, args.shape) in CONFIGS)
+        goals = (device.name, args.shape) in CONFIGS
+        if args.write_docs and (not goals or args.estimate or args.slots is not None):
+            raise UsageError(
+                "--write-docs writes the KV260's figures of BitNet's shape: no other --board, --shape or --slots"
+            )
+        passes = _passes(args, device, config, shape, goals=goals)
+        result = measure(device, passes, config, goals=goals)
+        if args.write_docs:
+            _write_docs(result, passes, config)
     except EdgedecError as error:
         note(f"accelerator: {error}")
         sys.exit(error.exit_code)
@@ -216,6 +260,27 @@ def main() -> None:
         print_json(result)
     else:
         print_report(result, device)
+
+
+def _passes(
+    args: argparse.Namespace, device: Board, config: AcceleratorConfig, shape: Mapping[str, Any], *, goals: bool
+) -> Estimated | Traffic | Extended:
+    if args.simulate is not None:
+        return simulated(shape, config, device, args.simulate, args.quick, args.jobs)
+    if args.estimate or not goals:
+        return Estimated(shape, config, device.bandwidth_bytes_s)
+    traffic = Traffic(shape, config)
+    traffic.prepare([*needed(config, FLAT), *range_cases(config)], args.jobs)
+    return traffic
+
+
+def _write_docs(result: Mapping[str, Any], passes: Estimated | Traffic | Extended, config: AcceleratorConfig) -> None:
+    if isinstance(passes, Extended):
+        docs.save_simulated(result, passes, passes.check(CHECKED))
+    elif isinstance(passes, Traffic):
+        docs.save_modelled(result, passes.fingerprint([*needed(config, FLAT), *range_cases(config)]))
+    changed = write_blocks(docs.tables())
+    note(f"written: {', '.join(path.name for path in changed) or 'no page changed'}")
 
 
 if __name__ == "__main__":

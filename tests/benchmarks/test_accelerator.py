@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,61 @@ def test_traffic_with_a_memory_that_is_always_ready_equals_the_cycle_model(bench
         assert traffic.beats(figures.PassCase(**arguments)) == minimum.beats
         assert 0 <= traffic.cycles(figures.PassCase(**arguments, bandwidth=1e12)) - minimum.cycles < 300
         assert minimum.cycles < traffic.cycles(figures.PassCase(**arguments)) < 1.06 * minimum.cycles
+
+
+def cases(benchmark: Any) -> list[Any]:
+    """Return all passes of the published figures."""
+    config = AcceleratorConfig()
+    return [*benchmark.needed(config, benchmark.FLAT), *benchmark.range_cases(config)]
+
+
+def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
+    tables = sys.modules["benchmarks._docs_tables"]
+    texts = benchmark.docs.tables()
+    assert tables.outdated_blocks(texts) == [], "run benchmarks/accelerator.py --write-docs"
+    assert {name for name in tables.block_names() if name.startswith("accelerator ")} == texts.keys()
+
+
+def test_the_kept_figures_are_of_the_present_code(benchmark: Any) -> None:
+    """Compare what they were computed from: programs, waits, traffic and the memory model."""
+    fingerprint = benchmark.Traffic(benchmark.BITNET_073B, AcceleratorConfig()).fingerprint(cases(benchmark))
+    kept = benchmark.docs.read_figures()["modelled"]["fingerprint"]
+    assert fingerprint == kept, (
+        "the accelerator's cycles, its traffic or the memory model changed since the pages were written; "
+        "run benchmarks/accelerator.py --write-docs (a minute) and commit what it writes"
+    )
+
+
+def test_a_fingerprint_sees_a_latency_and_a_parameter(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cycles = importlib.import_module("edgedec.hw.compiler.cycles")
+    module = sys.modules["benchmarks._accelerator_traffic"]
+    some = cases(benchmark)[:1]
+
+    def fingerprint() -> str:
+        return str(benchmark.Traffic(benchmark.BITNET_073B, AcceleratorConfig(), layers=2).fingerprint(some))
+
+    before = fingerprint()
+    assert fingerprint() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(cycles, "DRAIN", cycles.DRAIN + 1)
+        assert fingerprint() != before
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "KV260", replace(module.KV260, t_rp=module.KV260.t_rp + 1))
+        assert fingerprint() != before
+
+
+@pytest.mark.rtl
+@pytest.mark.thorough
+def test_the_published_modelled_figures_come_out_again(benchmark: Any) -> None:
+    """Count every pass again: the range under all conditions, prompts, trees."""
+    config, kept = AcceleratorConfig(), benchmark.docs.read_figures()["modelled"]
+    traffic = benchmark.Traffic(benchmark.BITNET_073B, config)
+    traffic.prepare(cases(benchmark), 2)
+    result = benchmark.measure(find_board("kv260"), traffic, config)
+    del kept["fingerprint"]
+    for row in result["decode_range"]:
+        assert row.pop("tok_s_with_host")["128"] < row["tok_s"]["128"]
+    assert {name: result[name] for name in kept} == kept
 
 
 @pytest.mark.thorough

@@ -31,10 +31,14 @@ def test_blocks_are_replaced_in_every_page(root: Path) -> None:
     assert docs.outdated_blocks(contents, root) == []
     assert docs.write_blocks(contents, root) == []
     text = (root / "docs" / "page.md").read_text()
-    assert docs.blocks(text) == {"speed one": "| | a |\n| --- | --- |\n| b | 1 to 2 |", "area two": ""}
+    assert docs.blocks(text) == {"speed one": "| | a |\n|---|---|\n| b | 1 to 2 |", "area two": ""}
     assert text.startswith("# Title\n\n<!-- figures: speed one -->\n| | a |")
     assert text.endswith("<!-- end -->\n")
     assert docs.block_names(root)["area two"] == [root / "docs" / "page.md"]
+
+
+def test_empty_cells_are_written_alike() -> None:
+    assert docs.markdown_table(["a", "", "", ""], [["", "", "", "b"]]) == "| a | | | |\n|---|---|---|---|\n| | | | b |"
 
 
 def test_figures_without_a_block_are_reported(root: Path) -> None:
