@@ -88,4 +88,4 @@ def multiply(m: Module, name: str, x: Any, y: Any, *, enable: Any = 1) -> Value:
 
 def _signed_bits(x: Any) -> int:
     shape: Shape = Value.cast(x).shape()
-    return shape.width + (not shape.signed)
+    return int(shape.width) + (not shape.signed)

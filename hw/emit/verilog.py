@@ -72,7 +72,7 @@ def accelerator_verilog(config: AcceleratorConfig, *, name: str, platform: Any =
     A tiny one takes 10 s, one with 64 bytes a cycle and 8 slots 90.
 
     Args:
-        platform: what it is elaborated for; its ``multiplier_bits`` says how wide products are formed.
+        platform: platform of the elaboration; its ``multiplier_bits`` says how wide products are formed.
 
     Raises:
         ToolError: amaranth or yosys is missing, or yosys fails.

@@ -27,7 +27,7 @@ from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.rms_norm import RmsNorm
 
 CYCLES = 60
-SHAPE = {"beat_bytes": 16, "head_dim": 4, "chunk": 4, "slots": 1, "context": 8}
+SHAPE: Mapping[str, Any] = {"beat_bytes": 16, "head_dim": 4, "chunk": 4, "slots": 1, "context": 8}
 LEAST = {"logit": -(1 << 31), "id": 0, "last": 0}
 SWEEP = {"words": 3, "first": 1, "final": 0, "scaled": 0, "last": 0}
 
@@ -120,7 +120,7 @@ def test_a_broken_rule_ends_the_simulation(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
     memory = ScoreMemory(**SHAPE)
-    groups = 3  # of four positions: two committed ones and an own one
+    groups = 3  # groups of four positions: two committed, one own
 
     async def bench(context: Any) -> None:
         context.set(memory.visibility.committed, 8)

@@ -70,5 +70,3 @@ def test_each_assertion_becomes_a_register_of_its_own() -> None:
     name = f"{VIOLATED}{MESSAGE.replace(' ', '_')}"
     assert text.count(f"  wire width 1 \\{name}\n") == text.count(f"  wire width 1 \\{name}_1\n") == 1
     assert to_rtlil(Counter(9), checks="keep").count("cell $check") == 2
-
-
