@@ -54,7 +54,7 @@ class PassCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What the memory does beside a pass: a row of the range of a speed."""
+    """One load of the memory beside a pass, which is a row of the range of a speed."""
 
     name: str
     label: str
