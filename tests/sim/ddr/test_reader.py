@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_writes_go_in_batches_and_the_rest_at_the_end() -> None:
         ([], [], {"depth": 0}, "depth must be positive, not 0"),
     ],
 )
-def test_bad_input_is_refused(ranges: list[Range], writes: list[Write], options: dict[str, int], message: str) -> None:
+def test_bad_input_is_refused(ranges: list[Range], writes: list[Write], options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(DdrMemory(), ranges, writes, **options)
 
