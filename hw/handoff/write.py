@@ -32,10 +32,10 @@ from edgedec.hw.isa.ip_core import (
 from edgedec.hw.isa.register_map import Access, Register
 from edgedec.hw.isa.registers import REGISTER_MAP
 
-__all__ = ["CONTROLLER", "FAMILIES", "ProcessingSystem", "write_hwh"]
+__all__ = ["CONTROLLER", "CONTROLLER_BYTES", "FAMILIES", "ProcessingSystem", "write_hwh"]
 
 CONTROLLER = "axi_intc_0"
-_CONTROLLER_BYTES = 0x10000
+CONTROLLER_BYTES = 0x10000  # address space of its registers
 _ACCESS = {
     Access.CONSTANT: "read-only",
     Access.READ_ONLY: "read-only",
@@ -342,7 +342,7 @@ def _processing_system(
         _bus(lists, system.memory.format(port), "SLAVE", f"{INSTANCE}_{memory_interface(port)}", bits)
     slaves = [(INSTANCE, REGISTERS, system.accelerator_address, REGISTER_BYTES)]
     if interrupt:
-        slaves.append((CONTROLLER, "s_axi", system.controller_address, _CONTROLLER_BYTES))
+        slaves.append((CONTROLLER, "s_axi", system.controller_address, CONTROLLER_BYTES))
     for instance, bus, base, size in slaves:
         _memory_range(
             lists,

@@ -17,7 +17,7 @@ from edgedec.errors import UsageError
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.emit.verilog import accelerator_verilog, check_yosys
-from edgedec.hw.handoff.write import CONTROLLER, FAMILIES, write_hwh
+from edgedec.hw.handoff.write import CONTROLLER, CONTROLLER_BYTES, FAMILIES, write_hwh
 from edgedec.hw.isa.ip_core import INSTANCE, REGISTER_BYTES, VLNV
 from edgedec.progress import Progress, silent
 
@@ -32,7 +32,6 @@ _BOARD_PARTS = {
     "pynq-z2": "tul.com.tw:pynq-z2:part0:*",
     "arty-z7-20": "digilentinc.com:arty-z7-20:part0:*",
 }
-_CONTROLLER_BYTES = 1 << 16
 _JOBS = 4
 _XDC = """\
 # The fabric's clock is constrained by the processing system that makes it, and no pin of the device is used: the accelerator
@@ -85,7 +84,7 @@ def settings(design: BoardDesign, key: str) -> Mapping[str, str]:
         "registers_address": f"{system.accelerator_address:#010x}",
         "registers_bytes": str(REGISTER_BYTES),
         "controller_address": f"{system.controller_address:#010x}",
-        "controller_bytes": str(_CONTROLLER_BYTES),
+        "controller_bytes": str(CONTROLLER_BYTES),
         "memory_range": str(1 << ADDRESS_BITS),
         "jobs": str(_JOBS),
     }
