@@ -1,1 +1,1 @@
-"""What surrounds the accelerator on a Zynq-7000 where no vendor's interconnect stands between it and the processor."""
+"""The surroundings of the accelerator on a Zynq-7000, without a vendor's interconnect between it and the processor."""

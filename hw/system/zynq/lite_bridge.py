@@ -46,9 +46,7 @@ class LiteBridge(CostedComponent):
     Source: ARM IHI 0022, chapters A3 and A7, issue with AXI3.
     """
 
-    def __init__(
-        self, windows: Mapping[str, tuple[int, int]], *, address_bits: int = 32, id_bits: int = 12
-    ) -> None:
+    def __init__(self, windows: Mapping[str, tuple[int, int]], *, address_bits: int = 32, id_bits: int = 12) -> None:
         for name, (base, size) in windows.items():
             if size < 4096 or size & (size - 1) or base % size or (base + size) >> address_bits > 0:
                 raise ValueError(
@@ -87,7 +85,7 @@ class LiteBridge(CostedComponent):
             target: a bit for each window that has the address; valid a cycle after ``taken``.
             refused: the response for a burst without an access, OKAY if it has some; likewise.
             last: the present beat is the last one.
-            address: of the present beat.
+            address: byte address of the present beat.
         """
         bus = self.bus
         field = {name: getattr(bus, f"a{letter}{name}") for name in ("addr", "len", "size", "burst")}

@@ -6,6 +6,7 @@ from amaranth.hdl import Module, Mux, Value
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.memory.axi import axi4_read, axi4_write
 from edgedec.hw.system.zynq.axi3 import LONGEST_BURST, axi3, axi3_read
@@ -32,7 +33,7 @@ class MemoryPort(CostedComponent):
         writes: whether there is a write port.
 
     Members:
-        read: In(AXI4 read channels) of bursts of at most 16 beats.
+        read: In(AXI4 read channels). Its bursts have at most 16 beats.
         write: In(AXI4 write channels), likewise; only with ``writes``.
         memory: Out(AXI3), its write channels only with ``writes``.
 
@@ -86,6 +87,8 @@ class MemoryPort(CostedComponent):
     def _address(self, m: Module, letter: str, manager: Any) -> None:
         memory = self.memory
         address: Value = getattr(manager, f"a{letter}addr")
+        valid, length = getattr(manager, f"a{letter}valid"), getattr(manager, f"a{letter}len")
+        contract(m, ~valid | (length < LONGEST_BURST), f"A{letter.upper()}LEN of an AXI3 port has 4 bits")
         placed = Mux(address[PHYSICAL_BITS:].any(), BEYOND, address[:PHYSICAL_BITS])
         names = ("id", "len", "size", "burst", "cache", "prot", "valid")
         m.d.comb += [

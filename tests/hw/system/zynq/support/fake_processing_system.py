@@ -105,7 +105,7 @@ class Manager:
             assert offered is None or (valid and answer == offered), "B changed before it was taken"
             offered = answer if valid and not ready else None
             if valid:
-                assert not address_left and next_beat == len(access.beats), "B before all beats"
+                assert (address_left, next_beat) == (False, len(access.beats)), "B before all beats"
                 assert answer[0] == access.identity, "BID is not the burst's"
             if valid and ready:
                 access.response.append(answer[1])
