@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl._ast import Slice
+from amaranth.tracer import get_var_name
 
 from edgedec.hw.isa.checks import check
 
@@ -22,47 +24,70 @@ def pipeline(m: Module, sink: Any, offered: Any, stages: int) -> tuple[Signal, l
         valids: list [stages], where valids[i] follows the input by i + 1 registers; the last one drives ``sink.valid``.
     """
     enable = Signal()
-    valids = [delayed(m, enable, offered)]
+    valids = [delayed(m, enable, offered, name="valid")]
     while len(valids) < stages:
-        valids.append(delayed(m, enable, valids[-1]))
+        valids.append(delayed(m, enable, valids[-1], name="valid"))
     m.d.comb += [enable.eq(~valids[-1] | sink.ready), sink.valid.eq(valids[-1])]
     return enable, valids
 
 
-def delayed(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
-    """Return ``x`` after ``stages`` registers that load when ``enable`` is high."""
-    for _ in range(stages):
-        register = Signal(x.shape())
-        with m.If(enable):
-            m.d.sync += register.eq(x)
-        x = register
-    return x
+def delayed(m: Module, enable: Value, x: Any, stages: int = 1, *, name: str | None = None) -> Any:
+    """Return ``x`` after ``stages`` registers that load when ``enable`` is high.
+
+    Args:
+        name: name of the last register; by default that of the variable to which the result is assigned, or else a name
+            made from that of ``x``.
+    """
+    return _chain(m, enable, x, stages, name or _variable(x), reset_less=False)
 
 
-def carried(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
+def carried(m: Module, enable: Value, x: Any, stages: int = 1, *, name: str | None = None) -> Any:
     """Delay data that a valid bit accompanies: like ``delayed``, but a reset does not touch the registers.
 
     Synthesis can therefore use shift-register LUTs and the registers inside multipliers.
     """
-    for _ in range(stages):
-        register = Signal(x.shape(), reset_less=True)
+    return _chain(m, enable, x, stages, name or _variable(x), reset_less=True)
+
+
+def _chain(m: Module, enable: Value, x: Any, stages: int, name: str, *, reset_less: bool) -> Any:
+    for left in reversed(range(stages)):
+        register = Signal(
+            x.shape(), name=f"{name}_before_{left}" if left else name, reset_less=reset_less, src_loc_at=2
+        )
         with m.If(enable):
             m.d.sync += register.eq(x)
         x = register
     return x
 
 
-def reduced(m: Module, enable: Value, items: Sequence[Any], combine: Callable[[Any, Any], Value]) -> tuple[Any, int]:
+def _variable(x: Any) -> str:
+    """Return the name of the variable to which the caller of the caller assigns its result; or a name made from ``x``."""
+    variable: str | None = get_var_name(depth=3, default=None)
+    if variable is not None:
+        return variable
+    x = Value.cast(x)
+    while isinstance(x, Slice):
+        x = x.value
+    return f"{x.name}_late" if isinstance(x, Signal) else "late"
+
+
+def reduced(
+    m: Module, enable: Value, items: Sequence[Any], combine: Callable[[Any, Any], Value], *, name: str | None = None
+) -> tuple[Any, int]:
     """Combine all ``items`` in pairs, with a register after each level.
+
+    Args:
+        name: name of the registers; their level is appended.
 
     Returns:
         the result, and the number of registers before it.
     """
+    name = name or "reduced"
     levels = 0
     while len(items) > 1:
         pairs = [combine(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]
         rest = list(items[len(pairs) * 2 :])
-        items = [carried(m, enable, x) for x in (*pairs, *rest)]
+        items = [carried(m, enable, x, name=f"{name}_level_{levels}") for x in (*pairs, *rest)]
         levels += 1
     return items[0], levels
 

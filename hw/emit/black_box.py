@@ -18,7 +18,7 @@ class BlackBox(Component):
     """An instance of a module with the ports of a component.
 
     Parameters:
-        component: the component whose RTLIL, made by ``amaranth.back.rtlil.convert``, defines the module.
+        component: the component whose RTLIL, made by ``edgedec.hw.emit.rtlil.to_rtlil``, defines the module.
         module: name of the module.
         domains: clock domains of the module, each with the prefix of its ports ``clk`` and ``rst``.
 

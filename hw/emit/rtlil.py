@@ -11,6 +11,8 @@ from amaranth.hdl._ir import PortDirection
 from amaranth.hdl._xfrm import DomainCollector
 from amaranth.lib.wiring import In
 
+from edgedec.hw.emit.names import name_design, tidy_ports
+
 __all__ = ["VIOLATED", "to_rtlil"]
 
 VIOLATED = "violated_"  # start of the name of a register that stays high after an assertion failed; its message follows
@@ -23,6 +25,8 @@ def to_rtlil(
     component: Any, *, name: str = "top", platform: Any = None, checks: Literal["drop", "keep", "register"] = "drop"
 ) -> str:
     """Return a component as RTLIL. Ports are named ``member__member``; those of the clock domains follow them.
+
+    All other names are those of ``edgedec.hw.emit.names``.
 
     The constant ``ready`` of a stream that is always ready is not a port.
 
@@ -49,7 +53,9 @@ def to_rtlil(
             if signal.name in ports:
                 raise ValueError(f"{name} has a member {signal.name}, which is the name of a port of domain {domain}")
             ports[signal.name] = (signal, PortDirection.Input)
-    text: str = rtlil.convert(fragment, name=name, ports=ports, emit_src=False)
+    design = fragment.prepare(ports=ports, hierarchy=(name,))
+    name_design(design)
+    text = tidy_ports(rtlil.convert_fragment(design, emit_src=False)[0])
     if checks == "keep":
         return text
     modules = text.split("\nend\n")  # each has names of its own
