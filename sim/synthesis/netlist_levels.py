@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LEVEL_PS", "MOST_LEVELS", "MOST_LOADS", "Levels", "Loads", "Path", "measure_netlist"]
+__all__ = ["LEVEL_PS", "MOST_LEVELS", "MOST_LOADS", "LevelCount", "Loads", "Path", "measure_netlist"]
 
 LEVEL_PS = 720  # a LUT6 and the wire to it
 _WIRE_PS = 300
@@ -83,8 +83,8 @@ class Loads:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levels:
-    """Levels and loads of a netlist.
+class LevelCount:
+    """LevelCount and loads of a netlist.
 
     Members:
         worst: levels of the worst endpoint.
@@ -120,7 +120,7 @@ class _Netlist:
     loads: Counter[Bit] = field(default_factory=Counter)
 
 
-def measure_netlist(module: Mapping[str, Any]) -> Levels:
+def measure_netlist(module: Mapping[str, Any]) -> LevelCount:
     """Return the levels and loads of a flat module of yosys' JSON.
 
     Raises:
@@ -144,7 +144,7 @@ def measure_netlist(module: Mapping[str, Any]) -> Levels:
         key=lambda end: -end[0],
     )
     without = {bit for bit, name in inputs.items() if name in ("clk", "rst")}
-    return Levels(
+    return LevelCount(
         worst=round(ends[0][0], 1) if ends else 0.0,
         excess=sum(levels > MOST_LEVELS for levels, *_ in ends),
         endpoints=len(ends),

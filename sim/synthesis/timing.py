@@ -19,7 +19,7 @@ from edgedec.hw.emit.yosys import run_yosys
 from edgedec.paths import cache_folder
 from edgedec.sim.synthesis import netlist_levels
 from edgedec.sim.synthesis.estimate_synthesis import SynthesisDesign
-from edgedec.sim.synthesis.netlist_levels import Levels, Loads, measure_netlist
+from edgedec.sim.synthesis.netlist_levels import LevelCount, Loads, measure_netlist
 from edgedec.sim.synthesis.netlist_levels import Path as TimingPath
 
 __all__ = ["Timing", "design_hash", "measure"]
@@ -38,7 +38,7 @@ opt_lut_ins -tech xilinx
 clean
 select top
 write_json -selected netlist.json
-delete t:$scopeinfo
+delete t:$scopeinfo t:part_*
 tee -q -o sta.txt sta top
 """
 _ARRIVAL = re.compile(r"Latest arrival time in '.*' is (\d+):")
@@ -53,7 +53,7 @@ class Timing:
         sta_ns: ns of its longest path by yosys' sta, which knows no wires.
     """
 
-    levels: Levels
+    levels: LevelCount
     sta_ns: float
 
 
@@ -94,4 +94,6 @@ def _parsed(kept: dict[str, Any]) -> Timing:
     levels = kept["levels"]
     paths = tuple(TimingPath(**{**path, "through": tuple(path["through"])}) for path in levels.pop("paths"))
     registers, nets = (tuple(Loads(**one) for one in levels.pop(name)) for name in ("register_loads", "net_loads"))
-    return Timing(levels=Levels(**levels, paths=paths, register_loads=registers, net_loads=nets), sta_ns=kept["sta_ns"])
+    return Timing(
+        levels=LevelCount(**levels, paths=paths, register_loads=registers, net_loads=nets), sta_ns=kept["sta_ns"]
+    )
