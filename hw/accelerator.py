@@ -6,8 +6,6 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.payloads import beat, payload
-from edgedec.hw.blocks.register_slice import RegisterSlice
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
@@ -28,9 +26,9 @@ REGISTER_ADDRESS_BITS = 12  # bits of a byte address in the register block
 # Outputs of the Router that go to the Datapath.
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
 
-# Stages of the reset: router, cache, read slice, datapath. With those of the datapath, fewer than CLEARED cycles of
+# Stages of the reset: router, cache, datapath. With those of the datapath, fewer than CLEARED cycles of
 # edgedec.hw.control.command_processor.
-_RESETS = 4
+_RESETS = 3
 
 
 class Accelerator(CostedComponent):
@@ -63,7 +61,6 @@ class Accelerator(CostedComponent):
             depth=config.prefetch_beats,
             style=prefetch_style(config),
         )
-        self._cut = RegisterSlice(shape=payload(beat(config.beat_bytes)))
         self._router, self._writer = Router(config), ResultWriter(config, address_bits=ADDRESS_BITS)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
         self._counters = CounterBlock(descriptors=max(config.instructions, 2))
@@ -91,7 +88,6 @@ class Accelerator(CostedComponent):
             "registers": self._registers.resources,
             "control": self._processor.resources,
             "prefetcher": self._prefetcher.resources,
-            "read_slice": self._cut.resources,
             "router": self._router.resources,
             "writer": self._writer.resources,
             "cache": self._cache.resources,
@@ -110,7 +106,7 @@ class Accelerator(CostedComponent):
         m.submodules.prefetcher = prefetcher = self._prefetcher
         router, writer, datapath, cache = self._router, self._writer, self._datapath, self._cache
         reset = StagedReset(m, control.clear, _RESETS)
-        m.submodules.router, m.submodules.cache, m.submodules.read_slice = reset(router), reset(cache), reset(self._cut)
+        m.submodules.router, m.submodules.cache = reset(router), reset(cache)
         m.submodules.datapath, m.submodules.writer = datapath, writer
         m.d.comb += datapath.clear.eq(reset.stage())
         connect(m, flipped(self.registers), registers.bus)
@@ -133,8 +129,7 @@ class Accelerator(CostedComponent):
         connect(m, control.ranges, prefetcher.ranges)
         connect(m, prefetcher.error, control.read_error)
         connect(m, control.entries, router.entries)
-        connect(m, prefetcher.beats, self._cut.input)
-        connect(m, self._cut.output, router.beats)
+        connect(m, prefetcher.beats, router.beats)
         connect(m, router.program, control.program)
         connect(m, router.copy, cache.beats)
         connect(m, control.copies, cache.copies)

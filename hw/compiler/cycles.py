@@ -21,7 +21,7 @@ __all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
 
 # Latency of memory from an address to its first beat: of a KV260 (docs/ddr-model.md), and of an ideal memory.
 IDLE_READ, IDEAL_READ = 43, 4
-PREFETCH = 7  # Prefetcher, 3 in each direction, and Router
+PREFETCH = 10  # Prefetcher, 5 to the address and 4 from the data, and Router
 PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first range
 DRAIN = 9  # Drain with per_row; 8 without
 PARTIAL = 4  # MatrixPath, from the sums of the engine or the packer to the drain; 3 for int8

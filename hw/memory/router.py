@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.payloads import beat
+from edgedec.hw.blocks.register_slice import RegisterSlice
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import FIELDS, Destination, Opcode
@@ -48,12 +49,13 @@ class Router(CostedComponent):
 
     Latency: 1 cycle from a beat to its output; 2 from an entry to the first beat that is taken for it.
     Throughput: one beat per cycle, across segments too.
-    Source: derived here. A single register of one beat serves all outputs.
+    Source: derived here. A single RegisterSlice serves all outputs, so that ``beats.ready`` comes from registers.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
         out = Out(stream.Signature(segment(config.beat_bytes)))
-        self._config = config
+        self._routed = data.StructLayout({"goal": len(Destination), "segment": segment(config.beat_bytes)})
+        self._slice = RegisterSlice(shape=self._routed)
         super().__init__(
             lambda: {
                 "entries": In(stream.Signature(entry())),
@@ -64,46 +66,48 @@ class Router(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        config = self._config
         outputs = len(Destination)
-        counters = Resources(lut=9 * outputs + 10, ff=2 * outputs + 24 + 8)
-        return counters + small_queue(entry().size, _QUEUED) + Resources(lut=8, ff=8 * config.beat_bytes + 9)
+        counter = Resources(lut=92, ff=24 + 8 + 2 + outputs)
+        return counter + small_queue(entry().size, _QUEUED) + self._slice.resources + Resources(lut=2 * outputs)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.queue = queue = SyncFIFO(width=entry().size, depth=_QUEUED)
+        m.submodules.slice = cut = self._slice
         due = data.View(entry(), queue.r_data)
-        outputs = [getattr(self, port(destination)) for destination in Destination]
-        held = Signal(outputs[0].p.shape(), reset_less=True)
-        valid = Signal(len(outputs))  # one bit for each output: the held beat is for it
-        goal = Signal(len(outputs))  # one bit for each output: the arriving beats are for it
-        left, spare, final = Signal(entry()["beats"].shape), Signal(entry()["spare"].shape), Signal()
-        do_move, do_read = Signal(), Signal()
+        goal = Signal(len(Destination))  # one bit for each output: the arriving beats are for it
+        left, spare = Signal(entry()["beats"].shape), Signal(entry()["spare"].shape)
+        # Registered comparisons of ``left`` with 0 and 1: beats of a segment are still to come, and the next is the last.
+        active, final = Signal(), Signal()
+        do_read = Signal()
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.entries.payload)),
             queue.w_en.eq(self.entries.valid & (self.entries.p.beats != 0)),
             self.entries.ready.eq(queue.w_rdy),
-            do_move.eq(~valid.any() | Cat(o.ready & o.valid for o in outputs).any()),
-            self.beats.ready.eq(do_move & (left != 0)),
+            cut.input.p.goal.eq(goal),
+            cut.input.p.segment.data.eq(self.beats.payload),
+            cut.input.p.segment.last.eq(final),
+            cut.input.p.segment.spare.eq(Mux(final, spare, 0)),
+            cut.input.valid.eq(self.beats.valid & active),
+            self.beats.ready.eq(cut.input.ready & active),
             do_read.eq(self.beats.ready & self.beats.valid),
-            final.eq(left == 1),
-            queue.r_en.eq((left == 0) | (do_read & final)),
-            *(output.payload.eq(held) for output in outputs),
-            *(output.valid.eq(bit) for output, bit in zip(outputs, valid, strict=True)),
+            queue.r_en.eq(~active | (do_read & final)),
         ]
-        with m.If(do_move):
-            m.d.sync += valid.eq(Mux(do_read, goal, 0))
         with m.If(do_read):
-            m.d.sync += [
-                held.data.eq(self.beats.payload),
-                held.last.eq(final),
-                held.spare.eq(Mux(final, spare, 0)),
-                left.eq(left - 1),
-            ]
+            m.d.sync += [left.eq(left - 1), final.eq(left == 2), active.eq(~final)]
         with m.If(queue.r_rdy & queue.r_en):
             m.d.sync += [
                 left.eq(due.beats),
+                final.eq(due.beats == 1),
+                active.eq(1),
                 spare.eq(due.spare),
                 goal.eq(Cat(due.destination == d for d in Destination)),
             ]
+        source, outputs = cut.output, [getattr(self, port(destination)) for destination in Destination]
+        taken = Cat(output.ready & bit for output, bit in zip(outputs, source.p.goal, strict=True)).any()
+        m.d.comb += [
+            *(output.payload.eq(source.p.segment) for output in outputs),
+            *(output.valid.eq(source.valid & bit) for output, bit in zip(outputs, source.p.goal, strict=True)),
+            source.ready.eq(taken | ~source.p.goal.any()),
+        ]
         return m

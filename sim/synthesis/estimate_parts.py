@@ -12,8 +12,6 @@ from amaranth.hdl import Const, Instance, Module, UnusedElaboratable, Value
 from amaranth.lib.wiring import In
 
 from edgedec.hw.accelerator import ADDRESS_BITS, Accelerator
-from edgedec.hw.blocks.payloads import beat
-from edgedec.hw.blocks.register_slice import RegisterSlice
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.datapath import Datapath
 from edgedec.hw.emit.yosys import to_rtlil
@@ -28,7 +26,6 @@ _GLUE = "glue"
 _OWNERS = {"": Accelerator, "datapath": Datapath}
 _RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "router": Router,
-    "read_slice": lambda config: RegisterSlice(shape=beat(config.beat_bytes).members["payload"].shape),
     "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
 }  # parts that the top wraps in a reset
 _CONSTANTS = ("gains", "rows", "coding", "factors", "scales")

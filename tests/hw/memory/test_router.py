@@ -73,4 +73,4 @@ def test_empty_segments_do_not_delay_the_stream() -> None:
 
 def test_the_estimate_grows_with_the_beat() -> None:
     wide = AcceleratorConfig()
-    assert Router(wide).resources.ff - Router(CONFIG).resources.ff == 8 * 60
+    assert Router(wide).resources.ff - Router(CONFIG).resources.ff == 2 * 8 * 60
