@@ -156,7 +156,7 @@ class Prefetcher(CostedComponent):
         return m
 
     def _held(self, m: Module) -> list[Value]:
-        """Return for each port whether it may come to lead the slowest port by ``_LEAD``, with the beats that still arrive."""
+        """Return for each port whether the beats that still arrive may bring its lead to ``_LEAD``, so that it must wait."""
         if self._ports == 1:
             return [Const(0)]
         leads = [Signal(range(_LEAD + 1), name=f"lead{port}") for port in range(self._ports)]
