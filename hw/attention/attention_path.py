@@ -82,7 +82,7 @@ class AttentionPath(CostedComponent):
         coded: Out(1). No part is offered, or on its way to its memory.
         idle: Out(1). ``coded``, no heads are in progress, and all outputs are taken.
 
-    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 6 more if it is rotated; head_dim +
+    Latency: 9 cycles from the last element's transfer to ``coded``, head_dim / 2 + 7 more if it is rotated; head_dim +
         6 cycles from the transfer of ``attends`` to the first ``work`` if the beats are there.
     Throughput: one element of each slot per cycle into the memories, and out of them for queries, keys and values at
         once: a head takes at least head_dim cycles.
@@ -182,7 +182,7 @@ class AttentionPath(CostedComponent):
             settings.settings.narrow.eq(request.p.part != QUERIES),
             settings.settings.shift.eq(request.p.shift),
             settings.rotate.eq(request.p.rotate),
-            done.eq(codes.output.valid & codes.output.ready & codes.output.p.last),
+            done.eq(codes.output.valid & codes.output.p.last),
         ]
         m.d.sync += pending.eq(pending + do_take - done)
         divided = source.valid & source.ready & source.p.last
@@ -199,7 +199,6 @@ class AttentionPath(CostedComponent):
         m.d.comb += [
             codes.settings.payload.eq(now.settings),
             codes.settings.valid.eq(coded.r_rdy),
-            codes.output.ready.eq(1),
         ]
         self._route(m, sourced, turn, codes.input, routes.r_data[0], now.rotate)
         for place, feeder in self._feeders.items():

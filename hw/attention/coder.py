@@ -2,20 +2,22 @@
 
 from typing import Any
 
-from amaranth.hdl import C, Cat, Module, Mux, Value, signed, unsigned
+from amaranth.hdl import C, Cat, Const, Module, Mux, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.payloads import words
-from edgedec.hw.blocks.pipeline import carried, check, pipeline, saturate
+from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
+from edgedec.hw.blocks.multiply import multiply
+from edgedec.hw.blocks.payloads import word, words
+from edgedec.hw.blocks.pipeline import carried, check, delayed, saturate
 from edgedec.hw.blocks.resources import Resources
 
 __all__ = ["Coder", "constants", "settings"]
 
 _NARROW = 18  # bits of an element
 _QUERY_BITS, _CODE_BITS = 12, 8  # bits of a query's code, of a key's or a value's
-_STAGES = 6  # registers of the arithmetic
+_STAGES = MULTIPLY + 5  # registers of the arithmetic
 
 
 def constants() -> data.StructLayout:
@@ -38,9 +40,9 @@ class Coder(CostedComponent):
         settings: In(stream settings()). One item per vector, taken with its last element; steady until then.
         constants: In(stream constants()). One item per element.
         input: In(words(18, slots, 1)). Elements.
-        output: Out(words(12, slots, 1)). Codes; those of 8 bits are sign-extended.
+        output: Out(words(12, slots, 1), always ready). Codes; those of 8 bits are sign-extended.
 
-    Latency: 6 cycles. Throughput: one element per cycle, across vectors too.
+    Latency: 8 cycles. Throughput: one element per cycle, across vectors too.
     Source: docs/integer-profile.md, "Attention". One 19 x 17 multiplication per slot.
     """
 
@@ -51,46 +53,40 @@ class Coder(CostedComponent):
                 "settings": In(stream.Signature(settings())),
                 "constants": In(stream.Signature(constants())),
                 "input": In(words(_NARROW, slots, 1)),
-                "output": Out(words(_QUERY_BITS, slots, 1)),
+                "output": Out(stream.Signature(word(_QUERY_BITS, slots), always_ready=True)),
             }
         )
         self._slots = slots
 
     @property
     def resources(self) -> Resources:
-        """Estimate of the cost; derived, not calibrated.
-
-        Each slot has the difference, two shifts of 36 bits that choose among 5 and 8, the clamp, rounding and
-        saturation.
-        """
+        """Estimate of the cost: above all two shifts of 36 bits that choose among 5 and 8."""
         slots = self._slots
-        return Resources(
-            lut=19 + 2 * 36 + 2 * 36 + 20 + 13 + 20, ff=19 + 35 + 36 + 36 + 14 + 12, dsp=1
-        ) * slots + Resources(lut=8, ff=16 + 12 + 3 + 5 + 2 * _STAGES)
+        return Resources(lut=230 * slots + 7, ff=205 * slots + 24, dsp=slots)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        source, sink, of = self.input, self.output, self.constants
-        enable, _ = pipeline(m, sink, source.valid & of.valid & self.settings.valid, _STAGES)
+        source, sink, of, always = self.input, self.output, self.constants, Const(1)
+        takes = source.valid & of.valid & self.settings.valid
         m.d.comb += [
-            source.ready.eq(enable & of.valid & self.settings.valid),
-            of.ready.eq(enable & source.valid & self.settings.valid),
-            self.settings.ready.eq(enable & of.valid & source.valid & source.p.last),
-            sink.p.last.eq(carried(m, enable, source.p.last, _STAGES)),
+            source.ready.eq(of.valid & self.settings.valid),
+            of.ready.eq(source.valid & self.settings.valid),
+            self.settings.ready.eq(of.valid & source.valid & source.p.last),
+            sink.valid.eq(delayed(m, always, takes, _STAGES)),
+            sink.p.last.eq(carried(m, always, source.p.last, _STAGES)),
         ]
-        mantissa = carried(m, enable, of.p.mantissa)
-        shift = carried(m, enable, self.settings.p.shift, 2)
-        coarse, fine = Cat(C(0, 3), shift[3:]), carried(m, enable, shift[:3])
-        narrow = carried(m, enable, self.settings.p.narrow, _STAGES - 1)
+        shift = carried(m, always, self.settings.p.shift, MULTIPLY)
+        coarse, fine = Cat(C(0, 3), shift[3:]), carried(m, always, shift[:3])
+        narrow = carried(m, always, self.settings.p.narrow, _STAGES - 1)
         for slot in range(self._slots):
-            x = carried(m, enable, source.p["values"][0][slot] - of.p.middle)
-            product = carried(m, enable, x * mantissa)
+            x = source.p["values"][0][slot] - of.p.middle
+            product = multiply(m, f"product_{slot}", x, of.p.mantissa)
             # From here on the lowest bit is the one that was shifted out last.
-            shifted = carried(m, enable, Cat(0, product).as_signed() >> coarse)
-            y = carried(m, enable, _clamped(carried(m, enable, shifted >> fine)))
-            rounded = (y[1:].as_signed() + y[0]).as_signed()
+            shifted = carried(m, always, Cat(0, product).as_signed() >> coarse)
+            y = carried(m, always, _clamped(carried(m, always, shifted >> fine)))
+            rounded = carried(m, always, (y[1:].as_signed() + y[0]).as_signed())
             code = Mux(narrow, saturate(rounded, _CODE_BITS), saturate(rounded, _QUERY_BITS))
-            m.d.comb += sink.p["values"][0][slot].eq(carried(m, enable, code))
+            m.d.comb += sink.p["values"][0][slot].eq(carried(m, always, code))
         return m
 
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
+from edgedec.hw.blocks.multiply import multiply
 from edgedec.hw.blocks.payloads import rows, words
 from edgedec.hw.blocks.pipeline import carried, check, delayed, pipeline, saturate
 from edgedec.hw.blocks.ram_cost import distributed_luts
@@ -15,7 +17,8 @@ from edgedec.hw.blocks.resources import Resources
 __all__ = ["Rotary", "angles"]
 
 _NARROW = 18  # bits of an element
-_STAGES = 5  # registers of the arithmetic
+_STAGES = MULTIPLY + 3  # registers of the arithmetic
+_SUM_BITS = _NARROW + 16 + 1  # bits of the sum of two products
 _ROUNDING_SHIFT = 14  # fraction bits of an angle's cos and sin
 
 
@@ -44,7 +47,7 @@ class Rotary(CostedComponent):
             the first angles.
         output: Out(words(18, slots, lanes)). The same order, with ``last`` likewise.
 
-    Latency: 5 cycles from a word of a second half to that of the first half, head_dim / 2 / lanes more to its own.
+    Latency: 6 cycles from a word of a second half to that of the first half, head_dim / 2 / lanes more to its own.
     Throughput: one word per cycle.
     Source: docs/integer-profile.md, "Rotary".
     """
@@ -72,7 +75,7 @@ class Rotary(CostedComponent):
         slots, head_dim, lanes = self._slots, self._head_dim, self._lanes
         many, half = slots * lanes, head_dim // 2 // lanes
         memories = 2 * distributed_luts(_NARROW * many, half) + distributed_luts(32 * many, half)
-        return Resources(lut=memories + 128 * many + 25, ff=196 * many + 34, dsp=2 * many)
+        return Resources(lut=memories + 95 * many + 54, ff=266 * many + 35, dsp=2 * many)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -131,23 +134,19 @@ class Rotary(CostedComponent):
         return read.data
 
     def _turn(self, m: Module, enable: Any, pending: Any, a: Any, b: Any, table: Any, index: Any) -> None:
-        """Compute in five stages: operands, products, sum, rounding, saturation."""
+        """Compute the products, then in three stages the sum, rounding, saturation."""
         m.d.comb += table.addr.eq(index)
-        minus = carried(m, enable, ~pending, 2)
+        minus = carried(m, enable, ~pending, MULTIPLY)
         for lane in range(self._lanes):
             for slot in range(self._slots):
-                cos = carried(m, enable, table.data.cos[lane][slot])
-                sin = carried(m, enable, table.data.sin[lane][slot])
-                x, y = Signal(signed(_NARROW), reset_less=True), Signal(signed(_NARROW), reset_less=True)
-                with m.If(enable):
-                    m.d.sync += [
-                        x.eq(Mux(pending, b[lane][slot], a[lane][slot])),
-                        y.eq(Mux(pending, a[lane][slot], self.input.p["values"][lane][slot])),
-                    ]
-                along, across = carried(m, enable, x * cos), carried(m, enable, y * sin)
-                total = Signal(signed(35), reset_less=True)
-                with m.If(enable):
-                    m.d.sync += total.eq(Mux(minus, along - across, along + across))
+                x = Mux(pending, b[lane][slot], a[lane][slot])
+                y = Mux(pending, a[lane][slot], self.input.p["values"][lane][slot])
+                name = f"{lane}_{slot}"
+                along = multiply(m, f"along_{name}", x, table.data.cos[lane][slot], enable=enable)
+                across = multiply(m, f"across_{name}", y, table.data.sin[lane][slot], enable=enable)
+                # One carry chain adds or subtracts: the lowest bits make the carry that completes a negation.
+                signed_across = Cat(minus, (across ^ minus.replicate(len(across)))[: len(across)]).as_signed()
+                total = carried(m, enable, ((Cat(1, along).as_signed() + signed_across) >> 1)[:_SUM_BITS].as_signed())
                 rounded = carried(m, enable, (total + (1 << (_ROUNDING_SHIFT - 1))) >> _ROUNDING_SHIFT)
                 with m.If(enable):
                     m.d.sync += self.output.p["values"][lane][slot].eq(saturate(rounded, _NARROW))

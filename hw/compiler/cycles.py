@@ -32,7 +32,7 @@ QUANTIZE = 34  # QuantizePath, from a vector's last element to its first block, 
 NORMED = 3  # QuantizePath, additional cycles of the norm
 CODES = 17  # MatrixPath, from a block to the first beat that uses it, plus beat_bytes / 8; 3 for int8
 TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
-SERIAL = 7  # AttentionPath, from the last element to ``coded``; with rotation 5 and half a head more
+SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7 and half a head more
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
 SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, collecting a group 5: from a run of keys to that of its values
 MIXED = 34  # Attention, from the last beat to the first output, plus slots
@@ -340,7 +340,7 @@ class _Walk:
         elif sink == Sink.GATE:
             self._finish_vector(Source.GATE, self.rows + GATE)
         elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
-            turned = 5 + config.head_dim // 2 if matrix["rotate"] else 0
+            turned = 7 + config.head_dim // 2 if matrix["rotate"] else 0
             self.coded = max(self.coded, self.rows + SERIAL + turned)
 
     def _finish_vector(self, source: Source, last: float) -> None:

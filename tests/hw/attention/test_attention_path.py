@@ -161,7 +161,7 @@ def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -
     items = columns // shape["chunk"]
     counts = {"output": columns, "new_keys": items, "new_values": items, "begun": 1}
     run(component, inputs, counts, cycles=cycles)
-    assert cycles["attends"][0] - cycles["input"][-1] == 7 + rotate * (head_dim // 2 + 6)
+    assert cycles["attends"][0] - cycles["input"][-1] == 9 + rotate * (head_dim // 2 + 7)
     assert cycles["begun"][0] - cycles["attends"][0] == head_dim + 6
 
 

@@ -59,7 +59,7 @@ def test_rotations_follow_the_formulas(
     assert any((np.abs(result) == (1 << 17) - 1).any() for result in results)
     if not idle and not stall:
         half = head_dim // 2 // lanes
-        assert cycles["output"][0] - cycles["input"][half] == 5
+        assert cycles["output"][0] - cycles["input"][half] == 6
         assert cycles["output"][half - 1 + half] - cycles["output"][0] == 2 * half - 1
         assert np.ptp(cycles["input"]) == len(words) - 1
 
