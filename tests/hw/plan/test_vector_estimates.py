@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.divider import Divider
 from edgedec.hw.blocks.gearbox import Gearbox
 from edgedec.hw.blocks.isqrt import Root
@@ -27,6 +28,8 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Divider, {"numerator_bits": 32, "denominator_bits": 16, "quotient_bits": 17}, Resources(lut=68, ff=56)),
     (Divider, {"numerator_bits": 16, "denominator_bits": 16}, Resources(lut=59, ff=55)),
     (Divider, {"numerator_bits": 32, "denominator_bits": 24}, Resources(lut=92, ff=88)),
+    (CreditQueue, {"shape": 65, "stages": 4}, Resources(lut=67, ff=87)),
+    (CreditQueue, {"shape": 217, "stages": 18}, Resources(lut=159, ff=259)),
     (Root, {"bits": 16}, Resources(lut=43, ff=38)),
     (Root, {"bits": 32}, Resources(lut=73, ff=71)),
     (Root, {"bits": 48}, Resources(lut=105, ff=103)),
