@@ -14,9 +14,12 @@ __all__ = [
     "ADDRESS_BITS",
     "CONSTANT_BEATS",
     "GROUP_COLUMNS",
+    "MATRICES_AHEAD",
     "ROWS",
+    "VECTORS_AHEAD",
     "AcceleratorConfig",
     "configuration_text",
+    "constant_queues",
 ]
 
 ROWS = 5  # rows of a ternary beat: a byte holds five trits, 3**5 = 243
@@ -24,6 +27,8 @@ GROUP_COLUMNS = 3  # columns that share a table
 ACCUMULATOR_BITS = 32  # bits of a sum
 ADDRESS_BITS = 40  # bits of an address on the bus
 CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the depth of a RAMB18
+VECTORS_AHEAD = 4  # vectors that may be announced ahead
+MATRICES_AHEAD = 8  # matrices that may be queued before their rows arrive
 _BLOCK_WORDS = 512  # words of a RAMB18 at its widest, 36 bits
 _RESULTS = (
     512  # results of 8 bytes before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.isa.output_layout
@@ -191,3 +196,18 @@ class AcceleratorConfig:
 def configuration_text(size: str, members: Mapping[str, Any]) -> str:
     """Format members as ``--configuration`` takes them: "board,slots=4,ultra=false"."""
     return ",".join([size, *(f"{name}={str(value).lower()}" for name, value in members.items())])
+
+
+def constant_queues(config: AcceleratorConfig) -> Mapping[str, int]:
+    """Return the items that the queue of each kind of constant holds.
+
+    edgedec.hw.compiler.queues checks that they suffice for a program.
+    """
+    columns = config.heads * config.head_dim
+    return {
+        "gains": max(config.width, config.hidden, 2),
+        "rows": config.tile_rows,
+        "coding": columns,
+        "factors": max(config.heads, 2),
+        "scales": columns,
+    }

@@ -18,7 +18,7 @@ from edgedec.hw.blocks.payloads import beat, codes, payload, rows, scales, word,
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.blocks.staged_reset import StagedReset
-from edgedec.hw.config import CONSTANT_BEATS, AcceleratorConfig
+from edgedec.hw.config import CONSTANT_BEATS, MATRICES_AHEAD, VECTORS_AHEAD, AcceleratorConfig, constant_queues
 from edgedec.hw.isa.instructions import Opcode, Sink, Source
 from edgedec.hw.logits.logits_path import LogitsPath
 from edgedec.hw.matrix.drain import row_constants
@@ -33,8 +33,6 @@ from edgedec.hw.vector.residual_path import ResidualPath, load_item_bytes
 
 __all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
 
-_VECTORS = 4  # vectors that may be announced ahead
-_MATRICES = 8  # matrices that may be queued before their rows arrive
 _RESETS = 9  # stages of the reset, one for each part
 _SETTLED = 12  # cycles without activity after which the units count as idle; more than any gap within an operation
 TRACED = ("matrix", "codes", "scales", "attention", "residual")  # names of the traced streams
@@ -193,7 +191,9 @@ class Datapath(CostedComponent):
     def _glue(self) -> Resources:
         """Queues of instructions, the choice among the sources of a vector, what each row sees, the scales of logits."""
         slots, seen = self._config.slots, visibility(self._config.slots, self._config.context).size
-        queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
+        queues = small_queue(layout(Opcode.MATRIX).size, MATRICES_AHEAD) + small_queue(
+            layout(Opcode.VECTOR).size, VECTORS_AHEAD
+        )
         slices = total(part.resources for part in self._slices.values())
         return queues + slices + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)
 
@@ -263,7 +263,7 @@ class Datapath(CostedComponent):
     def _matrices(self, m: Module, sinks: SinkRouter) -> None:
         """Pass each matrix to the matrix path, and to a queue for the routing of its rows."""
         source, item, path = self.matrices, self.matrices.p, self._matrix.matrices
-        m.submodules.routes = queue = SyncFIFO(width=layout(Opcode.MATRIX).size, depth=_MATRICES)
+        m.submodules.routes = queue = SyncFIFO(width=layout(Opcode.MATRIX).size, depth=MATRICES_AHEAD)
         matrix, settings = path.p.matrix, path.p.drain
         m.d.comb += [
             path.valid.eq(source.valid & queue.w_rdy),
@@ -297,7 +297,7 @@ class Datapath(CostedComponent):
     def _quantize(self, m: Module, quantize: QuantizePath, sources: list[Any]) -> None:
         """Quantize vectors in the order in which they were announced, each from its source."""
         announced = layout(Opcode.VECTOR)
-        m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=_VECTORS)
+        m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=VECTORS_AHEAD)
         entry = data.View(announced, queue.r_data)
         source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps
         open_ = Signal()  # high from an announcement to the vector's last word: the slice must not take the next vector
@@ -461,14 +461,15 @@ class _Constant:
 
 
 def _constants(config: AcceleratorConfig) -> dict[str, _Constant]:
-    columns = config.heads * config.head_dim
-    return {
-        "gains": _Constant(item_bytes=2, items=max(_longest(config), 2), shape=data.ArrayLayout(signed(16), 1)),
-        "rows": _Constant(item_bytes=8, items=config.tile_rows, shape=payload(row_constants())),
-        "coding": _Constant(item_bytes=8, items=columns, shape=coding_constants()),
-        "factors": _Constant(item_bytes=4, items=max(config.heads, 2), shape=head_factor()),
-        "scales": _Constant(item_bytes=2, items=columns, shape=data.ArrayLayout(unsigned(16), 1)),
+    items = constant_queues(config)
+    kinds: dict[str, tuple[int, ShapeLike]] = {
+        "gains": (2, data.ArrayLayout(signed(16), 1)),
+        "rows": (8, payload(row_constants())),
+        "coding": (8, coding_constants()),
+        "factors": (4, head_factor()),
+        "scales": (2, data.ArrayLayout(unsigned(16), 1)),
     }
+    return {name: _Constant(item_bytes=size, items=items[name], shape=shape) for name, (size, shape) in kinds.items()}
 
 
 def _packed(name: str, item: Any, sink: Any) -> list[Any]:

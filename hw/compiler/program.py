@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.queues import check_queues
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.isa.instructions import (
     INSTRUCTION_BYTES,
@@ -205,10 +206,12 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
         bundle: SHA-256 of the model's bundle.
 
     Raises:
-        UnsupportedError: an operation cannot be lowered; the message names it, its layer, the reason, and a remedy.
+        UnsupportedError: an operation cannot be lowered, or the program could stop the read stream; the message names
+            the operation with its layer or the queue, the reason, and a remedy.
     """
     lowering = Lowering(model, config)
     lowering.run()
+    check_queues(lowering.out.instructions[: lowering.pass_ends], config)
     count = len(lowering.out.instructions)
     if count > config.instructions:
         raise UnsupportedError(
