@@ -166,11 +166,12 @@ class Parts:
 
     Args:
         config: configuration of the accelerator.
+        platform: platform of the elaboration, such as one of edgedec.board.FAMILIES.
     """
 
-    def __init__(self, config: AcceleratorConfig) -> None:
+    def __init__(self, config: AcceleratorConfig, platform: Any = None) -> None:
         warnings.simplefilter("ignore", UnusedElaboratable)  # parts are used without the top that contains them
-        self._config = config
+        self._config, self._platform = config, platform
         self.paths = tuple(estimate(config).parts)
         self._built: dict[str, Any] = {}  # submodules by the path of their parent
 
@@ -180,9 +181,12 @@ class Parts:
         if name == _GLUE:
             return [self._glue(owner)]
         if path in _RESET:
-            return [SynthesisDesign(text=to_rtlil(_RESET[path](self._config)))]
+            return [self._design(_RESET[path](self._config))]
         names = _QUEUED if path == "datapath.constants" else (_NAMES.get(path, name),)
-        return [SynthesisDesign(text=to_rtlil(self._submodules(owner)[one])) for one in names]
+        return [self._design(self._submodules(owner)[one]) for one in names]
+
+    def _design(self, component: Any) -> SynthesisDesign:
+        return SynthesisDesign(text=to_rtlil(component, platform=self._platform))
 
     def _owner(self, path: str) -> Any:
         if path in _OWNERS:
@@ -192,26 +196,26 @@ class Parts:
 
     def _submodules(self, path: str) -> Any:
         if path not in self._built:
-            self._built[path] = _elaborated(self._owner(path)).submodules
+            self._built[path] = _elaborated(self._owner(path), self._platform).submodules
         return self._built[path]
 
     def _glue(self, owner: str) -> SynthesisDesign:
         """Return a component whose parts are replaced by their ports."""
-        built = Parts(self._config)._owner(owner)
-        module = _elaborated(built)
+        built = Parts(self._config, self._platform)._owner(owner)
+        module = _elaborated(built, self._platform)
         mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
         names = dict.fromkeys(_NAMES.get(f"{owner}.{name}", name) for name in mine if name not in (_GLUE, "constants"))
         boxes = []
         for name in (*names, *(_QUEUED if owner == "datapath" else ())):
             boxes.append(_emptied(module.submodules[name], f"part_{name}"))
         built.elaborate = lambda platform: module
-        return SynthesisDesign(text=to_rtlil(built) + "".join(boxes))
+        return SynthesisDesign(text=to_rtlil(built, platform=self._platform) + "".join(boxes))
 
 
-def _elaborated(component: Any) -> Module:
+def _elaborated(component: Any, platform: Any) -> Module:
     """Return the module of a component; that of a data path is without resets, which would hide its parts."""
     if not isinstance(component, Datapath):
-        return component.elaborate(None)
+        return component.elaborate(platform)
     parts, module = component.build()
     for name, part in parts.items():
         module.submodules[name] = part

@@ -84,7 +84,7 @@ class Loads:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelCount:
-    """LevelCount and loads of a netlist.
+    """Levels and loads of a netlist.
 
     Members:
         worst: levels of the worst endpoint.
@@ -111,12 +111,14 @@ class _Netlist:
         arcs: bit -> (levels, input bit, cell) of everything it depends on.
         starts: bit -> levels at which it starts.
         ends: (bit, levels after it, name of the cell's output or port, pin).
+        registers: output of each register -> its input.
+        loads: bit -> pins that it drives.
     """
 
     arcs: dict[Bit, list[tuple[float, Bit, str]]] = field(default_factory=dict)
     starts: dict[Bit, float] = field(default_factory=dict)
     ends: list[tuple[Bit, float, Bit | str, str]] = field(default_factory=list)
-    registers: set[Bit] = field(default_factory=set)
+    registers: dict[Bit, Bit] = field(default_factory=dict)
     loads: Counter[Bit] = field(default_factory=Counter)
 
 
@@ -138,7 +140,7 @@ def measure_netlist(module: Mapping[str, Any]) -> LevelCount:
         if port["direction"] == "output":
             netlist.ends += [(bit, 0.0, name, "") for bit in port["bits"]]
     arrival, came = _arrivals(netlist)
-    names = _readable(module["netnames"])
+    names = _readable(module["netnames"], netlist.registers)
     ends = sorted(
         ((arrival[bit] + after, bit, to, pin) for bit, after, to, pin in netlist.ends if bit in arrival),
         key=lambda end: -end[0],
@@ -150,7 +152,7 @@ def measure_netlist(module: Mapping[str, Any]) -> LevelCount:
         endpoints=len(ends),
         paths=tuple(_paths(ends, came, names)),
         register_loads=_most(netlist.loads, names, netlist.registers),
-        net_loads=_most(netlist.loads, names, netlist.loads.keys() - netlist.registers - without),
+        net_loads=_most(netlist.loads, names, netlist.loads.keys() - netlist.registers.keys() - without),
     )
 
 
@@ -210,7 +212,7 @@ def _add_register(
 ) -> None:
     bits = [bit for output in outputs for bit in pins.get(output, ())]
     netlist.starts.update(dict.fromkeys(bits, 0.0))
-    netlist.registers.update(bits)
+    netlist.registers.update(dict.fromkeys(bits, pins["D"][0]))
     for pin, inputs in pins.items():
         if directions[pin] == "input" and pin not in _CLOCKS and bits:
             netlist.ends.append((inputs[0], 0.0, bits[0], pin if pin in _CONTROL else ""))
@@ -323,8 +325,11 @@ def _arrivals(netlist: _Netlist) -> tuple[dict[Bit, float], dict[Bit, tuple[Bit,
     return {**netlist.starts, **arrival}, came
 
 
-def _readable(netnames: Mapping[str, Any]) -> dict[Bit, str]:
-    """Return the most readable name of each bit: without $, then not hidden, then short."""
+def _readable(netnames: Mapping[str, Any], registers: Mapping[Bit, Bit]) -> dict[Bit, str]:
+    """Return the most readable name of each bit: not hidden, then without $, then short.
+
+    A register that yosys made, as for the address of a memory, is named after its input.
+    """
     best: dict[Bit, tuple[tuple[bool, bool, int], str]] = {}
     for name, net in netnames.items():
         rank = (bool(net["hide_name"]) or name.startswith("$"), "$" in name, len(name))
@@ -332,7 +337,11 @@ def _readable(netnames: Mapping[str, Any]) -> dict[Bit, str]:
         for at, bit in enumerate(bits):
             if bit not in best or rank < best[bit][0]:
                 best[bit] = (rank, f"{name}[{at}]" if len(bits) > 1 else name)
-    return {bit: name for bit, (_, name) in best.items()}
+    names = {bit: name for bit, (_, name) in best.items()}
+    for output, source in registers.items():
+        if names.get(output, "$").startswith("$") and not names.get(source, "$").startswith("$"):
+            names[output] = f"register of {names[source]}"
+    return names
 
 
 def _paths(

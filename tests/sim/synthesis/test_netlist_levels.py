@@ -133,3 +133,15 @@ def test_ports_and_black_boxes_are_ends() -> None:
 def test_a_loop_is_refused() -> None:
     with pytest.raises(ValueError, match="combinational loop"):
         measure_netlist(module(lut(11, 10), lut(10, 11), register(12, 10)))
+
+
+def test_a_register_without_a_name_is_named_after_its_input() -> None:
+    names = {"$techmap7.A": [10], "end": [12]}
+    levels = measure_netlist(module(register(10, 3), lut(11, 10), register(12, 11), names=names))
+    assert levels.paths[0].start == "register of x"
+
+
+def test_a_shift_register_starts_as_a_flip_flop() -> None:
+    shift = cell("SRL16E", {"Q": [10]}, {"D": [3], "CE": ["1"], "CLK": [CLK], "A0": ["1"]})
+    levels = measure_netlist(module(shift, lut(11, 10), register(12, 11), names={"late": [10]}))
+    assert (levels.worst, levels.paths[0].start) == (1.0, "late")

@@ -1,0 +1,67 @@
+"""Test the table of timing: what may be kept, that it is complete, and that its figures come out again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks import _timing_table as table
+from benchmarks._docs_tables import outdated_blocks
+from edgedec.errors import UsageError
+
+GOOD: dict[str, Any] = {
+    "hash": "a",
+    "levels": 4.0,
+    "endpoints_above": 0,
+    "register_loads": 300,
+    "net_loads": 500,
+    "sta_ns": 2.5,
+    "path": "a to b",
+}
+
+
+def test_a_row_may_improve() -> None:
+    better = {**GOOD, "hash": "b", "levels": 3.5}
+    assert table.check("part", GOOD, better) == better
+    assert table.check("part", None, GOOD) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"), [("levels", 4.1), ("register_loads", 301), ("net_loads", 501), ("sta_ns", 2.6)]
+)
+def test_a_figure_that_became_worse_needs_a_reason(name: str, figure: float) -> None:
+    now = {**GOOD, name: figure}
+    with pytest.raises(
+        UsageError, match=f"part became worse: {name} .*; the table may only improve: mend it, or give the"
+    ):
+        table.check("part", GOOD, now)
+    assert table.check("part", GOOD, now, accept="a new operation")["accepted"] == "a new operation"
+
+
+@pytest.mark.parametrize(("name", "figure"), [("levels", 5.1), ("register_loads", 2001)])
+def test_no_reason_takes_a_figure_beyond_its_gate(name: str, figure: float) -> None:
+    with pytest.raises(UsageError, match="may only improve: mend it$"):
+        table.check("part", GOOD, {**GOOD, name: figure}, accept="it must be")
+
+
+def test_a_known_excess_may_only_go_down() -> None:
+    excess = {**GOOD, "levels": 7.0, "endpoints_above": 20}
+    assert table.check("part", excess, {**excess, "levels": 6.0})["levels"] == 6.0
+    with pytest.raises(UsageError, match=r"levels 7\.0 -> 7\.1"):
+        table.check("part", excess, {**excess, "levels": 7.1}, accept="it must be")
+
+
+def test_excesses_name_the_figures_beyond_a_gate() -> None:
+    rows = {"a": GOOD, "b": {**GOOD, "levels": 5.1, "register_loads": 2500}, "c": {**GOOD, "levels": 5.0}}
+    assert table.excesses(rows) == {"b": ["levels 5.1 above 5", "register_loads 2500 above 2000"]}
+
+
+def test_the_page_has_the_figures_of_the_table() -> None:
+    assert outdated_blocks(table.tables()) == [], "run benchmarks/timing.py --write-docs"
