@@ -39,7 +39,7 @@ def test_a_row_may_improve() -> None:
 def test_a_figure_that_became_worse_needs_a_reason(name: str, figure: float) -> None:
     now = {**GOOD, name: figure}
     with pytest.raises(
-        UsageError, match=f"part became worse: {name} .*; the table may only improve: mend it, or give the"
+        UsageError, match=rf"part became worse: {name} .*; the table may only improve: mend it, or give the"
     ):
         table.check("part", GOOD, now)
     assert table.check("part", GOOD, now, accept="a new operation")["accepted"] == "a new operation"
@@ -47,7 +47,7 @@ def test_a_figure_that_became_worse_needs_a_reason(name: str, figure: float) -> 
 
 @pytest.mark.parametrize(("name", "figure"), [("levels", 5.1), ("register_loads", 2001)])
 def test_no_reason_takes_a_figure_beyond_its_gate(name: str, figure: float) -> None:
-    with pytest.raises(UsageError, match="may only improve: mend it$"):
+    with pytest.raises(UsageError, match=r"may only improve: mend it$"):
         table.check("part", GOOD, {**GOOD, name: figure}, accept="it must be")
 
 
