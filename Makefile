@@ -7,7 +7,7 @@ PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 SECOND = -m "(rtl or thorough) and not slow"
 # The tests start Python some hundred times, so modules are compiled once, whatever the environment says.
 test test-rtl test-board test-all: export PYTHONDONTWRITEBYTECODE =
-.PHONY: demo train-demo test test-rtl test-board test-all fuzz lint types clean help
+.PHONY: demo train-demo test test-rtl test-board test-all fuzz figures lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/hw/handoff/test_write.py -k "pynq or handoff"
 
@@ -46,6 +46,11 @@ test-all: ## lint, types and all three rings; the third compares with torch and 
 fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/reports/fuzzing.md
 	@.ci/environment dev
 	@.venv/bin/python -m tests.attacks.fuzz.campaign $(FUZZ)
+
+figures: ## write the accelerator's modelled figures into README.md and docs/, after a change of its cycles or of the memory model
+	@.ci/environment dev
+	@.venv/bin/python benchmarks/accelerator.py --write-docs
+	@.venv/bin/python benchmarks/memory_model.py --write-docs
 
 lint: ## ruff: rules and format; openings of docstrings and comments
 	@.ci/environment dev

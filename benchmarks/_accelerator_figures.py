@@ -29,6 +29,7 @@ __all__ = [
     "decode_range",
     "figures",
     "needed",
+    "prompt_cycles",
     "range_cases",
     "with_host",
 ]
@@ -133,10 +134,11 @@ class Counted:
 class Extended:
     """Extrapolation from simulated passes of few layers and a part of the head's rows to the whole model.
 
-    Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, one more layer, and twice as
-    many rows. All layers are alike, and so are all tiles of the head, so a pass should be linear in both: ``check``
-    simulates a pass with another layer and more rows and compares. The cost of a row of the head is measured once for each
-    memory, with one slot, because its beats take longer than the search for the best of eight.
+    Three passes are simulated: ``few`` layers with vocab / ``head_parts`` rows of the head, two more layers, and twice as
+    many rows. A pass should be linear in both: ``check`` simulates a pass with another layer and more rows and compares.
+    Two layers are added and not one, because with several slots every second layer of the RTL takes longer: with W = 8 and
+    S = 4 by 130 cycles, so that an extension by the second layer alone is 2 to 5 % off there. The cost of a row of the head
+    is measured once for each memory, with one slot, because its beats take longer than the search for the best of eight.
 
     Args:
         measure: function of (case, layers, rows of the head) that simulates a pass of such a model; it is called from
@@ -144,6 +146,7 @@ class Extended:
         layers: layers of the whole model.
         vocab: vocabulary of the whole model.
         few: layers of the smaller simulated model.
+        step: layers that the larger simulated model has more.
         head_parts: the head's rows are divided by this for the simulation.
     """
 
@@ -156,20 +159,22 @@ class Extended:
         layers: int,
         vocab: int,
         few: int = 1,
+        step: int = 2,
         head_parts: int = 16,
     ) -> None:
-        if not 1 <= few < layers or not 2 <= head_parts <= vocab:
-            raise UsageError(f"few must be 1 to {layers - 1} and head_parts 2 to {vocab}")
+        if not 1 <= few <= layers - step or step < 1 or not 2 <= head_parts <= vocab:
+            raise UsageError(
+                f"few must be 1 to {layers - step} with step {step}, which must be positive, and head_parts 2 to {vocab}"
+            )
         self._measure, self._counts = measure, dict[tuple[PassCase, int, int], Counted]()
-        self._layers, self._vocab, self._few, self._head_parts = layers, vocab, few, head_parts
+        self._layers, self._vocab, self._few, self._step = layers, vocab, few, step
         self._part = -(-vocab // head_parts)
 
     @property
     def kind(self) -> str:
-        return (
-            f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {self._part:,} and {2 * self._part:,} "
-            f"of {self._vocab:,} rows of logits; the rest is extended)"
-        )
+        rows = f"{self._part:,} and {2 * self._part:,} of {self._vocab:,} rows of logits"
+        layers = f"{self._few} and {self._few + self._step} of {self._layers} layers"
+        return f"simulated ({layers}, {rows}; the rest is extended)"
 
     @property
     def counts(self) -> Mapping[tuple[PassCase, int, int], Counted]:
@@ -187,13 +192,14 @@ class Extended:
 
         Args:
             layers: by default one more than the larger simulated model has.
-            rows: by default half as many again as the larger part of the head.
+            rows: by default half as many again as the larger part of the head; without logits as many as the smaller one.
 
         Returns:
             The relative error of the extension to this size.
         """
-        layers = self._few + 2 if layers is None else layers
-        rows = min(3 * self._part, self._vocab) if rows is None else rows
+        layers = self._few + self._step + 1 if layers is None else layers
+        if rows is None:
+            rows = min(3 * self._part, self._vocab) if case.logits else self._part
         return self._extended(case, "cycles", layers, rows) / self._measure(case, layers, rows).cycles - 1
 
     def cycles(self, case: PassCase) -> float:
@@ -203,7 +209,7 @@ class Extended:
         return self._extended(case, "beats", self._layers, self._vocab)
 
     def _body(self, case: PassCase) -> tuple[tuple[PassCase, int, int], ...]:
-        return (case, self._few, self._part), (case, self._few + 1, self._part)
+        return (case, self._few, self._part), (case, self._few + self._step, self._part)
 
     def _head(self, case: PassCase) -> tuple[tuple[PassCase, int, int], ...]:
         start = replace(case, slots=1, committed=0)
@@ -216,7 +222,7 @@ class Extended:
 
     def _extended(self, case: PassCase, name: str, layers: int, rows: int) -> float:
         first, second = (float(getattr(self._counted(one), name)) for one in self._body(case))
-        total = first + (layers - self._few) * (second - first)
+        total = first + (layers - self._few) / self._step * (second - first)
         if case.logits:
             one, two = (float(getattr(self._counted(item), name)) for item in self._head(case))
             total += (rows / self._part - 1) * (two - one)
@@ -281,10 +287,7 @@ def with_host(tok_s: Mapping[str, float], host_s: float) -> dict[str, float]:
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:
-    """Return the keys of benchmarks/accelerator.py's JSON that follow from cycles. Decoding at n is the n-th position.
-
-    The passes of a prompt between the second and the last one are assumed to be linear in the positions before them.
-    """
+    """Return the keys of benchmarks/accelerator.py's JSON that follow from cycles. Decoding at n is the n-th position."""
     clock, most = config.clock_hz, config.slots
 
     def decode(bandwidth: float | None) -> dict[str, float]:
@@ -298,22 +301,29 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
     def tree(slots: int) -> float | None:
         return passes.cycles(PassCase(slots=slots, committed=127)) / one if slots <= most else None
 
-    far = 128 - most
-    ends = [passes.cycles(PassCase(slots=most, committed=at, logits=False)) for at in (0, most, far)]
-
-    def later(at: int) -> float:
-        return ends[1] + (at - most) * (ends[2] - ends[1]) / max(far - most, 1)
-
-    head = passes.cycles(PassCase(slots=most, committed=127)) - later(127)
-
-    def prompt(tokens: int) -> float:
-        return (ends[0] + sum(map(later, range(most, tokens, most))) + head) / clock
-
     return {
         "decode_tok_s": decode(None),
         "decode_tok_s_13g": decode(flat_bytes_per_s),
         "t4_over_t1": tree(4),
         "t8_over_t1": tree(8),
-        "ttft_s": {str(tokens): prompt(tokens) for tokens in (64, 128)},
+        "ttft_s": {str(tokens): prompt_cycles(passes, config, tokens) / clock for tokens in (64, 128)},
         "beats_used": passes.beats(PassCase(slots=1, committed=127)) / one,
     }
+
+
+def prompt_cycles(passes: Passes, config: AcceleratorConfig, tokens: int, *, longest: int = 128) -> float:
+    """Return the cycles of a prompt, in passes of as many tokens as there are slots, until its last token's logits.
+
+    Of the passes without logits the first, the second and the last one of a prompt of ``longest`` tokens are counted; those
+    between are taken to be linear in the positions before them. The logits are those of a pass after ``longest`` - 1
+    positions.
+    """
+    most = config.slots
+    far = longest - most
+    first, second, last = (passes.cycles(PassCase(slots=most, committed=at, logits=False)) for at in (0, most, far))
+
+    def later(at: int) -> float:
+        return second + (at - most) * (last - second) / max(far - most, 1)
+
+    head = passes.cycles(PassCase(slots=most, committed=longest - 1)) - later(longest - 1)
+    return first + sum(map(later, range(most, tokens, most))) + head

@@ -18,11 +18,19 @@ from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
 from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.library import FOLDER
 from edgedec.sim.ddr.memory import DdrMemory
-from edgedec.sim.ddr.parameters import KV260
+from edgedec.sim.ddr.parameters import KV260, DdrParameters
 from edgedec.sim.ddr.reader import Range, Write, read
 from edgedec.sim.interpreter.attention import run_order
 
-__all__ = ["Traffic"]
+__all__ = ["Traffic", "memory_model_text"]
+
+_LEAD = 16  # slices; edgedec.hw.memory.prefetcher
+
+
+def memory_model_text() -> bytes:
+    """Return the text of the memory model's C++ without comments and spaces, for a hash of it."""
+    files = sorted(FOLDER.glob("*.[ch]pp"))
+    return b"\0".join("".join(re.sub(r"//.*", "", path.read_text("utf-8")).split()).encode() for path in files)
 
 
 class Traffic:
@@ -32,12 +40,26 @@ class Traffic:
     the reader waits for a result are those that edgedec.hw.compiler.cycles computes with an ideal memory. The RTL of one
     and two layers took the same time within 3 % (docs/accelerator.md). Nothing of the RTL runs here, so the figures are
     called modelled.
+
+    Args:
+        layers: layers of the model; None: as many as the shape has.
+        lead: slices that a port may be ahead of the slowest one; None: as many as its queue holds.
+        parameters: parameters of the memory.
     """
 
     kind = "modelled (all reads and writes of all layers on the memory model; waits for results by the cycle model)"
     others = True
 
-    def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, *, layers: int | None = None) -> None:
+    def __init__(
+        self,
+        shape: Mapping[str, Any],
+        config: AcceleratorConfig,
+        *,
+        layers: int | None = None,
+        lead: int | None = _LEAD,
+        parameters: DdrParameters = KV260,
+    ) -> None:
+        self._lead, self._parameters = lead, parameters
         self._config, self._program = config, shape_program(shape_graph(shape, layers=layers), config)
         self._places = _places(self._program)
         self.cycles = lru_cache(maxsize=None)(self._cycles)
@@ -53,7 +75,13 @@ class Traffic:
         These are the program, the ranges with their waits and the writes of each pass, the memory's parameters, and the text
         of the memory model without comments. It takes a second where the passes take a minute.
         """
-        fixed = (KV260.values(), self._config.clock_hz, self._config.prefetch_beats, read.__kwdefaults__)
+        fixed = (
+            self._parameters.values(),
+            self._config.clock_hz,
+            self._config.prefetch_beats,
+            self._lead,
+            read.__kwdefaults__,
+        )
         parts = [self._program.code, repr(fixed).encode()]
         for case in cases:
             parts.append(repr((case, self._timetable(case), self._starts(case))).encode())
@@ -61,9 +89,7 @@ class Traffic:
         for slots, committed, logits in written:
             case = PassCase(slots=slots, committed=committed, logits=logits)
             parts.append(repr([(one.due, one.address) for one in self._writes(case)]).encode())
-        for path in sorted(FOLDER.glob("*.[ch]pp")):
-            parts.append("".join(re.sub(r"//.*", "", path.read_text("utf-8")).split()).encode())
-        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+        return hashlib.sha256(b"\0".join([*parts, memory_model_text()])).hexdigest()[:16]
 
     def beats(self, case: PassCase) -> float:
         """Return the beats of the read stream."""
@@ -78,11 +104,13 @@ class Traffic:
         ranges = [
             Range(start=start, beats=beats, wait=wait) for start, (beats, wait) in zip(starts, times, strict=True)
         ]
-        parameters = KV260 if case.bandwidth is None else KV260.flat(int(case.bandwidth))
+        parameters = self._parameters if case.bandwidth is None else self._parameters.flat(int(case.bandwidth))
         if case.other is not None:
             parameters = parameters.with_other_master()
         writes = list(self._writes(case))
-        reading = read(DdrMemory(parameters), ranges, writes, depth=self._config.prefetch_beats, other=case.other)
+        reading = read(
+            DdrMemory(parameters), ranges, writes, depth=self._config.prefetch_beats, lead=self._lead, other=case.other
+        )
         return float(reading.cycles + tail)
 
     def _executed(self, case: PassCase) -> Iterator[Instruction]:

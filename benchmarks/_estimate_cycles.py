@@ -15,13 +15,13 @@ from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.sim.cxxrtl.library import build
 
-__all__ = ["cycle_errors"]
+__all__ = ["cycle_errors", "small_shape"]
 
 _VOCAB = 160
 _FLAT_SHARE = 0.4  # bandwidth of the flat memory as a share of the ports' bandwidth
 
 
-def _shape(config: AcceleratorConfig) -> dict[str, Any]:
+def small_shape(config: AcceleratorConfig) -> dict[str, Any]:
     """Return the configuration of a model that uses all of the accelerator's sizes."""
     return {
         "model_type": "llama",
@@ -57,7 +57,7 @@ def cycle_errors(name: str, config: AcceleratorConfig, *, quick: bool) -> Mappin
     Raises:
         UnsupportedError: the model of these sizes has too many instructions for the configuration.
     """
-    shape = _shape(config)
+    shape = small_shape(config)
     rows: list[dict[str, Any]] = []
     library = build(Accelerator(config), progress=lambda step, done, of: note(f"{name}: {step}"))
     measured = Simulated(shape, config, library, memory="ideal")

@@ -232,7 +232,7 @@ def main() -> None:
         help="simulate this library of the accelerator, made by edgedec.sim.cxxrtl.library.build",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="simulate 1 and 2 layers of the RTL, not 2 and 3, and less of the head"
+        "--quick", action="store_true", help="simulate 1 and 3 layers of the RTL, not 2 and 4, and less of the head"
     )
     parser.add_argument("--estimate", action="store_true", help="use the cycle model alone, which takes a second")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="passes that are counted at a time")

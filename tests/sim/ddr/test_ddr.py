@@ -91,8 +91,28 @@ def contents(size: int = 1 << 16) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("figure", calibration.FIGURES, ids=lambda figure: figure.name)
-def test_one_set_of_parameters_reproduces_the_measured_board(figure: calibration.Figure) -> None:
+def test_the_fit_of_the_measured_board_is_as_good_as_the_page_says(figure: calibration.Figure) -> None:
+    """Check the fit; that the model predicts rates to which it was not fitted is another test."""
     assert figure.model(KV260) == pytest.approx(figure.measured_bytes_per_s, rel=calibration.TOLERANCE)
+
+
+EACH = tuple((number,) for number in range(len(calibration.FIGURES)))
+
+
+def test_each_measured_rate_is_predicted_from_the_others() -> None:
+    """Choose the fitted parameters without the rate, among fewer candidates than the page does."""
+    modelled = [calibration.rates(one) for one in calibration.candidates(calibration.QUICK_GRID)]
+    for prediction in calibration.predictions(modelled, EACH):
+        assert prediction.worst < calibration.PREDICTION_TOLERANCE, prediction
+
+
+def test_a_wrong_model_predicts_badly() -> None:
+    """Let a turn of the bus to writes and back take four times as long as it does."""
+    wrong = {"write_to_read_s": 4 * KV260.write_to_read_s, "write_to_read_l": 4 * KV260.write_to_read_l}
+    few = {"port_entries": (9, 16), "read_entries": (16, 24)}
+    modelled = [calibration.rates(replace(one, **wrong)) for one in calibration.candidates(few)]
+    predicted = calibration.predictions(modelled, EACH)
+    assert max(one.worst for one in predicted) > calibration.PREDICTION_TOLERANCE
 
 
 def test_a_striped_image_is_read_at_the_rate_of_the_ports() -> None:
