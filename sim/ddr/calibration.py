@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260, DdrParameters
@@ -161,7 +162,10 @@ def table(parameters: DdrParameters = KV260) -> list[tuple[str, float, float]]:
 
 def candidates(grid: Mapping[str, Sequence[int]] = GRID) -> list[DdrParameters]:
     """Return the KV260's parameters with every combination of the values of ``grid``."""
-    return [replace(KV260, **dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
+    members: list[dict[str, Any]] = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
+    return [replace(KV260, **one) for one in members]
 
 
 def rates(parameters: DdrParameters) -> tuple[float, ...]:

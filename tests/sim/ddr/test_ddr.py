@@ -108,7 +108,7 @@ def test_each_measured_rate_is_predicted_from_the_others() -> None:
 
 def test_a_wrong_model_predicts_badly() -> None:
     """Let a turn of the bus to writes and back take four times as long as it does."""
-    wrong = {"write_to_read_s": 4 * KV260.write_to_read_s, "write_to_read_l": 4 * KV260.write_to_read_l}
+    wrong: dict[str, Any] = {"write_to_read_s": 4 * KV260.write_to_read_s, "write_to_read_l": 4 * KV260.write_to_read_l}
     few = {"port_entries": (9, 16), "read_entries": (16, 24)}
     modelled = [calibration.rates(replace(one, **wrong)) for one in calibration.candidates(few)]
     predicted = calibration.predictions(modelled, EACH)
