@@ -18,6 +18,7 @@ from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.sim.cxxrtl import library
 from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER
+from edgedec.sim.verify import axi_monitor
 
 __all__ = ["accelerator_library"]
 
@@ -59,7 +60,7 @@ def _sources() -> str:
     """Return the hash of every source file of the design and of its library."""
     digest = hashlib.sha256()
     hardware = Path(hw.__path__[0])
-    files = [*hardware.rglob("*.py"), Path(yosys.__file__)]
+    files = [*hardware.rglob("*.py"), Path(yosys.__file__), Path(axi_monitor.__file__)]
     files += [path for folder in (library.FOLDER, DDR_FOLDER) for path in folder.iterdir() if path.is_file()]
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

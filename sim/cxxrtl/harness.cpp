@@ -223,6 +223,7 @@ private:
         for (auto& r : recordings_)
             if (*r.now & 1) r.kept.insert(r.kept.end(), r.now, r.now + r.words);
         take_write();
+        check_rules();
         interrupt_ = bit(top_.p_interrupt);
         memory_->cycle(in_);
         if (one_pass_) {
@@ -251,6 +252,16 @@ private:
         std::memcpy(i.w_data, now(top_.p_write____wdata).data, kPortBytes);
         ++counts_.write_beats;
         counts_.write_bytes += __builtin_popcountll(i.w_strobe);
+    }
+
+    // What the monitors at the AXI ports see in this cycle; the first rule that was ever broken is kept.
+    void check_rules() {
+        const auto& seen = now(top_.p_violations);
+        for (size_t word = 0; word < seen.chunks; ++word) {
+            if (!seen.data[word] || !fault_.empty()) continue;
+            const size_t bit = 32 * word + static_cast<size_t>(__builtin_ctz(seen.data[word]));
+            fault_ = kMeanings[bit];
+        }
     }
 
     void not_plain(int port, const std::string& channel) {

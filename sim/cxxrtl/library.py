@@ -26,6 +26,7 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide
 from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER
 from edgedec.sim.ddr.library import MODEL
+from edgedec.sim.verify.axi_monitor import Watched, meanings
 
 __all__ = ["COMMON", "DESIGN", "HARNESS", "ONCE", "build", "compile_units", "headers"]
 
@@ -47,6 +48,8 @@ _STEPS = ("elaborate", "translate to C++", "compile")
 def build(component: Any, *, cache: Path | None = None, progress: Progress = silent) -> Path:
     """Return the library of a top, and build it first if necessary: seconds for a small design, minutes for an accelerator.
 
+    A monitor at each AXI port ends a simulation in which a rule of AXI is broken.
+
     Args:
         component: a design with the ports ``registers`` (AXI4-Lite subordinate), ``read0`` .. (AXI4 read managers),
             ``write`` (AXI4 write manager), all with the same number of bytes in a beat, and ``interrupt``. It has one clock
@@ -58,7 +61,8 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
         UsageError: the component lacks a port, or has ports of different widths.
         ToolError: yosys or the compiler is missing or fails.
     """
-    header = _header(component)
+    watched = Watched(component)
+    header = _header(component, watched)
     compiler = find_compiler()
     if compiler is None:
         named = os.environ.get("CXX", "")
@@ -68,7 +72,7 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
         raise ToolError(f"a simulation has to be compiled, and {reason}")
     runtime = headers()
     progress(_STEPS[0], 0, len(_STEPS))
-    design = to_rtlil(component, checks="register")
+    design = to_rtlil(watched, checks="register")
     key = _key(design, header, compiler)
     output = (cache or cache_folder() / "sim") / f"top-{key}.so"
     if not output.exists():
@@ -84,7 +88,7 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
     return output
 
 
-def _header(component: Any) -> str:
+def _header(component: Any, watched: Watched) -> str:
     """Return the text of top.hpp, which describes the ports for harness.cpp."""
     ports = component.signature.flatten(component)
     widths = {"__".join(map(str, path)): len(Value.cast(value)) for path, _, value in ports}
@@ -107,6 +111,9 @@ def _header(component: Any) -> str:
             f"#define EDGEDEC_PORT_BYTES {port_bytes}",
             f"#define EDGEDEC_READS {reads}",
             f"#define EDGEDEC_READ_PORTS(X) {calls}",
+            "static const char* const kMeanings[] = {  // of the bits of the port violations",
+            *(f'    "{text}",' for text in meanings(watched.names)),
+            "};",
             "",
         ]
     )

@@ -23,6 +23,7 @@ from edgedec.hw.emit.yosys import to_verilog
 from edgedec.install_hint import install_extra
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
+from edgedec.sim.verify.axi_monitor import Watched
 
 __all__ = ["missing_tools", "run_bench"]
 
@@ -67,7 +68,7 @@ def run_bench(
     seed: int = 1,
     progress: Progress = silent,
 ) -> None:
-    """Run every test of a bench.
+    """Run every test of a bench. A test fails if a rule of AXI is broken at a port of the component.
 
     Args:
         component: the design; ``to_verilog`` documents the names of its ports.
@@ -88,11 +89,13 @@ def run_bench(
 
     name = bench.rpartition(".")[2]
     progress(f"{name}: design to Verilog", 0, 1)
-    verilog = to_verilog(component, name=_TOP, checks="keep")
+    watched = Watched(component)
+    verilog = to_verilog(watched, name=_TOP, checks="keep")
     folder = _built(verilog, lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):
         log, results = Path(scratch) / "bench.log", Path(scratch) / "results.xml"
         variables = {name.upper(): str(value) for name, value in (parameters or {}).items()}
+        variables["WATCHED_PORTS"] = ",".join(watched.names)
         # cocotb raises if a test failed and also if nothing ran; the results file tells which.
         with contextlib.suppress(RuntimeError, SystemExit, OSError), _followed(log, name, progress):
             _runner().test(

@@ -1,4 +1,4 @@
-"""Bounded proofs of handshakes, with Amaranth's assertions and the SAT solver of yosys.
+"""Proofs of handshakes, bounded and by induction, with Amaranth's assertions and the SAT solver of yosys.
 
 The solver is faster here than an SMT solver through yosys-smtbmc: z3 took three times as long for a queue of three entries
 and eleven cycles as yosys took for sixteen cycles.
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from amaranth.hdl import Assert, Assume, Cat, Module, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Fragment, Module, Signal, Value
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
+from edgedec.sim.verify.axi_monitor import CAPACITY, MANAGER, RULES, SUBORDINATE, AxiMonitor, Kind
 
-__all__ = ["FormalDesign", "Rules", "held", "prove", "stays"]
+__all__ = ["FormalDesign", "Rules", "held", "obeys", "prove", "stays"]
 
 _MOST_COVERS = 8
 _PREPARE = (
@@ -57,6 +58,39 @@ def stays(m: Module, channel: Sequence[Value], *, assume: bool, name: str, unles
         m.d.comb += (Assume if assume else Assert)(unchanged)
 
 
+def obeys(
+    m: Module,
+    bus: Any,
+    kind: Kind,
+    *,
+    side: Literal["manager", "subordinate"],
+    name: str,
+    id_: Value | int = 0,
+    without: Collection[str] = (),
+    **options: Any,
+) -> AxiMonitor:
+    """Assert the rules of AXI of one side of a bus, and assume those of the other side.
+
+    Args:
+        kind: direction of the bus.
+        side: side of the component.
+        name: name of the monitor, which is returned.
+        id_: id whose bursts are followed one by one; a free constant stands for all.
+        without: names of rules of this side that are not asserted.
+        options: parameters of AxiMonitor.
+    """
+    monitor = AxiMonitor(bus, kind=kind, **options)
+    m.submodules[name] = monitor
+    own, other = (MANAGER, SUBORDINATE) if side == "manager" else (SUBORDINATE, MANAGER)
+    own &= ~sum(1 << number for number, rule in enumerate(RULES) if rule.name in without)
+    m.d.comb += [
+        monitor.watched_id.eq(id_),
+        Assume((monitor.violations & other) == 0),
+        Assert((monitor.violations & (own | CAPACITY)) == 0),
+    ]
+    return monitor
+
+
 class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
     """A component with free inputs, and rules about its ports.
 
@@ -64,16 +98,21 @@ class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
         inner: the component.
         rules: see ``Rules``.
         free: width in bits of an additional free input for the rules.
+
+    Members:
+        inside: internal signals of the component by ``submodule.signal``, for invariants; filled before the rules are asked.
     """
 
     def __init__(self, inner: Any, rules: Rules, *, free: int = 0) -> None:
         super().__init__({"ports": Out(inner.signature), "free": In(free), "reached": Out(_MOST_COVERS)})
         self._inner, self._rules = inner, rules
+        self.inside: dict[str, Value] = {}
         self.covers = 0
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.inner = self._inner
+        m.submodules.inner = fragment = Fragment.get(self._inner, platform)
+        self.inside.update(_signals(fragment))
         connect(m, flipped(self.ports), self._inner)
         covers = self._rules(m, self._inner, self.free)
         self.covers = len(covers)
@@ -82,22 +121,47 @@ class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
         return m
 
 
-def prove(design: FormalDesign, *, cycles: int) -> None:
+def _signals(fragment: Any, prefix: str = "") -> Mapping[str, Value]:
+    """Return the signals that a fragment and its parts drive, by name."""
+    found: dict[str, Value] = {}
+    for statements in fragment.statements.values():
+        for statement in statements:
+            for signal in statement._lhs_signals():
+                found.setdefault(prefix + signal.name, signal)
+    for part, name, _ in fragment.subfragments:
+        found.update(_signals(part, f"{prefix}{name}."))
+    return found
+
+
+def prove(design: FormalDesign, *, cycles: int, induction: int | None = None) -> None:
     """Prove that no assertion fails within ``cycles`` cycles after power-on.
 
     The inputs, resets included, take any values that the assumptions allow. Every condition that the rules return must be
     reachable, so that the proof is not vacuous.
 
+    Args:
+        induction: number of cycles, less than ``cycles``. Prove also that after any so many cycles without a failed
+            assertion, whatever the first state, the next one has none either: no assertion ever fails.
+
     Raises:
         ToolError: yosys is missing.
-        EdgedecError: an assertion fails, or a condition cannot be reached; the message names it.
+        EdgedecError: an assertion fails, a condition cannot be reached, or the step of the induction is not proved; the
+            message names it.
     """
+    if induction is not None and not 1 <= induction < cycles:
+        raise ValueError(f"induction must be 1 to {cycles - 1}, not {induction!r}")
     with tempfile.TemporaryDirectory(prefix="edgedec-formal-") as temporary:
         folder = Path(temporary)
         (folder / "design.il").write_text(to_rtlil(design, checks="keep"), "utf-8")
         steps = [f"sat -seq {cycles} -set-assumes -prove-asserts -show-inputs -show-outputs top"]
         steps += [f"sat -seq {cycles} -set-assumes -set-at {cycles} reached[{n}] 1 top" for n in range(design.covers)]
+        if induction is not None:
+            steps.append(
+                f"sat -tempinduct -tempinduct-inductonly -tempinduct-skip {induction - 1} -maxsteps {induction} "
+                "-set-assumes -prove-asserts -show-inputs -show-outputs top"
+            )
         output = run_yosys("\n".join((*_PREPARE, *steps)), folder)
+    induced = "Induction step proven: SUCCESS!" in output
     results = re.findall(r"SAT (?:proof|solving) finished - (no )?model found", output)
     if len(results) != 1 + design.covers:
         raise EdgedecError(f"the proof did not finish: {output[-2000:]}")
@@ -106,6 +170,8 @@ def prove(design: FormalDesign, *, cycles: int) -> None:
     for number, unreachable in enumerate(results[1:]):
         if unreachable:
             raise EdgedecError(f"condition {number} of the rules is not reached within {cycles} cycles")
+    if induction is not None and not induced:
+        raise EdgedecError(f"{induction} cycles are too few for an induction:\n{_trace(output)}")
 
 
 def _trace(output: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, RisingEdge
 from cocotbext.axi import AxiRamRead, AxiRamWrite
+
+from edgedec.sim.verify.axi_monitor import broken
 
 __all__ = [
     "FaultyReadRam",
@@ -34,7 +37,10 @@ _W = ("wdata", "wstrb", "wlast")
 
 
 async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
-    """Start the clock, set inputs to 0, and reset. Switch off the log of the bus models, which has a line per transfer."""
+    """Start the clock and the check of the AXI ports, set inputs to 0, and reset.
+
+    The log of the bus models is switched off, because it has a line per transfer.
+    """
     logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
     for name in idle_inputs:
         getattr(dut, name).value = 0
@@ -44,6 +50,17 @@ async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
         await RisingEdge(dut.clk)
     dut.rst.value = 0
     await RisingEdge(dut.clk)
+    cocotb.start_soon(_watch_rules(dut))
+
+
+async def _watch_rules(dut: Any) -> None:
+    """Check in each cycle that no monitor of the component's AXI ports sees a broken rule."""
+    names = [name for name in os.environ.get("WATCHED_PORTS", "").split(",") if name]
+    while names:
+        await RisingEdge(dut.clk)
+        if not int(dut.rst.value):
+            violations = int(dut.violations.value)
+            assert not violations, broken(violations, names)
 
 
 def pauses(rng: random.Random, chance: float) -> Iterator[bool] | None:

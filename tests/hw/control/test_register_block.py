@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
 from edgedec.hw.isa.registers import REGISTER_MAP
+from tests.hw.support.bench_streams import checked_simulator
 
 Bench = Callable[["Host"], Awaitable[None]]
 
@@ -93,7 +93,7 @@ def simulate(bench: Bench, register_map: RegisterMap = REGISTER_MAP) -> None:
     async def drive(ctx: Any) -> None:
         await bench(Host(ctx, component, random.Random(0)))
 
-    simulator = Simulator(component)
+    simulator = checked_simulator(component)
     simulator.add_clock(1e-6)
     simulator.add_testbench(drive)
     simulator.run()

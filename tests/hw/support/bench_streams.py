@@ -11,7 +11,32 @@ from amaranth.hdl import Const, Elaboratable, Value
 from amaranth.lib import data
 from amaranth.sim import Simulator
 
-__all__ = ["plain", "run"]
+from edgedec.sim.verify.axi_monitor import RULES, Watched, broken
+
+__all__ = ["checked_simulator", "plain", "run"]
+
+
+def checked_simulator(component: Any, *, domains: Mapping[str, str] | None = None) -> Simulator:
+    """Return a simulator without clocks that fails if a rule of AXI is broken at a port of the component.
+
+    Args:
+        domains: clock domains of the ports that are not in "sync", by name.
+    """
+    watched = Watched(component, domains=domains)
+    simulator = Simulator(watched)
+    by_domain: dict[str, int] = {}
+    for number, name in enumerate(watched.names):
+        domain = (domains or {}).get(name, "sync")
+        by_domain[domain] = by_domain.get(domain, 0) | ((1 << len(RULES)) - 1) << number * len(RULES)
+    for domain, mask in by_domain.items():
+        simulator.add_testbench(partial(_rules_hold, watched=watched, domain=domain, mask=mask), background=True)
+    return simulator
+
+
+async def _rules_hold(ctx: Any, *, watched: Watched, domain: str, mask: int) -> None:
+    while True:
+        _, _, violations = await ctx.tick(domain).sample(watched.violations)
+        assert not violations & mask, broken(violations & mask, watched.names)
 
 
 def plain(value: Any) -> Any:
@@ -54,7 +79,7 @@ def run(
 
     Raises:
         AssertionError: nothing after ``limit`` cycles; a payload changed, or vanished, before it was taken; valid follows
-            ready within a cycle; an item came after the last one expected.
+            ready within a cycle; an item came after the last one expected; a rule of AXI is broken at a port.
     """
     collected: dict[str, list[Any]] = {name: [] for name in outputs}
     times = {} if cycles is None else cycles
@@ -107,7 +132,7 @@ def run(
         for _ in range(8):  # a superfluous item would appear now
             await ctx.tick()
 
-    simulator = Simulator(component)
+    simulator = checked_simulator(component)
     simulator.add_clock(1e-6)
     simulator.add_testbench(clock, background=True)
     for process in background:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.memory.axi import Response
 from edgedec.hw.system.block_ram import BLOCK_BYTES, OnChipMemory, banks, blocks
+from tests.hw.support.bench_streams import checked_simulator
 from tests.hw.support.fake_axi_managers import Reader, Writer
 
 SIZE = 3 * 4096  # bytes, for several banks
@@ -35,7 +35,7 @@ def run(
     limit: int = 20_000,
 ) -> int:
     """Run until all processes have ended; return the cycles."""
-    simulator, cycles = Simulator(dut), 0
+    simulator, cycles = checked_simulator(dut), 0
     simulator.add_clock(1e-6)
 
     async def watch(ctx: Any) -> None:

@@ -18,6 +18,7 @@ from edgedec.hw.isa.link_protocol import IDENTITY, Identity, LinkCommand, Status
 from edgedec.hw.system.host_link import HostLink
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
 from edgedec.sim.boards.link_server import LinkServer
+from tests.hw.support.bench_streams import checked_simulator
 from tests.hw.support.fake_axi_memory import AxiMemory, WriteOrder
 
 IDENTIFY = LinkCommand.IDENTIFY
@@ -106,7 +107,7 @@ def gateware(
         for _ in range(50):
             await ctx.tick()
 
-    simulator = Simulator(link)
+    simulator = checked_simulator(link)
     simulator.add_clock(1e-6)
     for process in (feed, hear, registers_of, read_memory.serve_reads, writes.serve_writes):
         simulator.add_testbench(process, background=True)
@@ -284,7 +285,7 @@ def test_a_wait_ends_with_the_interrupt_or_with_the_next_command() -> None:
             if valid:
                 sent.append(byte)
 
-    simulator = Simulator(link)
+    simulator = checked_simulator(link)
     simulator.add_clock(1e-6)
     simulator.add_testbench(hear, background=True)
     simulator.add_testbench(drive)

@@ -305,10 +305,10 @@ def test_a_design_that_breaks_axi_is_reported() -> None:
     simulation = Simulation(build(Faulty()), image(1))
     with pytest.raises(DeviceError, match="simulation, cycle 10000: a register read was not answered"):
         simulation.read_register(0)
-    with pytest.raises(DeviceError, match="port 0, cycle 15000: AR crosses 4 KiB"):
+    with pytest.raises(DeviceError, match="simulation, cycle 15001: read0: the manager breaks boundary"):
         simulation.write_register(4, 1)
     for _ in range(2):
-        with pytest.raises(DeviceError, match="AR crosses 4 KiB"):
+        with pytest.raises(DeviceError, match="a burst crosses 4 KiB"):
             simulation.run(1)
 
 

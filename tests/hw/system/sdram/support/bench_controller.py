@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from amaranth.hdl import Elaboratable
-from amaranth.sim import Simulator
 
 from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip, SdramTimes
 from edgedec.sim.sdram.model import SdramModel
+from tests.hw.support.bench_streams import checked_simulator
 
 CLOCK_HZ = 140e6
 CHIP = replace(IS42S16160G, startup_ns=500)  # a start without a long delay
@@ -52,7 +52,7 @@ def run(
         times: minimum times that the model enforces; None: the chip's own.
     """
     model = model or SdramModel(chip, times or chip.times(CLOCK_HZ))
-    simulator = Simulator(component)
+    simulator = checked_simulator(component)
     simulator.add_clock(1 / CLOCK_HZ)
     simulator.add_testbench(chip_process(model, bus, registered=registered), background=True)
     for process in background:
