@@ -345,12 +345,14 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
         return getattr(self._inner, name)
 
     def elaborate(self, platform: Any) -> Any:
-        fragment, m = Fragment.get(self._inner, platform), Module()
+        fragment = Fragment.get(self._inner, platform)
+        if not self._monitors:
+            return fragment
+        m = Module()
         for number, (name, monitor) in enumerate(self._monitors.items()):
             m.submodules[f"port{number}"] = DomainRenamer(self._domains.get(name, "sync"))(monitor)
         m.d.comb += self.violations.eq(Cat(monitor.violations for monitor in self._monitors.values()))
-        if self._monitors:
-            fragment.add_subfragment(Fragment.get(m, platform), "monitors")
+        fragment.add_subfragment(Fragment.get(m, platform), "monitors")
         return fragment
 
 
