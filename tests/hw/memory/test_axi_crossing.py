@@ -154,7 +154,7 @@ def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idl
     assert writer.answers == responses
 
 
-class _Behind(Component):  # type: ignore[misc]  # Amaranth has no types
+class _Behind(Component):
     """Hold a memory in the other clock."""
 
     def __init__(self) -> None:
