@@ -9,7 +9,19 @@ from amaranth.tracer import get_var_name
 
 from edgedec.hw.isa.checks import check
 
-__all__ = ["carried", "check", "delayed", "every", "fork", "pipeline", "reduced", "round_bit", "saturate"]
+__all__ = [
+    "carried",
+    "check",
+    "copies",
+    "countdown",
+    "delayed",
+    "every",
+    "fork",
+    "pipeline",
+    "reduced",
+    "round_bit",
+    "saturate",
+]
 
 
 def pipeline(m: Module, sink: Any, offered: Any, stages: int) -> tuple[Signal, list[Signal]]:
@@ -69,6 +81,32 @@ def _variable(x: Any) -> str:
     while isinstance(x, Slice):
         x = x.value
     return f"{x.name}_late" if isinstance(x, Signal) else "late"
+
+
+def copies(m: Module, x: Any, count: int, *, name: str) -> list[Signal]:
+    """Return ``count`` registers that all load ``x``, for a value that one register could not send to all its loads.
+
+    The attribute is the one by which yosys and Vivado know that equal registers must not be merged.
+    """
+    registers = [Signal(x.shape(), name=f"{name}_{i}", reset_less=True, attrs={"keep": "true"}) for i in range(count)]
+    m.d.sync += [register.eq(x) for register in registers]
+    return registers
+
+
+def countdown(m: Module, name: str, *, load: Value, count: Value, step: Value) -> Signal:
+    """Return a register that is high at the last of ``count`` steps, with the comparison made one step ahead.
+
+    Args:
+        load: whether a new count begins in the next cycle; it may coincide with the last step of the one before.
+        count: number of steps; 0 means ``2 ** len(count)``.
+        step: whether a step is made.
+    """
+    left, last = Signal(len(count), name=f"{name}_left"), Signal(name=f"{name}_last")
+    with m.If(load):
+        m.d.sync += [left.eq(count), last.eq(count == 1)]
+    with m.Elif(step):
+        m.d.sync += [left.eq(left - 1), last.eq(left == 2)]
+    return last
 
 
 def reduced(

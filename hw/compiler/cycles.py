@@ -30,7 +30,7 @@ RESIDUAL = 2  # ResidualPath, from an element to its sum
 GATE = 15  # GatedActivation
 QUANTIZE = 34  # QuantizePath, from a vector's last element to its first block, plus slots and beat_bytes
 NORMED = 3  # QuantizePath, additional cycles of the norm
-CODES = 17  # MatrixPath, from a block to the first beat that uses it, plus beat_bytes / 8; 3 for int8
+CODES = 16  # MatrixPath, from a block to the first beat that uses it, plus beat_bytes / 8; 3 for int8
 TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
 SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7 and half a head more
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
@@ -371,7 +371,7 @@ class _Walk:
 
 def _engine_latency(beat_bytes: int) -> int:
     """Return the cycles of the LookupEngine from a beat to its sums."""
-    return {4: 3, 8: 4, 16: 4, 32: 5, 64: 5}[beat_bytes]
+    return {4: 4, 8: 5, 16: 5, 32: 6, 64: 6}[beat_bytes]
 
 
 _STEPS: Mapping[Opcode, Callable[[_Walk, Instruction], None]] = {

@@ -12,8 +12,8 @@ from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
-from edgedec.hw.blocks.payloads import beat, codes, rows
-from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.payloads import codes, rows
+from edgedec.hw.blocks.pipeline import check, copies
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ROWS
@@ -21,10 +21,14 @@ from edgedec.hw.matrix._table_walk import BANK, columns_of, sum_bits
 from edgedec.hw.matrix.lookup_index import LookupIndex, check_beat, index_layout
 from edgedec.hw.matrix.table_builder import TableBuilder
 
-__all__ = ["SWEEP_BITS", "LookupEngine", "sums"]
+__all__ = ["LookupEngine", "sums", "ternary_weights"]
 
-SWEEP_BITS = 16  # bits of the number of beats of a sweep
-_ROOM = 8  # beats in progress or waiting at the output; the round trip takes at most 6 cycles
+_ROOM = 16  # beats in progress or waiting at the output; the round trip takes at most 10 cycles
+
+
+def ternary_weights(beat_bytes: int) -> stream.Signature:
+    """Return a stream of beats of ternary weights; ``last`` ends the sweep over the rows of the held block of codes."""
+    return stream.Signature(data.StructLayout({"values": data.ArrayLayout(unsigned(8), beat_bytes), "last": 1}))
 
 
 def sums(beat_bytes: int, slots: int) -> stream.Signature:
@@ -46,13 +50,13 @@ class LookupEngine(CostedComponent):
 
     Members:
         codes: In(codes(slots, beat_bytes)). A block of columns, -127 to 127; taken once its tables are complete.
-        sweeps: In(stream unsigned(16)). Number of beats that use a block, 1 to 65535; 0 means 65536.
-        weights: In(beat(beat_bytes)). Byte c holds five trits of column c, one for each row.
+        weights: In(ternary_weights(beat_bytes)). Byte c holds five trits of column c, one for each row; ``last`` of the
+            beats that use a block releases it. Ready comes from a register.
         sums: Out(sums(beat_bytes, slots)). One item for each beat.
-        error: Out(1). High one cycle after a beat with a byte above 242 was taken. Such a byte counts as zero weights.
+        error: Out(1). High two cycles after a beat with a byte above 242 was taken. Such a byte counts as zero weights.
 
-    Latency: 2 cycles from a beat to its sums, and one for every two levels of the tree: 3 at 4 bytes, 4 at 8 and 16, 5
-        at 32 and 64. From a block to the first beat that uses it 14 cycles.
+    Latency: 3 cycles from a beat to its sums, and one for every two levels of the tree: 4 at 4 bytes, 5 at 8 and 16, 6
+        at 32 and 64. From a block to the first beat that uses it 13 cycles.
     Throughput: one beat per cycle, also from one sweep to the next if a sweep has 15 beats or more. The pipeline never
         stalls: a beat is taken only if the output has room for it.
     Source: docs/accelerator.md, "The data path"; relative signs derived here.
@@ -70,8 +74,7 @@ class LookupEngine(CostedComponent):
         super().__init__(
             lambda: {
                 "codes": In(codes(slots, beat_bytes)),
-                "sweeps": In(stream.Signature(unsigned(SWEEP_BITS))),
-                "weights": In(beat(beat_bytes)),
+                "weights": In(ternary_weights(beat_bytes)),
                 "sums": Out(sums(beat_bytes, slots)),
                 "error": Out(1),
             }
@@ -83,7 +86,7 @@ class LookupEngine(CostedComponent):
         tables = sum(distributed_luts(sum_bits(narrow) * slots, 2 * BANK) for narrow in columns) * ROWS
         output = distributed_luts(sum_bits(self._beat_bytes) * slots * ROWS, _ROOM)
         indexes = Resources(lut=len(columns) - 1, ff=5 * len(columns) - 3) * ROWS
-        control = Resources(lut=70, ff=40)
+        control = Resources(lut=50, ff=20 + ROWS)
         trees = _tree_resources(columns, slots) * ROWS
         return (
             self._builder.resources
@@ -99,10 +102,10 @@ class LookupEngine(CostedComponent):
         do_read, do_pop, bank = Signal(), Signal(), Signal()
         m.submodules.builder = builder = self._builder
         write_bank = self._sweep(m, builder, do_read, do_pop, bank)
-        indexes, read_bank, valid = self._index(m, do_read, bank)
+        indexes, read_banks, valid = self._index(m, do_read, bank)
         trees, latency = [], 0
         for row in range(ROWS):
-            leaves = self._tables(m, row, indexes, read_bank, builder, write_bank)
+            leaves = self._tables(m, row, indexes, read_banks[row], builder, write_bank)
             total, latency = _tree(m, f"row_{row}", leaves)
             trees.append(total.values)
         m.submodules.fifo = fifo = SyncFIFO(width=len(self.sums.payload.as_value()), depth=_ROOM)
@@ -124,44 +127,45 @@ class LookupEngine(CostedComponent):
     def _sweep(self, m: Module, builder: Any, do_read: Signal, do_pop: Signal, bank: Signal) -> Signal:
         """Select the banks that are read and written, and decide when a beat is taken. Return the written bank."""
         full, write_bank, room = Signal(2), Signal(), Signal(range(_ROOM + 1), init=_ROOM)
-        beats, last = Signal(SWEEP_BITS), Signal()
+        ends, next_full, open_ = Signal(), Signal(), Signal()
         m.d.comb += [
             builder.codes.payload.eq(self.codes.payload),
             builder.codes.valid.eq(self.codes.valid),
             self.codes.ready.eq(builder.codes.ready),
             builder.free.eq(~full.bit_select(write_bank, 1)),
-            self.weights.ready.eq(self.sweeps.valid & full.bit_select(bank, 1) & (room != 0)),
-            do_read.eq(self.weights.valid & self.weights.ready),
-            last.eq(beats == (self.sweeps.payload - 1)[:SWEEP_BITS]),
-            self.sweeps.ready.eq(do_read & last),
+            self.weights.ready.eq(open_),
+            do_read.eq(self.weights.valid & open_),
+            ends.eq(do_read & self.weights.p.last),
         ]
         with m.If(builder.filled):
             m.d.sync += full.bit_select(write_bank, 1).eq(1)
         with m.If(self.codes.ready):
             m.d.sync += write_bank.eq(~write_bank)
-        with m.If(do_read):
-            m.d.sync += beats.eq(beats + 1)
-            with m.If(last):
-                m.d.sync += [beats.eq(0), full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
-        with m.If(do_read & ~do_pop):
-            m.d.sync += room.eq(room - 1)
-        with m.Elif(do_pop & ~do_read):
-            m.d.sync += room.eq(room + 1)
+        with m.If(ends):
+            m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
+        # Whether a beat may be taken is decided one cycle ahead, which costs one place of the output's room.
+        with m.If(ends):
+            m.d.comb += next_full.eq(full.bit_select(~bank, 1) | (builder.filled & (write_bank != bank)))
+        with m.Else():
+            m.d.comb += next_full.eq(full.bit_select(bank, 1) | (builder.filled & (write_bank == bank)))
+        m.d.sync += [open_.eq(next_full & (room > 1)), room.eq(room - do_read + do_pop)]
         return write_bank
 
-    def _index(self, m: Module, do_read: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
-        """Register the addresses of a beat's lookups, the bank, and the valid bit."""
+    def _index(self, m: Module, do_read: Signal, bank: Signal) -> tuple[Signal, list[Signal], Signal]:
+        """Register the addresses of a beat's lookups, the bank for each row, and the valid bit."""
         m.submodules.index = index = self._lookups
         indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
-        read_bank, valid = Signal(reset_less=True), Signal()
-        m.d.comb += index.beat.eq(self.weights.payload)
+        decoded, its_bank, valid = Signal(), Signal(reset_less=True), Signal()
+        m.d.comb += index.beat.eq(self.weights.p["values"])
         m.d.sync += [
+            its_bank.eq(bank),
+            decoded.eq(do_read),
             indexes.eq(index.indexes),
-            read_bank.eq(bank),
-            valid.eq(do_read),
-            self.error.eq(do_read & index.error),
+            valid.eq(decoded),
+            self.error.eq(decoded & index.error),
         ]
-        return indexes, read_bank, valid
+        # A row's tables have about 900 address pins at 64 bytes and 8 slots.
+        return indexes, copies(m, its_bank, ROWS, name="read_bank"), valid
 
     def _tables(
         self, m: Module, row: int, indexes: Any, read_bank: Signal, builder: Any, write_bank: Signal

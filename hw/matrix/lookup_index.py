@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, unsigned
+from amaranth.hdl import Cat, Const, Module, Signal, Value, unsigned
 from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -26,6 +26,7 @@ def index_layout(beat_bytes: int) -> data.ArrayLayout:
 
 class LookupIndex(CostedComponent):
     """Decode each byte once, then map three digits of a row to an address and a sign by a 64-entry table of five LUT6.
+    A register between the two steps keeps each of them short.
 
     Parameters:
         beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
@@ -35,7 +36,7 @@ class LookupIndex(CostedComponent):
         indexes: Out(index_layout(beat_bytes)). ``negate`` of the last group is never set.
         error: Out(1). A byte is 243 or more; its trits count as zero.
 
-    Latency: 0 cycles, combinational; about 3 LUT levels. Throughput: one beat per cycle.
+    Latency: 1 cycle. Throughput: one beat per cycle.
     Source: derived here.
     """
 
@@ -53,8 +54,9 @@ class LookupIndex(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        lookups = Resources(lut=15) * self._beat_bytes  # the functions of three digits
-        return total(decoder.resources for decoder in self._decoders) + lookups
+        lookups = Resources(lut=5 * len(columns_of(self._beat_bytes)) * ROWS)  # the functions of three digits
+        registers = Resources(ff=(2 * ROWS + 1) * self._beat_bytes)
+        return total(decoder.resources for decoder in self._decoders) + registers + lookups
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -62,10 +64,17 @@ class LookupIndex(CostedComponent):
         for column, decoder in enumerate(decoders):
             m.submodules[f"decoder_{column}"] = decoder
             m.d.comb += decoder.byte.eq(self.beat[column])
-        m.d.comb += self.error.eq(Cat(decoder.error for decoder in decoders).any())
+        held = [
+            Signal.like(Value.cast(decoder.digits), name=f"digits_{column}", reset_less=True)
+            for column, decoder in enumerate(decoders)
+        ]
+        errors = Signal(self._beat_bytes, reset_less=True)
+        m.d.sync += [register.eq(decoder.digits) for register, decoder in zip(held, decoders, strict=True)]
+        m.d.sync += errors.eq(Cat(decoder.error for decoder in decoders))
+        m.d.comb += self.error.eq(errors.any())
         init = [dict(zip(("address", "negate"), _index(key), strict=True)) for key in range(4**GROUP_COLUMNS)]
         for row in range(ROWS):
-            digits = [decoder.digits[row] for decoder in decoders]
+            digits = [register.word_select(row, 2) for register in held]
             digits += [Const(2, 2)] * (-self._beat_bytes % GROUP_COLUMNS)  # the code of a missing column is zero
             for group in range(len(self.indexes[row])):
                 rom = Memory(shape=_ENTRY, depth=4**GROUP_COLUMNS, init=init)

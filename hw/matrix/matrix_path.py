@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import C, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out, connect, flipped
@@ -11,7 +11,7 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo, small_queue
 from edgedec.hw.blocks.payloads import beat, codes, scales, word, words
-from edgedec.hw.blocks.pipeline import check, every
+from edgedec.hw.blocks.pipeline import check, countdown, every
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.serializer import Serializer
@@ -96,8 +96,7 @@ class MatrixPath(CostedComponent):
     Latency: from the last beat of a matrix to its last row: the latency of the lookup engine, or 5 + log2(beat_bytes)
         for int8, plus 8 cycles, plus that of the drain, plus one cycle for each row that waits (4 for each word of a ternary
         matrix's last tile, 4 for an int8 matrix's last word, less the spare ones). From a fresh vector's first block to
-        the
-        first beat that uses it: beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
+        the first beat that uses it: beat_bytes / 8 + 16 cycles, beat_bytes / 8 + 3 for int8.
     Throughput: one beat per cycle if sweeps of ternary matrices have 15 words or more, those of int8 matrices 4 or
         more, and a tile has five sweeps or more; one row per cycle.
     Source: docs/accelerator.md, "The data path".
@@ -125,8 +124,9 @@ class MatrixPath(CostedComponent):
         self._sequencer = MatrixSequencer(tile_words=tile_words, depth=depth)
         self._memory = CodeMemory(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes))
         self._width = width = _width(beat_bytes, int8)
-        self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
-        self._summed = Fifo(shape=word(ACCUMULATOR_BITS, slots, ROWS), depth=max(tile_words, 2), style="block")
+        queued = max(tile_words, 2)
+        self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, queued=queued, scaling=scaling)
+        self._summed = Fifo(shape=word(ACCUMULATOR_BITS, slots, ROWS), depth=queued, style="block")
         self._serializer = Serializer(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS)
         self._elements = RegisterSlice(shape=word(ACCUMULATOR_BITS, slots))
         self._drain = Drain(slots=slots, per_row=per_row)
@@ -188,7 +188,12 @@ class MatrixPath(CostedComponent):
         connect(m, flipped(self.codes), memory.write)
         self._give_codes(m, sequencer, memory)
         m.submodules.summed, m.submodules.serializer = self._summed, self._serializer
-        connect(m, self._partial.output, self._summed.input)
+        summed = self._summed
+        m.d.comb += [
+            summed.input.payload.eq(self._partial.output.payload),
+            summed.input.valid.eq(self._partial.output.valid),
+        ]
+        m.d.sync += self._partial.released.eq(summed.output.valid & summed.output.ready)
         connect(m, self._summed.output, self._serializer.input)
         connect(m, sliced(m, "elements", self._serializer.output, self._elements), self._drain.input)
         connect(m, flipped(self.rows), self._drain.rows)
@@ -270,13 +275,15 @@ class MatrixPath(CostedComponent):
         steps, partial = self._queue(m, "steps"), self._queue(m, "partial")
         queues, now = [steps, partial], data.View(step(self._tile_words), steps.r_data)
         self._route(m, steps, now)
-        flags = data.View(step(self._tile_words), partial.r_data)
+        flags, sweeps, int8 = data.View(step(self._tile_words), partial.r_data), self._partial.sweeps, Signal()
         m.d.comb += [
-            self._partial.sweeps.valid.eq(partial.r_rdy),
-            partial.r_en.eq(self._partial.sweeps.ready),
-            *(self._partial.sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
+            sweeps.valid.eq(partial.r_rdy),
+            partial.r_en.eq(sweeps.ready),
+            *(sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
         ]
-        self._join(m, flags.int8)
+        with m.If(sweeps.ready):
+            m.d.sync += int8.eq(flags.int8)
+        self._join(m, int8)
         if self._mantissas is not None:
             m.submodules.mantissas = self._mantissas
             reads = self._queue(m, "reads")
@@ -319,59 +326,69 @@ class MatrixPath(CostedComponent):
         m.submodules[f"queue_{name}"] = queue
         return queue
 
-    def _route(self, m: Module, steps: SyncFIFOBuffered, now: Any) -> None:
-        """Send the beats of a step to the mantissas, then to the weights; each consumer knows how many it takes."""
-        engine, ternary = self._engine, Signal()
-        engine_turn = Signal(init=1)
+    def _route(self, m: Module, steps: SyncFIFOBuffered, following: Any) -> None:
+        """Send the beats of a step to the mantissas, then to the engine or the multipliers. A register for each of them
+        says whether it is its turn, and one count of the row words tells the engine and the multipliers when it ends.
+        """
+        engine, source = self._engine, self.weights
+        words, idle, load = Signal(range(self._tile_words + 1)), Signal(), Signal()
+        engine_turn, mac_turn, fill_turn = Signal(), Signal(), Signal()
+        moved, ends = Signal(), Signal()
+        fills = following.scaled & following.group_first if self._mantissas is not None else C(0)
+        int8 = following.int8 if self._packer is not None else C(0)
+        last = countdown(m, "word", load=load, count=following.words, step=moved)
+        multiplied = self._multiply(m, self._packer, mac_turn, last) if self._packer is not None else None
+        mac_ready, mac_moved = (C(0), C(0)) if multiplied is None else multiplied
         m.d.comb += [
-            ternary.eq(~now.int8 if self._packer is not None else 1),
-            engine.sweeps.payload.eq(now.words),
-            engine.sweeps.valid.eq(steps.r_rdy & ternary & engine_turn),
-            steps.r_en.eq(engine.sweeps.valid & engine.sweeps.ready),
-            engine.weights.payload.eq(self.weights.payload),
-            engine.weights.valid.eq(self.weights.valid & engine.sweeps.valid),
-            self.weights.ready.eq(engine.weights.ready & engine_turn),
+            engine.weights.p["values"].eq(source.payload),
+            engine.weights.p.last.eq(last),
+            engine.weights.valid.eq(source.valid & engine_turn),
+            moved.eq((engine.weights.valid & engine.weights.ready) | mac_moved),
+            ends.eq(moved & last),
+            idle.eq(~(engine_turn | mac_turn | fill_turn)),
+            load.eq(steps.r_rdy & (ends | idle)),
+            steps.r_en.eq(load),
+            source.ready.eq((engine_turn & engine.weights.ready) | mac_ready),
         ]
-        if self._packer is not None:
-            self._multiply(m, self._packer, steps, now)
-        if self._mantissas is None:
-            return
-        held, mantissas = Signal(), self._mantissas
-        m.d.comb += [
-            engine_turn.eq(held | ~(now.scaled & now.group_first)),
-            mantissas.fills.payload.eq(now.words),
-            mantissas.fills.valid.eq(steps.r_rdy & ~engine_turn),
-            mantissas.beats.payload.eq(self.weights.payload),
-            mantissas.beats.valid.eq(self.weights.valid & mantissas.fills.valid),
-        ]
-        with m.If(~engine_turn):
-            m.d.comb += self.weights.ready.eq(mantissas.beats.ready)
-        with m.If(steps.r_en):
-            m.d.sync += held.eq(0)
-        with m.Elif(mantissas.fills.valid & mantissas.fills.ready):
-            m.d.sync += held.eq(1)
+        with m.If(ends | idle):
+            m.d.sync += [
+                engine_turn.eq(steps.r_rdy & ~int8 & ~fills),
+                mac_turn.eq(steps.r_rdy & int8),
+                fill_turn.eq(steps.r_rdy & fills),
+                words.eq(following.words),
+            ]
+        if self._mantissas is not None:
+            mantissas = self._mantissas
+            m.d.comb += [
+                mantissas.fills.payload.eq(words),
+                mantissas.fills.valid.eq(fill_turn),
+                mantissas.beats.payload.eq(source.payload),
+                mantissas.beats.valid.eq(source.valid & fill_turn),
+            ]
+            with m.If(fill_turn):
+                m.d.comb += source.ready.eq(mantissas.beats.ready)
+                with m.If(mantissas.fills.ready):
+                    m.d.sync += [fill_turn.eq(0), engine_turn.eq(1)]
 
-    def _multiply(self, m: Module, packer: RowPacker, steps: SyncFIFOBuffered, now: Any) -> None:
-        """Send the beats of an int8 step, five per word; a word begins only if its sums have room."""
-        sink, row, word = self.mac_weights, Signal(range(ROWS)), Signal(range(self._tile_words))
-        final, row_last, open_, taken = Signal(), Signal(), Signal(), Signal()
-        # One cycle late, but the word has not changed for four beats when it is used.
-        m.d.sync += final.eq(word + 1 == now.words)
+    def _multiply(self, m: Module, packer: RowPacker, turn: Signal, last: Signal) -> tuple[Value, Value]:
+        """Send the beats of an int8 step, five per word; a word begins only if its sums have room.
+
+        Returns:
+            whether the multipliers take a beat, and whether the last one of a word moves.
+        """
+        sink, row, first, row_last = self.mac_weights, Signal(range(ROWS)), Signal(init=1), Signal()
+        open_, taken = Signal(), Signal()
         m.d.comb += [
-            row_last.eq(row == ROWS - 1),
-            open_.eq(steps.r_rdy & now.int8 & (packer.room | (row != 0))),
+            open_.eq(turn & (packer.room | ~first)),
             sink.payload.values.as_value().eq(self.weights.payload.as_value()),
-            sink.p.last.eq(row_last & final),
+            sink.p.last.eq(row_last & last),
             sink.valid.eq(self.weights.valid & open_),
             taken.eq(sink.valid & sink.ready),
-            packer.starts.eq(taken & (row == 0)),
+            packer.starts.eq(taken & first),
         ]
-        with m.If(now.int8):
-            m.d.comb += [self.weights.ready.eq(sink.ready & open_), steps.r_en.eq(taken & sink.p.last)]
         with m.If(taken):
-            m.d.sync += row.eq(Mux(row_last, 0, row + 1))
-            with m.If(row_last):
-                m.d.sync += word.eq(Mux(final, 0, word + 1))
+            m.d.sync += [row.eq(Mux(row_last, 0, row + 1)), first.eq(row_last), row_last.eq(row == ROWS - 2)]
+        return sink.ready & open_, taken & row_last
 
 
 def _pieces(beat_bytes: int) -> int:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
-from edgedec.hw.blocks.payloads import rows, words
-from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.payloads import rows, word
+from edgedec.hw.blocks.pipeline import check, countdown
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
@@ -19,6 +19,7 @@ __all__ = ["MANTISSA_BITS", "PartialSums", "sweep"]
 
 MANTISSA_BITS = 8  # bits of a group's mantissa
 _STAGES = 3  # registers from an item to its sum
+_APART = _STAGES + 1  # least cycles between two items of the same word
 _STYLES = ("block", "ultra")  # values of ram_style
 
 
@@ -44,6 +45,7 @@ class PartialSums(CostedComponent):
         width: signed bits of an incoming sum, 2 to 24.
         slots: number of slots, 1 to 8.
         tile_words: words of five rows that are stored, 1 to 65536.
+        queued: words that the queue after ``output`` holds, 2 to 65536.
         scaling: whether there are multipliers for group mantissas. Without them ``scaled`` must not be set.
         style: kind of memory, "block" or "ultra".
 
@@ -52,24 +54,30 @@ class PartialSums(CostedComponent):
         sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
         mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, one mantissa per row; only with
             ``scaling``.
-        output: Out(words(32, slots, 5)). The final sums.
+        output: Out(words(32, slots, 5), always ready). The final sums. The pipeline never stalls: an item is taken only if
+            the queue after it has room for its word.
+        released: In(1). A word has left that queue.
 
-    Latency: 3 cycles from the final item to its word.
+    Latency: 3 cycles from the final item to its word; 1 from a sweep to its first item.
     Throughput: one item per cycle, in and out; but 4 cycles must pass between two items of the same word, so a sweep of
-        fewer than 4 words waits. (The tables of a new block take 15 cycles, so this costs nothing there.)
+        fewer than 4 words is followed by a pause. (The tables of a new block take 15 cycles, so this costs nothing
+        there.)
     Source: docs/integer-profile.md, "Linear".
     """
 
-    def __init__(self, *, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> None:
+    def __init__(
+        self, *, width: int, slots: int, tile_words: int, queued: int, scaling: bool = True, style: str = "block"
+    ) -> None:
         check("width", width, 2, 24)
         check("slots", slots, 1, 8)
         check("tile_words", tile_words, 1, 1 << 16)
+        check("queued", queued, 2, 1 << 16)
         if not isinstance(scaling, bool):
             raise ValueError(f"scaling must be a bool, not {scaling!r}")
         if style not in _STYLES:
             raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
         self._width, self._slots, self._tile_words = width, slots, tile_words
-        self._scaling, self._style = scaling, style
+        self._scaling, self._style, self._queued = scaling, style, queued
         super().__init__(self._members)
 
     @property
@@ -80,8 +88,8 @@ class PartialSums(CostedComponent):
         mantissas = MANTISSA_BITS * ROWS if scaling else 0
         block = self._style == "block"
         return Resources(
-            lut=2 * bits + (75 if scaling else 30),  # a sum is zeroed in LUTs, not by the registers that hold it
-            ff=lanes * (width + product) + 2 * bits + mantissas + 4 * tile_words.bit_length() + 8,
+            lut=bits + (75 if scaling else 45),
+            ff=lanes * (width + product) + 2 * bits + mantissas + 6 * tile_words.bit_length() + 30,
             bram18=block_rams(bits, tile_words) if block else 0,
             uram=0 if block else ultra_rams(bits, tile_words),
             dsp=lanes if scaling else 0,
@@ -91,7 +99,8 @@ class PartialSums(CostedComponent):
         members = {
             "sweeps": In(sweep(self._tile_words)),
             "sums": In(stream.Signature(rows(self._width, self._slots, ROWS))),
-            "output": Out(words(ACCUMULATOR_BITS, self._slots, ROWS)),
+            "output": Out(stream.Signature(word(ACCUMULATOR_BITS, self._slots, ROWS), always_ready=True)),
+            "released": In(1),
         }
         if self._scaling:
             members["mantissas"] = In(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS)))
@@ -99,9 +108,7 @@ class PartialSums(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        moves = Signal()
-        m.d.comb += moves.eq(~self.output.valid | self.output.ready)
-        word, stages = self._take(m, moves)
+        address, scaled, stages = self._take(m)
         middle, end = stages[0], stages[-1]
         shape = rows(ACCUMULATOR_BITS, self._slots, ROWS)
         m.submodules.memory = memory = Memory(
@@ -110,8 +117,8 @@ class PartialSums(CostedComponent):
         read, write = memory.read_port(), memory.write_port()
         kept, added = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
         m.d.comb += [
-            read.addr.eq(word),
-            read.en.eq(moves),
+            read.addr.eq(address),
+            read.en.eq(1),
             write.addr.eq(end.word),
             write.data.eq(added),
             write.en.eq(end.taken),  # final sums are written too, and never read
@@ -119,43 +126,63 @@ class PartialSums(CostedComponent):
             self.output.p.last.eq(end.last),
             self.output.valid.eq(end.taken & end.final),
         ]
-        products = self._products(m, moves)
-        with m.If(moves):
-            m.d.sync += kept.eq(read.data)
-            with m.If(middle.first):
-                m.d.sync += kept.eq(0)
-            for row in range(ROWS):
-                for slot in range(self._slots):
-                    m.d.sync += added[row][slot].eq(kept[row][slot] + products[row][slot])
+        products = self._products(m, scaled)
+        m.d.sync += kept.eq(read.data)
+        with m.If(middle.first):
+            m.d.sync += kept.eq(0)
+        for row in range(ROWS):
+            for slot in range(self._slots):
+                m.d.sync += added[row][slot].eq(kept[row][slot] + products[row][slot])
         return m
 
-    def _take(self, m: Module, moves: Signal) -> tuple[Signal, list[Any]]:
-        """Accept an item. Return its word and what accompanies it through the registers."""
+    def _take(self, m: Module) -> tuple[Signal, Value, list[Any]]:
+        """Accept an item. Return its word's address, whether it is scaled, and what accompanies it through the registers."""
         layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
         entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
-        flags, word = self.sweeps.p, Signal(range(self._tile_words))
         if not self._scaling:
-            contract(m, ~self.sweeps.valid | ~flags.scaled, "No sweep has mantissas without multipliers for them")
-        contract(m, ~self.sweeps.valid | (flags.words != 0), "A sweep has words")
-        offered, fits, end = Signal(), Signal(), Signal()
-        busy = Cat(stage.taken & (stage.word == word) for stage in stages).any()
+            contract(
+                m, ~self.sweeps.valid | ~self.sweeps.p.scaled, "No sweep has mantissas without multipliers for them"
+            )
+        contract(m, ~self.sweeps.valid | (self.sweeps.p.words != 0), "A sweep has words")
+        now, busy, pause = Signal(self.sweeps.p.shape()), Signal(), Signal(range(_APART))
+        address, open_, fits, ends, load = Signal(range(self._tile_words)), Signal(), Signal(), Signal(), Signal()
+        taken = entering.taken
+        end = countdown(m, "item", load=load, count=self.sweeps.p.words, step=taken)
+        room = self._room(m, taken & now.final)
         m.d.comb += [
-            offered.eq(self.sums.valid & self.sweeps.valid & ~busy),
-            fits.eq(self.mantissas.valid | ~flags.scaled if self._scaling else 1),
-            end.eq(word + 1 == flags.words),
-            entering.eq(Cat(offered & fits, word, flags.first, flags.final, flags.last & end)),
-            self.sums.ready.eq(self.sweeps.valid & ~busy & fits & moves),
-            self.sweeps.ready.eq(offered & fits & moves & end),
+            open_.eq(busy & (pause == 0) & (room | ~now.final)),
+            fits.eq(self.mantissas.valid | ~now.scaled if self._scaling else 1),
+            taken.eq(self.sums.valid & open_ & fits),
+            entering.word.eq(address),
+            entering.first.eq(now.first),
+            entering.final.eq(now.final),
+            entering.last.eq(now.last & end),
+            self.sums.ready.eq(open_ & fits),
+            ends.eq(taken & end),
+            self.sweeps.ready.eq(~busy | ends),
+            load.eq(self.sweeps.valid & self.sweeps.ready),
         ]
         if self._scaling:
-            m.d.comb += self.mantissas.ready.eq(offered & flags.scaled & moves)
-        with m.If(moves):
-            m.d.sync += Cat(stages).eq(Cat(entering, stages[:-1]))
-            with m.If(entering.taken):
-                m.d.sync += word.eq(Mux(end, 0, word + 1))
-        return word, stages
+            m.d.comb += self.mantissas.ready.eq(self.sums.valid & open_ & now.scaled)
+        m.d.sync += Cat(stages).eq(Cat(entering, stages[:-1]))
+        with m.If(self.sweeps.ready):
+            m.d.sync += [busy.eq(self.sweeps.valid), now.eq(self.sweeps.payload), address.eq(0)]
+        with m.Elif(taken):
+            m.d.sync += address.eq(address + 1)
+        # The words of a short sweep are still in the pipeline when it ends.
+        with m.If(ends & (now.words < _APART)):
+            m.d.sync += pause.eq(_APART - now.words)
+        with m.Elif(pause != 0):
+            m.d.sync += pause.eq(pause - 1)
+        return address, now.scaled, stages
 
-    def _products(self, m: Module, moves: Signal) -> list[list[Signal]]:
+    def _room(self, m: Module, enters: Value) -> Signal:
+        """Return whether the queue has room for another word, one place being kept for the delay of the decision."""
+        places, room = Signal(range(self._queued + 1), init=self._queued), Signal(init=1)
+        m.d.sync += [places.eq(places - enters + self.released), room.eq(places > 1)]
+        return room
+
+    def _products(self, m: Module, scaled: Value) -> list[list[Signal]]:
         """Return the products after two registers, one of operands and one of products."""
         width = self._width + (MANTISSA_BITS if self._scaling else 0)
         products = [
@@ -163,13 +190,11 @@ class PartialSums(CostedComponent):
             for r in range(ROWS)
         ]
         operand = Signal(self.sums.payload.shape(), reset_less=True)
-        with m.If(moves):
-            m.d.sync += operand.eq(self.sums.payload)
+        m.d.sync += operand.eq(self.sums.payload)
         for row, offered in enumerate(products):
             factor = Signal(MANTISSA_BITS, name=f"mantissa_{row}", reset_less=True)
-            with m.If(moves):
-                if self._scaling:
-                    m.d.sync += factor.eq(Mux(self.sweeps.p.scaled, self.mantissas.payload[row], 1))
-                for slot, product in enumerate(offered):
-                    m.d.sync += product.eq(operand[row][slot] * factor if self._scaling else operand[row][slot])
+            if self._scaling:
+                m.d.sync += factor.eq(Mux(scaled, self.mantissas.payload[row], 1))
+            for slot, product in enumerate(offered):
+                m.d.sync += product.eq(operand[row][slot] * factor if self._scaling else operand[row][slot])
         return products

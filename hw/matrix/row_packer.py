@@ -30,9 +30,9 @@ class RowPacker(CostedComponent):
         width: signed bits of a sum in ``output``, at least those of the MacArray.
 
     Members:
-        room: Out(1). The queue has a place that is not reserved.
+        room: Out(1). The queue has a place that is not reserved; a register, which follows ``starts`` after 2 cycles.
         starts: In(1). High for one cycle to reserve a place when the first of a word's five rows is sent; only with
-            ``room``.
+            ``room``, and at most once in five cycles.
         sums: In(stream linear_sums(lanes, slots)), always ready. Row after row; ``last`` is ignored.
         output: Out(stream rows(width, slots, 5)).
 
@@ -48,7 +48,7 @@ class RowPacker(CostedComponent):
         self._lanes = lanes
         super().__init__(
             lambda: {
-                "room": Out(1),
+                "room": Out(1, init=1),
                 "starts": In(1),
                 "sums": In(linear_sums(lanes, slots)),
                 "output": Out(stream.Signature(rows(width, slots, ROWS))),
@@ -75,8 +75,8 @@ class RowPacker(CostedComponent):
                 row.eq(Mux(row == ROWS - 1, 0, row + 1)),
                 word.eq(Cat(word.as_value()[len(sums) :], sums)),  # the first of five moves to the lowest place
             ]
+        m.d.sync += self.room.eq(room != 0)
         m.d.comb += [
-            self.room.eq(room != 0),
             queue.w_data.eq(word),
             queue.w_en.eq(complete),
             self.output.valid.eq(queue.r_rdy),

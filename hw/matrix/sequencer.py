@@ -55,7 +55,8 @@ class MatrixSequencer(CostedComponent):
         steps: Out(stream ``step(tile_words)``).
 
     Latency: 2 cycles from a matrix to its first pass, 3 to its first step.
-    Throughput: one step per cycle; each pass costs one more cycle and each matrix three.
+    Throughput: one step in two cycles, far more than the sweeps need; each matrix costs three more. The comparisons that
+        end a pass, a plane and a tile are registers, which follow a step in its second cycle.
     Source: docs/accelerator.md, "The data path".
     """
 
@@ -76,28 +77,38 @@ class MatrixSequencer(CostedComponent):
     def resources(self) -> Resources:
         tile_words, depth = self._tile_words, self._depth
         index = (depth - 1).bit_length()
-        return Resources(lut=3 * index + 2 * tile_words.bit_length() + 54, ff=shape(depth).size + 2 * index + 7)
+        return Resources(
+            lut=2 * index + tile_words.bit_length() + 56,
+            ff=shape(depth).size + 2 * index + tile_words.bit_length() + 12,
+        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         now, out = Signal(shape(self._depth)), self.steps.p
         plane, block, in_group, begun = Signal(4), Signal(range(self._depth)), Signal(range(self._depth)), Signal()
         last_tile, last_plane, last_block = Signal(), Signal(), Signal()
-        m.d.comb += [
+        last_of_group, first_sweep = Signal(), Signal()
+        tile = Signal.like(out.words)
+        m.d.sync += [
             last_tile.eq(now.words <= self._tile_words),
+            tile.eq(Mux(now.words <= self._tile_words, now.words, self._tile_words)),
             last_plane.eq(now.int8 | (plane + 1 == now.planes)),
             last_block.eq(block + 1 == now.blocks),
+            last_of_group.eq((block + 1 == now.blocks) | (in_group + 1 == now.group_blocks)),
+            first_sweep.eq((plane == 0) & (block == 0)),
+        ]
+        m.d.comb += [
             self.passes.p.fresh.eq(now.fresh & ~begun),
             self.passes.p.blocks.eq(now.blocks),
-            out.words.eq(Mux(last_tile, now.words, self._tile_words)),
-            out.first.eq((plane == 0) & (block == 0)),
+            out.words.eq(tile),
+            out.first.eq(first_sweep),
             out.final.eq(last_plane & last_block),
             out.last.eq(last_tile),
             out.int8.eq(now.int8),
             self.int8.eq(now.int8),
             out.scaled.eq((now.group_blocks != 0) & ~now.int8),
             out.group_first.eq(in_group == 0),
-            out.group_last.eq(last_block | (in_group + 1 == now.group_blocks)),
+            out.group_last.eq(last_of_group),
         ]
         with m.FSM():
             with m.State("idle"):
@@ -114,6 +125,7 @@ class MatrixSequencer(CostedComponent):
                 m.d.comb += self.steps.valid.eq(1)
                 with m.If(self.steps.ready):
                     m.d.sync += [block.eq(block + 1), in_group.eq(Mux(out.group_last, 0, in_group + 1))]
+                    m.next = "compare"
                     with m.If(last_block):
                         m.d.sync += [block.eq(0), plane.eq(Mux(last_plane, 0, plane + 1))]
                         m.next = "pass"
@@ -121,4 +133,6 @@ class MatrixSequencer(CostedComponent):
                             m.d.sync += now.words.eq(now.words - self._tile_words)
                             with m.If(last_tile):
                                 m.next = "idle"
+            with m.State("compare"):
+                m.next = "steps"
         return m

@@ -32,8 +32,8 @@ class TableBuilder(CostedComponent):
         write: Out(1). ``entries`` are to be written to ``address`` of every table.
         address: Out(4). Address of the entries.
         entries: Out(signed(10) [groups, slots]). One entry of each table.
-        filled: Out(1). High for one cycle. The bank can be read from the second cycle after it on. The block is taken
-            in the next cycle.
+        filled: Out(1). High for one cycle. The bank can be read from the third cycle after it on. The block is taken
+            in the second one.
 
     Latency: the first entry is written in the cycle after the block and ``free`` are valid; the block is taken 14
         cycles after they are.
@@ -85,7 +85,7 @@ class TableBuilder(CostedComponent):
         final = len(WALK) - 1
         column, subtract = Signal(range(GROUP_COLUMNS), init=STEPS[0][0]), Signal(init=STEPS[0][1])
         m.d.comb += [
-            self.filled.eq(self.write & (self.address == final - 1)),
+            self.filled.eq(self.write & (self.address == final - 2)),
             self.codes.ready.eq(self.write & (self.address == final)),
         ]
         with m.If(~self.write):

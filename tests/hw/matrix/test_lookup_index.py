@@ -33,6 +33,7 @@ def test_all_trits_of_a_group_have_their_index(beat_bytes: int) -> None:
             rows = (combinations * 2)[first : first + 5]
             rng.shuffle(rows)
             ctx.set(component.beat, beat_of(np.array(rows)))
+            await ctx.tick()
             assert not ctx.get(component.error)
             for row, trits in enumerate(rows):
                 assert _looked_up(ctx.get(component.indexes[row][0])) == list(trits[:3])
@@ -41,6 +42,7 @@ def test_all_trits_of_a_group_have_their_index(beat_bytes: int) -> None:
                 assert _looked_up(narrow)[: beat_bytes - 3] == list(trits[3:])
 
     simulator = Simulator(component)
+    simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
 
@@ -56,9 +58,11 @@ def test_any_bad_byte_is_an_error() -> None:
         for column in range(4):
             for byte in (242, 243, 255):
                 ctx.set(component.beat, [byte if c == column else 121 for c in range(4)])
+                await ctx.tick()
                 assert ctx.get(component.error) == (byte > 242)
 
     simulator = Simulator(component)
+    simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
 

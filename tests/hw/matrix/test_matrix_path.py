@@ -210,7 +210,7 @@ def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     layout = TernaryLayout(beat_bytes=8, tile_words=8, planes=1, rows=rows, columns=16)
     matrix, cycles = random_matrix(rng, layout, base=0, per_row=True), dict[str, list[int]]()
     check([matrix], [some_vector(rng, 1, 16)], 8, 1, tile_words=8, depth=2, int8=False, cycles=cycles)
-    engine, partial, queue, serializer, drain = 4, 3, 3, 2, 9
+    engine, partial, queue, serializer, drain = 5, 3, 3, 2, 9
     waiting_rows = 4 * layout.words - (5 * layout.words - rows)
     last = cycles["weights"][-1] + engine + partial + queue + serializer + drain
     assert cycles["output"] == list(range(last + waiting_rows - rows + 1, last + waiting_rows + 1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgedec.hw.matrix.partial_sums import PartialSums
+from tests.hw.support.bench_partial_sums import QueuedSums
 from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import PATTERNS
 
@@ -46,7 +47,7 @@ def _tiles(
 )
 def test_sums_equal_those_of_numpy(tile_words: int, slots: int, scaling: bool, idle: float, stall: float) -> None:
     inputs, expected = _tiles(np.random.default_rng(tile_words), tile_words, slots, scaling)
-    component = PartialSums(width=14, slots=slots, tile_words=tile_words, scaling=scaling)
+    component = QueuedSums(width=14, slots=slots, tile_words=tile_words, scaling=scaling)
     outputs = run(component, inputs, {"output": len(expected)}, idle=idle, stall=stall, seed=tile_words)
     assert outputs["output"] == expected
 
@@ -59,7 +60,7 @@ def test_accumulators_have_32_bits() -> None:
         "sums": sums * 3,
         "mantissas": [[255, 255, 255, 0, 9], [0, 0, 1, 255, 9]],
     }
-    component = PartialSums(width=24, slots=1, tile_words=1)
+    component = QueuedSums(width=24, slots=1, tile_words=1)
     (word,) = run(component, inputs, {"output": 1})["output"]
     limit = (1 << 23) - 1
     assert word["values"] == [[255 * limit + limit], [-256 << 23], [-257], [256], [0]]
@@ -80,19 +81,19 @@ def test_an_item_takes_a_cycle_in_and_out(scaling: bool) -> None:
     if scaling:
         inputs["mantissas"] = [[2] * 5] * 12
     cycles: dict[str, list[int]] = {}
-    component = PartialSums(width=14, slots=1, tile_words=4, scaling=scaling)
+    component = QueuedSums(width=14, slots=1, tile_words=4, queued=8, scaling=scaling)
     outputs = run(component, inputs, {"output": 7}, cycles=cycles)["output"]
     factor = 2 if scaling else 1
     assert [word["values"][0][0] for word in outputs] == [factor * (12 + 3 * i) for i in range(4)] + [12, 13, 14]
     start = cycles["sums"][0]
     assert cycles["sums"] == list(range(start, start + 15))
-    assert cycles["output"] == [cycle + 3 for cycle in cycles["sums"][8:]]
+    assert cycles["output"] == [cycle + 6 for cycle in cycles["sums"][8:]]  # 3 of the queue
 
 
 def test_a_word_is_read_again_after_four_cycles() -> None:
     cycles: dict[str, list[int]] = {}
     inputs: dict[str, Any] = {"sweeps": [_sweep(1, "first"), _sweep(1), _sweep(1, "final")], "sums": [[[3]] * 5] * 3}
-    component = PartialSums(width=14, slots=1, tile_words=1, scaling=False)
+    component = QueuedSums(width=14, slots=1, tile_words=1, scaling=False)
     (word,) = run(component, inputs, {"output": 1}, cycles=cycles)["output"]
     assert word["values"] == [[9]] * 5
     assert np.diff(cycles["sums"]).tolist() == [4, 4]
@@ -104,10 +105,11 @@ def test_a_word_is_read_again_after_four_cycles() -> None:
         ({"width": 25}, "width must be an integer from 2 to 24, not 25"),
         ({"slots": 0}, "slots must be an integer from 1 to 8, not 0"),
         ({"tile_words": 0}, "tile_words must be an integer from 1 to 65536, not 0"),
+        ({"queued": 1}, "queued must be an integer from 2 to 65536, not 1"),
         ({"scaling": 1}, "scaling must be a bool, not 1"),
         ({"style": "registers"}, "style must be one of block, ultra, not 'registers'"),
     ],
 )
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PartialSums(**{"width": 14, "slots": 1, "tile_words": 4} | parameters)
+        PartialSums(**{"width": 14, "slots": 1, "tile_words": 4, "queued": 4} | parameters)

@@ -27,7 +27,7 @@ def test_every_entry_of_every_group_and_slot_is_written(beat_bytes: int, slots: 
             assert entries == (columns @ WALK[address]).T.tolist()
             assert cycle == 15 * block + 1 + address  # the documented latency and throughput
     assert transfer_cycles == [15 * block + 14 for block in range(4)]
-    assert filled == [cycle - 1 for cycle in transfer_cycles]
+    assert filled == [cycle - 2 for cycle in transfer_cycles]
 
 
 def test_nothing_is_written_while_the_bank_is_in_use() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from edgedec.hw.matrix._table_walk import sum_bits
 from edgedec.hw.matrix.lookup_engine import LookupEngine
-from edgedec.hw.matrix.partial_sums import PartialSums
 from edgedec.reference.integer_profile.numbers import I64
+from tests.hw.support.bench_partial_sums import QueuedSums
 from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import from_words
 from tests.hw.support.reference_ternary import beat_of, blocks_of, padded_to
@@ -24,10 +24,9 @@ from tests.hw.support.reference_ternary import beat_of, blocks_of, padded_to
 class Matmul(Component):
     def __init__(self, *, beat_bytes: int, slots: int, tile_words: int) -> None:
         self.engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
-        self.partial = PartialSums(width=sum_bits(beat_bytes), slots=slots, tile_words=tile_words)
+        self.partial = QueuedSums(width=sum_bits(beat_bytes), slots=slots, tile_words=tile_words)
         self._outer: dict[str, tuple[Any, str]] = {
             "codes": (self.engine, "codes"),
-            "lookups": (self.engine, "sweeps"),
             "weights": (self.engine, "weights"),
             "sweeps": (self.partial, "sweeps"),
             "mantissas": (self.partial, "mantissas"),
@@ -66,11 +65,10 @@ class Matrix:
         """Return what each port gets, by row tile, block of columns, plane, row."""
         planes = np.stack([padded_to(plane, 5, beat_bytes) for plane in self.trits])
         blocks, words = blocks_of(codes, beat_bytes), planes.shape[1] // 5
-        fed: dict[str, list[Any]] = {name: [] for name in ("codes", "lookups", "weights", "sweeps", "mantissas")}
+        fed: dict[str, list[Any]] = {name: [] for name in ("codes", "weights", "sweeps", "mantissas")}
         for tile in range(0, words, tile_words):
             height = min(tile_words, words - tile)
             fed["codes"] += blocks
-            fed["lookups"] += [height * len(planes)] * len(blocks)
             for block in range(len(blocks)):
                 for plane in range(len(planes)):
                     fed["sweeps"].append(
@@ -85,7 +83,8 @@ class Matrix:
                     for word in range(tile, tile + height):
                         rows = slice(5 * word, 5 * word + 5)
                         columns = slice(block * beat_bytes, (block + 1) * beat_bytes)
-                        fed["weights"].append(beat_of(planes[plane, rows, columns]))
+                        last = plane == len(planes) - 1 and word == tile + height - 1
+                        fed["weights"].append({"values": beat_of(planes[plane, rows, columns]), "last": int(last)})
                         if self.mantissas is not None:
                             group = padded_to(self.mantissas[plane], 5, 1)[rows, block * beat_bytes // self.group]
                             fed["mantissas"].append(group.tolist())

@@ -15,7 +15,7 @@ from edgedec.sim.synthesis.estimate_parts import CONFIGS
 
 # configuration, part, LUT, FF, RAMB18, UltraRAM, DSP
 FOUND = """
-tiny datapath.matrix.glue 312 152 0 0 0
+tiny datapath.matrix.glue 318 159 0 0 0
 tiny datapath.attention.glue 148 74 0 0 0
 tiny datapath.quantize.glue 110 25 0 0 0
 tiny datapath.glue 567 350 0 0 0
@@ -24,14 +24,14 @@ tiny prefetcher 296 258 0 1 0
 tiny router 149 111 0 0 0
 tiny writer 419 395 3 0 0
 tiny cache 647 768 0 0 0
-tiny datapath.matrix.engine 597 150 0 0 0
-tiny datapath.matrix.partial 334 518 5 0 0
+tiny datapath.matrix.engine 541 185 0 0 0
+tiny datapath.matrix.partial 189 535 5 0 0
 tiny datapath.matrix.summed 16 170 5 0 0
 tiny datapath.matrix.serializer 140 164 0 0 0
 tiny datapath.matrix.drain 611 630 0 0 2
-tiny datapath.matrix.sequencer 67 39 0 0 0
+tiny datapath.matrix.sequencer 67 47 0 0 0
 tiny datapath.matrix.memory 21 48 1 0 0
-tiny datapath.matrix.packer 80 108 0 0 0
+tiny datapath.matrix.packer 81 109 0 0 0
 tiny datapath.attention.rotary 214 221 0 0 2
 tiny datapath.attention.coder 205 180 0 0 1
 tiny datapath.attention.queries 99 113 1 0 0
@@ -55,16 +55,16 @@ small router 149 143 0 0 0
 small writer 419 395 3 0 0
 small cache 747 765 0 0 0
 small counters 23 657 1 0 0
-small datapath.matrix.engine 1882 878 0 0 0
-small datapath.matrix.partial 1343 2262 18 0 20
+small datapath.matrix.engine 1848 957 0 0 0
+small datapath.matrix.partial 714 2283 18 0 20
 small datapath.matrix.summed 17 653 18 0 0
 small datapath.matrix.serializer 523 644 0 0 0
 small datapath.matrix.drain 2140 2211 0 0 8
-small datapath.matrix.sequencer 76 45 0 0 0
+small datapath.matrix.sequencer 75 54 0 0 0
 small datapath.matrix.memory 23 275 8 0 0
 small datapath.matrix.mantissas 105 59 0 0 0
-small datapath.matrix.packer 248 398 0 0 0
-small datapath.matrix.glue 796 435 0 0 0
+small datapath.matrix.packer 249 399 0 0 0
+small datapath.matrix.glue 802 446 0 0 0
 small datapath.attention.rotary 724 815 0 0 8
 small datapath.attention.coder 817 636 0 0 4
 small datapath.attention.queries 125 309 2 0 0
@@ -86,7 +86,7 @@ small datapath.constants 414 920 9 0 0
 small datapath.glue 1171 1120 0 0 0
 planes datapath.quantize.norm 1160 1356 0 0 4
 planes datapath.matrix.drain 1105 1152 0 0 6
-planes datapath.matrix.packer 137 208 0 0 0
+planes datapath.matrix.packer 137 209 0 0 0
 planes writer 419 395 3 0 0
 planes registers 1382 762 0 0 0
 planes datapath.attention.coder 411 332 0 0 2
@@ -99,7 +99,7 @@ planes datapath.quantize.statistics 188 110 0 0 0
 planes datapath.quantize.requantizer 583 674 0 0 2
 planes datapath.matrix.memory 35 156 4 0 0
 planes datapath.constants 428 818 9 0 0
-planes datapath.matrix.sequencer 84 55 0 0 0
+planes datapath.matrix.sequencer 74 67 0 0 0
 planes router 149 143 0 0 0
 planes datapath.matrix.summed 23 342 9 0 0
 planes datapath.attention.keys 133 153 1 0 0
@@ -110,7 +110,7 @@ planes datapath.quantize.memory 59 97 2 0 0
 planes datapath.residual 273 215 2 0 0
 planes datapath.quantize.glue 176 41 0 0 0
 planes cache 779 767 0 0 0
-planes datapath.matrix.partial 715 1174 9 0 10
+planes datapath.matrix.partial 409 1204 9 0 10
 planes datapath.gate 794 892 0 0 6
 planes datapath.attention.glue 184 110 0 0 0
 planes datapath.logits 1203 1166 0 0 0
@@ -118,13 +118,13 @@ sixteen datapath.attention.coder 411 332 0 0 2
 sixteen datapath.quantize.statistics 188 110 0 0 0
 sixteen datapath.matrix.serializer 268 324 0 0 0
 sixteen datapath.quantize.gearbox 102 280 0 0 0
-sixteen datapath.matrix.packer 145 218 0 0 0
+sixteen datapath.matrix.packer 145 219 0 0 0
 sixteen datapath.sinks 48 85 0 0 0
 sixteen datapath.quantize.requantizer 583 674 0 0 2
 sixteen writer 419 395 3 0 0
 sixteen datapath.quantize.norm 1160 1356 0 0 4
 sixteen datapath.matrix.drain 1118 1157 0 0 4
-sixteen datapath.matrix.sequencer 84 57 0 0 0
+sixteen datapath.matrix.sequencer 79 70 0 0 0
 sixteen registers 1382 762 0 0 0
 sixteen router 149 207 0 0 0
 sixteen counters 27 659 2 0 0
@@ -135,7 +135,7 @@ sixteen datapath.matrix.summed 28 345 9 0 0
 sixteen datapath.matrix.memory 168 287 4 0 0
 sixteen datapath.quantize.glue 177 41 0 0 0
 sixteen datapath.attention.queries 144 208 2 0 0
-sixteen datapath.matrix.partial 673 1078 9 0 0
+sixteen datapath.matrix.partial 372 1110 9 0 0
 sixteen datapath.constants 1249 1366 13 0 0
 sixteen datapath.residual 285 222 0 1 0
 sixteen datapath.gate 794 892 0 0 6
@@ -143,7 +143,7 @@ sixteen datapath.quantize.memory 66 103 0 1 0
 sixteen cache 839 763 0 0 0
 sixteen datapath.logits 1203 1166 0 0 0
 eight datapath.attention.rotary 1405 1610 0 0 16
-eight datapath.matrix.sequencer 81 55 0 0 0
+eight datapath.matrix.sequencer 73 68 0 0 0
 eight datapath.matrix.summed 28 1305 36 0 0
 eight cache 872 769 0 0 0
 eight datapath.sinks 44 80 0 0 0
@@ -151,7 +151,7 @@ eight datapath.constants 283 1073 9 0 0
 eight datapath.quantize.statistics 741 434 0 0 0
 eight datapath.logits 913 749 0 0 0
 eight datapath.quantize.gearbox 123 278 0 0 0
-eight datapath.matrix.glue 1357 783 0 0 0
+eight datapath.matrix.glue 1370 790 0 0 0
 eight datapath.attention.coder 1632 1244 0 0 8
 eight writer 419 395 3 0 0
 eight datapath.attention.queries 131 553 3 0 0
@@ -160,7 +160,7 @@ eight datapath.quantize.memory 53 255 6 0 0
 eight counters 23 657 1 0 0
 eight router 149 111 0 0 0
 eight prefetcher 303 264 1 0 0
-eight datapath.matrix.packer 440 738 0 0 0
+eight datapath.matrix.packer 441 739 0 0 0
 eight datapath.residual 786 702 6 0 0
 eight datapath.quantize.glue 541 137 0 0 0
 eight datapath.attention.glue 400 326 0 0 0
@@ -171,7 +171,7 @@ eight datapath.matrix.serializer 1035 1284 0 0 0
 eight datapath.quantize.norm 3066 3796 0 0 16
 eight registers 1382 762 0 0 0
 wide registers 1382 762 0 0 0
-wide datapath.matrix.sequencer 81 55 0 0 0
+wide datapath.matrix.sequencer 72 69 0 0 0
 wide datapath.quantize.statistics 97 56 0 0 0
 wide datapath.matrix.serializer 140 164 0 0 0
 wide datapath.matrix.drain 611 630 0 0 2
@@ -179,7 +179,7 @@ wide datapath.gate 388 471 0 0 3
 wide datapath.sinks 48 85 0 0 0
 wide datapath.quantize.norm 874 948 0 0 2
 wide datapath.attention.coder 205 180 0 0 1
-wide datapath.matrix.packer 89 123 0 0 0
+wide datapath.matrix.packer 89 124 0 0 0
 wide datapath.quantize.requantizer 335 414 0 0 1
 wide datapath.attention.rotary 231 230 0 0 2
 wide datapath.matrix.memory 108 290 2 0 0
@@ -188,7 +188,7 @@ wide datapath.residual 197 140 0 1 0
 wide datapath.matrix.summed 29 188 5 0 0
 wide datapath.quantize.glue 117 25 0 0 0
 wide datapath.matrix.mantissas 918 277 0 0 0
-wide datapath.matrix.partial 401 652 5 0 5
+wide datapath.matrix.partial 260 688 5 0 5
 wide router 147 335 0 0 0
 wide datapath.attention.keys 166 217 1 0 0
 wide datapath.attention.values 166 217 1 0 0
