@@ -25,7 +25,7 @@ from edgedec.hw.matrix.drain import row_constants
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.hw.memory.router import segment
-from edgedec.hw.memory.unpacker import Unpacker
+from edgedec.hw.memory.unpacker import MixedUnpacker, Unpacker, mixed_segment
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.vector.gated_activation import GatedActivation
 from edgedec.hw.vector.quantize_path import QuantizePath
@@ -118,14 +118,18 @@ class Datapath(CostedComponent):
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
-        stored = data.StructLayout({"segment": segment(size), "kind": range(len(_constants(config)))})
+        stored = mixed_segment(size, len(_constants(config)))
         self._constants = Fifo(shape=stored, depth=CONSTANT_BEATS, style="block")
+        # Items that fit a beat share an unpacker; those of narrow accelerators that do not are joined in their own.
+        items = {name: constant.item_bytes for name, constant in _constants(config).items()}
+        self._mixed = [name for name, item_bytes in items.items() if item_bytes <= size]
+        self._mixed_unpacker = MixedUnpacker(beat_bytes=size, item_bytes=[items[name] for name in self._mixed])
         self._unpackers = {
             name: Unpacker(beat_bytes=size, item_bytes=item_bytes)
             for name, item_bytes in (
                 ("load", load_item_bytes(slots)),
                 ("angles", angles_item_bytes(slots)),
-                *((name, constant.item_bytes) for name, constant in _constants(config).items()),
+                *((name, item_bytes) for name, item_bytes in items.items() if name not in self._mixed),
             )
         }
         self._queues = {
@@ -172,7 +176,7 @@ class Datapath(CostedComponent):
         """Estimate of the cost by submodule; those of a path are called "path.part"."""
         paths = {"matrix": self._matrix, "attention": self._attention, "quantize": self._quantize_path}
         inner = {f"{path}.{name}": part for path, p in paths.items() for name, part in p.resources_by_part.items()}
-        constants = (self._constants, *self._unpackers.values(), *self._queues.values())
+        constants = (self._constants, self._mixed_unpacker, *self._unpackers.values(), *self._queues.values())
         return inner | {
             "mac": self._mac.resources,
             "residual": self._residual.resources,
@@ -392,16 +396,14 @@ class Datapath(CostedComponent):
             "factors": attention.factors,
             "scales": attention.scales,
         }
-        stored = self._store_constants(m, list(sinks))
-        for name, sink in sinks.items():
-            item = self._unpacked(m, name, stored[name])
+        for name, item in self._constant_items(m, list(sinks)).items():
             m.submodules[f"queue_{name}"] = queue = self._queues[name]
             m.d.comb += [
                 *_packed(name, item.payload, queue.input.payload),
                 queue.input.valid.eq(item.valid),
                 item.ready.eq(queue.input.ready),
             ]
-            connect(m, queue.output, sink)
+            connect(m, queue.output, sinks[name])
         item = self._unpacked(m, "angles", flipped(self.angles))
         for slot in range(config.slots):
             m.d.comb += [
@@ -414,26 +416,43 @@ class Datapath(CostedComponent):
             item.ready.eq(attention.angles.ready),
         ]
 
-    def _store_constants(self, m: Module, names: list[str]) -> dict[str, Any]:
-        """Queue all constants as beats. They are unpacked item by item, several to a beat, and must not delay the
-        weights that follow them meanwhile.
+    def _constant_items(self, m: Module, names: list[str]) -> dict[str, Any]:
+        """Queue all constants as beats, and return the stream of the items of each kind. They are unpacked item by item,
+        several to a beat, and must not delay the weights that follow them meanwhile.
         """
-        shape = segment(self._config.beat_bytes)
-        m.submodules.constants = queue = self._constants
+        m.submodules.constants, m.submodules.unpack = queue, mixed = self._constants, self._mixed_unpacker
         sources = [getattr(self, name) for name in names]
-        m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in sources).any())]
+        m.d.comb += queue.input.valid.eq(Cat(port.valid for port in sources).any())
         for number, port in enumerate(sources):
             m.d.comb += port.ready.eq(queue.input.ready)
             with m.If(port.valid):  # the router makes at most one of them valid
                 m.d.comb += [queue.input.p.segment.eq(port.payload), queue.input.p.kind.eq(number)]
-        stored, source = {}, queue.output
+        items, source, chosen = {}, queue.output, Signal()
+        m.d.comb += mixed.beats.p.segment.eq(source.p.segment)
         for number, name in enumerate(names):
-            stored[name] = port = stream.Signature(shape).create(path=(f"stored_{name}",))
-            selected = source.p.kind == number
-            m.d.comb += [port.payload.eq(source.p.segment), port.valid.eq(source.valid & selected)]
-            with m.If(selected):
-                m.d.comb += source.ready.eq(port.ready)
-        return stored
+            if name in self._mixed:
+                kind = self._mixed.index(name)
+                with m.If(source.p.kind == number):
+                    m.d.comb += [mixed.beats.p.kind.eq(kind), chosen.eq(1), source.ready.eq(mixed.beats.ready)]
+                items[name] = self._split(m, name, kind)
+            else:
+                stored = stream.Signature(segment(self._config.beat_bytes)).create(path=(f"stored_{name}",))
+                selected = source.p.kind == number
+                m.d.comb += [stored.payload.eq(source.p.segment), stored.valid.eq(source.valid & selected)]
+                with m.If(selected):
+                    m.d.comb += source.ready.eq(stored.ready)
+                items[name] = self._unpacked(m, name, stored)
+        m.d.comb += mixed.beats.valid.eq(source.valid & chosen)
+        return items
+
+    def _split(self, m: Module, name: str, kind: int) -> Any:
+        """Return the stream of one kind of the items that share an unpacker."""
+        items = self._mixed_unpacker.items
+        port = stream.Signature(items.p.item.shape()).create(path=(f"item_{name}",))
+        m.d.comb += [port.payload.eq(items.p.item), port.valid.eq(items.valid & (items.p.kind == kind))]
+        with m.If(items.p.kind == kind):
+            m.d.comb += items.ready.eq(port.ready)
+        return port
 
     def _unpacked(self, m: Module, name: str, source: Any) -> Any:
         m.submodules[f"unpack_{name}"] = unpacker = self._unpackers[name]

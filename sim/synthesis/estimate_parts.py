@@ -32,6 +32,7 @@ _CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
 _QUEUED = (
     "load",
     "constants",
+    "unpack",
     "unpack_angles",
     *(f"{kind}_{name}" for name in _CONSTANTS for kind in ("unpack", "queue")),
 )
@@ -182,7 +183,7 @@ class Parts:
             return [self._glue(owner)]
         if path in _RESET:
             return [self._design(_RESET[path](self._config))]
-        names = _QUEUED if path == "datapath.constants" else (_NAMES.get(path, name),)
+        names = self._queued() if path == "datapath.constants" else (_NAMES.get(path, name),)
         return [self._design(self._submodules(owner)[one]) for one in names]
 
     def _design(self, component: Any) -> SynthesisDesign:
@@ -193,6 +194,10 @@ class Parts:
             return _OWNERS[path](self._config)
         parent, _, name = path.rpartition(".")
         return self._submodules(parent)[name]
+
+    def _queued(self) -> list[str]:
+        """Return the submodules for constants; only narrow beats have unpackers of their own for large items."""
+        return [name for name in _QUEUED if hasattr(self._submodules("datapath"), name)]
 
     def _submodules(self, path: str) -> Any:
         if path not in self._built:
@@ -206,7 +211,7 @@ class Parts:
         mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
         names = dict.fromkeys(_NAMES.get(f"{owner}.{name}", name) for name in mine if name not in (_GLUE, "constants"))
         boxes = []
-        for name in (*names, *(_QUEUED if owner == "datapath" else ())):
+        for name in (*names, *(self._queued() if owner == "datapath" else ())):
             boxes.append(_emptied(module.submodules[name], f"part_{name}"))
         built.elaborate = lambda platform: module
         return SynthesisDesign(text=to_rtlil(built, platform=self._platform) + "".join(boxes))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.memory.unpacker import Unpacker
+from edgedec.hw.memory.unpacker import MixedUnpacker, Unpacker
 from tests.hw.support.bench_streams import run
 
 
@@ -78,3 +78,39 @@ def test_wrong_parameters_are_refused(parameters: dict[str, int], message: str) 
 def test_the_estimate_has_its_register() -> None:
     assert Unpacker(beat_bytes=64, item_bytes=4).resources.ff == 512 + 6
     assert Unpacker(beat_bytes=8, item_bytes=256).resources.ff == 2048 + 7
+
+
+@pytest.mark.rtl(sample=4)
+@pytest.mark.parametrize(("idle", "stall"), [(0, 0), (0.6, 0), (0, 0.6), (0.3, 0.3)])
+@pytest.mark.parametrize(
+    ("beat_bytes", "item_bytes"), [(4, (2, 4, 2)), (8, (2, 8, 8, 4, 2)), (64, (2, 8, 4)), (4, (4,))]
+)
+def test_items_of_several_sizes_share_a_register(
+    beat_bytes: int, item_bytes: tuple[int, ...], idle: float, stall: float
+) -> None:
+    rng, beats, expected = random.Random(beat_bytes), [], []
+    for _ in range(15):
+        kind = rng.randrange(len(item_bytes))
+        some, items = segments(rng, beat_bytes, item_bytes[kind], 1)
+        beats += [{"segment": one, "kind": kind} for one in some]
+        expected += [(kind, item) for item in items]
+    cycles: dict[str, list[int]] = {}
+    component = MixedUnpacker(beat_bytes=beat_bytes, item_bytes=item_bytes)
+    outputs = run(component, {"beats": beats}, {"items": len(expected)}, idle=idle, stall=stall, cycles=cycles)["items"]
+    assert [(one["kind"], one["item"] % (1 << 8 * item_bytes[one["kind"]])) for one in outputs] == expected
+    if not idle and not stall:
+        start = cycles["items"][0]
+        assert cycles["items"] == list(range(start, start + len(expected)))
+        assert start == cycles["beats"][0] + 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"beat_bytes": 8, "item_bytes": (16,)}, "item_bytes must be an integer from 1 to 8, not 16"),
+        ({"beat_bytes": 8, "item_bytes": (3,)}, "beat_bytes and item_bytes must be powers of two, not 3"),
+    ],
+)
+def test_wrong_sizes_are_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MixedUnpacker(**parameters)
