@@ -149,23 +149,26 @@ class MixedUnpacker(CostedComponent):
         counts = [self._beat_bytes // size for size in self._item_bytes]
         held, left = Signal(8 * self._beat_bytes, reset_less=True), Signal(range(max(counts) + 1))
         size, kind, busy, final = Signal(range(len(sizes))), Signal.like(sink.p.kind), Signal(), Signal()
-        load, following = Signal(), Signal.like(left)
-        count = Array(counts)[source.p.kind]
-        spared = Array(int(count > 1) for count in counts)[source.p.kind] & source.p.segment.last
+        spare, none, one = Signal.like(left), Signal(), Signal()
+        with m.If(source.p.segment.last):
+            m.d.comb += spare.eq(source.p.segment.spare)
+        # Comparisons of the number of items with 0 and 1 that need no difference.
+        with m.Switch(source.p.kind):
+            for number, count in enumerate(counts):
+                with m.Case(number):
+                    m.d.comb += [none.eq((spare == count) & (count > 1)), one.eq((spare == count - 1) | (count == 1))]
         m.d.comb += [
             sink.p.item.eq(held),
             sink.p.kind.eq(kind),
             sink.valid.eq(busy),
             source.ready.eq(~busy | (final & sink.ready)),
-            load.eq(source.valid & source.ready),
-            following.eq(count - Mux(spared, source.p.segment.spare, 0)),
         ]
         with m.If(source.ready):
             m.d.sync += [
                 held.eq(Cat(*source.p.segment.data)),
-                left.eq(following),
-                busy.eq(source.valid & (following != 0)),
-                final.eq(following == 1),
+                left.eq(Array(counts)[source.p.kind] - spare),
+                busy.eq(source.valid & ~none),
+                final.eq(one),
                 kind.eq(source.p.kind),
                 size.eq(Array(sizes.index(one) for one in self._item_bytes)[source.p.kind]),
             ]
