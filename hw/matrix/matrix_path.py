@@ -193,6 +193,7 @@ class MatrixPath(CostedComponent):
             summed.input.payload.eq(self._partial.output.payload),
             summed.input.valid.eq(self._partial.output.valid),
         ]
+        contract(m, ~summed.input.valid | summed.input.ready, "The queue after the partial sums never overflows")
         m.d.sync += self._partial.released.eq(summed.output.valid & summed.output.ready)
         connect(m, self._summed.output, self._serializer.input)
         connect(m, sliced(m, "elements", self._serializer.output, self._elements), self._drain.input)

@@ -165,7 +165,6 @@ class MixedUnpacker(CostedComponent):
         ]
         with m.If(source.ready):
             m.d.sync += [
-                held.eq(Cat(*source.p.segment.data)),
                 left.eq(Array(counts)[source.p.kind] - spare),
                 busy.eq(source.valid & ~none),
                 final.eq(one),
@@ -174,10 +173,15 @@ class MixedUnpacker(CostedComponent):
             ]
         with m.Elif(sink.ready):
             m.d.sync += [left.eq(left - 1), final.eq(left == 2)]
-            with m.Switch(size):
-                for number, item_bytes in enumerate(sizes):
-                    with m.Case(number):
-                        m.d.sync += _shifted(held, item_bytes)
+        # The choice is a signal that synthesis keeps, so that a bit takes one LUT6 for up to three sizes.
+        select = Signal(range(len(sizes) + 1), attrs={"keep": "true"})
+        m.d.comb += select.eq(Mux(source.ready, 0, size + 1))
+        with m.If(source.ready | sink.ready), m.Switch(select):
+            with m.Case(0):
+                m.d.sync += held.eq(Cat(*source.p.segment.data))
+            for number, item_bytes in enumerate(sizes, 1):
+                with m.Case(number):
+                    m.d.sync += _shifted(held, item_bytes)
         return m
 
 

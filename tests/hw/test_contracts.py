@@ -69,12 +69,12 @@ BROKEN: Mapping[str, tuple[Any, Mapping[str, Any], str]] = {
         "A sweep has the words of its group",
     ),
     "mantissas without multipliers": (
-        lambda: PartialSums(width=8, slots=1, tile_words=4, scaling=False),
+        lambda: PartialSums(width=8, slots=1, tile_words=4, queued=4, scaling=False),
         {"sweeps.valid": 1, "sweeps.payload": SWEEP | {"scaled": 1}},
         "without multipliers",
     ),
     "a sweep without words": (
-        lambda: PartialSums(width=8, slots=1, tile_words=4, scaling=False),
+        lambda: PartialSums(width=8, slots=1, tile_words=4, queued=4, scaling=False),
         {"sweeps.valid": 1, "sweeps.payload": SWEEP | {"words": 0}},
         "A sweep has words",
     ),

@@ -47,7 +47,7 @@ tiny datapath.residual 142 110 1 0 0
 tiny datapath.gate 388 471 0 0 3
 tiny datapath.logits 532 524 0 0 0
 tiny datapath.sinks 36 73 0 0 0
-tiny datapath.constants 225 571 8 0 0
+tiny datapath.constants 186 521 8 0 0
 small registers 1382 762 0 0 0
 small control 1578 1931 8 0 0
 small prefetcher 600 534 0 2 0
@@ -64,7 +64,7 @@ small datapath.matrix.sequencer 75 54 0 0 0
 small datapath.matrix.memory 23 275 8 0 0
 small datapath.matrix.mantissas 105 59 0 0 0
 small datapath.matrix.packer 249 399 0 0 0
-small datapath.matrix.glue 802 446 0 0 0
+small datapath.matrix.glue 801 446 0 0 0
 small datapath.attention.rotary 724 815 0 0 8
 small datapath.attention.coder 817 636 0 0 4
 small datapath.attention.queries 125 309 2 0 0
@@ -82,7 +82,7 @@ small datapath.residual 420 366 3 0 0
 small datapath.gate 1618 1734 0 0 12
 small datapath.logits 803 745 0 0 0
 small datapath.sinks 39 77 0 0 0
-small datapath.constants 414 920 9 0 0
+small datapath.constants 270 676 9 0 0
 small datapath.glue 1171 1120 0 0 0
 planes datapath.quantize.norm 1160 1356 0 0 4
 planes datapath.matrix.drain 1105 1152 0 0 6
@@ -98,7 +98,7 @@ planes datapath.matrix.mantissas 237 71 0 0 0
 planes datapath.quantize.statistics 188 110 0 0 0
 planes datapath.quantize.requantizer 583 674 0 0 2
 planes datapath.matrix.memory 35 156 4 0 0
-planes datapath.constants 428 818 9 0 0
+planes datapath.constants 287 574 9 0 0
 planes datapath.matrix.sequencer 74 67 0 0 0
 planes router 149 143 0 0 0
 planes datapath.matrix.summed 23 342 9 0 0
@@ -136,7 +136,7 @@ sixteen datapath.matrix.memory 168 287 4 0 0
 sixteen datapath.quantize.glue 177 41 0 0 0
 sixteen datapath.attention.queries 144 208 2 0 0
 sixteen datapath.matrix.partial 372 1110 9 0 0
-sixteen datapath.constants 1249 1366 13 0 0
+sixteen datapath.constants 572 862 13 0 0
 sixteen datapath.residual 285 222 0 1 0
 sixteen datapath.gate 794 892 0 0 6
 sixteen datapath.quantize.memory 66 103 0 1 0
@@ -147,11 +147,11 @@ eight datapath.matrix.sequencer 73 68 0 0 0
 eight datapath.matrix.summed 28 1305 36 0 0
 eight cache 872 769 0 0 0
 eight datapath.sinks 44 80 0 0 0
-eight datapath.constants 283 1073 9 0 0
+eight datapath.constants 248 1023 9 0 0
 eight datapath.quantize.statistics 741 434 0 0 0
 eight datapath.logits 913 749 0 0 0
 eight datapath.quantize.gearbox 123 278 0 0 0
-eight datapath.matrix.glue 1370 790 0 0 0
+eight datapath.matrix.glue 1369 790 0 0 0
 eight datapath.attention.coder 1632 1244 0 0 8
 eight writer 419 395 3 0 0
 eight datapath.attention.queries 131 553 3 0 0

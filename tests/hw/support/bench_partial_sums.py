@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Assert, Module
+from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, Out, connect, flipped
 
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.payloads import word, words
 from edgedec.hw.matrix.partial_sums import PartialSums
@@ -36,5 +37,5 @@ class QueuedSums(Component):
             queue.input.valid.eq(partial.output.valid),
             partial.released.eq(queue.output.valid & queue.output.ready),
         ]
-        m.d.sync += Assert(~queue.input.valid | queue.input.ready)
+        contract(m, ~queue.input.valid | queue.input.ready, "The queue never overflows")
         return m
