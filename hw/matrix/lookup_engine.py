@@ -143,7 +143,7 @@ class LookupEngine(CostedComponent):
             m.d.sync += write_bank.eq(~write_bank)
         with m.If(ends):
             m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
-        # Whether a beat may be taken is decided one cycle ahead, which costs one place of the output's room.
+        # The decision to take a beat is made one cycle ahead, which costs one place of the output's room.
         with m.If(ends):
             m.d.comb += next_full.eq(full.bit_select(~bank, 1) | (builder.filled & (write_bank != bank)))
         with m.Else():
