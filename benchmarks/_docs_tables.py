@@ -21,6 +21,7 @@ __all__ = ["OWNERS", "block_names", "blocks", "markdown_table", "outdated_blocks
 # First word of a block's name, and the command that writes the owner's blocks.
 OWNERS: Mapping[str, str] = {
     "accelerator": "benchmarks/accelerator.py --write-docs",
+    "mutation": "-m tests.mutation.campaign --plan --write-docs",
     "timing": "benchmarks/timing.py --write-docs",
     "memory": "benchmarks/memory_model.py --write-docs",
 }

@@ -4,7 +4,8 @@ Each mutant is made in a temporary copy of the package, never in the tree. The t
 against it one after another, the nearest first, until one fails.
 
     python -m tests.mutation.campaign --modules blocks/divider matrix/trit_decoder --count 20 --seed 0 --json
-    python -m tests.mutation.campaign --modules all --per-module 4 --tests 3 --jobs 1
+    python -m tests.mutation.campaign --plan --jobs 1               # what docs/reports/mutation.md reports, resumable
+    python -m tests.mutation.campaign --plan --known                # only what has run, by module
 """
 
 from __future__ import annotations
@@ -25,9 +26,25 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
-from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials
+from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials, attempt_key, read_attempts
 
-__all__ = ["Report", "Result", "mutate"]
+__all__ = ["LOGIC", "Known", "Report", "Result", "known", "mutate", "planned"]
+
+# Modules where most of the arithmetic and of the control of the data path is, and the mutants that the plan has of each;
+# of every other module it has fewer.
+LOGIC = (
+    "matrix/lookup_engine",
+    "matrix/drain",
+    "attention/softmax",
+    "vector/rms_norm",
+    "vector/requantizer",
+    "attention/score_memory",
+    "attention/weighted_values",
+    "memory/write_master",
+)
+_OF_LOGIC, _OF_OTHERS = 30, 6
+_SEED = 6  # of the plan
+_RESULTS = Path("tests/mutation/results.jsonl")  # of the plan, in the tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +75,25 @@ class Report:
     survivors: list[Result]
 
 
-def _draw(pools: Mapping[str, list[Mutant]], count: int | None, per_module: int | None, seed: int) -> list[Mutant]:
-    if per_module is not None:
-        # The draw of a module does not depend on other modules.
+def planned(root: Path) -> dict[str, int]:
+    """Return the number of mutants of each module in the plan, the most important modules first."""
+    others = [module for module in module_names(root) if module not in LOGIC]
+    return dict.fromkeys(LOGIC, _OF_LOGIC) | dict.fromkeys(others, _OF_OTHERS)
+
+
+def _drawn(module: str, pool: Sequence[Mutant], number: int, seed: int) -> list[Mutant]:
+    """Return mutants of a module: fewer are the first of more, and other modules have no influence."""
+    ordered = list(pool)
+    random.Random(f"{seed} {module}").shuffle(ordered)
+    return ordered[:number]
+
+
+def _draw(
+    pools: Mapping[str, list[Mutant]], count: int | None, per_module: Mapping[str, int], seed: int
+) -> list[Mutant]:
+    if per_module:
         return [
-            mutant
-            for module, pool in pools.items()
-            for mutant in random.Random(f"{seed} {module}").sample(pool, min(per_module, len(pool)))
+            mutant for module, number in per_module.items() for mutant in _drawn(module, pools[module], number, seed)
         ]
     pool = [mutant for module in pools for mutant in pools[module]]
     return random.Random(seed).sample(pool, len(pool) if count is None else min(count, len(pool)))
@@ -75,7 +104,7 @@ def mutate(
     modules: Sequence[str],
     *,
     count: int | None = None,
-    per_module: int | None = None,
+    per_module: int | Mapping[str, int] | None = None,
     seed: int = 0,
     kinds: Sequence[str] = KINDS,
     tests: int = 3,
@@ -89,7 +118,8 @@ def mutate(
         root: the tree with hw/ and tests/.
         modules: ``blocks/divider``, ``compiler/lowering``.
         count: mutants drawn over all modules; None or more than there are: all there are.
-        per_module: mutants drawn of each module, in the place of ``count``.
+        per_module: mutants drawn of each module, in the place of ``count``; a mapping gives a number to each module, in
+            the order in which they are tried.
         kinds: kinds of edits; see ``tests.mutation.mutants.KINDS``.
         tests: files that a mutant must get past to survive; files without fast tests do not count.
         jobs: pytest processes at a time.
@@ -102,7 +132,8 @@ def mutate(
         UsageError: an unknown module or kind, a module without tests, or nothing to mutate.
         ToolError: the tests fail without a mutant.
     """
-    if any(number is not None and number <= 0 for number in (count, per_module, tests, jobs, limit_s)):
+    numbers = [per_module] if per_module is None or isinstance(per_module, int) else list(per_module.values())
+    if any(number is not None and number <= 0 for number in (count, *numbers, tests, jobs, limit_s)):
         raise UsageError(
             "count, per-module count, tests, jobs and the time limit must be positive, "
             f"not {count}, {per_module}, {tests}, {jobs}, {limit_s}"
@@ -117,7 +148,9 @@ def mutate(
         module: [m for m in find_mutants(module, module_path(root, module).read_text("utf-8")) if m.kind in kinds]
         for module in names
     }
-    chosen = _draw(pools, count, per_module, seed)
+    if isinstance(per_module, int):
+        per_module = dict.fromkeys(names, per_module)
+    chosen = _draw(pools, count, per_module or {}, seed)
     if not chosen:
         raise UsageError(f"nothing to mutate in {', '.join(names)}")
     if results is None:
@@ -153,6 +186,55 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Hold what has run of a module's planned mutants; ``survivors`` are lines as in ``Result.diff``."""
+
+    module: str
+    planned: int
+    killed: int
+    survivors: list[str]
+
+    @property
+    def tried(self) -> int:
+        return self.killed + len(self.survivors)
+
+
+def known(root: Path, plan: Mapping[str, int], results: Path) -> list[Known]:
+    """Return the stored verdicts of a plan's mutants, without running anything.
+
+    A verdict counts only while module and test file are what they were.
+    """
+    attempts, rows = read_attempts(results), list[Known]()
+    for module, number in plan.items():
+        mutants = _drawn(module, find_mutants(module, module_path(root, module).read_text("utf-8")), number, _SEED)
+        if not mutants:
+            continue
+        covering = covering_tests(root, module)
+        killed, survivors = 0, list[str]()
+        for mutant in mutants:
+            stored = (attempts.get(attempt_key(mutant, test)) for test in covering)
+            outcomes = {attempt.outcome for attempt in stored if attempt is not None}
+            if outcomes - {SURVIVED}:
+                killed += 1
+            elif outcomes:
+                survivors.append(mutant.diff)
+        rows.append(Known(module=module, planned=len(mutants), killed=killed, survivors=survivors))
+    return rows
+
+
+def _known_table(rows: Sequence[Known]) -> str:
+    """Return a table of Markdown, with a row for all modules together."""
+    from benchmarks._docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
+
+    counts = [(row.module, row.planned, row.tried, row.killed, len(row.survivors)) for row in rows]
+    sums = tuple(sum(count[place] for count in counts) for place in range(1, 5))
+    lines = [(f"`{module}`", *map(str, numbers)) for module, *numbers in counts if numbers[1]]
+    untried = sum(not count[2] for count in counts)
+    summary = (f"all {len(counts)} modules, {untried} of them without a verdict", *map(str, sums))
+    return markdown_table(("module", "planned", "with a verdict", "killed", "survived"), [summary, *lines])
+
+
 def _report(results: Sequence[Result]) -> Report:
     outcomes = (KILLED, SURVIVED, TIMED_OUT)
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
@@ -185,7 +267,12 @@ def _text(report: Report) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.campaign", description=__doc__.splitlines()[0])
-    parser.add_argument("--modules", nargs="+", required=True, metavar="NAME", help="of hw/, without .py; or all")
+    parser.add_argument("--modules", nargs="+", default=[], metavar="NAME", help="of hw/, without .py; or all")
+    parser.add_argument("--plan", action="store_true", help=f"the mutants of the report, with results in {_RESULTS}")
+    parser.add_argument("--known", action="store_true", help="run nothing; show the stored verdicts of the plan")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write them into docs/reports/mutation.md; run nothing"
+    )
     parser.add_argument("--but", nargs="+", default=[], metavar="NAME", help="modules to leave out")
     parser.add_argument("--count", type=int, help="mutants over all of them (20)")
     parser.add_argument("--per-module", type=int, help="mutants of each of them, in the place of --count")
@@ -200,7 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     root = options.root.resolve()
+    if not options.modules and not options.plan:
+        parser.error("give --modules or --plan")
     try:
+        if options.plan:
+            return _run_plan(root, options)
         left_out = {module_path(root, name) for name in options.but}
         selected = module_names(root) if options.modules == ["all"] else options.modules
         report = mutate(
@@ -219,6 +310,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     sys.stdout.write((json.dumps(asdict(report), indent=2) if options.json else _text(report)) + "\n")
+    return 0
+
+
+def _run_plan(root: Path, options: argparse.Namespace) -> int:
+    """Run or show the plan, or those of its modules that ``--modules`` names.
+
+    Raises:
+        UsageError, ToolError: as ``mutate``.
+    """
+    plan = planned(root)
+    if options.modules:
+        plan = {module: number for module, number in plan.items() if module in options.modules}
+    results = options.results or root / _RESULTS
+    if options.known or options.write_docs:
+        table = _known_table(known(root, plan, results))
+        if options.write_docs:
+            from benchmarks._docs_tables import write_blocks
+
+            write_blocks({"mutation modules": table}, root)
+        sys.stdout.write(table + "\n")
+        return 0
+    for module, number in plan.items():
+        # One module at a time: a module without a fast test is named and passed over.
+        try:
+            mutate(
+                root,
+                [module],
+                per_module={module: number},
+                seed=_SEED,
+                tests=options.tests,
+                jobs=options.jobs,
+                results=results,
+                limit_s=options.time_limit,
+            )
+        except UsageError as error:
+            logging.getLogger(__name__).warning("%s: %s", module, error)
+    sys.stdout.write(_known_table(known(root, plan, results)) + "\n")
     return 0
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from edgedec.errors import ToolError, UsageError
-from tests.mutation.campaign import main, mutate
+from tests.mutation.campaign import LOGIC, _drawn, known, main, mutate, planned
 from tests.mutation.covering_tests import covering_tests, module_names
 from tests.mutation.mutants import KINDS, find_mutants
+from tests.mutation.trials import KILLED, SURVIVED, Attempt, attempt_key
 
 MODULE = '''"""Sums."""
 
@@ -99,7 +101,40 @@ def test_a_second_run_reuses_the_results_of_the_first(
     # A changed test file makes all of them open again, and the tests without a mutant too.
     (tree / "tests/hw/test_sums.py").write_text(TEST + "    assert total([]) == 0\n")
     mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
-    assert len(results.read_text().splitlines()) == 3 + 1 + 3
+    assert len(results.read_text().splitlines()) == 2 + 1 + 2
+    unchanged = results.with_suffix(".unchanged.jsonl")
+    assert len(unchanged.read_text().splitlines()) == 1 + 1
+
+
+def test_stored_verdicts_count_as_long_as_module_and_test_are_the_same(tree: Path, tmp_path: Path) -> None:
+    """Store a verdict for each planned mutant by hand: every third one survived two files, one is not tried."""
+    results, test = tmp_path / "results.jsonl", tree / "tests/hw/test_sums.py"
+    (tree / "tests/hw/test_more.py").write_text(TEST)
+    mutants = _drawn("sums", find_mutants("sums", MODULE), 7, 6)
+    lines = list[str]()
+    for number, mutant in enumerate(mutants[:-1]):
+        outcomes = [SURVIVED, SURVIVED] if number % 3 == 0 else [SURVIVED, KILLED]
+        for file, outcome in zip((test, tree / "tests/hw/test_more.py"), outcomes, strict=True):
+            key = attempt_key(mutant, file)
+            attempt = Attempt(key=key, diff=mutant.diff, test=file.name, outcome=outcome, seconds=1.0)
+            lines.append(json.dumps(asdict(attempt)))
+    results.write_text("\n".join(lines) + "\n")
+    (row,) = known(tree, {"sums": 7}, results)
+    assert (row.planned, row.tried, row.killed) == (7, 6, 4)
+    assert row.survivors == [mutants[0].diff, mutants[3].diff]
+    test.write_text(TEST + "\n")
+    (tree / "tests/hw/test_more.py").write_text(TEST + "\n")
+    assert known(tree, {"sums": 7}, results)[0].tried == 0
+
+
+def test_fewer_mutants_are_the_first_of_more_and_the_plan_has_every_module(tree: Path) -> None:
+    pool = find_mutants("sums", MODULE)
+    assert _drawn("sums", pool, 3, 6) == _drawn("sums", pool, 8, 6)[:3]
+    root = Path(__file__).resolve().parents[2]
+    plan = planned(root)
+    assert set(plan) == set(module_names(root))
+    assert [number for module, number in plan.items() if module in LOGIC] == [30] * 8
+    assert set(plan.values()) == {30, 6}
 
 
 def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path) -> None:

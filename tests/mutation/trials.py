@@ -25,7 +25,7 @@ from edgedec.errors import ToolError
 from tests.mutation.covering_tests import module_path
 from tests.mutation.mutants import Mutant
 
-__all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Attempt", "Trials"]
+__all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Attempt", "Trials", "attempt_key", "read_attempts"]
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 _NOTHING = "nothing to run"
@@ -139,7 +139,7 @@ class Trials:
     """Run test files against mutants, and store the results in a JSON Lines file.
 
     A line's key changes with the mutated file and with the test file, so that no result outlives them; that of a test
-    without a mutant changes with any file of ``hw/``.
+    without a mutant changes with any file of ``hw/``, and is in a file beside it, because it is about this machine.
     """
 
     def __init__(self, root: Path, results: Path, limit_s: float | None) -> None:
@@ -147,10 +147,12 @@ class Trials:
         self._hardware = _digest(*(path.read_bytes() for path in sorted((root / "hw").rglob("*.py"))))
         self._write_lock, self._unchanged_lock = threading.Lock(), threading.Lock()
         results.parent.mkdir(parents=True, exist_ok=True)
-        self._known = _read_attempts(results)
-        if results.is_file() and not results.read_bytes().endswith(b"\n"):
-            with results.open("a", encoding="utf-8") as file:
-                file.write("\n")  # ends the line that a killed run left
+        self._unchanged = results.with_suffix(".unchanged.jsonl")
+        self._known = read_attempts(results) | read_attempts(self._unchanged)
+        for path in (results, self._unchanged):
+            if path.is_file() and not path.read_bytes().endswith(b"\n"):
+                with path.open("a", encoding="utf-8") as file:
+                    file.write("\n")  # ends the line that a killed run left
 
     def unchanged(self, module: str, test: Path) -> float | None:
         """Return the seconds that a test file takes without a mutant, or None if it has no fast test.
@@ -175,7 +177,7 @@ class Trials:
         Raises:
             ToolError: the result is neither a pass nor a failure.
         """
-        key = _digest(mutant.key.encode(), test.read_bytes())
+        key = attempt_key(mutant, test)
         if key not in self._known:
             usual = self.unchanged(mutant.module, test)
             assert usual is not None
@@ -191,16 +193,22 @@ class Trials:
     def _add(self, key: str, diff: str, test: Path, outcome: str, seconds: float) -> None:
         name = test.relative_to(self.root).as_posix()
         attempt = Attempt(key=key, diff=diff, test=name, outcome=outcome, seconds=round(seconds, 2))
-        with self._write_lock, self.results.open("a", encoding="utf-8") as file:
+        path = self.results if diff else self._unchanged
+        with self._write_lock, path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(attempt)) + "\n")
             self._known[key] = attempt
+
+
+def attempt_key(mutant: Mutant, test: Path) -> str:
+    """Return the key of the line that holds the result of a test file against a mutant."""
+    return _digest(mutant.key.encode(), test.read_bytes())
 
 
 def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _read_attempts(path: Path) -> dict[str, Attempt]:
+def read_attempts(path: Path) -> dict[str, Attempt]:
     """Return the results of earlier runs; a line that was cut off is left out."""
     attempts: dict[str, Attempt] = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
