@@ -65,4 +65,6 @@ def test_each_block_of_the_pages_has_an_owner() -> None:
     owners = {name.split(" ")[0] for name in docs.block_names()}
     assert owners <= docs.OWNERS.keys()
     for command in docs.OWNERS.values():
-        assert (Path(__file__).parents[2] / command.split(" ")[0]).is_file()
+        script, *rest = command.split(" ")
+        path = f"{rest[0].replace('.', '/')}.py" if script == "-m" else script
+        assert (Path(__file__).parents[2] / path).is_file()
