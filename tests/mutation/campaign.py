@@ -43,8 +43,8 @@ LOGIC = (
     "memory/write_master",
 )
 _OF_LOGIC, _OF_OTHERS = 30, 6
-_SEED = 6  # of the plan
-_RESULTS = Path("tests/mutation/results.jsonl")  # of the plan, in the tree
+_SEED = 6  # seed of the plan
+_RESULTS = Path("tests/mutation/results.jsonl")  # file of the plan, in the tree
 
 
 @dataclass(frozen=True, kw_only=True)
