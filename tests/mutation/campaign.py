@@ -17,7 +17,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ def planned(root: Path) -> dict[str, int]:
     return dict.fromkeys(LOGIC, _OF_LOGIC) | dict.fromkeys(others, _OF_OTHERS)
 
 
-def _drawn(module: str, pool: Sequence[Mutant], number: int, seed: int) -> list[Mutant]:
+def _drawn(module: str, pool: Iterable[Mutant], number: int, seed: int) -> list[Mutant]:
     """Return mutants of a module: fewer are the first of more, and other modules have no influence."""
     ordered = list(pool)
     random.Random(f"{seed} {module}").shuffle(ordered)
@@ -227,10 +227,10 @@ def _known_table(rows: Sequence[Known]) -> str:
     """Return a table of Markdown, with a row for all modules together."""
     from benchmarks._docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
 
-    counts = [(row.module, row.planned, row.tried, row.killed, len(row.survivors)) for row in rows]
-    sums = tuple(sum(count[place] for count in counts) for place in range(1, 5))
-    lines = [(f"`{module}`", *map(str, numbers)) for module, *numbers in counts if numbers[1]]
-    untried = sum(not count[2] for count in counts)
+    counts = {row.module: (row.planned, row.tried, row.killed, len(row.survivors)) for row in rows}
+    sums = tuple(map(sum, zip(*counts.values(), strict=True)))
+    lines = [(f"`{module}`", *map(str, numbers)) for module, numbers in counts.items() if numbers[1]]
+    untried = sum(not numbers[1] for numbers in counts.values())
     summary = (f"all {len(counts)} modules, {untried} of them without a verdict", *map(str, sums))
     return markdown_table(("module", "planned", "with a verdict", "killed", "survived"), [summary, *lines])
 
