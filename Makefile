@@ -51,6 +51,7 @@ figures: ## write the accelerator's modelled figures into README.md and docs/, a
 	@.ci/environment dev
 	@.venv/bin/python benchmarks/accelerator.py --write-docs
 	@.venv/bin/python benchmarks/memory_model.py --write-docs
+	@.venv/bin/python benchmarks/accelerator_estimate.py --write-docs
 
 lint: ## ruff: rules and format; openings of docstrings and comments
 	@.ci/environment dev

@@ -22,6 +22,7 @@ __all__ = ["OWNERS", "block_names", "blocks", "markdown_table", "outdated_blocks
 OWNERS: Mapping[str, str] = {
     "accelerator": "benchmarks/accelerator.py --write-docs",
     "mutation": "-m tests.mutation.campaign --plan --write-docs",
+    "estimate": "benchmarks/accelerator_estimate.py --write-docs",
     "timing": "benchmarks/timing.py --write-docs",
     "memory": "benchmarks/memory_model.py --write-docs",
 }

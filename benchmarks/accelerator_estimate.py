@@ -9,11 +9,13 @@ adders and registers that a vendor's tool packs into multipliers, because yosys 
 With --simulate the cycle model is compared with the RTL of the same configurations, which takes minutes to compile, for
 passes of several layers, positions and slots with a memory without delays and with a slow one.
 
-The measured errors are in docs/accelerator.md, "Estimate".
+The measured errors are in docs/accelerator.md, "Estimate". With --write-docs nothing is synthesized: the shares of a device
+that the default configuration takes by estimate are written into that page.
 
     .venv/bin/python benchmarks/accelerator_estimate.py [--quick] [--configs NAME ...] [--family xcup|ecp5] [--json]
     .venv/bin/python benchmarks/accelerator_estimate.py --configs tiny --whole
     .venv/bin/python benchmarks/accelerator_estimate.py --configs small --simulate
+    .venv/bin/python benchmarks/accelerator_estimate.py --write-docs
 """
 
 from __future__ import annotations
@@ -27,21 +29,36 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
+from benchmarks._docs_tables import markdown_table, write_blocks
 from benchmarks._estimate_cycles import cycle_errors
-from edgedec.board import Board
+from edgedec.board import RESOURCES, Board
 from edgedec.boards import find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.estimate import Estimate, estimate
 from edgedec.sim.synthesis.estimate_parts import CONFIGS, QUICK, Parts, whole
 from edgedec.sim.synthesis.estimate_synthesis import FAMILIES, synthesize, synthesize_all
 
-__all__ = ["compared", "main", "measure", "synthesize"]
+__all__ = ["compared", "main", "measure", "share_tables", "synthesize"]
 
 _COLUMNS = ("lut", "ff", "bram18", "uram", "dsp")
 _DEVICES = {"xcup": "kv260", "ecp5": "ulx3s-85f"}
+_DOCUMENTED = "kv260"  # board of the shares in the documentation
 _TOLD = 0.15  # relative error of a part's LUTs or FF above which the part is named in the report
 _SMALLEST = 100  # least LUTs or FF of a part that is named
+
+
+def share_tables() -> dict[str, str]:
+    """Return the tables of docs/accelerator.md by name: shares of a board's device, estimated, and the usable ones."""
+    board, expected = find_board(_DOCUMENTED), estimate(AcceleratorConfig())
+    in_fabric = replace(expected, parts={**expected.parts, "adders": expected.in_multipliers})
+    shares = {"estimate": expected.shares(board), "with the MacArray's adders in LUTs": in_fabric.shares(board)}
+    rows = [
+        *((name, *(f"{part[kind]:.0%}".replace("%", " %") for kind in RESOURCES)) for name, part in shares.items()),
+        ("usable", *(f"{board.most.get(kind, 1):.0%}".replace("%", " %") for kind in RESOURCES)),
+    ]
+    return {f"estimate {_DOCUMENTED}": markdown_table(("", "LUT", "FF", "BRAM36", "URAM", "DSP"), rows)}
 
 
 def compared(name: str, expected: Resources, synthesized: Resources) -> dict[str, Any]:
@@ -127,12 +144,16 @@ def _arguments() -> argparse.Namespace:
         help="also synthesize the whole accelerator, which is feasible only for small ones",
     )
     parser.add_argument("--simulate", action="store_true", help="compare cycles instead of resources")
+    parser.add_argument("--write-docs", action="store_true", help="write the estimated shares into docs/accelerator.md")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
 def main() -> int:
     options = _arguments()
+    if options.write_docs:
+        note(f"written: {', '.join(path.name for path in write_blocks(share_tables())) or 'no page changed'}")
+        return 0
     names = options.configs or (QUICK if options.quick else tuple(CONFIGS))
     reports = []
     for name in names:

@@ -16,7 +16,7 @@ __all__ = ["FAMILIES", "MEMORY_MODELS", "RESOURCES", "USABLE", "Board", "Family"
 RESOURCES = ("lut", "ff", "bram36", "uram", "dsp")  # names of the resources of a device
 # Usable shares of the resources. Accelerators that others placed on the KV260 take 84 and 87 % of the LUTs (TeLLMe v2,
 # PD-Swap).
-USABLE: Mapping[str, float] = MappingProxyType({"lut": 0.77, "bram36": 0.75, "uram": 48 / 64, "dsp": 0.65})
+USABLE: Mapping[str, float] = MappingProxyType({"lut": 0.75, "bram36": 0.75, "uram": 48 / 64, "dsp": 0.65})
 MEMORY_MODELS = ("KV260",)  # names of the sets of edgedec.sim.ddr.parameters that were fitted to a board
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOST_SHOWN = 80  # characters of a wrong value in a message

@@ -49,7 +49,7 @@ def test_list_as_json(edgedec: Edgedec) -> None:
         if real.memory_bram36:
             continue
         assert board["accelerator"]["kind"] == "estimated"
-        assert board["accelerator"]["shares"]["lut"] <= 0.77
+        assert board["accelerator"]["shares"]["lut"] <= 0.75
     assert outcome.stderr == ""
 
 
