@@ -39,6 +39,8 @@ class Handoff:
     clock_hz: frequency of that clock by the build, in Hz; None: the file does not say.
     port_bits: width of each of its memory ports, in bits.
     memory_bits: width of the port of the processing system that each is wired to; None behind an interconnect.
+    system: module name of the processing system, as in "zynq_ultra_ps_e".
+    memory_ports: names of the ports of the processing system that it is wired to, directly or not, in their order.
     """
 
     path: Path
@@ -50,6 +52,8 @@ class Handoff:
     clock_hz: float | None
     port_bits: tuple[int, ...]
     memory_bits: tuple[int | None, ...]
+    system: str
+    memory_ports: tuple[str, ...]
 
 
 class _NoDoctype(ElementTree.TreeBuilder):
@@ -91,6 +95,8 @@ def read_handoff(path: Path) -> Handoff:
         clock_hz=clock_hz,
         port_bits=tuple(bits for _, bits in buses),
         memory_bits=tuple(_memory_bits(path, systems[0], bus) for bus, _ in buses),
+        system=systems[0].get("MODTYPE", ""),
+        memory_ports=_memory_ports(systems[0]),
     )
 
 
@@ -183,6 +189,12 @@ def _memory_bits(path: Path, system: ElementTree.Element, net: str) -> int | Non
         if net and bus.get("BUSNAME") == net and parameter is not None:
             return _number(path, parameter, _parameter(path, system, parameter), 16)
     return None
+
+
+def _memory_ports(system: ElementTree.Element) -> tuple[str, ...]:
+    """Return the names of the processing system's ports to memory that something is wired to."""
+    buses = {bus.get("NAME", ""): bus.get("BUSNAME", "") for bus in system.iter("BUSINTERFACE")}
+    return tuple(name for name in _WIDTHS if buses.get(name, "__NOC__") not in ("", "__NOC__"))
 
 
 def _clock(path: Path, module: ElementTree.Element, system: ElementTree.Element) -> tuple[int | None, float | None]:

@@ -22,6 +22,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.install_hint import install_extra
+from edgedec.runtime.devices._memory_ports import REGISTER_BYTES, set_ports
 from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
 from edgedec.runtime.driver.lock import DeviceLock
@@ -262,6 +263,7 @@ def _load(
     registers = _Registers(ip.mmio, handoff.size_bytes)
     _check_loaded(registers, bitstream, config)
     registers.settle(clock)  # before it gets any memory
+    _set_ports(pynq, board, handoff)
     waiter = Waiter(registers.is_high, ip.accelerator_interrupt, loop, clock)
     return PynqDevice(_Parts(registers, lock, clock), board, waiter, _clock_hz(pynq, handoff), meminfo)
 
@@ -320,6 +322,19 @@ def _check_loaded(registers: _Registers, bitstream: Path, config: AcceleratorCon
             f"{bitstream} holds configuration {high << 32 | low:016x}, its .hwh says {config.hash:016x}: they are of two "
             "builds; copy both again, from one"
         )
+
+
+def _set_ports(pynq: Any, board: Any, handoff: Handoff) -> None:
+    """Set the ports to memory, which are idle now. The accelerator works without, but perhaps slower."""
+
+    def write(address: int, offset: int, value: int) -> None:
+        pynq.MMIO(address, REGISTER_BYTES, device=board).write(offset, value)
+
+    try:
+        if not set_ports(handoff.system, handoff.memory_ports, write):
+            _LOG.warning("%s names no ports to memory whose settings are known", handoff.path)
+    except Exception as error:  # pynq passes all kinds of exceptions on
+        _LOG.warning("the ports to memory keep their settings: %s: %s", type(error).__name__, error)
 
 
 def _clock_hz(pynq: Any, handoff: Handoff) -> float:

@@ -40,9 +40,9 @@ _CONTROLLER_BYTES = 0x10000
 # Blocks of registers of the processing system that pynq accesses, as (address, bytes), and their values after boot.
 _SYSTEM = {
     # Zynq UltraScale+: APLL.., IOPLL at 33.333 MHz * 90 / 2, and dividers from it to the PL clocks.
-    "aarch64": ((0xFD1A_0000, 0x100), (0xFF5E_0000, 0x100), (0xFD36_0000, 0x4_0000), (0xFF9B_0000, 0x100)),
-    # Zynq-7000: system level control registers.
-    "armv7l": ((0xF800_0000, 0x200),),
+    "aarch64": ((0xFD1A_0000, 0x100), (0xFF5E_0000, 0x100), (0xFD36_0000, 0x6_0000), (0xFF9B_0000, 0x100)),
+    # Zynq-7000: system level control registers, and the ports to memory.
+    "armv7l": ((0xF800_0000, 0x200), (0xF800_8000, 0x4000)),
 }
 _STARTED = {
     "aarch64": {0xFF5E_0020: 1 << 16 | 90 << 8, **{0xFF5E_00C0 + 4 * n: 1 << 24 | 1 << 16 | 15 << 8 for n in range(4)}},

@@ -119,10 +119,41 @@ def test_pynq_sets_clock_and_port_widths_by_the_file(tmp_path: Path, family: str
     assert device.clock_hz == pytest.approx(125e6, rel=1e-4)
     assert device.kind == "simulated"
     if family == "zynq-ultrascale+":
-        widths = {address: value & 3 for address, value in board.accesses if address < 0xFE00_0000}
+        widths = {address: value & 3 for address, value in board.accesses if address & 0xFF in (0x00, 0x14)}
+        widths = {address: value for address, value in widths.items() if 0xFD00_0000 < address < 0xFE00_0000}
         assert widths == dict.fromkeys((0xFD38_0000, 0xFD38_0014, 0xFD39_0000, 0xFD39_0014), 2)  # 32 bits
     device.close()
     del pynq.Clocks._real_instance
+
+
+@pytest.mark.parametrize(
+    ("family", "first", "step", "commands"),
+    [("zynq-ultrascale+", 0xFD38_0000, 0x1_0000, 15), ("zynq-7000", 0xF800_8000, 0x1000, 7)],
+)
+def test_the_ports_to_memory_are_set(tmp_path: Path, family: str, first: int, step: int, commands: int) -> None:
+    """Check that each port that is wired may have as many commands under way as it can, at the lowest priority."""
+    pynq = pytest.importorskip("pynq")
+    if family == "zynq-7000" and int(pynq.__version__.split(".")[0]) >= 4:
+        pytest.skip("pynq 4 does not support Zynq-7000")
+    board = simulated_board(CONFIG, arch=ARCHES[family])
+    device = open_on(board, CONFIG, tmp_path, path=bitstream(CONFIG, tmp_path, family=family))
+    values = {0x04: commands, 0x18: commands, 0x08: 0, 0x1C: 0}
+    expected = {first + port * step + offset: value for port in range(CONFIG.ports) for offset, value in values.items()}
+    actual = {address: value for address, value in board.accesses if address & 0xFF in values and address >= first}
+    assert {address: actual.get(address) for address in expected} == expected
+    device.close()
+
+
+def test_a_board_whose_ports_cannot_be_set_works(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr("edgedec.runtime.devices.pynq.set_ports", refuse)
+    device = open_on(board, CONFIG, tmp_path)
+    assert "the ports to memory keep their settings: OSError: Operation not permitted" in caplog.text
+    device.close()
 
 
 def test_pynq_knows_the_registers_by_name(board: Any, device: Any, tmp_path: Path) -> None:
