@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from edgedec.errors import UsageError
 
 __all__ = [
+    "CHIPDB",
     "DEBUG",
     "FUSED",
     "HUGE_PAGES",
@@ -19,6 +20,7 @@ __all__ = [
     "LOOP",
     "ORT_TELEMETRY",
     "PREFIX",
+    "PRJXRAY_DB",
     "SHARED_DATA",
     "VARIABLES",
     "WRITE_GOLDEN",
@@ -58,6 +60,11 @@ class Variable:
         return value == "1"
 
 
+CHIPDB = Variable(
+    name="EDGEDEC_CHIPDB",
+    values="a file, or a folder",
+    meaning="nextpnr-xilinx's database of the device, for build-bitstream --flow openxc7; without it, CHIPDB counts.",
+)
 DEBUG = Variable(
     name="EDGEDEC_DEBUG",
     values="1 or 0",
@@ -88,6 +95,11 @@ ORT_TELEMETRY = Variable(
     values="1 or 0",
     meaning="ONNX Runtime decides by itself whether it records its use and sends the records to its vendor.",
 )
+PRJXRAY_DB = Variable(
+    name="EDGEDEC_PRJXRAY_DB",
+    values="a folder",
+    meaning="prjxray's database, for build-bitstream --flow openxc7; without it, PRJXRAY_DB_DIR counts.",
+)
 SHARED_DATA = Variable(
     name="EDGEDEC_SHARED_DATA",
     values="a folder",
@@ -98,4 +110,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout rewrite their expected files.",
 )
-VARIABLES = (DEBUG, FUSED, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (CHIPDB, DEBUG, FUSED, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, PRJXRAY_DB, SHARED_DATA, WRITE_GOLDEN)

@@ -19,7 +19,9 @@ from edgedec.spelling import did_you_mean
 if TYPE_CHECKING:
     from edgedec.hw.compiler.program import Program
 
-__all__ = ["BoardDesign", "Built", "Flow", "find_flow", "flow_names", "same_board"]
+__all__ = ["NOT_PROVEN", "BoardDesign", "Built", "Flow", "find_flow", "flow_names", "same_board"]
+
+NOT_PROVEN = "not proven"  # kind of a timing that no tool has analysed in full
 
 _FAMILIES, _TOOLS = "edgedec.boards.flows.families", "edgedec.boards.flows.tools"
 
@@ -50,6 +52,8 @@ class Built:
         resources: placed counts by edgedec.board.RESOURCES, for those that the reports name.
         timing: reported met, clock_hz, achieved_hz and wns_ns; with several clocks, ``clocks`` by name, each with
             wanted_hz, achieved_hz, slack_ns and met; where it is not met and known, nearest_hz: a clock that would do.
+            With ``kind`` NOT_PROVEN: the reason, clock_hz, analysed_hz: the clock that the analysed paths would allow, or
+            None; and met only where it is False.
         power: the tools' estimate, W; empty where they have none.
         tools: name -> version.
         floor_plan: picture of the placement as SVG; None if the reports do not have it.
@@ -64,6 +68,11 @@ class Built:
     tools: Mapping[str, str]
     floor_plan: str | None = None
     seed: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """True if no path is known to be too slow for the clock."""
+        return bool(self.timing.get("met", self.timing.get("kind") == NOT_PROVEN))
 
 
 class Flow(Protocol):

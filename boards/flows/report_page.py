@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from edgedec.board import RESOURCES
+from edgedec.boards.flows.interface import NOT_PROVEN
 
 __all__ = ["report_page"]
 
@@ -69,7 +70,10 @@ def report_page(content: Mapping[str, Any], floor_plan: str | None = None) -> st
 
 def _next(content: Mapping[str, Any]) -> str:
     if content["state"] == "built":
-        met = content["timing"].get("met")
+        timing = content["timing"]
+        met = timing.get("met")
+        if met is None and timing["kind"] == NOT_PROVEN:
+            return f"<b>Timing is not proven</b>: {escape(timing['reason'])}."
         return "Timing is met." if met else "<b>Timing is not met</b>: it must not be used at this clock."
     return f"Where the tools are: <code>{escape(content['command'])}</code>"
 

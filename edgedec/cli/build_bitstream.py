@@ -197,11 +197,11 @@ def _synthesis() -> Synthesis:
 
 
 def _write_bundle(result: BuildResult, bundle: Bundle, program: Program, board: Board) -> Path | None:
-    """Write the board bundle for `edgedec deploy`, and return its path; None if the clock was not reached."""
+    """Write the board bundle for `edgedec deploy`, and return its path; None if the clock is known not to be reached."""
     from edgedec.runtime.accelerator.board_bundle import write_board_bundle
 
     built = result.built
-    if built is None or built.hwh is None or not built.timing.get("met"):
+    if built is None or built.hwh is None or not built.usable:
         return None
     path = result.output / _BUNDLE
     write_board_bundle(path, bundle=bundle, program=program, bitstream=built.bitstream, hwh=built.hwh, board=board.name)
@@ -243,13 +243,20 @@ def _print(data: dict[str, Any]) -> None:
         print(f"on a machine with the tools, run:\n  {data['command']}")
     else:
         print(f"bitstream: {data['bitstream']}")
-        if data["chat"] and data["timing"]["met"]:
+        if data["chat"] and data["timing"].get("met"):
             print(f"after loading it (program/ has the compiled model), run:\n  {data['chat']}")
 
 
 def _print_timing(timing: dict[str, Any]) -> None:
+    from edgedec.boards.flows.interface import NOT_PROVEN
+
     if timing["kind"] == "assumed":
         print(f"clock {timing['clock_hz'] / 1e6:g} MHz, assumed")
+        return
+    if timing["kind"] == NOT_PROVEN:
+        analysed = timing["analysed_hz"]
+        rest = "" if analysed is None else f"; the other paths would allow {analysed / 1e6:.2f} MHz"
+        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, timing not proven: {timing['reason']}{rest}")
         return
     print(f"clock {timing['clock_hz'] / 1e6:g} MHz, slack {timing['wns_ns']:g} ns by {timing['by']}")
     for name, clock in timing.get("clocks", {}).items():
@@ -267,7 +274,7 @@ def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> Non
             f"only the files were written: {result.missing}{there}. To build on another machine, copy {result.output} there "
             f"and run: {result.command}"
         )
-    if result.built is not None and not result.built.timing["met"]:
+    if result.built is not None and not result.built.usable:
         raise EdgedecError(_missed(result.built, configuration))
     if no_build and result.built is None:
         note(f"nothing was built: --no-build{there}")
@@ -275,6 +282,7 @@ def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> Non
 
 def _missed(built: Built, configuration: str) -> str:
     """Return the message for a clock that was not reached, with a clock that can be reached."""
+    from edgedec.boards.flows.interface import NOT_PROVEN
 
     def slower(mhz: float) -> str:
         members = [part for part in configuration.split(",") if not part.strip().startswith("clock_hz=")]
@@ -282,6 +290,13 @@ def _missed(built: Built, configuration: str) -> str:
 
     timing = built.timing
     at = f"at {timing['clock_hz'] / 1e6:g} MHz"
+    if timing.get("kind") == NOT_PROVEN:
+        analysed = timing["analysed_hz"] / 1e6
+        return (
+            f"timing is not met {at}: of the paths that are analysed, one allows {analysed:.2f} MHz; "
+            f"{built.bitstream.name} must not be used. Try another placement, "
+            f"--seed {timing['seed'] + 1}, or {slower(int(analysed / 2))}"
+        )
     if "clocks" not in timing:
         return (
             f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) {at}, so there is no board "

@@ -2,7 +2,8 @@
 
 Vivado writes its own when it builds a design, thousands of lines. This one holds what both readers need of it: the
 processing system with its clock and its ports' widths, the accelerator with its registers, the interrupt controller
-between them. It stands in for Vivado's where there is no Vivado: in tests, and beside a project that was not built.
+between them. It stands in for Vivado's where there is no Vivado: in tests, and beside a project that was not built. Where
+the open tools build the design, there is no other one, and edgedec is its author.
 
     processing system --M_AXI--> accelerator, interrupt controller     registers
     accelerator --m_axi_0...--> ports to memory of the processing system, one each, directly
@@ -141,6 +142,7 @@ def write_hwh(
     part: str = "",
     clock_hz: float | None = None,
     interrupt: bool = True,
+    whole: bool = False,
 ) -> None:
     """Write the file of ``config`` on a part of that family.
 
@@ -149,6 +151,7 @@ def write_hwh(
         part: the device's ordering name.
         clock_hz: requested clock; None is the configuration's. The file has the fastest clock of the divisors up to it.
         interrupt: wired; without, the driver looks at the registers again and again.
+        whole: whether the file is of a design that edgedec has made itself, and no stand-in for Vivado's.
 
     Raises:
         UsageError: no such family, or its ports cannot be as wide as the configuration's.
@@ -163,7 +166,8 @@ def write_hwh(
         )
     divisors = _divisors(system.pll_hz, config.clock_hz if clock_hz is None else clock_hz)
     hz = system.pll_hz / (divisors[0] * divisors[1])
-    root = ElementTree.Element("EDKSYSTEM", EDWVERSION="1.2", TIMESTAMP="", VIVADOVERSION="none: written by edgedec")
+    author = "none: written by edgedec" + (", which made the design without Vivado" if whole else "")
+    root = ElementTree.Element("EDKSYSTEM", EDWVERSION="1.2", TIMESTAMP="", VIVADOVERSION=author)
     _add(root, "SYSTEMINFO", ARCH=system.arch, DEVICE=part, NAME="edgedec")
     _add(root, "EXTERNALPORTS")
     _add(root, "EXTERNALINTERFACES")

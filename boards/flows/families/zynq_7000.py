@@ -1,5 +1,5 @@
-"""Zynq-7000: AMD's Vivado."""
+"""Zynq-7000: AMD's Vivado, and, experimental, the open tools."""
 
 from __future__ import annotations
 
-FLOWS = ("vivado",)
+FLOWS = ("vivado", "openxc7")
