@@ -37,6 +37,7 @@ class Accelerator(CostedComponent):
     Parameters:
         config: the configuration, which fixes everything that is variable.
         trace: whether the outputs ``trace_...`` of the Datapath exist, for simulation.
+        max_burst: longest burst of all ports in beats, a power of two up to 256; 16 for AXI3.
 
     Members:
         registers: In(AXI4-Lite). The registers of edgedec.hw.isa.registers.
@@ -50,7 +51,7 @@ class Accelerator(CostedComponent):
     Source: docs/accelerator.md.
     """
 
-    def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
+    def __init__(self, config: AcceleratorConfig, *, trace: bool = False, max_burst: int = 256) -> None:
         self._config, self._trace = config, trace
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
@@ -60,8 +61,10 @@ class Accelerator(CostedComponent):
             address_bits=ADDRESS_BITS,
             depth=config.prefetch_beats,
             style=prefetch_style(config),
+            max_burst=max_burst,
         )
-        self._router, self._writer = Router(config), ResultWriter(config, address_bits=ADDRESS_BITS)
+        self._router = Router(config)
+        self._writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
         self._counters = CounterBlock(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)

@@ -60,7 +60,7 @@ def build_bitstream(
             metavar="N",
             min=0,
             max=(1 << 31) - 1,
-            help="Seed of the placement on ECP5; the same seed gives the same bitstream. Default: 1.",
+            help="Seed of the placement by open tools; the same seed gives the same bitstream. Default: 1.",
         ),
     ] = None,
     load: Annotated[

@@ -57,6 +57,7 @@ clean
 delete t:$scopeinfo
 attrmap -remove src -remove module_src
 attrmap -modattr -remove src
+blackbox =A:whitebox
 hierarchy -check -top top
 tee -q -o area.json stat -json
 write_json top.json
@@ -159,7 +160,7 @@ def accelerator_of(config: AcceleratorConfig) -> Any:
     """Return the accelerator; tests replace it by something smaller."""
     from edgedec.hw.accelerator import Accelerator
 
-    return Accelerator(config)
+    return Accelerator(config, max_burst=_LONGEST_BURST)
 
 
 def _write_hardware(design: BoardDesign, folder: Path) -> None:
