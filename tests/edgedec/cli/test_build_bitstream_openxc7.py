@@ -37,7 +37,7 @@ def log(elsewhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache:
 
 
 def words(source: Path, flow: str = "openxc7", board: str = "pynq-z2") -> list[str | Path]:
-    made = ["build-bitstream", "-m", source, "--board", board, "--flow", flow, "-o", "a build"]
+    made: list[str | Path] = ["build-bitstream", "-m", source, "--board", board, "--flow", flow, "-o", "a build"]
     return [*made, "--configuration", CONFIGURATION]
 
 

@@ -22,7 +22,7 @@ _FAMILY = FAMILIES["zynq-7000"]
 _MER, _SIE, _IAR = 0x1C, 0x10, 0x0C  # registers of the interrupt controller
 
 
-class ProcessingSystem(Component):  # type: ignore[misc]  # no types in amaranth
+class ProcessingSystem(Component):
     """Translate the ports of a ZynqSystem to those of an accelerator.
 
     Before the first access it enables the interrupt controller; after each write of a register it acknowledges the
