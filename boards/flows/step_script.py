@@ -21,12 +21,12 @@ try:
 except ImportError:  # Windows, where nothing keeps a second process out
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["BuildError", "Tool", "ToolStep", "alone", "are_whole", "fresh", "hashed", "run_all", "say"]
+__all__ = ["ScriptStep", "StepError", "Tool", "alone", "are_whole", "fresh", "hashed", "run_all", "say"]
 
 WORK, LOG, LOCK = "work", "tool.log", ".lock"
 
 
-class BuildError(Exception):
+class StepError(Exception):
     """A step that did not come to its end."""
 
 
@@ -40,7 +40,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class ToolStep:
+class ScriptStep:
     """One call of a tool.
 
     Members:
@@ -50,7 +50,7 @@ class ToolStep:
             all, and ``foreign`` files by their paths.
         inputs, outputs: files of the project.
         foreign: text that identifies inputs outside of the project, such as their hashes.
-        check: called with the folder in which the tool has run; raises BuildError if an output is wrong, with the words
+        check: called with the folder in which the tool has run; raises StepError if an output is wrong, with the words
             that follow "ended with".
     """
 
@@ -69,25 +69,25 @@ def alone() -> Iterator[None]:
     """Take the lock that edgedec takes. The kernel frees it with the last process that has it, and tools get it, too.
 
     Raises:
-        BuildError: another process has it.
+        StepError: another process has it.
     """
     with open(LOCK, "ab") as file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BuildError("another process builds here; wait for it, or end it") from None
+            raise StepError("another process builds here; wait for it, or end it") from None
         except OSError:  # a file system without locks
             pass
         os.set_inheritable(file.fileno(), True)
         yield
 
 
-def run_all(steps: Sequence[ToolStep], *, after: int) -> None:
+def run_all(steps: Sequence[ScriptStep], *, after: int) -> None:
     """Run the steps whose results are missing or of other inputs. ``after``: number of steps that follow these.
 
     Raises:
-        BuildError: a step failed; names it.
+        StepError: a step failed; names it.
     """
     Path(WORK).mkdir(exist_ok=True)
     for number, step in enumerate(steps, 1):
@@ -103,7 +103,7 @@ def run_all(steps: Sequence[ToolStep], *, after: int) -> None:
         stamp.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
-def _run(step: ToolStep) -> None:
+def _run(step: ScriptStep) -> None:
     """Run a step in a folder of its own, of which nothing but its log stays if it fails."""
     with fresh() as new:
         for path in step.inputs:
@@ -123,15 +123,15 @@ def _run(step: ToolStep) -> None:
         if (new / LOG).is_file():
             os.replace(new / LOG, Path(WORK, f"{step.log}.log"))
         if status:
-            raise BuildError(f"{step.what} ended with status {status}")
+            raise StepError(f"{step.what} ended with status {status}")
         for output in step.outputs:
             made = new / Path(output).name
             if not made.is_file() or not made.stat().st_size:
-                raise BuildError(f"{step.what} ended without {made.name}")
+                raise StepError(f"{step.what} ended without {made.name}")
         try:
             step.check(new)
-        except BuildError as error:
-            raise BuildError(f"{step.what} ended with {error}") from None
+        except StepError as error:
+            raise StepError(f"{step.what} ended with {error}") from None
         for output in step.outputs:
             Path(output).parent.mkdir(exist_ok=True)
             os.replace(new / Path(output).name, output)

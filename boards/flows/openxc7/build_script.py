@@ -69,7 +69,7 @@ def main() -> int:
     try:
         with nullcontext() if options.locked else steps.alone():
             build(seed=options.seed, chipdb=chipdb, database=database)
-    except (MissingError, steps.BuildError) as error:
+    except (MissingError, steps.StepError) as error:
         steps.say(str(error))
         return 3 if isinstance(error, MissingError) else 1
     except OSError as error:
@@ -100,7 +100,7 @@ def steps_of(
     part, log = settings["part"], "tool.log"
     described = database / part / "part.yaml"
     return [
-        steps.ToolStep(
+        steps.ScriptStep(
             "synthesis",
             "synthesis",
             tools["yosys"],
@@ -108,7 +108,7 @@ def steps_of(
             ["rtl/top.il", "synthesis/top.ys"],
             [f"{NETLIST}/top.json", f"{NETLIST}/{AREA}"],
         ),
-        steps.ToolStep(
+        steps.ScriptStep(
             f"placement and routing with seed {seed}",
             "nextpnr",
             tools["nextpnr-xilinx"],
@@ -122,7 +122,7 @@ def steps_of(
             foreign=steps.hashed(chipdb),
             check=check_placement,
         ),
-        steps.ToolStep(
+        steps.ScriptStep(
             "frames",
             "fasm2frames",
             tools["fasm2frames"],
@@ -132,7 +132,7 @@ def steps_of(
             foreign=hashed_folder(database),
             check=check_frames,
         ),
-        steps.ToolStep(
+        steps.ScriptStep(
             "bitstream",
             "xc7frames2bit",
             tools["xc7frames2bit"],
@@ -151,14 +151,14 @@ def steps_of(
 def check_placement(folder: Path) -> None:
     """Check that something was placed: a file of comments alone is not empty."""
     if not any(line.strip() and line[0] != "#" for line in (folder / "top.fasm").read_text("utf-8").splitlines()):
-        raise steps.BuildError("an empty top.fasm")
+        raise steps.StepError("an empty top.fasm")
 
 
 def check_frames(folder: Path) -> None:
     try:
         bits.frames_of(folder / "top.frames")
     except bits.BitstreamError as error:
-        raise steps.BuildError(f"a wrong result: {error}") from None
+        raise steps.StepError(f"a wrong result: {error}") from None
 
 
 def finish_bitstream(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ def finish_bitstream(folder: Path, settings: Mapping[str, Any]) -> None:
         found = bits.read_bitstream(path.read_bytes())
         bits.check_bitstream(found, bits.frames_of(folder / "top.frames"), part=part, idcode=settings["idcode"])
     except bits.BitstreamError as error:
-        raise steps.BuildError(f"a wrong top.bit: {error}") from None
+        raise steps.StepError(f"a wrong top.bit: {error}") from None
     path.unlink()
     path.write_bytes(bits.with_header(found, design=settings["name"], part=part))
 
