@@ -77,8 +77,10 @@ class SinkRouter(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         matrix, source = self.matrices.p, self.input
-        now, continued = Signal(layout(Opcode.MATRIX)), Signal()  # continued: an earlier matrix began the vector
-        told, elements = Signal(), Signal(self.additions.p.elements.shape())
+        now = Signal(layout(Opcode.MATRIX))
+        continued = Signal()  # an earlier matrix began the vector
+        told = Signal()
+        elements = Signal(self.additions.p.elements.shape())
         attending = (now.sink == Sink.QUERIES) | (now.sink == Sink.KEYS) | (now.sink == Sink.VALUES)
         m.d.comb += [
             self.additions.p.start.eq(now.start),

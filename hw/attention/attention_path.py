@@ -158,7 +158,9 @@ class AttentionPath(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        pending, ready, attending = Signal(range(_PARTS + 1)), Signal(), Signal()
+        pending = Signal(range(_PARTS + 1))
+        ready = Signal()
+        attending = Signal()
         self._code(m, pending, attending)
         begin = self._begin(m, pending, attending, ready)
         self._attend(m, begin, attending)
@@ -173,7 +175,11 @@ class AttentionPath(CostedComponent):
         m.submodules.coder, m.submodules.rotary = codes, turn = self._coder, self._rotary
         connect(m, flipped(self.angles), turn.angles)
         connect(m, flipped(self.coding), codes.constants)
-        request, source, sourced, do_take, done = self.parts, self.input, Signal(), Signal(), Signal()
+        request = self.parts
+        source = self.input
+        sourced = Signal()
+        do_take = Signal()
+        done = Signal()
         # sourced: the vector of the part that was taken last is not complete.
         settings = Signal(_FOLLOWED)
         m.d.comb += [
@@ -221,7 +227,9 @@ class AttentionPath(CostedComponent):
         ``turning``: the vector at ``input`` is rotated. ``turned``: the vector at the coder is. If neither is set, they
             are one.
         """
-        source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output, self._turned)
+        source = self.input
+        past = Signal()
+        ahead = sliced(m, "turned", turn.output, self._turned)
         m.d.comb += [
             past.eq(~turning & ~turned),
             turn.input.payload.eq(source.payload),
@@ -234,7 +242,10 @@ class AttentionPath(CostedComponent):
 
     def _begin(self, m: Module, pending: Signal, attending: Signal, ready: Signal) -> Signal:
         """Start the feeders; ``ready`` says that they and the output are finished."""
-        feeders, request, begin, giving = self._feeders, self.attends, Signal(), Signal()
+        feeders = self._feeders
+        request = self.attends
+        begin = Signal()
+        giving = Signal()
         m.submodules.queries, m.submodules.keys, m.submodules.values = feeders.values()
         m.d.comb += [
             ready.eq(every([feeder.idle for feeder in feeders.values()]) & ~giving),
@@ -267,7 +278,8 @@ class AttentionPath(CostedComponent):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.work, flipped(self.work))
         connect(m, inner.output, flipped(self.output))
-        left, heads = Signal(8), inner.heads
+        left = Signal(8)
+        heads = inner.heads
         m.d.comb += [
             heads.valid.eq(self.factors.valid & (left != 0)),
             self.factors.ready.eq(heads.ready & (left != 0)),

@@ -72,21 +72,22 @@ class Coder(CostedComponent):
             source.ready.eq(of.valid & self.settings.valid),
             of.ready.eq(source.valid & self.settings.valid),
             self.settings.ready.eq(of.valid & source.valid & source.p.last),
-            sink.valid.eq(delayed(m, always, takes, _STAGES)),
+            sink.valid.eq(delayed(m, always, takes, _STAGES, name="leaves")),
             sink.p.last.eq(carried(m, always, source.p.last, _STAGES)),
         ]
         shift = carried(m, always, self.settings.p.shift, MULTIPLY)
-        coarse, fine = Cat(C(0, 3), shift[3:]), carried(m, always, shift[:3])
+        coarse = Cat(C(0, 3), shift[3:])
+        fine = carried(m, always, shift[:3])
         narrow = carried(m, always, self.settings.p.narrow, _STAGES - 1)
         for slot in range(self._slots):
             x = source.p["values"][0][slot] - of.p.middle
             product = multiply(m, f"product_{slot}", x, of.p.mantissa)
             # From here on the lowest bit is the one that was shifted out last.
             shifted = carried(m, always, Cat(0, product).as_signed() >> coarse)
-            y = carried(m, always, _clamped(carried(m, always, shifted >> fine)))
+            y = carried(m, always, _clamped(carried(m, always, shifted >> fine, name="unclamped")))
             rounded = carried(m, always, (y[1:].as_signed() + y[0]).as_signed())
             code = Mux(narrow, saturate(rounded, _CODE_BITS), saturate(rounded, _QUERY_BITS))
-            m.d.comb += sink.p["values"][0][slot].eq(carried(m, always, code))
+            m.d.comb += sink.p["values"][0][slot].eq(carried(m, always, code, name="result"))
         return m
 
 

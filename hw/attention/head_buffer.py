@@ -60,10 +60,14 @@ class HeadBuffer(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.rows = rows_ = memory.Memory(shape=self.data.shape(), depth=2 * self._chunks, init=[])
-        write, read = rows_.write_port(), rows_.read_port(domain="comb")
-        written, heads = Signal(range(self._chunks)), Signal(range(3))
-        filling, reading = Signal(), Signal()
-        do_write, complete = self.input.valid & self.input.ready, Signal()
+        write = rows_.write_port()
+        read = rows_.read_port(domain="comb")
+        written = Signal(range(self._chunks))
+        heads = Signal(range(3))
+        filling = Signal()
+        reading = Signal()
+        do_write = self.input.valid & self.input.ready
+        complete = Signal()
         m.d.comb += [
             self.input.ready.eq(heads != 2),
             self.full.eq(heads != 0),

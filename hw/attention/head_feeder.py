@@ -76,7 +76,8 @@ class HeadFeeder(CostedComponent):
         m.submodules.memory, m.submodules.collector = memory, collector_ = self._memory, self._collector
         connect(m, flipped(self.write), memory.write)
         connect(m, memory.output, collector_.input)
-        begin, group = Signal(), Signal(8)
+        begin = Signal()
+        group = Signal(8)
         m.d.comb += [self.attends.ready.eq(self.idle), begin.eq(self.attends.valid & self.idle)]
         with m.If(begin):
             m.d.sync += group.eq(self.attends.p.group)
@@ -86,7 +87,9 @@ class HeadFeeder(CostedComponent):
 
     def _read(self, m: Module, reads: Any, begin: Signal, group: Signal) -> None:
         """Read the heads: ``left`` reads remain, ``times`` of them of the head at ``start``."""
-        left, times, start = Signal(8), Signal(8), Signal(range(self._depth))
+        left = Signal(8)
+        times = Signal(8)
+        start = Signal(range(self._depth))
         m.d.comb += [reads.valid.eq(left != 0), reads.p.start.eq(start), reads.p.length.eq(self._head_dim)]
         with m.If(reads.valid & reads.ready):
             m.d.sync += [left.eq(left - 1), times.eq(times - 1)]
@@ -96,8 +99,12 @@ class HeadFeeder(CostedComponent):
             m.d.sync += [left.eq(self.attends.p.heads), times.eq(self.attends.p.group), start.eq(0)]
 
     def _give(self, m: Module, source: Any, begin: Signal, group: Signal) -> None:
-        left, times, first, index = Signal(8), Signal(8), Signal(), Signal(range(self._chunks))
-        items, copies = self._item.create(), self._item.create()
+        left = Signal(8)
+        times = Signal(8)
+        first = Signal()
+        index = Signal(range(self._chunks))
+        items = self._item.create()
+        copies = self._item.create()
         m.d.comb += [
             self.idle.eq(left == 0),
             items.payload.eq(source.p["values"]),

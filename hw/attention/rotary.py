@@ -80,12 +80,19 @@ class Rotary(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         half = self._half
-        second, at = Signal(), Signal(range(half))  # half and word of the input
+        second = Signal()  # half of the input
+        at = Signal(range(half))  # word of the input
         # pending: second halves remain, from ``turned`` on.
-        pending, turned, ends = Signal(), Signal(range(half)), Signal()
-        inside, loaded, offered, last = Signal(), Signal(), Signal(), Signal()
+        pending = Signal()
+        turned = Signal(range(half))
+        ends = Signal()
+        inside = Signal()
+        loaded = Signal()
+        offered = Signal()
+        last = Signal()
         enable, _ = pipeline(m, self.output, offered, _STAGES)
-        loading, taken = self._load(m, ~inside, ~pending, loaded), Signal()
+        loading = self._load(m, ~inside, ~pending, loaded)
+        taken = Signal()
         m.d.comb += [
             self.input.ready.eq(enable & loaded & ~loading),
             taken.eq(self.input.valid & self.input.ready),
@@ -110,7 +117,8 @@ class Rotary(CostedComponent):
 
     def _load(self, m: Module, between: Any, left: Any, loaded: Any) -> Any:
         """Load angles between vectors. Return whether a vector must wait for them; ``loaded`` is set once there are some."""
-        at, loading = Signal(range(self._half)), Signal()
+        at = Signal(range(self._half))
+        loading = Signal()
         m.submodules.angles = self._table = memory.Memory(shape=self.angles.p.shape(), depth=self._half, init=[])
         port = self._table.write_port()
         m.d.comb += [
@@ -129,7 +137,8 @@ class Rotary(CostedComponent):
     def _kept(self, m: Module, name: str, write: Any, at: Any, index: Any) -> Any:
         """Store half a head of inputs, and return the element at ``index`` in the same cycle."""
         m.submodules[name] = kept = memory.Memory(shape=self.input.p["values"].shape(), depth=self._half, init=[])
-        port, read = kept.write_port(), kept.read_port(domain="comb")
+        port = kept.write_port()
+        read = kept.read_port(domain="comb")
         m.d.comb += [port.addr.eq(at), port.data.eq(self.input.p["values"]), port.en.eq(write), read.addr.eq(index)]
         return read.data
 

@@ -56,8 +56,10 @@ class Collector(CostedComponent):
         lanes, wide, source, sink = self._lanes, self._in_lanes, self.input, self.output
         fill = Signal(range(lanes))  # lanes of the output word that are filled
         used = Signal(range(wide))  # lanes of the input word that the previous output word took
-        reach, excess = Signal(range(lanes + wide)), Signal(range(wide))
-        whole, do_move = Signal(), Signal()
+        reach = Signal(range(lanes + wide))
+        excess = Signal(range(wide))
+        whole = Signal()
+        do_move = Signal()
         m.d.comb += [
             reach.eq(fill + wide - used),
             whole.eq(reach >= lanes),

@@ -64,16 +64,21 @@ class CreditQueue(CostedComponent):
         m.submodules.memory = memory = Memory(
             shape=unsigned(self._width), depth=1 << index, init=[], attrs={"ram_style": "distributed"}
         )
-        write, read = memory.write_port(), memory.read_port(domain="comb")
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
         arrives = self.enter
         for stage in range(self._stages):
             arrives_next = Signal(name=f"valid_{stage}")
             m.d.sync += arrives_next.eq(arrives)
             arrives = arrives_next
-        write_index, read_index = Signal(index), Signal(index)
-        stored, nonempty = Signal(range(self._entries + 1)), Signal()  # results in the memory; whether there are some
-        free, returns = Signal(range(self._entries + 1), init=self._entries), Signal()
-        item, do_read = Signal(self._width, reset_less=True), Signal()
+        write_index = Signal(index)
+        read_index = Signal(index)
+        stored = Signal(range(self._entries + 1))  # results in the memory
+        nonempty = Signal()  # whether there are some
+        free = Signal(range(self._entries + 1), init=self._entries)
+        returns = Signal()
+        item = Signal(self._width, reset_less=True)
+        do_read = Signal()
         m.d.comb += [
             write.addr.eq(write_index),
             write.data.eq(self.result),

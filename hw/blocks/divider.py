@@ -62,9 +62,12 @@ class Divider(CostedComponent):
         numerator, divisor = self.input.p.numerator, self.input.p.denominator
         first_remainder = numerator[bits:] if bits < len(numerator) else Const(0, 1)
         quotient = Signal(bits)  # numerator bits leave at the top, quotient bits enter at the bottom
-        remainder, denominator, overflow = Signal(max(width, len(first_remainder))), Signal(width), Signal()
+        remainder = Signal(max(width, len(first_remainder)))
+        denominator = Signal(width)
+        overflow = Signal()
         left = Signal(range(bits + 1))
-        trial, difference = Signal(len(remainder) + 1), Signal(len(remainder) + 2)
+        trial = Signal(len(remainder) + 1)
+        difference = Signal(len(remainder) + 2)
         m.d.comb += [
             trial.eq(Cat(quotient[-1], remainder)),
             difference.eq(trial - denominator),

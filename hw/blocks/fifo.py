@@ -65,12 +65,19 @@ class Fifo(CostedComponent):
         depth = self._depth
         attributes = {} if self._style == "auto" else {"ram_style": self._style}
         m.submodules.memory = memory = Memory(shape=unsigned(self._width), depth=depth, init=[], attrs=attributes)
-        write, read = memory.write_port(), memory.read_port()
-        write_index, read_index, level = Signal(range(depth)), Signal(range(depth)), Signal(range(depth + 1))
-        loaded, do_write, do_read, do_move = Signal(), Signal(), Signal(), Signal()
+        write = memory.write_port()
+        read = memory.read_port()
+        write_index = Signal(range(depth))
+        read_index = Signal(range(depth))
+        level = Signal(range(depth + 1))
+        loaded = Signal()
+        do_write = Signal()
+        do_read = Signal()
+        do_move = Signal()
         stored = Signal(self._width, reset_less=True)
         # Comparisons of ``level`` with 0 and ``depth``, registered to shorten paths.
-        nonempty, room = Signal(), Signal(init=1)
+        nonempty = Signal()
+        room = Signal(init=1)
         m.d.comb += [
             self.input.ready.eq(room),
             do_write.eq(self.input.valid & self.input.ready),

@@ -63,9 +63,14 @@ class Gearbox(CostedComponent):
         fill = Signal(range(columns))  # columns of the block that are filled
         phase = Signal(range(lanes))  # lanes of the word that the previous block took
         # Blocks left; whether a vector is in progress; whether its last word was taken.
-        left, busy, ended = Signal(16), Signal(), Signal()
-        reach, excess = Signal(range(columns + lanes)), Signal(range(lanes))
-        open_, whole, do_move = Signal(), Signal(), Signal()
+        left = Signal(16)
+        busy = Signal()
+        ended = Signal()
+        reach = Signal(range(columns + lanes))
+        excess = Signal(range(lanes))
+        open_ = Signal()
+        whole = Signal()
+        do_move = Signal()
         m.d.comb += [
             reach.eq(fill + lanes - phase),
             whole.eq(reach >= columns),

@@ -48,9 +48,12 @@ class Root(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         half = self._bits // 2
-        v, root, remainder = Signal(self._bits), Signal(half), Signal(half + 1)
+        v = Signal(self._bits)
+        root = Signal(half)
+        remainder = Signal(half + 1)
         left = Signal(range(half + 1))
-        trial, difference = Signal(half + 3), Signal(half + 4)
+        trial = Signal(half + 3)
+        difference = Signal(half + 4)
         m.d.comb += [
             trial.eq(Cat(v[-2:], remainder)),
             difference.eq(trial - Cat(C(1, 2), root)),

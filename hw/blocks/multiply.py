@@ -55,7 +55,8 @@ class Multiplier(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        x, y = carried(m, self.enable, self.x), carried(m, self.enable, self.y)
+        x = carried(m, self.enable, self.x)
+        y = carried(m, self.enable, self.y)
         widest = getattr(platform, "multiplier_bits", _WIDE)
         if self._x_bits <= widest:
             whole = carried(m, self.enable, x * y)

@@ -56,10 +56,13 @@ class Normalize(CostedComponent):
         steps = (self._bits - 1).bit_length()
         enable, _ = pipeline(m, self.output, self.input.valid, steps + 1)
         m.d.comb += self.input.ready.eq(enable)
-        x, zeros, tag = self.input.p.value, Signal(0), self.input.p.tag
+        x = self.input.p.value
+        zeros = Signal(0)
+        tag = self.input.p.tag
         for step in reversed(range(steps)):
             span = 1 << step
-            shifted, leading_zeros = Signal(self._bits, reset_less=True), Signal(steps - step, reset_less=True)
+            shifted = Signal(self._bits, reset_less=True)
+            leading_zeros = Signal(steps - step, reset_less=True)
             next_tag = Signal.like(tag, reset_less=True)
             empty = ~x[-span:].any()
             with m.If(enable):

@@ -101,7 +101,8 @@ def countdown(m: Module, name: str, *, load: Value, count: Value, step: Value) -
         count: number of steps; 0 means ``2 ** len(count)``.
         step: whether a step is made.
     """
-    left, last = Signal(len(count), name=f"{name}_left"), Signal(name=f"{name}_last")
+    left = Signal(len(count), name=f"{name}_left")
+    last = Signal(name=f"{name}_last")
     with m.If(load):
         m.d.sync += [left.eq(count), last.eq(count == 1)]
     with m.Elif(step):

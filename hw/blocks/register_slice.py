@@ -41,7 +41,8 @@ class RegisterSlice(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         source, sink = Value.cast(self.input.payload), Value.cast(self.output.payload)
-        kept, spare = Signal(), Signal(len(source), reset_less=True)
+        kept = Signal()
+        spare = Signal(len(source), reset_less=True)
         m.d.comb += self.input.ready.eq(~kept)
         with m.If(~kept):  # a narrower condition would make the register depend on ``output.ready``
             m.d.sync += spare.eq(source)

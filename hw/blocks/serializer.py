@@ -58,8 +58,11 @@ class Serializer(CostedComponent):
         source, sink, lanes = self.input, self.output, self._lanes
         held = Signal(source.p["values"].shape(), reset_less=True)  # the next element is lane 0
         # Elements held, and whether they are the last ones of the vector.
-        left, holds_last = Signal(range(lanes + 1)), Signal()
-        free, known, do_load = Signal(), Signal(), Signal()
+        left = Signal(range(lanes + 1))
+        holds_last = Signal()
+        free = Signal()
+        known = Signal()
+        do_load = Signal()
         m.d.comb += [
             free.eq((left == 0) | ((left == 1) & sink.ready)),
             known.eq(self.spares.valid | ~source.p.last),

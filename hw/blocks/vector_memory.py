@@ -80,7 +80,8 @@ class VectorMemory(CostedComponent):
         return m
 
     def _write(self, m: Module, memory: Memory) -> None:
-        port, whole = memory.write_port(), Signal(init=1)
+        port = memory.write_port()
+        whole = Signal(init=1)
         m.d.comb += [self.write.ready.eq(1), port.en.eq(self.write.valid), port.data.eq(self.write.p["values"])]
         with m.If(self.write.valid):
             m.d.sync += [
@@ -96,13 +97,14 @@ class VectorMemory(CostedComponent):
     def _read(self, m: Module, memory: Memory) -> None:
         sink, span = self.output, self.reads
         port = memory.read_port(transparent_for=())
-        address, left = Signal(range(self._depth)), Signal(range(self._depth + 1))
+        address = Signal(range(self._depth))
+        left = Signal(range(self._depth + 1))
         enable, _ = pipeline(m, sink, left != 0, 2)
         m.d.comb += [
             port.addr.eq(address),
             port.en.eq(enable),
             span.ready.eq((left == 0) | (enable & (left == 1))),
-            sink.p.last.eq(carried(m, enable, left == 1, 2)),
+            sink.p.last.eq(carried(m, enable, left == 1, 2, name="last")),
             sink.p["values"].eq(carried(m, enable, port.data)),
         ]
         with m.If(enable & (left != 0)):

@@ -72,7 +72,8 @@ class CounterBlock(CostedComponent):
         sampled = {name: Signal(name=f"{name}_seen") for name in (*_EVENTS, "running", "clear", "latch")}
         m.d.sync += [register.eq(getattr(self, name)) for name, register in sampled.items()]
         for name, event in zip(COUNTS, (1, *(sampled[event] for event in _EVENTS)), strict=True):
-            count, latched = Signal(self._width, name=name), getattr(self, f"{name}_latched")
+            count = Signal(self._width, name=name)
+            latched = getattr(self, f"{name}_latched")
             with m.If(sampled["clear"]):
                 m.d.sync += count.eq(0)
             with m.Elif(sampled["running"]):
@@ -84,8 +85,10 @@ class CounterBlock(CostedComponent):
 
     def _count_descriptors(self, m: Module, sampled: dict[str, Signal]) -> None:
         m.submodules.memory = memory = Memory(shape=unsigned(32), depth=self._descriptors, init=[])
-        write, read = memory.write_port(), memory.read_port()
-        cycles, number = Signal(32, init=1), Signal(range(self._descriptors + 1))
+        write = memory.write_port()
+        read = memory.read_port()
+        cycles = Signal(32, init=1)
+        number = Signal(range(self._descriptors + 1))
         ended = Signal()
         m.d.comb += [
             ended.eq(sampled["running"] & sampled["descriptor_done"] & ~sampled["clear"]),

@@ -83,10 +83,13 @@ class Dispatcher(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.queue = queue = SyncFIFO(width=self._command.size, depth=_QUEUED)
-        now, busy = Signal(self._command, reset_less=True), Signal()
+        now = Signal(self._command, reset_less=True)
+        busy = Signal()
         units = [getattr(self, name) for name in UNITS]
         # goal: unit of the command, one-hot; free: the command need not wait any more.
-        goal, stop, free = Signal(len(units)), Signal(), Signal()
+        goal = Signal(len(units))
+        stop = Signal()
+        free = Signal()
         calm, written = self._calm(m, self.idle), self._calm(m, self.idle & self.writes_idle)
         self._check(m)
         m.d.comb += [
@@ -120,11 +123,9 @@ class Dispatcher(CostedComponent):
 
     def _check(self, m: Module) -> None:
         """Assert that ``idle`` becomes low after a command, or ``writes_idle`` after a copy."""
-        cycles, worked, copies = (
-            Signal(range(_SETTLED + 1)),
-            Signal(),
-            Signal(),
-        )  # cycles since the command, 0 without one
+        cycles = Signal(range(_SETTLED + 1))  # cycles since the command, 0 without one
+        worked = Signal()
+        copies = Signal()
         works = ~Mux(copies, self.writes_idle, self.idle)
         with m.If(self.issued):
             m.d.sync += [cycles.eq(1), worked.eq(0), copies.eq(self.copies.valid)]

@@ -96,11 +96,14 @@ class ProgramMemory(CostedComponent):
         """Load the words: word 0 is the header, word n + 1 is instruction n."""
         m.submodules.unpacker = words = self._unpacker
         connect(m, flipped(self.beats), words.beats)
-        port, items = memory.write_port(), words.items
+        port = memory.write_port()
+        items = words.items
         header = data.View(header_layout(), items.payload)
-        begun, left = Signal(), Signal(range(self._config.instructions + 2))
+        begun = Signal()
+        left = Signal(range(self._config.instructions + 2))
         following = Signal.like(left)  # instructions according to the length
-        other, beyond = Signal(), Signal()
+        other = Signal()
+        beyond = Signal()
         m.d.comb += [
             items.ready.eq(1),
             port.data.eq(items.payload),
@@ -128,10 +131,16 @@ class ProgramMemory(CostedComponent):
 
     def _hand_out(self, m: Module, memory: Memory) -> None:
         """Deliver instructions through two registers that move together: the memory's own and the output register."""
-        sink, port = self.instructions, memory.read_port(transparent_for=())
-        walking, number, do_move = Signal(), Signal(index_bits(self._config)), Signal()
-        beyond, last = Signal(), Signal.like(number)  # last: the number after that of the last instruction
-        fetched_valid, fetched_number, fetched_beyond = Signal(), Signal.like(number), Signal()
+        sink = self.instructions
+        port = memory.read_port(transparent_for=())
+        walking = Signal()
+        number = Signal(index_bits(self._config))
+        do_move = Signal()
+        beyond = Signal()
+        last = Signal.like(number)  # the number after that of the last instruction
+        fetched_valid = Signal()
+        fetched_number = Signal.like(number)
+        fetched_beyond = Signal()
         m.d.comb += [
             do_move.eq(~sink.valid | sink.ready),
             beyond.eq(number == last),

@@ -96,7 +96,8 @@ class ReadIssue(CostedComponent):
         due = data.View(self._read, queue.r_data)
         sinks = (self.ranges, self.entries)
         taken = [Signal(name=f"{name}_taken") for name in ("range", "entry")]
-        offered, both = Signal(), Signal()
+        offered = Signal()
+        both = Signal()
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.reads.payload)),
             queue.w_en.eq(self.reads.valid & ~self.stopped),
@@ -118,7 +119,8 @@ class ReadIssue(CostedComponent):
     def _remember(self, m: Module, due: Any) -> None:
         kept = data.StructLayout({"start": self._read["start"].shape, "index": self._read["index"].shape})
         m.submodules.memory = memory = Memory(shape=kept, depth=_REMEMBERED, init=[])
-        write, read_port = memory.write_port(), memory.read_port(domain="comb")
+        write = memory.write_port()
+        read_port = memory.read_port(domain="comb")
         m.d.comb += [
             write.en.eq(self.ranges.valid & self.ranges.ready),
             write.data.start.eq(due.start),

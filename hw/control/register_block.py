@@ -115,8 +115,11 @@ class RegisterBlock(CostedComponent):
     def _writes(self, m: Module) -> tuple[Value, Value, Value, Value]:
         """Handle AW, W and B. Return the word's number, its data and strobes, and the cycle in which they are valid."""
         bus = self.bus
-        address, has_address = Signal(len(bus.awaddr) - 2), Signal()
-        written, strobes, has_data = Signal(32), Signal(4), Signal()
+        address = Signal(len(bus.awaddr) - 2)
+        has_address = Signal()
+        written = Signal(32)
+        strobes = Signal(4)
+        has_data = Signal()
         write = Signal()
         m.d.comb += [
             bus.awready.eq(~has_address),
@@ -137,7 +140,9 @@ class RegisterBlock(CostedComponent):
     def _reads(self, m: Module, words: dict[int, Value]) -> None:
         """Handle AR and R."""
         bus = self.bus
-        address, has_address, read_data = Signal(len(bus.araddr) - 2), Signal(), Signal(32)
+        address = Signal(len(bus.araddr) - 2)
+        has_address = Signal()
+        read_data = Signal(32)
         m.d.comb += [bus.arready.eq(~has_address), bus.rresp.eq(Response.OKAY)]
         with m.Switch(address):
             for word, value in words.items():

@@ -103,7 +103,8 @@ class LogitsPath(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.top, m.submodules.beats = top, beats = self._search, self._collector
-        starts, rows_requested = Signal(), Signal()  # a vector starts; its rows are written
+        starts = Signal()  # a vector starts
+        rows_requested = Signal()  # its rows are written
         row = words(_BITS, 1, 1).create()
         m.d.comb += starts.eq(self.vectors.valid & self.vectors.ready)
         self._number(m, top, row, starts, rows_requested)
@@ -114,10 +115,14 @@ class LogitsPath(CostedComponent):
     def _number(self, m: Module, top: Any, row: Any, starts: Signal, rows_requested: Signal) -> None:
         """Send each id's logits, slot by slot, to the search and, if requested, to the row."""
         source, lanes = self.input, row_lanes(self._slots)
-        name, missing = Signal(ID_BITS), Signal(ID_BITS)  # id of the item; valid items left
-        counts, drops, final = Signal(), Signal(), Signal()
+        name = Signal(ID_BITS)  # id of the item
+        missing = Signal(ID_BITS)  # valid items left
+        counts = Signal()
+        drops = Signal()
+        final = Signal()
         turn = Signal(range(lanes))  # current slot; zeros after the slots complete the row
-        ends, padding = Signal(), Signal()
+        ends = Signal()
+        padding = Signal()
         logit = source.p["values"][0][turn]
         m.d.comb += [
             final.eq(missing == 1),
@@ -151,8 +156,12 @@ class LogitsPath(CostedComponent):
     def _collect(self, m: Module, top: Any, row: Any, sink: Any, starts: Signal) -> None:
         """Collect the values to write, in order: rows, scales, likeliest tokens."""
         # second: the second half of a slot's result.
-        slot, second, used = Signal(range(self._slots)), Signal(), Signal()
-        best, value, exponent = top.output, sink.p["values"][0][0], Signal(signed(16))
+        slot = Signal(range(self._slots))
+        second = Signal()
+        used = Signal()
+        best = top.output
+        value = sink.p["values"][0][0]
+        exponent = Signal(signed(16))
         m.d.comb += [exponent.eq(self.scales.payload[slot].exponent), used.eq(sink.valid & sink.ready)]
         with m.If(used):
             m.d.sync += second.eq(~second)
@@ -191,9 +200,13 @@ class LogitsPath(CostedComponent):
         """Issue requests and beats: first the rows, then the results."""
         announced, piece = self.vectors.p, PIECE_BEATS * self._port_bytes
         whole = RESULT_BYTES * self._slots * (self._k + 1)
-        offset, left = Signal(_LEFT_BITS + 1), Signal(_LEFT_BITS)  # offset of the next request; bytes left from there
-        open_, index, ends = Signal(), Signal(range(PIECE_BEATS)), Signal()  # open: beats of an issued request follow
-        busy, rows = Signal(), Signal()
+        offset = Signal(_LEFT_BITS + 1)  # offset of the next request
+        left = Signal(_LEFT_BITS)  # bytes left from there
+        open_ = Signal()  # beats of an issued request follow
+        index = Signal(range(PIECE_BEATS))
+        ends = Signal()
+        busy = Signal()
+        rows = Signal()
         m.d.comb += [
             self.vectors.ready.eq(~busy),
             self.idle.eq(~busy & ~self.vectors.valid),

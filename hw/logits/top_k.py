@@ -68,16 +68,31 @@ class TopK(CostedComponent):
         source, sink, slots = self.input, self.output, self._slots
         row = data.ArrayLayout(_ENTRY, self._k)
         m.submodules.memory = memory = Memory(shape=row, depth=slots, init=[], attrs={"ram_style": "distributed"})
-        read, write = memory.read_port(domain="comb"), memory.write_port()
+        read = memory.read_port(domain="comb")
+        write = memory.write_port()
         # The row that was read, and its operation: insertion of a logit, or removal of the first entry.
-        held, candidate = Signal(row, reset_less=True), Signal(_ENTRY, reset_less=True)
-        putting, giving, place, final = Signal(), Signal(), Signal(range(slots)), Signal()
+        held = Signal(row, reset_less=True)
+        candidate = Signal(_ENTRY, reset_less=True)
+        putting = Signal()
+        giving = Signal()
+        place = Signal(range(slots))
+        final = Signal()
         # The same one cycle later, to be written, with the results of the comparisons.
-        old, new, behind, gives = Signal.like(held), Signal.like(candidate), Signal(self._k), Signal()
-        writing, write_place = Signal(), Signal.like(place)
+        old = Signal.like(held)
+        new = Signal.like(candidate)
+        behind = Signal(self._k)
+        gives = Signal()
+        writing = Signal()
+        write_place = Signal.like(place)
         filled = Signal(self._k)  # valid entries of the rows; the others are left from earlier vocabularies
-        slot, rank, closed = Signal(range(slots)), Signal(range(self._k)), Signal()  # closed: the last logit was taken
-        arrives, leaves, looks, ended, waits = Signal(), Signal(), Signal(), Signal(), Signal()
+        slot = Signal(range(slots))
+        rank = Signal(range(self._k))
+        closed = Signal()  # the last logit was taken
+        arrives = Signal()
+        leaves = Signal()
+        looks = Signal()
+        ended = Signal()
+        waits = Signal()
         # With more than two slots, a slot returns only after it was written, unless an entry waits to be taken.
         waits_put, waits_give = Const(0), giving & ~sink.ready
         if slots <= 2:
@@ -133,7 +148,9 @@ class TopK(CostedComponent):
 
     def _check(self, m: Module, arrives: Signal, slot: Signal) -> None:
         """Assert the rules of ``input``."""
-        source, fresh, earlier = self.input.p, Signal(init=1), Signal(ID_BITS)
+        source = self.input.p
+        fresh = Signal(init=1)
+        earlier = Signal(ID_BITS)
         with m.If(arrives):
             m.d.sync += [fresh.eq(source.last), earlier.eq(source.id)]
             contract(m, source.logit != _LEAST, "A logit is above the least number of 32 bits")

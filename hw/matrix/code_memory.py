@@ -88,7 +88,11 @@ class CodeMemory(CostedComponent):
         )
         # Counted in pieces: ``length`` of the vector, ``put`` written ones, ``get`` requested ones.
         count = range(self._depth * self._pieces + 1)
-        length, put, get, busy, writing = Signal(count), Signal(count), Signal(count), Signal(), Signal()
+        length = Signal(count)
+        put = Signal(count)
+        get = Signal(count)
+        busy = Signal()
+        writing = Signal()
         self._write(m, memory, put, length, writing)
         self._read(m, memory, get, busy & ((get != put) | ~writing), length, busy)
         pass_request = self.passes
@@ -100,7 +104,8 @@ class CodeMemory(CostedComponent):
         return m
 
     def _write(self, m: Module, memory: Memory, put: Signal, length: Signal, writing: Signal) -> None:
-        source, port = self.write, memory.write_port()
+        source = self.write
+        port = memory.write_port()
         bits = (self._pieces - 1).bit_length()
         offered = Value.cast(source.p.codes)
         width = len(offered) // self._pieces
@@ -118,11 +123,16 @@ class CodeMemory(CostedComponent):
 
     def _read(self, m: Module, memory: Memory, get: Signal, available: Value, length: Signal, busy: Signal) -> None:
         """Read pieces into the output register; ``available`` says that the piece ``get`` is written."""
-        sink, port = self.output, memory.read_port(transparent_for=())
+        sink = self.output
+        port = memory.read_port(transparent_for=())
         bits = (self._pieces - 1).bit_length()
         # full: the register holds, or is about to hold, a complete block.
-        full, arriving, place = Signal(), Signal(), Signal(max(bits, 1))
-        complete, ends, offered = Signal(), Signal(), Signal()
+        full = Signal()
+        arriving = Signal()
+        place = Signal(max(bits, 1))
+        complete = Signal()
+        ends = Signal()
+        offered = Signal()
         final = get[:bits].all() if bits else 1
         m.d.comb += [
             port.addr.eq(get),

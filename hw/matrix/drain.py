@@ -129,7 +129,9 @@ class Drain(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         source, sink, stages = self.input, self.output, self._stages
-        ended, now, ready = Signal(), Signal(self._layout()), Signal()
+        ended = Signal()
+        now = Signal(self._layout())
+        ready = Signal()
         self._prepare(m, now, ready, ended)
         offered = ready & (~now.rows | self.rows.valid)
         enable, _ = pipeline(m, sink, source.valid & offered, stages)
@@ -141,14 +143,17 @@ class Drain(CostedComponent):
         ]
         seconds = self._seconds(m, now)
         shared = [[self._picked(m, enable, of, second) for of in now.slots] for second in seconds]
-        wide, logits = carried(m, enable, now.wide, stages - 1), carried(m, enable, now.logits, stages - 3)
+        wide = carried(m, enable, now.wide, stages - 1)
+        logits = carried(m, enable, now.logits, stages - 3)
         exact = carried(m, enable, logits, 2)
         for lane in range(self._lanes):
             second, row = seconds[lane % 2], self.rows.p
             bias = carried(m, enable, Mux(now.rows & ~now.logits, row.bias[lane], 0), stages - 2)
             extra = carried(m, enable, Mux(now.rows, row.shift[lane], 0))
             whole = Mux(second, now.weight[1], now.weight[0])
-            weight = carried(m, enable, Mux(now.rows, row.weight[lane], whole)) if self._per_row else None
+            weight = (
+                carried(m, enable, Mux(now.rows, row.weight[lane], whole), name="weight") if self._per_row else None
+            )
             for slot, (kept, base) in enumerate(shared[lane % 2]):
                 t = self._pre_shifted(m, enable, source.p["values"][lane][slot], now.pre_shift)
                 factor = self._factor(m, enable, kept, weight)
@@ -157,7 +162,9 @@ class Drain(CostedComponent):
                 total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
                 near = total[:_SCALED_BITS].as_signed()
                 limited = Mux(wide, saturate(near, _WIDE), saturate(near, _NARROW))
-                m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, Mux(exact, total, limited)))
+                m.d.comb += sink.p["values"][lane][slot].eq(
+                    carried(m, enable, Mux(exact, total, limited), name="result")
+                )
         return m
 
     def _layout(self) -> data.StructLayout:
@@ -170,7 +177,9 @@ class Drain(CostedComponent):
 
     def _prepare(self, m: Module, now: Any, ready: Signal, ended: Signal) -> None:
         """Pass ``settings`` through three registers into ``now``, which is valid while ``ready``."""
-        incoming, do_take, enable = self.settings, Signal(), Signal()
+        incoming = self.settings
+        do_take = Signal()
+        enable = Signal()
         valid = delayed(m, enable, incoming.valid, 3)
         m.d.comb += [
             do_take.eq(valid & (~ready | ended)),
@@ -217,7 +226,7 @@ class Drain(CostedComponent):
     def _picked(self, m: Module, enable: Value, of: Any, second: Value) -> tuple[Value, Value]:
         """Return a slot's factor and shift for the even or the odd row of a pair, one register later."""
         factor = of.factors[0] if self._per_row else Mux(second, of.factors[1], of.factors[0])
-        return carried(m, enable, factor), carried(m, enable, Mux(second, of.shifts[1], of.shifts[0]))
+        return carried(m, enable, factor), carried(m, enable, Mux(second, of.shifts[1], of.shifts[0]), name="shift")
 
     def _pre_shifted(self, m: Module, enable: Value, acc: Value, shift: Value) -> Signal:
         """Return t, 2 registers later; 3 with per_row."""
@@ -231,15 +240,15 @@ class Drain(CostedComponent):
 
     def _factor(self, m: Module, enable: Value, kept: Value, weight: Value | None) -> Signal:
         """Return B: with per_row 2 registers after A (``kept``) and the row's W; without, ``kept`` is B, and is delayed."""
-        product = kept if weight is None else _rounded(carried(m, enable, kept * weight))
+        product = kept if weight is None else _rounded(carried(m, enable, kept * weight, name="weighted"))
         result: Signal = carried(m, enable, product)
         return result
 
     def _shift(self, m: Module, enable: Value, base: Value, extra: Value) -> tuple[Value, Value]:
         """Return the multiple of 16 in the shift, as late as the product, and the rest of it one register later."""
         unclamped = carried(m, enable, base + extra)
-        late = carried(m, enable, _clamped(unclamped, 0)[:6], self._stages - 7)
-        return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4])
+        late = carried(m, enable, _clamped(unclamped, 0)[:6], self._stages - 7, name="shift")
+        return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4], name="fine_shift")
 
     def _scaled(
         self, m: Module, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value

@@ -78,7 +78,8 @@ class GroupMantissas(CostedComponent):
             init=[],
             attrs={"ram_style": "distributed"},
         )
-        full, words = Signal(2), Signal(2 * self.fills.payload.shape().width)  # words: those of each bank
+        full = Signal(2)
+        words = Signal(2 * self.fills.payload.shape().width)  # those of each bank
         self._write(m, memory, full, words)
         self._read(m, memory, full, words)
         return m
@@ -97,7 +98,9 @@ class GroupMantissas(CostedComponent):
         return address, ends, Mux(ends, left, self._per_beat)
 
     def _write(self, m: Module, memory: Memory, full: Signal, words: Signal) -> None:
-        port, bank, width = memory.write_port(), Signal(), len(words) // 2
+        port = memory.write_port()
+        bank = Signal()
+        width = len(words) // 2
         m.d.comb += [
             self.beats.ready.eq(self.fills.valid & ~full.bit_select(bank, 1)),
             port.en.eq(self.beats.valid & self.beats.ready),
@@ -113,9 +116,13 @@ class GroupMantissas(CostedComponent):
             ]
 
     def _read(self, m: Module, memory: Memory, full: Signal, filled: Signal) -> None:
-        sink, port, bank = self.output, memory.read_port(domain="comb"), Signal()
-        held, words = Signal(port.data.shape(), reset_less=True), Signal(range(self._per_beat + 1))
-        load, do_take = Signal(), Signal()
+        sink = self.output
+        port = memory.read_port(domain="comb")
+        bank = Signal()
+        held = Signal(port.data.shape(), reset_less=True)
+        words = Signal(range(self._per_beat + 1))
+        load = Signal()
+        do_take = Signal()
         m.d.comb += [
             sink.valid.eq(words != 0),
             Value.cast(sink.payload).eq(held),

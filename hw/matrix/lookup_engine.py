@@ -99,7 +99,9 @@ class LookupEngine(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        do_read, do_pop, bank = Signal(), Signal(), Signal()
+        do_read = Signal()
+        do_pop = Signal()
+        bank = Signal()
         m.submodules.builder = builder = self._builder
         write_bank = self._sweep(m, builder, do_read, do_pop, bank)
         indexes, read_banks, valid = self._index(m, do_read, bank)
@@ -126,8 +128,12 @@ class LookupEngine(CostedComponent):
 
     def _sweep(self, m: Module, builder: Any, do_read: Signal, do_pop: Signal, bank: Signal) -> Signal:
         """Select the banks that are read and written, and decide when a beat is taken. Return the written bank."""
-        full, write_bank, room = Signal(2), Signal(), Signal(range(_ROOM + 1), init=_ROOM)
-        ends, next_full, open_ = Signal(), Signal(), Signal()
+        full = Signal(2)
+        write_bank = Signal()
+        room = Signal(range(_ROOM + 1), init=_ROOM)
+        ends = Signal()
+        next_full = Signal()
+        open_ = Signal()
         m.d.comb += [
             builder.codes.payload.eq(self.codes.payload),
             builder.codes.valid.eq(self.codes.valid),
@@ -155,7 +161,9 @@ class LookupEngine(CostedComponent):
         """Register the addresses of a beat's lookups, the bank for each row, and the valid bit."""
         m.submodules.index = index = self._lookups
         indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
-        decoded, its_bank, valid = Signal(), Signal(reset_less=True), Signal()
+        decoded = Signal()
+        its_bank = Signal(reset_less=True)
+        valid = Signal()
         m.d.comb += index.beat.eq(self.weights.p["values"])
         m.d.sync += [
             its_bank.eq(bank),
@@ -176,7 +184,8 @@ class LookupEngine(CostedComponent):
             shape = data.ArrayLayout(signed(sum_bits(columns)), self._slots)
             table = Memory(shape=shape, depth=2 * BANK, init=[], attrs={"ram_style": "distributed"})
             m.submodules[f"table_{row}_{group}"] = table
-            write, read = table.write_port(), table.read_port(domain="comb")
+            write = table.write_port()
+            read = table.read_port(domain="comb")
             index = indexes[row][group]
             m.d.comb += [
                 write.addr.eq(Cat(builder.address, write_bank)),

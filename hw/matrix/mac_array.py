@@ -177,8 +177,10 @@ class MacArray(CostedComponent):
 
     def _inputs(self, m: Module) -> tuple[list[Any], Any, Any]:
         """Return the factors of each lane, delayed for the second two of a chain, and the registered kind and ``last``."""
-        block, full = Signal(self.codes.p.codes.shape(), reset_less=True), Signal()
-        do_read, working = Signal(), self.work.valid
+        block = Signal(self.codes.p.codes.shape(), reset_less=True)
+        full = Signal()
+        do_read = Signal()
+        working = self.work.valid
         m.d.comb += [
             self.weights.ready.eq(full & ~working),
             do_read.eq(self.weights.valid & self.weights.ready),
@@ -186,14 +188,16 @@ class MacArray(CostedComponent):
         ]
         with m.If(self.codes.ready):
             m.d.sync += [block.eq(self.codes.p.codes), full.eq(self.codes.valid)]
-        kind, last = Signal(WorkKind), Signal()
+        kind = Signal(WorkKind)
+        last = Signal()
         m.d.sync += [
             kind.as_value().eq(
                 Mux(working, self.work.p.kind.as_value(), Mux(do_read, WorkKind.LINEAR.value, WorkKind.IDLE.value))  # type: ignore[attr-defined]
             ),
             last.eq(self.weights.p.last),
         ]
-        later, factors = carried(m, Const(1), working), []
+        later = carried(m, Const(1), working)
+        factors = []
         for lane in range(self._lanes):
             late = lane % self._chained >= _TOGETHER
             value = Mux(working, self.work.p.values[lane], self.weights.p.values[lane])
@@ -207,7 +211,8 @@ class MacArray(CostedComponent):
     def _products(self, m: Module, lane: int, factors: Any) -> list[Any]:
         """Return the products of each slot. All registers are ones that a DSP48E2 has, so only ``working`` has a reset."""
         value, held, live, working = factors
-        value, results = carried(m, Const(1), value), []
+        value = carried(m, Const(1), value)
+        results = []
         for slot in range(self._slots):
             code = Signal(signed(8), name=f"held_{lane}_{slot}", reset_less=True)
             number = Signal(signed(OPERAND_BITS), name=f"live_{lane}_{slot}", reset_less=True)
@@ -239,7 +244,8 @@ class MacArray(CostedComponent):
         return results
 
     def _delay(self, m: Module, kind: Any, last: Any) -> tuple[Any, Any]:
-        later, end = Signal(WorkKind), Signal()
+        later = Signal(WorkKind)
+        end = Signal()
         m.d.sync += [later.eq(kind), end.eq(last)]
         return later, end
 

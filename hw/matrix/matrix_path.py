@@ -207,7 +207,9 @@ class MatrixPath(CostedComponent):
 
     def _count(self, m: Module) -> None:
         """Count the matrices in progress."""
-        count, begins, ends = Signal(range(_UNDER_WAY + 1)), Signal(), Signal()
+        count = Signal(range(_UNDER_WAY + 1))
+        begins = Signal()
+        ends = Signal()
         m.d.comb += [
             begins.eq(self.matrices.valid & self.matrices.ready),
             ends.eq(self.output.valid & self.output.ready & self.output.p.last),
@@ -246,8 +248,11 @@ class MatrixPath(CostedComponent):
         m.submodules.settled = queue = SyncFIFO(width=layout.size, depth=_MATRICES)
         spare = self.matrices.p.spare
         m.submodules.spares = spares = SyncFIFO(width=len(spare), depth=_SUMMED)
-        kept, offered = Signal(self.scales.payload.shape()), Signal(layout)
-        entry, sink, taken = data.View(layout, queue.r_data), self._drain.settings, Signal()
+        kept = Signal(self.scales.payload.shape())
+        offered = Signal(layout)
+        entry = data.View(layout, queue.r_data)
+        sink = self._drain.settings
+        taken = Signal()
         m.d.comb += [
             sequencer.matrices.payload.eq(self.matrices.p.matrix),
             sequencer.matrices.valid.eq(self.matrices.valid & queue.w_rdy & spares.w_rdy),
@@ -276,7 +281,9 @@ class MatrixPath(CostedComponent):
         steps, partial = self._queue(m, "steps"), self._queue(m, "partial")
         queues, now = [steps, partial], data.View(step(self._tile_words), steps.r_data)
         self._route(m, steps, now)
-        flags, sweeps, int8 = data.View(step(self._tile_words), partial.r_data), self._partial.sweeps, Signal()
+        flags = data.View(step(self._tile_words), partial.r_data)
+        sweeps = self._partial.sweeps
+        int8 = Signal()
         m.d.comb += [
             sweeps.valid.eq(partial.r_rdy),
             partial.r_en.eq(sweeps.ready),
@@ -332,9 +339,14 @@ class MatrixPath(CostedComponent):
         says whether it is its turn, and one count of the row words tells the engine and the multipliers when it ends.
         """
         engine, source = self._engine, self.weights
-        words, idle, load = Signal(range(self._tile_words + 1)), Signal(), Signal()
-        engine_turn, mac_turn, fill_turn = Signal(), Signal(), Signal()
-        moved, ends = Signal(), Signal()
+        words = Signal(range(self._tile_words + 1))
+        idle = Signal()
+        load = Signal()
+        engine_turn = Signal()
+        mac_turn = Signal()
+        fill_turn = Signal()
+        moved = Signal()
+        ends = Signal()
         fills = following.scaled & following.group_first if self._mantissas is not None else C(0)
         int8 = following.int8 if self._packer is not None else C(0)
         last = countdown(m, "word", load=load, count=following.words, step=moved)
@@ -377,8 +389,12 @@ class MatrixPath(CostedComponent):
         Returns:
             whether the multipliers take a beat, and whether the last one of a word moves.
         """
-        sink, row, first, row_last = self.mac_weights, Signal(range(ROWS)), Signal(init=1), Signal()
-        open_, taken = Signal(), Signal()
+        sink = self.mac_weights
+        row = Signal(range(ROWS))
+        first = Signal(init=1)
+        row_last = Signal()
+        open_ = Signal()
+        taken = Signal()
         m.d.comb += [
             open_.eq(turn & (packer.room | ~first)),
             sink.payload.values.as_value().eq(self.weights.payload.as_value()),

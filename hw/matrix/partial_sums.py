@@ -114,8 +114,10 @@ class PartialSums(CostedComponent):
         m.submodules.memory = memory = Memory(
             shape=shape, depth=self._tile_words, init=[], attrs={"ram_style": self._style}
         )
-        read, write = memory.read_port(), memory.write_port()
-        kept, added = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        read = memory.read_port()
+        write = memory.write_port()
+        kept = Signal(shape, reset_less=True)
+        added = Signal(shape, reset_less=True)
         m.d.comb += [
             read.addr.eq(address),
             read.en.eq(1),
@@ -138,14 +140,21 @@ class PartialSums(CostedComponent):
     def _take(self, m: Module) -> tuple[Signal, Value, list[Any]]:
         """Accept an item. Return its word's address, whether it is scaled, and what accompanies it through the registers."""
         layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
-        entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
+        entering = Signal(layout)
+        stages = [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
         if not self._scaling:
             contract(
                 m, ~self.sweeps.valid | ~self.sweeps.p.scaled, "No sweep has mantissas without multipliers for them"
             )
         contract(m, ~self.sweeps.valid | (self.sweeps.p.words != 0), "A sweep has words")
-        now, busy, pause = Signal(self.sweeps.p.shape()), Signal(), Signal(range(_APART))
-        address, open_, fits, ends, load = Signal(range(self._tile_words)), Signal(), Signal(), Signal(), Signal()
+        now = Signal(self.sweeps.p.shape())
+        busy = Signal()
+        pause = Signal(range(_APART))
+        address = Signal(range(self._tile_words))
+        open_ = Signal()
+        fits = Signal()
+        ends = Signal()
+        load = Signal()
         taken = entering.taken
         end = countdown(m, "item", load=load, count=self.sweeps.p.words, step=taken)
         room = self._room(m, taken & now.final)
@@ -178,7 +187,8 @@ class PartialSums(CostedComponent):
 
     def _room(self, m: Module, enters: Value) -> Signal:
         """Return whether the queue has room for another word, one place being kept for the delay of the decision."""
-        places, room = Signal(range(self._queued + 1), init=self._queued), Signal(init=1)
+        places = Signal(range(self._queued + 1), init=self._queued)
+        room = Signal(init=1)
         m.d.sync += [places.eq(places - enters + self.released), room.eq(places > 1)]
         return room
 

@@ -64,9 +64,12 @@ class RowPacker(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        row, complete, do_pop = Signal(range(ROWS)), Signal(), Signal()
+        row = Signal(range(ROWS))
+        complete = Signal()
+        do_pop = Signal()
         narrow = rows(self._bits, self._slots, ROWS)
-        word, room = Signal(narrow, reset_less=True), Signal(range(_QUEUE + 1), init=_QUEUE)
+        word = Signal(narrow, reset_less=True)
+        room = Signal(range(_QUEUE + 1), init=_QUEUE)
         m.submodules.queue = queue = SyncFIFO(width=narrow.size, depth=_QUEUE)
         m.d.sync += complete.eq(self.sums.valid & (row == ROWS - 1))
         with m.If(self.sums.valid):

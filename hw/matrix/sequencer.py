@@ -84,10 +84,17 @@ class MatrixSequencer(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        now, out = Signal(shape(self._depth)), self.steps.p
-        plane, block, in_group, begun = Signal(4), Signal(range(self._depth)), Signal(range(self._depth)), Signal()
-        last_tile, last_plane, last_block = Signal(), Signal(), Signal()
-        last_of_group, first_sweep = Signal(), Signal()
+        now = Signal(shape(self._depth))
+        out = self.steps.p
+        plane = Signal(4)
+        block = Signal(range(self._depth))
+        in_group = Signal(range(self._depth))
+        begun = Signal()
+        last_tile = Signal()
+        last_plane = Signal()
+        last_block = Signal()
+        last_of_group = Signal()
+        first_sweep = Signal()
         tile = Signal.like(out.words)
         m.d.sync += [
             last_tile.eq(now.words <= self._tile_words),

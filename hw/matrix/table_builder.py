@@ -83,7 +83,8 @@ class TableBuilder(CostedComponent):
     def _walk(self, m: Module) -> tuple[Signal, Signal]:
         """Count the entries. Return the registered column and sign of the step from the present entry to the next."""
         final = len(WALK) - 1
-        column, subtract = Signal(range(GROUP_COLUMNS), init=STEPS[0][0]), Signal(init=STEPS[0][1])
+        column = Signal(range(GROUP_COLUMNS), init=STEPS[0][0])
+        subtract = Signal(init=STEPS[0][1])
         m.d.comb += [
             self.filled.eq(self.write & (self.address == final - 2)),
             self.codes.ready.eq(self.write & (self.address == final)),

@@ -68,11 +68,15 @@ class _Crossing(Component):
         m = Module()
         (source, sink), bits = self._domains, beats_log2(self._depth) + 1
         m.submodules.storage = storage = Memory(shape=unsigned(self._width), depth=self._depth, init=[])
-        write, read = storage.write_port(domain=source), storage.read_port(domain="comb")
+        write = storage.write_port(domain=source)
+        read = storage.read_port(domain="comb")
         m.submodules.behind = output_slice = DomainRenamer(sink)(RegisterSlice(shape=unsigned(self._width)))
-        put, taken = Signal(bits), Signal(bits)
+        put = Signal(bits)
+        taken = Signal(bits)
         # The source's side: the level is some cycles old, so room is kept for the items that arrived since.
-        left, level, room = self._other(m, "taken", taken, sink, source), Signal(bits), Signal()
+        left = self._other(m, "taken", taken, sink, source)
+        level = Signal(bits)
+        room = Signal()
         m.d.comb += [
             self.input.ready.eq(room),
             write.addr.eq(put[:-1]),
@@ -83,8 +87,10 @@ class _Crossing(Component):
         with m.If(write.en):
             m.d[source] += put.eq(put + 1)
         # The sink's side: whether another item is there is decided for this item and, in advance, for the next one.
-        arrived, some = self._other(m, "put", put, source, sink), Signal()
-        following, taking = Signal(bits, init=1), Signal()
+        arrived = self._other(m, "put", put, source, sink)
+        some = Signal()
+        following = Signal(bits, init=1)
+        taking = Signal()
         m.d.comb += [
             read.addr.eq(taken[:-1]),
             output_slice.input.payload.eq(read.data),

@@ -97,9 +97,12 @@ class Bursts(CostedComponent):
         last_byte = Signal(max(len(request.bytes), chunk_bits) + 1)
         chunk = Signal(len(request.address) - chunk_bits)
         offset = Signal(range(max(beats, 2)))  # position of the next burst's start in its chunk, in beats
-        head, tail = Signal(size), Signal(size)
+        head = Signal(size)
+        tail = Signal(size)
         number = Signal(NUMBER_BITS)
-        active, first, final = Signal(), Signal(), Signal()
+        active = Signal()
+        first = Signal()
+        final = Signal()
         end, chunks_left = last_byte[size:chunk_bits], last_byte[chunk_bits:]
         first_byte = request.address[:chunk_bits]
         m.d.comb += [

@@ -149,10 +149,11 @@ class CacheWriter(CostedComponent):
         within = carried(m, enable, carried(m, enable, at) + group)  # beats from kv_address on
         lane = carried(m, enable, position[:wide], 2)
         m.d.comb += [
-            located.p.address.eq(carried(m, enable, self._physical(within, lane))),
+            located.p.address.eq(carried(m, enable, self._physical(within, lane), name="address")),
             located.p.codes.eq(carried(m, enable, source.p.codes, _STAGES)),
         ]
-        request, beat_data = stream.Signature(located.p.shape()).create(), stream.Signature(located.p.shape()).create()
+        request = stream.Signature(located.p.shape()).create()
+        beat_data = stream.Signature(located.p.shape()).create()
         fork(m, located_slice.output, [request, beat_data])
         m.d.comb += [
             self.requests.p.address.eq(request.p.address),

@@ -176,10 +176,8 @@ class Prefetcher(CostedComponent):
         """
         size, bus, inner = beats_log2(self._port_bytes), getattr(self, f"bus{port}"), master.bus
         fifo, count = self._fifos[port], self.empty_cycles[port]
-        due, requested = (
-            Signal(self.ranges.p.shape(), name=f"due{port}", reset_less=True),
-            Signal(name=f"requested{port}"),
-        )
+        due = Signal(self.ranges.p.shape(), name=f"due{port}", reset_less=True)
+        requested = Signal(name=f"requested{port}")
         with m.If(~requested | master.requests.ready):
             m.d.sync += [requested.eq(queue.r_rdy), due.eq(queue.r_data)]
         self._request_bursts(m, port, inner, bus)

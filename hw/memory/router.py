@@ -76,9 +76,11 @@ class Router(CostedComponent):
         m.submodules.slice = cut = self._slice
         due = data.View(entry(), queue.r_data)
         goal = Signal(len(Destination))  # one bit for each output: the arriving beats are for it
-        left, spare = Signal(entry()["beats"].shape), Signal(entry()["spare"].shape)
+        left = Signal(entry()["beats"].shape)
+        spare = Signal(entry()["spare"].shape)
         # Registered comparisons of ``left`` with 0 and 1: beats of a segment are still to come, and the next is the last.
-        active, final = Signal(), Signal()
+        active = Signal()
+        final = Signal()
         do_read = Signal()
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.entries.payload)),

@@ -71,7 +71,8 @@ class Unpacker(CostedComponent):
     def _cut(self, m: Module) -> None:
         """Keep one beat in a register, whose lowest item is offered and shifted out."""
         count, source, sink = self._beat_bytes // self._item_bytes, self.beats, self.items
-        held, left = Signal(8 * self._beat_bytes, reset_less=True), Signal(range(count + 1))
+        held = Signal(8 * self._beat_bytes, reset_less=True)
+        left = Signal(range(count + 1))
         m.d.comb += [
             sink.payload.eq(held),
             sink.valid.eq(left != 0),
@@ -85,7 +86,9 @@ class Unpacker(CostedComponent):
     def _join(self, m: Module) -> None:
         """Keep one item in a register; beats enter at its top, so that the first one ends at its bottom."""
         count, source, sink = self._item_bytes // self._beat_bytes, self.beats, self.items
-        item, index, whole = Signal(8 * self._item_bytes, reset_less=True), Signal(range(count)), Signal()
+        item = Signal(8 * self._item_bytes, reset_less=True)
+        index = Signal(range(count))
+        whole = Signal()
         m.d.comb += [
             sink.payload.eq(item),
             source.ready.eq(~sink.valid | sink.ready),
@@ -147,9 +150,15 @@ class MixedUnpacker(CostedComponent):
         m = Module()
         source, sink, sizes = self.beats, self.items, sorted(set(self._item_bytes))
         counts = [self._beat_bytes // size for size in self._item_bytes]
-        held, left = Signal(8 * self._beat_bytes, reset_less=True), Signal(range(max(counts) + 1))
-        size, kind, busy, final = Signal(range(len(sizes))), Signal.like(sink.p.kind), Signal(), Signal()
-        spare, none, one = Signal.like(left), Signal(), Signal()
+        held = Signal(8 * self._beat_bytes, reset_less=True)
+        left = Signal(range(max(counts) + 1))
+        size = Signal(range(len(sizes)))
+        kind = Signal.like(sink.p.kind)
+        busy = Signal()
+        final = Signal()
+        spare = Signal.like(left)
+        none = Signal()
+        one = Signal()
         with m.If(source.p.segment.last):
             m.d.comb += spare.eq(source.p.segment.spare)
         # Comparisons of the number of items with 0 and 1 that need no difference.

@@ -112,8 +112,12 @@ class WriteMaster(CostedComponent):
     def _send(self, m: Module, sending: SyncFIFO, burst: Any) -> None:
         """Drive W: the data of one burst after the other, with strobes."""
         bus, lanes = self.bus, self._data_bytes
-        room, index, last = Signal(), Signal(8), Signal()
-        at_head, at_tail, strobes = Signal(), Signal(), Signal(lanes)
+        room = Signal()
+        index = Signal(8)
+        last = Signal()
+        at_head = Signal()
+        at_tail = Signal()
+        strobes = Signal(lanes)
         m.d.comb += [
             room.eq(~bus.wvalid | bus.wready),
             last.eq(index == burst.len),

@@ -138,7 +138,9 @@ class OnChipMemory(CostedComponent):
 
     def _walk(self, m: Module, letter: str, bus: Any, begun: Signal) -> tuple[Signal, Signal, Signal]:
         """Return a burst's address in words, its beats left, and whether it is outside. Bursts may follow without a gap."""
-        address, left, bad = Signal(range(self._bytes // self._data_bytes)), Signal(range(_MOST_BEATS + 1)), Signal()
+        address = Signal(range(self._bytes // self._data_bytes))
+        left = Signal(range(_MOST_BEATS + 1))
+        bad = Signal()
         burst_address, ready = getattr(bus, f"a{letter}addr"), getattr(bus, f"a{letter}ready")
         m.d.comb += ready.eq((left == 0) | ((left == 1) & begun))
         with m.If(begun):
@@ -153,10 +155,13 @@ class OnChipMemory(CostedComponent):
 
     def _read(self, m: Module, n: int, queue: Fifo) -> _PortRequest:
         """Request the beats of a read port when its queue has room for them."""
-        bus, begun, wants = getattr(self, f"read{n}"), Signal(name=f"read_begun{n}"), Signal(name=f"read_wants{n}")
+        bus = getattr(self, f"read{n}")
+        begun = Signal(name=f"read_begun{n}")
+        wants = Signal(name=f"read_wants{n}")
         address, left, bad = self._walk(m, "r", bus, begun)
         m.submodules[f"queue{n}"] = queue
-        room, refused = Signal(range(_QUEUE + 1), init=_QUEUE), Signal()
+        room = Signal(range(_QUEUE + 1), init=_QUEUE)
+        refused = Signal()
         m.d.sync += room.eq(room - begun + (bus.rvalid & bus.rready))
         m.d.comb += [
             wants.eq((left != 0) & (room != 0)),
@@ -169,9 +174,13 @@ class OnChipMemory(CostedComponent):
 
     def _write(self, m: Module, n: int) -> _PortRequest:
         """Hold a beat of data in a register until its turn; the last beat also waits until the previous answer is taken."""
-        bus, begun, wants = getattr(self, f"write{n}"), Signal(name=f"write_begun{n}"), Signal(name=f"write_wants{n}")
+        bus = getattr(self, f"write{n}")
+        begun = Signal(name=f"write_begun{n}")
+        wants = Signal(name=f"write_wants{n}")
         address, left, bad = self._walk(m, "w", bus, begun)
-        held, data, strobes = Signal(), Signal.like(bus.wdata), Signal.like(bus.wstrb)
+        held = Signal()
+        data = Signal.like(bus.wdata)
+        strobes = Signal.like(bus.wstrb)
         final = left == 1
         m.d.comb += [
             wants.eq(held & (left != 0) & ~(final & bus.bvalid)),
@@ -187,7 +196,9 @@ class OnChipMemory(CostedComponent):
 
     def _arbitrate(self, m: Module, port_requests: Sequence[_PortRequest]) -> tuple[Signal, Signal]:
         """Return whether there is a beat, and its port: the first port after the last one that has a beat."""
-        last, selected, any_wants = Signal(range(len(port_requests))), Signal(range(len(port_requests))), Signal()
+        last = Signal(range(len(port_requests)))
+        selected = Signal(range(len(port_requests)))
+        any_wants = Signal()
         wants = Cat(one.wants for one in port_requests)
         m.d.comb += any_wants.eq(wants.any())
         with m.Switch(last):
@@ -210,8 +221,10 @@ class OnChipMemory(CostedComponent):
         prevent that they meet.
         """
         writes = port_requests[self._reads :]
-        address, data = Signal.like(port_requests[0].address), Signal(8 * self._data_bytes)
-        strobes, writing = Signal(self._data_bytes), Signal()
+        address = Signal.like(port_requests[0].address)
+        data = Signal(8 * self._data_bytes)
+        strobes = Signal(self._data_bytes)
+        writing = Signal()
         bank_address, bad = _of(port_requests, selected, "address"), _of(port_requests, selected, "bad")
         m.d.sync += [address.eq(bank_address), writing.eq(selected >= self._reads)]
         for n, one in enumerate(writes):
@@ -222,8 +235,11 @@ class OnChipMemory(CostedComponent):
             m.submodules[f"bank{n}"] = bank = Memory(
                 shape=8 * self._data_bytes, depth=words, init=[], attrs={"ram_style": "block"}
             )
-            write, read = bank.write_port(granularity=8), bank.read_port()
-            inside, here, reading = beats_log2(words), Signal(name=f"here{n}"), Signal(name=f"reading{n}")
+            write = bank.write_port(granularity=8)
+            read = bank.read_port()
+            inside = beats_log2(words)
+            here = Signal(name=f"here{n}")
+            reading = Signal(name=f"reading{n}")
             m.d.sync += here.eq(any_wants & ~bad & (bank_address[inside:] == first >> inside))
             m.d.comb += [
                 reading.eq(here & ~writing),
@@ -233,7 +249,8 @@ class OnChipMemory(CostedComponent):
                 read.addr.eq(address[:inside]),
                 read.en.eq(reading),
             ]
-            kept, ours = carried(m, Const(1), read.data), delayed(m, Const(1), reading, 2)
+            kept = carried(m, Const(1), read.data)
+            ours = delayed(m, Const(1), reading, 2)
             result = result | Mux(ours, kept, 0)
         return result
 

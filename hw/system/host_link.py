@@ -90,19 +90,36 @@ class HostLink(CostedComponent):
         m.d.comb += [waiting.input.payload.eq(self.received.payload), waiting.input.valid.eq(self.received.valid)]
         granule = self._identity.granule
         m.submodules.block = block = Memory(shape=8 * granule, depth=BLOCK_BYTES // granule * 2, init=[])
-        code, sequence, head, size = Signal(8), Signal(8), Signal(64), Signal(16)
-        length, listening, whole = Signal(range(MOST_FRAME + 2)), Signal(), Signal()
+        code = Signal(8)
+        sequence = Signal(8)
+        head = Signal(64)
+        size = Signal(16)
+        length = Signal(range(MOST_FRAME + 2))
+        listening = Signal()
+        whole = Signal()
         self._listen(m, waiting, block, code, sequence, head, size, length, listening, whole)
 
-        expected, status, word, left = Signal(8), Signal(8), Signal(max(40, 8 * granule)), Signal(range(64))
-        beats, index, waited = Signal(range(BLOCK_BYTES // granule + 1)), Signal(range(33)), Signal(32)
+        expected = Signal(8)
+        status = Signal(8)
+        word = Signal(max(40, 8 * granule))
+        left = Signal(range(64))
+        beats = Signal(range(BLOCK_BYTES // granule + 1))
+        index = Signal(range(33))
+        waited = Signal(32)
         remaining = Signal(33)  # cycles left to wait; negative at the end
-        put, put_valid, put_ready, raw, summed = Signal(8), Signal(), Signal(), Signal(), Signal()
+        put = Signal(8)
+        put_valid = Signal()
+        put_ready = Signal()
+        raw = Signal()
+        summed = Signal()
         m.submodules.sum = check = CRC32_ISO_HDLC(8).create()
         self._escape(m, put, put_valid, put_ready, raw, summed, check)
 
         # A judgement is made in several registered steps; "settle" waits until they are stable.
-        ahead, in_order, repeated, settled = Signal(8), Signal(), Signal(), Signal(_SETTLE)
+        ahead = Signal(8)
+        in_order = Signal()
+        repeated = Signal()
+        settled = Signal(_SETTLE)
         m.d.sync += [
             ahead.eq(Mux(code == LinkCommand.IDENTIFY, 0, sequence - expected)),
             in_order.eq(ahead == 0),
@@ -182,16 +199,28 @@ class HostLink(CostedComponent):
 
         ``whole``: a frame has ended without error; it is held until ``listening`` is high again.
         """
-        input_bytes, byte, value = waiting.output, Signal(8), Signal(8)
+        input_bytes = waiting.output
+        byte = Signal(8)
+        value = Signal(8)
         m.submodules.check = check = CRC32_ISO_HDLC(8).create()
-        escaped, broken, fresh, take, counts = Signal(), Signal(), Signal(init=1), Signal(), Signal()
-        is_end, is_escape, wrong, matches = Signal(), Signal(), Signal(), Signal()
+        escaped = Signal()
+        broken = Signal()
+        fresh = Signal(init=1)
+        take = Signal()
+        counts = Signal()
+        is_end = Signal()
+        is_escape = Signal()
+        wrong = Signal()
+        matches = Signal()
         position = Signal(_DATA + 2, init=1)  # one-hot number of the current byte among the first ones
-        enough, full, in_data = Signal(), Signal(), Signal()
+        enough = Signal()
+        full = Signal()
+        in_data = Signal()
         step = Signal(3)  # steps of a byte: known, opened, taken
         put = block.write_port()
         granule = self._identity.granule
-        lanes, offset = Signal(8 * granule), Signal(length.shape())
+        lanes = Signal(8 * granule)
+        offset = Signal(length.shape())
         m.d.comb += [
             input_bytes.ready.eq(listening & ~step.any()),
             take.eq(step[2]),
@@ -240,9 +269,14 @@ class HostLink(CostedComponent):
 
     def _judged(self, m: Module, code: Value, head: Value, size: Value, content: Value) -> tuple[Value, Value, Value]:
         """Return whether the command exists, whether its arguments are possible, and the beats of its block."""
-        known, possible, bytes_of, block_ok = Signal(), Signal(), Signal(16), Signal()
+        known = Signal()
+        possible = Signal()
+        bytes_of = Signal(16)
+        block_ok = Signal()
         granule, page = beats_log2(self._identity.granule), beats_log2(BOUNDARY_BYTES)
-        of_write, some, end = Signal(16), Signal(), Signal(range(BOUNDARY_BYTES + 2 * BLOCK_BYTES))
+        of_write = Signal(16)
+        some = Signal()
+        end = Signal(range(BOUNDARY_BYTES + 2 * BLOCK_BYTES))
         aligned, small, fits, right_size, register_ok = (Signal() for _ in range(5))
         m.d.sync += [
             known.eq((code >= min(LinkCommand)) & (code <= max(LinkCommand))),
@@ -271,7 +305,8 @@ class HostLink(CostedComponent):
     def _addresses(self, m: Module, head: Value, beats_of: Value) -> None:
         """Drive the addresses of the buses. An address beyond a bus becomes its last one, at which there is no memory."""
         bus = self.registers
-        address, most = Signal(self._bits), Signal(8)
+        address = Signal(self._bits)
+        most = Signal(8)
         m.d.sync += [
             address.eq(Cat(head[: self._bits - 1], head[self._bits - 1] | head[self._bits :].any())),
             most.eq(beats_of - 1),
@@ -309,7 +344,8 @@ class HostLink(CostedComponent):
 
     def _write_state(self, m: Module, block: Memory, beats: Value, index: Value, status: Value) -> None:
         """Write the block beat by beat, whether the address was taken or not; each beat is read after the one before."""
-        bus, at = self.write, Signal(range(BLOCK_BYTES // self._identity.granule + 1))
+        bus = self.write
+        at = Signal(range(BLOCK_BYTES // self._identity.granule + 1))
         block_read = block.read_port()
         fetched = Signal()
         m.d.comb += [
@@ -350,7 +386,8 @@ class HostLink(CostedComponent):
         """Send END, code, sequence, the requested data, status, check sum, END."""
         identity = Const(int.from_bytes(self._identity.packed(), "little"), 8 * 32)
         bus, granule = self.read, self._identity.granule
-        done, asks = Signal(), Signal()
+        done = Signal()
+        asks = Signal()
         m.d.comb += [done.eq(put_valid & put_ready), bus.rready.eq(asks)]
 
         def step(name: str, byte: Value | int, following: str, *, plain: bool = False) -> None:
@@ -395,7 +432,10 @@ class HostLink(CostedComponent):
         self, m: Module, put: Value, put_valid: Value, put_ready: Value, raw: Value, summed: Value, check: Any
     ) -> None:
         """Send a byte, as two bytes if it is END or ESCAPE; ``summed`` adds it to the check sum."""
-        byte, plain, counted, escapes = Signal(8), Signal(), Signal(), Signal()
+        byte = Signal(8)
+        plain = Signal()
+        counted = Signal()
+        escapes = Signal()
         m.d.comb += [check.data.eq(byte), check.valid.eq(counted)]
         m.d.sync += counted.eq(0)
         with m.FSM(name="sending"):

@@ -51,7 +51,10 @@ class UartReceiver(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        line, phase, left, shift = Signal(init=1), Signal(_FRACTION), Signal(range(11)), Signal(9)
+        line = Signal(init=1)
+        phase = Signal(_FRACTION)
+        left = Signal(range(11))
+        shift = Signal(9)
         m.submodules.synchronizer = FFSynchronizer(self.line, line, init=1)
         total = Signal(_FRACTION + 1)
         m.d.comb += total.eq(phase + self._share)
@@ -96,7 +99,9 @@ class UartTransmitter(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        phase, left, shift = Signal(_FRACTION), Signal(range(11)), Signal(9)
+        phase = Signal(_FRACTION)
+        left = Signal(range(11))
+        shift = Signal(9)
         total = Signal(_FRACTION + 1)
         m.d.comb += [total.eq(phase + self._share), self.bytes.ready.eq(left == 0)]
         with m.If(left != 0):

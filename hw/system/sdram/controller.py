@@ -118,9 +118,14 @@ class SdramController(CostedComponent):
         """Connect a read port's queue. Return its segments, whether there is room for the next, and its start signal."""
         bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}")
         m.submodules[f"read_queue{n}"] = queue = self._read_queues[n]
-        room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
-        chip_read, read_data, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
-        read_beat, selected = Signal(8 * self._data_bytes + 2), Signal()
+        room = Signal(range(_READ_BEATS + 1), init=_READ_BEATS)
+        fits = Signal()
+        begun = Signal()
+        chip_read = self._sequencer.read
+        read_data = Signal(8 * self._data_bytes)
+        bad = Signal()
+        read_beat = Signal(8 * self._data_bytes + 2)
+        selected = Signal()
         m.d.sync += [
             read_beat.eq(Cat(chip_read.p.data, chip_read.p.bad, chip_read.p.last)),
             selected.eq(chip_read.valid & (chip_read.p.port == n)),
@@ -152,11 +157,17 @@ class SdramController(CostedComponent):
         """Connect a write port's queues. Return its segments, whether the next has its data, and its start signal."""
         bus, cutter = getattr(self, f"write{n}"), self._cutter(m, f"writing{n}")
         m.submodules[f"write_queue{n}"] = queue
-        data_level, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
+        data_level = Signal(range(_WRITE_BEATS + 4))
+        fits = Signal()
+        begun = Signal()
         pending = Signal(range(_ANSWERS + 1))
         m.submodules[f"answers{n}"] = kept = self._answers[n]
-        aw_done, b_done, room, bad = Signal(), Signal(), Signal(), Signal()
-        written, selected = self._sequencer.written, Signal()
+        aw_done = Signal()
+        b_done = Signal()
+        room = Signal()
+        bad = Signal()
+        written = self._sequencer.written
+        selected = Signal()
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.awaddr),
             cutter.bursts.p.len.eq(bus.awlen),
@@ -197,7 +208,9 @@ class SdramController(CostedComponent):
     def _arbitrate(self, m: Module, aw_done: list[tuple[Segments, Any, Any]]) -> None:
         """Select the next port, after the last one, that has a segment; then issue the segment."""
         work, count = self._sequencer.work, len(aw_done)
-        last, begins, free = Signal(count, init=1), Signal(count), Signal()
+        last = Signal(count, init=1)
+        begins = Signal(count)
+        free = Signal()
         wants = Cat(fits for _, fits, _ in aw_done)
         m.d.comb += free.eq((~work.valid | work.ready) & ~begins.any())
         with m.If(work.ready):

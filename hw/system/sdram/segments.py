@@ -70,8 +70,12 @@ class Segments(CostedComponent):
         m = Module()
         burst, offered = self.bursts, self.segments
         # ``more``: beats left after the first one. The sums of a step are registers for the next one.
-        address, more, left, bad = Signal(self._layout["address"].shape), Signal(8), Signal(9), Signal()
-        rest, after = Signal(9), Signal(signed(10))  # beats left in the chunk; beats left after it, less one
+        address = Signal(self._layout["address"].shape)
+        more = Signal(8)
+        left = Signal(9)
+        bad = Signal()
+        rest = Signal(9)  # beats left in the chunk
+        after = Signal(signed(10))  # beats left after it, less one
         inside = beats_log2(self._chunk)
         low, high = address[:inside], address[inside:]
         with m.FSM():

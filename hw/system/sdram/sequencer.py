@@ -122,13 +122,15 @@ class Sequencer(CostedComponent):
         chip, t, words = self._chip, self._times, self._words
         banks = range(1 << chip.bank_bits)
         # State of each bank: its open row, and timers of the chip's limits.
-        opened, rows = Signal(len(banks)), Array(Signal(chip.row_bits, name=f"row{n}") for n in banks)
+        opened = Signal(len(banks))
+        rows = Array(Signal(chip.row_bits, name=f"row{n}") for n in banks)
         active = [_Timer(m, max(t.rcd, t.ras, t.rc), f"active{n}") for n in banks]
         closed = [_Timer(m, t.rp, f"closed{n}") for n in banks]
         used = [_Timer(m, max(words, words - 1 + t.wr), f"used{n}") for n in banks]
         apart, reads = _Timer(m, t.rrd, "apart"), _Timer(m, words + 1, "reads")
         writes = _Timer(m, t.cas + words + 2, "writes")
-        can_precharge, can_activate = Signal(len(banks)), Signal(len(banks))
+        can_precharge = Signal(len(banks))
+        can_activate = Signal(len(banks))
         m.d.sync += [
             can_precharge.eq(Cat(active[n].free(t.ras) & used[n].free() for n in banks)),
             can_activate.eq(Cat(active[n].free(t.rc) & closed[n].free() & apart.free() for n in banks)),
@@ -138,9 +140,16 @@ class Sequencer(CostedComponent):
         now = _Segment(self._work, chip, self._data_bytes, "now")
         after = _Segment(self._work, chip, self._data_bytes, "after")
         row = _RowCommand(chip)
-        closing, allowed = Signal(), Signal()  # a refresh is due; commands of segments may be decided
-        coming, column, finished, move, everything = Signal(), Signal(), Signal(), Signal(), Signal()
-        now_ready, after_ready = Signal(), Signal()  # ``finished`` accompanies the last column of a segment
+        closing = Signal()  # a refresh is due
+        allowed = Signal()  # commands of segments may be decided
+        coming = Signal()
+        column = Signal()
+        finished = Signal()
+        move = Signal()
+        everything = Signal()
+        # ``finished`` accompanies the last column of a segment
+        now_ready = Signal()
+        after_ready = Signal()
         m.d.comb += [
             coming.eq(now_ready & ~column & Mux(now.work.write, writes.free(), reads.free())),
             move.eq(after.checked & ~closing & ~(row.valid & row.after) & (~now.valid | finished)),
@@ -203,7 +212,8 @@ class Sequencer(CostedComponent):
         with m.If(self.work.valid & ~after.valid):
             m.d.sync += [after.work.eq(self.work.payload), after.valid.eq(1)]
         # The rows are those that this segment meets once the one before has opened its own.
-        is_open, row = Signal(), Signal(self._chip.row_bits)
+        is_open = Signal()
+        row = Signal(self._chip.row_bits)
         m.d.sync += [
             after.compared.eq(after.valid & ~after.compared & ~after.checked & (~now.valid | now.hit)),
             is_open.eq(opened.bit_select(after.bank, 1)),
@@ -240,7 +250,8 @@ class Sequencer(CostedComponent):
         can_activate: Value,
     ) -> Value:
         """Issue the row commands of the current segment, then those of the next one. Return the cycle of the command."""
-        fire, possible = Signal(), Signal()
+        fire = Signal()
+        possible = Signal()
         for_after = after.checked & ~after.hit & after.apart & now.valid & now.hit & ~now.last
         m.d.comb += [
             fire.eq(row.possible & ~column),
@@ -272,13 +283,15 @@ class Sequencer(CostedComponent):
         Return the command, one cycle late, and whether its address is a mode, else the flag of all banks.
         """
         t = self._times
-        command, mode = Signal(3, init=_NOP), Signal()
+        command = Signal(3, init=_NOP)
+        mode = Signal()
         m.d.sync += [command.eq(_NOP), mode.eq(0)]
         # These counters end when they are negative.
         booting = Signal(t.startup.bit_length() + 1, init=max(t.startup - 3, 0))
         left = Signal(max(t.rfc, t.mrd, t.rp).bit_length() + 1)
         due = Signal(t.refresh_interval.bit_length() + 1, init=t.refresh_interval - 2)
-        first, quiet = Signal(2, init=2), Signal(3)
+        first = Signal(2, init=2)
+        quiet = Signal(3)
         m.d.sync += [due.eq(Mux(due[-1], t.refresh_interval - 2, due - 1)), quiet.eq(Cat(closing, quiet))]
         with m.If(due[-1] & self.ready):
             m.d.sync += [closing.eq(1), allowed.eq(0)]
@@ -326,8 +339,11 @@ class Sequencer(CostedComponent):
         administered: tuple[Value, Value],
     ) -> None:
         """Drive the pins, two registers after the decision."""
-        command, bank = Signal(3, init=_NOP), Signal(self._chip.bank_bits)
-        address, other, mode = Signal(self._chip.row_bits), Signal(self._chip.row_bits), self._times.cas << 4
+        command = Signal(3, init=_NOP)
+        bank = Signal(self._chip.bank_bits)
+        address = Signal(self._chip.row_bits)
+        other = Signal(self._chip.row_bits)
+        mode = self._times.cas << 4
         activate = fire & ~row.conflict
         m.d.sync += [
             bank.eq(Mux(column, now.bank, row.bank)),
@@ -351,8 +367,12 @@ class Sequencer(CostedComponent):
     def _write(self, m: Module, now: "_Segment", column: Value) -> None:
         """Send the words of a beat one by one, the first with its command."""
         words, width, lanes = self._words, 8 * self._chip.word_bytes, self._chip.word_bytes
-        rest, masks, going = Signal(width * words), Signal(lanes * words), Signal(words)
-        starts, bad, strobes = Signal(), Signal(), self.write_strobes
+        rest = Signal(width * words)
+        masks = Signal(lanes * words)
+        going = Signal(words)
+        starts = Signal()
+        bad = Signal()
+        strobes = self.write_strobes
         m.d.sync += [
             starts.eq(column & now.work.write),
             bad.eq(now.work.bad),
@@ -389,10 +409,12 @@ class Sequencer(CostedComponent):
         caught = Signal(width * words)
         m.d.sync += caught.eq(Cat(caught[width:], self.pins.data_in))
         layout = data.StructLayout({"port": self._work["port"].shape, "bad": 1, "last": 1})
-        request, tag = column & ~now.work.write, Signal(layout)
+        request = column & ~now.work.write
+        tag = Signal(layout)
         m.d.comb += [tag.port.eq(now.work.port), tag.bad.eq(now.work.bad), tag.last.eq(now.work.final & now.last)]
         for _ in range(self._delay + words - 1):
-            later, request_later = Signal(layout, reset_less=True), Signal()
+            later = Signal(layout, reset_less=True)
+            request_later = Signal()
             m.d.sync += [later.eq(tag), request_later.eq(request)]
             tag, request = later, request_later
         m.d.comb += [
@@ -445,5 +467,6 @@ class _RowCommand:
         self.valid, self.possible, self.after, self.conflict = (
             Signal(name=f"row_{name}") for name in ("valid", "possible", "after", "conflict")
         )
-        self.banks, self.bank = Signal(1 << chip.bank_bits, name="row_banks"), Signal(chip.bank_bits, name="row_bank")
+        self.banks = Signal(1 << chip.bank_bits, name="row_banks")
+        self.bank = Signal(chip.bank_bits, name="row_bank")
         self.row = Signal(chip.row_bits, name="row_row")

@@ -55,7 +55,9 @@ class InterruptController(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        status, enabled, master = Signal(self._inputs), Signal(self._inputs), Signal(2)
+        status = Signal(self._inputs)
+        enabled = Signal(self._inputs)
+        master = Signal(2)
         pending = Signal(self._inputs)
         write, address, written = self._writes(m)
         bits = written[: self._inputs]
@@ -82,9 +84,12 @@ class InterruptController(CostedComponent):
 
     def _writes(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Handle AW, W and B. Return the cycle of a write, the number of its word, and its data."""
-        bus, write = self.bus, Signal()
-        address, has_address = Signal(ADDRESS_BITS - 2), Signal()
-        written, has_data = Signal(32), Signal()
+        bus = self.bus
+        write = Signal()
+        address = Signal(ADDRESS_BITS - 2)
+        has_address = Signal()
+        written = Signal(32)
+        has_data = Signal()
         m.d.comb += [
             bus.awready.eq(~has_address),
             bus.wready.eq(~has_data),
@@ -104,7 +109,9 @@ class InterruptController(CostedComponent):
     def _reads(self, m: Module, values: dict[int, Value]) -> None:
         """Handle AR and R."""
         bus = self.bus
-        address, has_address, value = Signal(ADDRESS_BITS - 2), Signal(), Signal(32)
+        address = Signal(ADDRESS_BITS - 2)
+        has_address = Signal()
+        value = Signal(32)
         m.d.comb += [bus.arready.eq(~has_address), bus.rresp.eq(Response.OKAY)]
         with m.Switch(address):
             for offset, register in values.items():

@@ -90,8 +90,10 @@ class LiteBridge(CostedComponent):
         bus = self.bus
         field = {name: getattr(bus, f"a{letter}{name}") for name in ("addr", "len", "size", "burst")}
         address = Signal(self._address_bits, name=f"{letter}_address")
-        length, left = Signal(4, name=f"{letter}_length"), Signal(4, name=f"{letter}_left")
-        size, burst = Signal(3, name=f"{letter}_size"), Signal(2, name=f"{letter}_burst")
+        length = Signal(4, name=f"{letter}_length")
+        left = Signal(4, name=f"{letter}_left")
+        size = Signal(3, name=f"{letter}_size")
+        burst = Signal(2, name=f"{letter}_burst")
         target = Signal(len(self._windows), name=f"{letter}_target")
         refused = Signal(2, name=f"{letter}_refused")
         last = Signal(name=f"{letter}_last")
@@ -130,11 +132,16 @@ class LiteBridge(CostedComponent):
 
     def _write(self, m: Module) -> None:
         bus, ports = self.bus, [getattr(self, name) for name in self._windows]
-        step, kept_id = Signal(name="w_step"), Signal(self._id_bits)
+        step = Signal(name="w_step")
+        kept_id = Signal(self._id_bits)
         taken = Signal(name="w_taken")
         target, refused, last, address = self._request(m, "w", taken, step)
-        worst, written, strobes, is_last = Signal(2), Signal(32), Signal(_DATA_BYTES), Signal()
-        needs_address, needs_data = Signal(), Signal()  # the access has not handed these over
+        worst = Signal(2)
+        written = Signal(32)
+        strobes = Signal(_DATA_BYTES)
+        is_last = Signal()
+        needs_address = Signal()  # the access has not handed these over
+        needs_data = Signal()  # the access has not handed these over
         answer = Signal(2, name="w_answer")
         answered = Signal(name="w_answered")
         for number, port in enumerate(ports):
@@ -190,9 +197,12 @@ class LiteBridge(CostedComponent):
 
     def _read(self, m: Module) -> None:
         bus, ports = self.bus, [getattr(self, name) for name in self._windows]
-        step, taken = Signal(name="r_step"), Signal(name="r_taken")
+        step = Signal(name="r_step")
+        taken = Signal(name="r_taken")
         target, refused, last, address = self._request(m, "r", taken, step)
-        answered, value, answer = Signal(name="r_answered"), Signal(32), Signal(2, name="r_answer")
+        answered = Signal(name="r_answered")
+        value = Signal(32)
+        answer = Signal(2, name="r_answer")
         asking = Signal()
         for number, port in enumerate(ports):
             m.d.comb += [
