@@ -7,7 +7,7 @@ estimate for boards whose memory has no model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._accelerator_docs import rtl_factors
-from benchmarks._accelerator_figures import Estimated, Extended, PassCase, Passes
+from benchmarks._accelerator_figures import CONDITIONS, Condition, Estimated, Extended, PassCase, Passes
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from edgedec.board import Board
@@ -42,6 +42,7 @@ class CostCurve:
     Parameters:
         passes: source of the cycles of a pass.
         factor: function of the positions before the pass; the cycles are multiplied by it.
+        condition: other work of the memory during the pass.
         rows: numbers of rows to count.
         pasts: numbers of earlier positions to count.
 
@@ -57,6 +58,7 @@ class CostCurve:
         config: AcceleratorConfig,
         *,
         factor: Callable[[int], float] = lambda past: 1.0,
+        condition: Condition = CONDITIONS[0],
         rows: Sequence[int] = _ROWS,
         pasts: Sequence[int] = _PASTS,
     ) -> None:
@@ -67,7 +69,7 @@ class CostCurve:
         self.table: NDArray[np.float64] = np.array(
             [
                 [
-                    factor(past) * passes.cycles(PassCase(slots=size, committed=past)) / config.clock_hz
+                    factor(past) * passes.cycles(_case(size, past, condition)) / config.clock_hz
                     for past in self.pasts.tolist()
                 ]
                 for size in self.rows.tolist()
@@ -85,6 +87,10 @@ class CostCurve:
             str(size): {str(past): round(1e3 * seconds, 4) for past, seconds in zip(self.pasts, row, strict=True)}
             for size, row in zip(self.rows.tolist(), self.table.tolist(), strict=True)
         }
+
+
+def _case(rows: int, past: int, condition: Condition) -> PassCase:
+    return PassCase(slots=rows, committed=past, bandwidth=condition.bandwidth, other=condition.other)
 
 
 class Commits:
@@ -161,6 +167,7 @@ class DeviceCosts:
         commits: seconds of commits.
         draft: seconds of passes of a draft model on the same accelerator; None: it does not run there.
         rtl_factor: factors by which the traffic model's cycles were multiplied, by positions; empty: none.
+        busy: seconds of passes of the model under other conditions of the memory; commits and drafts are as without.
     """
 
     board: str
@@ -169,6 +176,11 @@ class DeviceCosts:
     commits: Commits
     draft: CostCurve | None
     rtl_factor: Mapping[int, float]
+    busy: Mapping[str, CostCurve] = field(default_factory=dict)
+
+    def under(self, condition: str) -> DeviceCosts:
+        """Return the times under another condition of the memory, one of ``busy``."""
+        return replace(self, passes=self.busy[condition])
 
     @property
     def kind(self) -> str:
@@ -187,6 +199,7 @@ def open_device_cost(
     library: Path | None = None,
     rtl: bool = True,
     quick: bool = False,
+    conditions: Sequence[Condition] = (),
 ) -> DeviceCosts:
     """Compute the times of a board with this configuration.
 
@@ -196,6 +209,8 @@ def open_device_cost(
         library: RTL of ``config``, with which passes of few layers are simulated, which takes many minutes.
         rtl: scale the traffic model's cycles to those that the RTL of this shape took, as far as it was simulated.
         quick: count fewer passes.
+        conditions: other conditions of the memory for ``busy``; none can be counted for a board without a memory model, and
+            none with ``library``.
 
     Raises:
         UnsupportedError: the configuration does not run the shape.
@@ -213,14 +228,23 @@ def open_device_cost(
         if rtl:
             factor = rtl_factors()
     steps = (list(factor), list(factor.values())) if factor else ([0], [1.0])
+
+    def weight(past: int) -> float:
+        return float(np.interp(past, *steps))
+
+    def curve(condition: Condition) -> CostCurve:
+        return CostCurve(passes, config, factor=weight, condition=condition, rows=rows, pasts=pasts)
+
+    counted = conditions if isinstance(passes, Traffic) else ()
     own: Passes = Estimated(draft, config, device.bandwidth_bytes_s) if modelled else Traffic(draft, config)
     return DeviceCosts(
         board=device.name,
         config=config,
-        passes=CostCurve(passes, config, factor=lambda past: float(np.interp(past, *steps)), rows=rows, pasts=pasts),
+        passes=curve(CONDITIONS[0]),
         commits=Commits(shape_program(shape_graph(shape), config), rate),
         draft=CostCurve(own, config, rows=(1,), pasts=_PASTS[:2]),
         rtl_factor=factor,
+        busy={condition.name: curve(condition) for condition in counted},
     )
 
 

@@ -97,12 +97,24 @@ def _print_shapes(shapes: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def _print_beside(result: Mapping[str, Any]) -> None:
-    goal = result["goal_tok_s"]
+    goal, kind = result["goal_tok_s"], result["details"]["passes"].split(" ")[0]
     rows = [("", "best drafter", "mean tok/s", "harmonic", "plain", "", f"goal {goal:g}")]
     for name, best in result["best"].items():
         figures = (f"{best[key]:.1f}" for key in ("mean_tok_s", "harmonic_tok_s", "plain_tok_s"))
-        rows.append((name, best["drafter"], *figures, "simulated", "reached" if best["goal_reached"] else "MISSED"))
+        rows.append((name, best["drafter"], *figures, kind, "reached" if best["goal_reached"] else "MISSED"))
     for name, one in result["published"].items():
         rows.append((f"{name}: {one['source']}", "", "", "", f"{one['tok_s']:g}", one["kind"], ""))
     print_table(rows, right=(2, 3, 4))
+    if result["range"]:
+        print()
+        _print_range(result["range"])
     print(f"\nbest by kind, {result['main']}: {_listed(result['best'][result['main']]['by_kind'], '{}')}")
+
+
+def _print_range(rows: Mapping[str, Any]) -> None:
+    """Print the range of plain decoding and of the drafter ``auto`` by the memory's work and the host."""
+    shown = [("mean tok/s", *next(iter(rows.values()))["hosts"])]
+    for row in rows.values():
+        cells = (" / ".join(f"{speed:.1f}" for speed in speeds.values()) for speeds in row["hosts"].values())
+        shown.append((f"{row['label']}, plain / auto", *cells))
+    print_table(shown, right=(1, 2))

@@ -93,8 +93,8 @@ class Text:
     ahead_used: int
 
 
-def script(session: Session, task: PromptTask, tokens: int) -> Script:
-    """Return the task's text with the model's logits after each of its tokens, from passes over the whole text.
+def script(session: Session, target: Target, task: PromptTask, tokens: int) -> Script:
+    """Return the task's text with the model's logits after each of its tokens, from passes of ``target`` over it all.
 
     Raises:
         DeviceError: passes over many tokens give other tokens than the passes in which the text was written.
@@ -103,9 +103,9 @@ def script(session: Session, task: PromptTask, tokens: int) -> Script:
         task.ids, n_predict=tokens + BEYOND, sampling=SamplingConfig(temperature=0), ignore_eos=True
     )
     ids = np.array([*task.ids, *beyond.tokens], np.int32)
-    state = session.target.open(session.run.limits)
+    state = target.open(session.run.limits)
     first = len(task.ids) - 1
-    logits = read(session.target, state, ids, session.run.limits.nodes)[first:]
+    logits = read(target, state, ids, session.run.limits.nodes)[first:]
     state.close()
     said = logits[:-1, : session.bundle.tokens.size].argmax(axis=1)
     if said.tolist() != ids[first + 1 :].tolist() or not _agree(beyond.tokens, task.expected):

@@ -24,6 +24,7 @@ OWNERS: Mapping[str, str] = {
     "mutation": "-m tests.mutation.campaign --plan --write-docs",
     "estimate": "benchmarks/accelerator_estimate.py --write-docs",
     "timing": "benchmarks/timing.py --write-docs",
+    "speculation": "benchmarks/device_speculation.py --write-docs",
     "memory": "benchmarks/memory_model.py --write-docs",
 }
 

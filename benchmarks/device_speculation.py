@@ -1,12 +1,15 @@
 """Simulate speculation on the accelerator: BitNet-0.73B's shape on a board, with the acceptance of the embedded model.
 
     .venv/bin/python benchmarks/device_speculation.py --board kv260 [--quick] [--prompts N] [--tokens N] [--json]
+    .venv/bin/python benchmarks/device_speculation.py --write-docs   # write the figures into the pages
 
-All results are simulated. Every text combines three parts:
+No result is measured on a board. Every text combines three parts:
 
 - The time of a pass: all its reads and writes run through the KV260's memory model, the waits for results between them come
-  from the cycle model, and the sum is scaled to the cycles that the RTL of this shape took (docs/accelerator.md). Commits
-  that move rows are computed in the same way, without the scaling.
+  from the cycle model, and the sum is scaled to the cycles that the RTL of this shape took, as far as it was simulated
+  (docs/accelerator.md). These times are called modelled. Commits that move rows are computed in the same way, without the
+  scaling. Plain decoding and the drafter ``auto`` are also computed with another master beside the accelerator, and with a
+  flat memory.
 - The acceptance: the embedded model writes greedy texts after prompts of six kinds on the CPU target. A drafter's tree is
   compared with the model's logits after each of its own tokens. The text must be the same as before, or the benchmark ends
   with an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories; the
@@ -35,12 +38,16 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
+from benchmarks import _accelerator_docs as accelerator_docs
+from benchmarks import _device_docs as docs
+from benchmarks._accelerator_figures import CONDITIONS
 from benchmarks._device_clock import HostCosts, typical
-from benchmarks._device_cost import open_device_cost
-from benchmarks._device_figures import summary, variant
+from benchmarks._device_cost import DeviceCosts, open_device_cost
+from benchmarks._device_figures import PLAIN, mean_tok_s, summary, variant
 from benchmarks._device_host import driver_costs
 from benchmarks._device_report import print_report
 from benchmarks._device_runs import BEYOND, BoardHost, Method, Script, ScriptWriter, script
+from benchmarks._docs_tables import write_blocks
 from benchmarks._prompts import read_prompts, shared_prompts
 from benchmarks._shapes import BITNET_073B
 from benchmarks._speculation_model import choose
@@ -70,6 +77,8 @@ DRAFT = {
     "tie_word_embeddings": False,
 }
 MAIN = "board's host, overlapped"
+ALONE = "device alone"
+RANGE = ("other_reads_0.25", "other_reads_0.5", "other_reads_1", "flat_13.3")  # conditions of the memory
 _TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
 
 
@@ -97,9 +106,11 @@ def methods() -> list[Method]:
 def scripts(settings: DeviceSettings, bar: Progress) -> list[Script]:
     """Return the texts that the embedded model writes after the prompts."""
     with Session.open(demo.bundle_path(), threads=1) as session:
+        # The session's own text stays in its cache, so that there is no room to read it again.
+        reader = open_target(Bundle.open(demo.bundle_path()), limits=session.run.limits, threads=1)
         prompts = read_prompts(shared_prompts(), SPARE * settings.prompts)
         choice = choose(session, prompts, settings.prompts, settings.tokens + BEYOND, bar)
-        return _in_turns([script(session, task, settings.tokens) for task in choice.tasks])
+        return _in_turns([script(session, reader, task, settings.tokens) for task in choice.tasks])
 
 
 def _in_turns(texts: Sequence[Script]) -> list[Script]:
@@ -138,20 +149,27 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
         )
     with progress("device") as bar:
         bar("passes", 0, 1)
-        cost = open_device_cost(device, config, BITNET_073B, DRAFT, library=library, quick=settings.quick)
+        conditions = () if settings.quick else [one for one in CONDITIONS if one.name in RANGE]
+        cost = open_device_cost(
+            device, config, BITNET_073B, DRAFT, library=library, quick=settings.quick, conditions=conditions
+        )
         driver = driver_costs(BITNET_073B, config)
     with progress("prompts") as bar:
         texts = scripts(settings, bar)
     bundle = Bundle.open(demo.bundle_path())
     with Session.open(demo.bundle_path(), threads=1) as session:
         info = session.target.info
-    writer = ScriptWriter(
-        info,
-        Bundle.open(demo.bundle_path("demo-draft")),
-        cost,
-        vocab=BITNET_073B["vocab_size"],
-        cpu=(lambda limits: open_target(bundle, limits=limits, threads=1)) if settings.check else None,
-    )
+
+    def writer_of(device_cost: DeviceCosts) -> ScriptWriter:
+        return ScriptWriter(
+            info,
+            Bundle.open(demo.bundle_path("demo-draft")),
+            device_cost,
+            vocab=BITNET_073B["vocab_size"],
+            cpu=(lambda limits: open_target(bundle, limits=limits, threads=1)) if settings.check else None,
+        )
+
+    writer = writer_of(cost)
     every = methods()
     others = (
         [] if settings.quick else [replace(one, policy=name) for name in _SHAPES for one in every if one.name in _TREES]
@@ -161,7 +179,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
         costs = measured(writer, texts, [*every, *others], driver)
     slow = settings.host_factor
     hosts = {
-        "device alone": BoardHost(factor=0.0, costs=costs),
+        ALONE: BoardHost(factor=0.0, costs=costs),
         "host like this one, overlapped": BoardHost(factor=1.0, overlaps=True, costs=costs),
         "board's host": BoardHost(factor=slow, costs=costs),
         MAIN: BoardHost(factor=slow, overlaps=True, costs=costs),
@@ -173,10 +191,22 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
         for at, (name, host) in enumerate(hosts.items()):
             bar(name, at, len(hosts) + 1)
             variants[name] = variant({one.label: writer.write(texts, one, host)[0] for one in every})
+        ranges: dict[str, Any] = {}
+        for at, condition in enumerate(one for one in CONDITIONS if one.name in cost.busy):
+            bar(condition.label, at, len(cost.busy))
+            busy = writer_of(cost.under(condition.name))
+            speeds = {
+                name: mean_tok_s(
+                    {one.label: busy.write(texts, one, hosts[name])[0] for one in every if one.label in (PLAIN, "auto")}
+                )
+                for name in (ALONE, MAIN)
+            }
+            ranges[condition.name] = {"label": condition.label, "hosts": speeds}
         bar("tree shapes", len(hosts), len(hosts) + 1)
         for one in others:
             trees.setdefault(one.label, {})[one.policy] = writer.write(texts, one, hosts[MAIN])[0]
     return summary(variants, trees, main=MAIN) | {
+        "range": ranges,
         "details": {
             "board": device.name,
             "config": asdict(config),
@@ -195,7 +225,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
                 str(moved): round(1e6 * seconds, 1) for moved, seconds in enumerate(cost.commits.table.tolist())
             },
             "checked": settings.check,
-        }
+        },
     }
 
 
@@ -217,6 +247,9 @@ def main() -> None:
     parser.add_argument(
         "--simulate", type=Path, metavar="LIBRARY", help="the accelerator's RTL, for the passes; takes an hour or so"
     )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="keep the KV260's figures and write them into README.md and docs/"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     settings = DeviceSettings(
@@ -229,7 +262,13 @@ def main() -> None:
     try:
         if settings.prompts < 1 or not 16 <= settings.tokens <= 512 or not 0 <= settings.host_factor <= 1000:
             raise UsageError("--prompts must be at least 1, --tokens 16 to 512, and --host-factor 0 to 1000")
+        if args.write_docs and (settings.quick or args.simulate is not None or args.board != "kv260"):
+            raise UsageError("--write-docs writes all figures of the KV260: no --quick, --simulate or other --board")
         result = measure(settings, find_board(args.board), args.simulate)
+        if args.write_docs:
+            docs.save(result)
+            changed = write_blocks(docs.tables() | accelerator_docs.tables())  # both have the host's time
+            note(f"written: {', '.join(path.name for path in changed) or 'no page changed'}")
     except EdgedecError as error:
         note(f"device_speculation: {error}")
         sys.exit(error.exit_code)

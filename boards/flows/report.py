@@ -10,7 +10,7 @@ from typing import Any
 from edgedec import __version__
 from edgedec.board import RESOURCES
 from edgedec.boards.flows.interface import BoardDesign, Built
-from edgedec.hw.compiler.cycles import cycles
+from edgedec.hw.compiler.cycles import PassCycles, cycles
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.handoff.write import FAMILIES
 from edgedec.hw.isa.registers import REGISTER_MAP
@@ -20,6 +20,7 @@ __all__ = ["FORMAT", "VERSION", "report"]
 
 FORMAT, VERSION = "edgedec-build-report", 1
 _NOT_RUN = "not run in {}"
+_TAKEN = 0.25  # share of the memory's bandwidth that other masters take at the lower end of a range
 _COMMITTED = (0, 128, 512, 1024, 2048, 4096)  # positions before a pass
 
 
@@ -94,25 +95,35 @@ def _timing(design: BoardDesign, built: Built | None) -> dict[str, Any]:
 
 
 def _speed(design: BoardDesign) -> dict[str, Any]:
-    """Passes of one token, and of as many as there are slots, at several depths of the context."""
+    """Return the speed of passes of one token, and of as many as there are slots, at several depths of the context.
+
+    Each speed is given twice: with all of the memory's bandwidth, and if other masters take ``_TAKEN`` of it.
+    """
     board, config = design.board, design.config
+    rate = board.bandwidth_bytes_s
+
+    def counted(slots: int, committed: int, bandwidth: float) -> PassCycles:
+        return cycles(design.program, slots=slots, committed=committed, bandwidth=bandwidth)
+
     passes = []
     for committed in sorted({size for size in _COMMITTED if size + config.slots <= config.context}):
         for slots in sorted({1, config.slots}):
-            found = cycles(design.program, slots=slots, committed=committed, bandwidth=board.bandwidth_bytes_s)
-            seconds = found.seconds(config)
+            alone, shared = counted(slots, committed, rate), counted(slots, committed, (1 - _TAKEN) * rate)
+            seconds = alone.seconds(config)
             passes.append(
                 {
                     "committed": committed,
                     "slots": slots,
-                    "cycles": found.cycles,
+                    "cycles": alone.cycles,
                     "seconds": seconds,
                     "tokens_per_second": slots / seconds,
+                    "tokens_per_second_shared": slots / shared.seconds(config),
                 }
             )
     return {
         "kind": "estimated",
-        "by": "edgedec's cycle model",
+        "by": "edgedec's cycle model; the device alone, the host takes no time",
+        "shared": f"the same if other masters take {_TAKEN:.0%} of the memory's bandwidth",
         "clock_hz": config.clock_hz,
         "bandwidth_bytes_s": board.bandwidth_bytes_s,
         "bandwidth_kind": board.bandwidth_kind,

@@ -168,15 +168,17 @@ def _speed(speed: Mapping[str, Any]) -> str:
             f"{row['cycles']:,}",
             f"{row['seconds'] * 1e3:.3f}",
             f"{row['tokens_per_second']:.1f}",
+            f"{row['tokens_per_second_shared']:.1f}",
         )
         for row in speed["passes"]
     ]
-    header = ("positions before", "tokens of the pass", "cycles", "ms", "tokens/s")
+    header = ("positions before", "tokens of the pass", "cycles", "ms", "tokens/s", "tokens/s, shared memory")
     about = (
         f"{speed['kind']} by {speed['by']}, at {speed['clock_hz'] / 1e6:g} MHz and "
-        f"{speed['bandwidth_bytes_s'] / 1e9:.2f} GB/s ({speed['bandwidth_kind']}); no board was measured."
+        f"{speed['bandwidth_bytes_s'] / 1e9:.2f} GB/s ({speed['bandwidth_kind']}). "
+        f"Shared memory: {speed['shared']}. No board was measured."
     )
-    return f"{_table(header, rows, right=range(5))}\n<p>{escape(about)}</p>"
+    return f"{_table(header, rows, right=range(6))}\n<p>{escape(about)}</p>"
 
 
 def _registers(registers: Iterable[Mapping[str, Any]]) -> Iterable[Sequence[str]]:

@@ -233,7 +233,11 @@ def _print(data: dict[str, Any]) -> None:
     print_table(rows, right=range(1, len(kinds) + 2))
     _print_timing(data["timing"])
     first = speed["passes"][0]
-    print(f"{first['tokens_per_second']:.1f} tokens/s, {speed['kind']}, after {first['committed']} positions")
+    least, most = first["tokens_per_second_shared"], first["tokens_per_second"]
+    print(
+        f"{least:.1f} to {most:.1f} tokens/s, {speed['kind']} by {speed['by']}, after {first['committed']} positions; "
+        f"the lower end is {speed['shared']}"
+    )
     print(f"report: {data['report']}")
     if data["board_bundle"]:
         print(

@@ -129,6 +129,7 @@ def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
             "what": suite_report.what,
             "compared": dict(suite_report.compared),
             "figures": dict(suite_report.figures),
+            "kind": suite_report.kind,
             "coverage": None if suite_report.coverage is None else suite_report.coverage.as_json(),
             "left_out": suite_report.left_out,
             "seconds": seconds,
@@ -142,7 +143,7 @@ def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
 def _print_suite(name: str, suite_report: SuiteReport, seconds: float) -> None:
     print(f"{name}: equal ({seconds} s). {suite_report.what}")
     rows = [(f"  {what}", f"{count:,}") for what, count in suite_report.compared.items()]
-    rows += [(f"  {what}, simulated", str(value)) for what, value in suite_report.figures.items()]
+    rows += [(f"  {what}, {suite_report.kind}", str(value)) for what, value in suite_report.figures.items()]
     print_table(rows)
     if suite_report.left_out:
         print(f"  left out by --quick: {suite_report.left_out}")
@@ -251,5 +252,6 @@ def _print_tokens(data: Mapping[str, Any]) -> None:
     if rate is not None:
         print(
             f"decoding: {data['cycles_per_token']:,} cycles a token, {rate} tokens/s simulated at an assumed clock of "
-            f"{data['assumed_clock_hz'] / 1e6:.0f} MHz"
+            f"{data['assumed_clock_hz'] / 1e6:.0f} MHz (RTL of all layers and logits; no other master of the memory, "
+            "and the host takes no time)"
         )

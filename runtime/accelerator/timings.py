@@ -83,7 +83,8 @@ class DeviceTimings:
         )
         clock = "" if facts.kind == "measured" else ", an assumed clock"
         return (
-            f"{facts.device}: {self.tokens_per_second:.1f} tokens/s {facts.kind} at {facts.clock_hz / 1e6:.0f} MHz "
+            f"{facts.device}: {self.tokens_per_second:.1f} tokens/s {facts.kind}, the device's time alone, "
+            f"{self.tokens_per_second_with_host:.1f} with this host's, at {facts.clock_hz / 1e6:.0f} MHz "
             f"({facts.board}{clock}; {facts.config.beat_bytes} bytes a cycle, {facts.config.slots} slots), "
             f"{decode.cycles:,} cycles in {decode.passes} passes, {stalls:,} of them stalled: {shares}"
         )

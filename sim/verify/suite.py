@@ -23,7 +23,8 @@ class SuiteReport:
     Members:
         what: sentence that names the two compared sides.
         compared: number of comparisons by kind.
-        figures: simulated figures by name, which ends in the unit.
+        figures: figures by name, which ends in the unit.
+        kind: kind of the figures, which is printed with them: "simulated" by the RTL, or "modelled" without it.
         coverage: coverage of cocotb benches; None if the suite does not count it.
         left_out: description of the cases that ``quick`` left out; empty if there are none.
     """
@@ -31,6 +32,7 @@ class SuiteReport:
     what: str
     compared: Mapping[str, int]
     figures: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "simulated"
     coverage: Coverage | None = None
     left_out: str = ""
 

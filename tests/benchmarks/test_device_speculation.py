@@ -64,6 +64,33 @@ def test_a_curve_equals_its_points_and_is_straight_between_them(benchmark: Any) 
     assert doubled.seconds(4, 511) == pytest.approx(2 * curve.seconds(4, 511))
 
 
+def test_a_busy_memory_has_a_curve_of_its_own(benchmark: Any) -> None:
+    """Count passes beside another master, which take longer, and keep all other times."""
+
+    class Slower(_Linear):
+        def cycles(self, case: Any) -> float:
+            return super().cycles(case) * (2 if case.other else 3 if case.bandwidth else 1)
+
+    curve = part("cost").CostCurve
+    config, conditions = AcceleratorConfig(), {one.name: one for one in benchmark.CONDITIONS}
+    alone = curve(Slower(), config)
+    busy = {name: curve(Slower(), config, condition=conditions[name]) for name in benchmark.RANGE}
+    commits = part("cost").Commits(shape_program(shape_graph(benchmark.BITNET_073B, layers=1), config), 10e9)
+    device = part("cost").DeviceCosts(
+        board="kv260", config=config, passes=alone, commits=commits, draft=None, rtl_factor={}, busy=busy
+    )
+    assert device.under("other_reads_1").passes.seconds(4, 127) == pytest.approx(2 * alone.seconds(4, 127))
+    assert device.under("flat_13.3").passes.seconds(4, 127) == pytest.approx(3 * alone.seconds(4, 127))
+    assert device.under("flat_13.3").commits is commits
+
+
+def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
+    tables = sys.modules["benchmarks._docs_tables"]
+    texts = benchmark.docs.tables()
+    assert tables.outdated_blocks(texts) == [], "run benchmarks/device_speculation.py --write-docs"
+    assert {name for name in tables.block_names() if name.startswith("speculation ")} == texts.keys()
+
+
 @pytest.mark.rtl  # compiles the model of the memory
 def test_a_commit_costs_the_moved_rows(benchmark: Any) -> None:
     """Charge at least its short writes: one chunk of a row's keys and values takes two cycles of the writer."""

@@ -55,6 +55,7 @@ def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
             name: f"{modelled / 1e9:.2f} GB/s (measured {measured / 1e9:.2f}; predicted {error:+.1%})"
             for (name, measured, modelled), error in shown
         },
+        kind="modelled",
         left_out=f"of {len(candidates())} candidates for the parameters all but {len(candidates(grid))}"
         if quick
         else "",

@@ -50,7 +50,7 @@ def test_memory_is_compared_with_published_figures() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "memory", "--quick"])
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("memory: equal")
-    assert "four ports, one long read, simulated" in result.stdout
+    assert "four ports, one long read, modelled" in result.stdout
 
 
 class _Bench:
