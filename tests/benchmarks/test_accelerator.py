@@ -96,6 +96,36 @@ def test_a_fingerprint_sees_a_latency_and_a_parameter(benchmark: Any, monkeypatc
     assert fingerprint(lead=None) != before
 
 
+def simulated_passes(benchmark: Any) -> list[tuple[Any, int, int, dict[str, Any]]]:
+    """Return (case, layers, rows of logits, published) of each pass of the RTL in the pages."""
+    kept = benchmark.docs.read_figures()["simulated"]
+    keys = ("slots", "committed", "bandwidth")
+    return [
+        (benchmark.PassCase(**{key: one[key] for key in keys}), one["layers"], kept["rows"], one)
+        for one in kept["passes"]
+    ]
+
+
+def test_the_simulated_passes_read_what_the_present_program_reads(benchmark: Any) -> None:
+    for case, layers, rows, published in simulated_passes(benchmark):
+        shape = {**benchmark.BITNET_073B, "vocab_size": rows}
+        assert benchmark.Traffic(shape, AcceleratorConfig(), layers=layers).beats(case) == published["beats"]
+
+
+@pytest.mark.slow
+@pytest.mark.rtl
+def test_a_simulated_pass_comes_out_again(benchmark: Any) -> None:
+    """Simulate one layer on the RTL of the default configuration, which takes a long time to compile.
+
+    The published pass is of the commit that is named beside it; since then it may have changed by 1 % at most.
+    """
+    case, layers, rows, published = simulated_passes(benchmark)[0]
+    config = AcceleratorConfig()
+    counted = benchmark.Simulated(benchmark.BITNET_073B, config, accelerator_library(config))(case, layers, rows)
+    assert counted.beats == published["beats"]
+    assert counted.cycles == pytest.approx(published["cycles"], rel=0.01)
+
+
 @pytest.mark.rtl
 @pytest.mark.thorough
 def test_the_published_modelled_figures_come_out_again(benchmark: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.boards import find_board
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
@@ -89,6 +90,16 @@ def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
     texts = benchmark.docs.tables()
     assert tables.outdated_blocks(texts) == [], "run benchmarks/device_speculation.py --write-docs"
     assert {name for name in tables.block_names() if name.startswith("speculation ")} == texts.keys()
+
+
+@pytest.mark.parametrize("name", ["ultra96-v2", "pynq-z2"])
+def test_the_page_has_the_estimates_of_other_boards(benchmark: Any, name: str) -> None:
+    device = find_board(name)
+    config = benchmark.chosen(device, benchmark.SHAPE, None)
+    estimated = part("cost").Estimated(benchmark.BITNET_073B, config, device.bandwidth_bytes_s)
+    seconds = estimated.cycles(part("cost").PassCase(slots=1, committed=127)) / config.clock_hz
+    page = BENCHMARK.parents[1] / "docs" / "reports" / "device-speculation.md"
+    assert f"{name}: {1e3 * seconds:.0f} ms" in " ".join(page.read_text("utf-8").split())
 
 
 @pytest.mark.rtl  # compiles the model of the memory
