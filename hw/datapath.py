@@ -114,7 +114,6 @@ class Datapath(CostedComponent):
         self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
         self._slices = {
             "drained": RegisterSlice(shape=word(32, slots)),
-            "gated": RegisterSlice(shape=word(27, slots)),
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
@@ -226,8 +225,7 @@ class Datapath(CostedComponent):
         m.d.comb += gate.activation.eq(sinks.activation)
         connect(m, sinks.vectors, self._logits.vectors)
         connect(m, sinks.logits, self._logits.input)
-        gated = sliced(m, "gated", gate.output, self._slices["gated"])
-        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gated])
+        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gate.output])
         self._attend(m)
         self._give_results(m, quantize, sinks.logits)
         self._unpack_constants(m, quantize)
@@ -238,7 +236,6 @@ class Datapath(CostedComponent):
             ~self._attention.idle,
             ~self._logits.idle,
             gate.output.valid,
-            gated.valid,
             *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
         ).any()
         quiet = Signal(range(_SETTLED + 1))

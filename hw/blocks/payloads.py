@@ -3,7 +3,7 @@
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib import data, stream
 
-__all__ = ["beat", "codes", "maxima", "payload", "roots", "rows", "scales", "sums", "word", "words"]
+__all__ = ["beat", "codes", "maxima", "payload", "roots", "rows", "scales", "word", "words"]
 
 
 def payload(signature: stream.Signature) -> ShapeLike:
@@ -38,18 +38,6 @@ def words(width: int, slots: int, lanes: int = 1) -> stream.Signature:
 def codes(slots: int, columns: int) -> stream.Signature:
     """Return a stream of int8 activations, ``columns`` neighbouring columns of each slot; ``last`` ends the vector."""
     return stream.Signature(data.StructLayout({"codes": rows(8, slots, columns), "last": 1}))
-
-
-def sums(slots: int) -> stream.Signature:
-    """Return a stream of statistics, one item for each vector: largest absolute value and sums of squares of each slot.
-
-    ``small`` is the sum of x * x over the x that fit 18 bits, ``big`` that of (x >> 9)**2 over the others; both are 0
-    where squares are not formed.
-    """
-    u48 = data.ArrayLayout(unsigned(48), slots)
-    return stream.Signature(
-        data.StructLayout({"absmax": data.ArrayLayout(unsigned(26), slots), "small": u48, "big": u48})
-    )
 
 
 def maxima(slots: int) -> stream.Signature:

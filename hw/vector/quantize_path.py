@@ -7,15 +7,15 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.gearbox import Gearbox
-from edgedec.hw.blocks.payloads import codes, scales, word, words
-from edgedec.hw.blocks.pipeline import check, fork
-from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
+from edgedec.hw.blocks.payloads import codes, scales, words
+from edgedec.hw.blocks.pipeline import carried, check, delayed
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.vector_memory import VectorMemory
+from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.hw.vector.rms_norm import RmsNorm
-from edgedec.hw.vector.row_statistics import RowStatistics
 
 __all__ = ["QuantizePath", "plan"]
 
@@ -28,7 +28,7 @@ def plan() -> data.StructLayout:
 
 
 class QuantizePath(CostedComponent):
-    """Connect norm, vector memory with statistics, requantizer and gearbox in a row.
+    """Connect norm, vector memory with largest value, requantizer and gearbox in a row.
 
     One vector is inside at a time: it fills the memory, and leaves it once its largest value is known.
 
@@ -46,7 +46,7 @@ class QuantizePath(CostedComponent):
         codes: Out(codes(slots, beat_bytes)). Blocks of codes.
         scales: Out(scales(slots)). One item per vector.
 
-    Latency: slots + beat_bytes + 32 cycles from a vector's last element to its first block, 3 more if normed.
+    Latency: slots + beat_bytes + 36 cycles from a vector's last element to its first block, 4 more if normed.
     Throughput: one element per cycle in; then one block in beat_bytes + 2 cycles if nothing stalls it; then the next
         vector.
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
@@ -67,38 +67,42 @@ class QuantizePath(CostedComponent):
             }
         )
         self._slots = slots
-        self._norm, self._statistics = RmsNorm(slots=slots), RowStatistics(slots=slots, squares=False)
+        self._norm, self._maximum = RmsNorm(slots=slots), AbsoluteMaximum(slots=slots)
         self._memory = VectorMemory(width=_WIDE, slots=slots, depth=depth, style=style)
         self._requantizer, self._gearbox = Requantizer(slots=slots), Gearbox(slots=slots, columns=beat_bytes)
-        self._requantized = RegisterSlice(shape=word(8, slots))
 
     @property
     def resources_by_part(self) -> dict[str, Resources]:
-        """Estimate of the cost by submodule; "glue" chooses words and maxima, and holds the fork."""
+        """Estimate of the cost by submodule; "glue" chooses words."""
         return {
             "norm": self._norm.resources,
-            "statistics": self._statistics.resources,
+            "maximum": self._maximum.resources,
             "memory": self._memory.resources,
             "requantizer": self._requantizer.resources,
             "gearbox": self._gearbox.resources,
-            "glue": self._requantized.resources + Resources(lut=_WIDE * self._slots * 2 + 42, ff=5),
+            "glue": Resources(lut=_WIDE * self._slots + 42, ff=_WIDE * self._slots + 6),
         }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.norm, m.submodules.statistics = norm, statistics = self._norm, self._statistics
+        m.submodules.norm, m.submodules.maximum = norm, maximum = self._norm, self._maximum
         m.submodules.memory = memory = self._memory
         m.submodules.requantizer, m.submodules.gearbox = requantizer, gearbox = self._requantizer, self._gearbox
         connect(m, flipped(self.gains), norm.gains)
         connect(m, flipped(self.eps), norm.eps)
         connect(m, norm.roots, requantizer.roots)
         connect(m, memory.output, requantizer.input)
-        connect(m, sliced(m, "requantized", requantizer.output, self._requantized), gearbox.input)
+        connect(m, requantizer.output, gearbox.input)
         connect(m, requantizer.scales, flipped(self.scales))
         connect(m, gearbox.output, flipped(self.codes))
-        normed, filling, ended = Signal(), Signal(), Signal()
-        self._fill(m, norm, statistics, memory, normed, filling, ended)
-        self._choose_maxima(m, norm, statistics, requantizer, normed)
+        normed, is_open = Signal(), Signal()  # is_open: the vector's last word has not been taken
+        self._fill(m, norm, maximum, memory, normed, is_open)
+        m.d.comb += [
+            requantizer.maxima.p.absmax.eq(maximum.output.payload),
+            requantizer.maxima.p.normed.eq(normed),
+            requantizer.maxima.valid.eq(maximum.output.valid),
+            maximum.output.ready.eq(requantizer.maxima.ready),
+        ]
         with m.FSM():
             with m.State("idle"):
                 m.d.comb += [
@@ -108,9 +112,11 @@ class QuantizePath(CostedComponent):
                 ]
                 m.d.sync += normed.eq(self.vectors.p.normed)
                 with m.If(self.vectors.valid & self.vectors.ready):
+                    m.d.sync += is_open.eq(1)
                     m.next = "fill"
             with m.State("fill"):
-                m.d.comb += filling.eq(1)
+                with m.If(self.input.valid & self.input.ready & self.input.p.last):
+                    m.d.sync += is_open.eq(0)
                 with m.If(memory.write.valid & memory.write.p.last):
                     m.next = "ask"
             with m.State("ask"):
@@ -119,43 +125,20 @@ class QuantizePath(CostedComponent):
                     m.next = "drain"
             with m.State("drain"), m.If(memory.output.valid & memory.output.ready & memory.output.p.last):
                 m.next = "idle"
-        # After a vector's last word the norm still holds words of it, which the next vector must not follow directly.
-        with m.If(~filling):
-            m.d.sync += ended.eq(0)
-        with m.Elif(self.input.valid & self.input.ready & self.input.p.last):
-            m.d.sync += ended.eq(1)
         return m
 
-    def _fill(
-        self, m: Module, norm: Any, statistics: Any, memory: Any, normed: Signal, filling: Signal, ended: Signal
-    ) -> None:
-        """Fill the memory through the norm, or directly with the statistics that the norm would have computed."""
-        source, open_ = self.input, Signal()
-        plain = words(_WIDE, self._slots).create()
-        direct = words(_WIDE, self._slots).create()
-        fork(m, plain, [direct, statistics.input])
+    def _fill(self, m: Module, norm: Any, maximum: Any, memory: Any, normed: Signal, is_open: Signal) -> None:
+        """Fill the memory through the norm or directly, and determine the largest value of what is stored."""
+        source = self.input
+        plain = source.valid & is_open & ~normed
         m.d.comb += [
-            open_.eq(filling & ~ended),
             norm.input.payload.eq(source.payload),
-            norm.input.valid.eq(source.valid & open_ & normed),
-            plain.payload.eq(source.payload),
-            plain.valid.eq(source.valid & open_ & ~normed),
-            source.ready.eq(open_ & Mux(normed, norm.input.ready, plain.ready)),
-            memory.write.payload.eq(Mux(normed, norm.output.payload.as_value(), direct.payload.as_value())),
-            memory.write.valid.eq(Mux(normed, norm.output.valid, direct.valid)),
-            norm.output.ready.eq(1),
-            direct.ready.eq(1),
+            norm.input.valid.eq(source.valid & is_open & normed),
+            source.ready.eq(is_open & (~normed | norm.input.ready)),
         ]
-
-    def _choose_maxima(self, m: Module, norm: Any, statistics: Any, requantizer: Any, normed: Signal) -> None:
-        """Select the maxima of the vector inside; the next one enters only after its words, hence its maxima, are taken."""
-        plain_maxima = statistics.output
-        m.d.comb += [
-            requantizer.maxima.p.absmax.eq(
-                Mux(normed, norm.maxima.p.absmax.as_value(), plain_maxima.p.absmax.as_value())
-            ),
-            requantizer.maxima.p.normed.eq(normed),
-            requantizer.maxima.valid.eq(Mux(normed, norm.maxima.valid, plain_maxima.valid)),
-            norm.maxima.ready.eq(requantizer.maxima.ready & normed),
-            plain_maxima.ready.eq(requantizer.maxima.ready & ~normed),
-        ]
+        valid = delayed(m, 1, norm.output.valid | plain)
+        stored = carried(m, 1, Mux(normed, norm.output.payload.as_value(), source.payload.as_value()))
+        for sink in (memory.write, maximum.input):
+            m.d.comb += [sink.payload.as_value().eq(stored), sink.valid.eq(valid)]
+        # Words of a vector leave the memory only after its maxima were taken, so the next vector finds it ready.
+        contract(m, ~valid | maximum.input.ready, "The largest value of a vector is taken before the next one begins")

@@ -4,13 +4,15 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.divider import Divider
+from edgedec.hw.blocks.multiply import STAGES, Multiplier, multiply
 from edgedec.hw.blocks.normalize import Normalize
-from edgedec.hw.blocks.payloads import maxima, roots, scales, words
-from edgedec.hw.blocks.pipeline import carried, check, pipeline
+from edgedec.hw.blocks.payloads import maxima, roots, scales, word, words
+from edgedec.hw.blocks.pipeline import carried, check
 from edgedec.hw.blocks.resources import Resources, total
 
 __all__ = ["Requantizer"]
@@ -19,6 +21,7 @@ _WIDE = 27  # bits of an element
 _LARGEST = 127 << 25  # numerator of the reciprocals
 _RECIPROCAL_BITS = 17  # bits of r
 _LEAST_SHIFT = 9  # shift of a product for e = 0
+_CODED = STAGES + 2  # registers between a word and its codes
 _NORMAL = data.StructLayout({"mantissa": 16, "length": range(_WIDE)})
 
 
@@ -27,36 +30,35 @@ class Requantizer(CostedComponent):
 
     Parameters:
         slots: number of slots, 1 to 8.
-        lanes: elements of a word, 1 to 64.
 
     Members:
         maxima: In(maxima(slots)). One item per vector, before its words.
         roots: In(roots(slots)). One item per vector with ``normed``; only the scale waits for it.
-        input: In(words(27, slots, lanes)). The vector, from the memory that held it while its maximum was determined.
-        output: Out(words(8, slots, lanes)). Its codes, -127..127.
+        input: In(words(27, slots)). The vector, from the memory that held it while its maximum was determined.
+        output: Out(words(8, slots)). Its codes, -127..127.
         scales: Out(scales(slots)). One item per vector: (m16, e - 16); after a norm the mantissa is m16 * 2**16 //
             root, reduced to 16 bits. It is (0, 0) if the vector is zero.
 
-    Latency: slots + 26 cycles from the transfer of the maxima until words are taken, 4 from a word to its codes; the
+    Latency: slots + 26 cycles from the transfer of the maxima until words are taken, 7 from a word to its codes; the
         scales follow slots + 28 cycles after the maxima, or 19 after the roots.
     Throughput: one word per cycle; the next maxima are taken once the last word and the scales have left.
-    Source: docs/integer-profile.md, "Quantize". One 27 x 18 multiplication per lane and slot; one divider per slot,
+    Source: docs/integer-profile.md, "Quantize". One 27 x 18 multiplication per slot; one divider per slot,
         used for the reciprocal first and then for the scale.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 1) -> None:
+    def __init__(self, *, slots: int) -> None:
         check("slots", slots, 1, 8)
-        check("lanes", lanes, 1, 64)
         super().__init__(
             lambda: {
                 "maxima": In(maxima(slots)),
                 "roots": In(roots(slots)),
-                "input": In(words(_WIDE, slots, lanes)),
-                "output": Out(words(8, slots, lanes)),
+                "input": In(words(_WIDE, slots)),
+                "output": Out(words(8, slots)),
                 "scales": Out(scales(slots)),
             }
         )
-        self._slots, self._lanes = slots, lanes
+        self._slots = slots
+        self._queue = CreditQueue(shape=word(8, slots), stages=_CODED)
         self._normalizer = Normalize(bits=_WIDE - 1)
         self._dividers = [
             Divider(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS) for _ in range(slots)
@@ -64,12 +66,12 @@ class Requantizer(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        slots, lanes = self._slots, self._lanes
+        slots = self._slots
         dividers = total(divider.resources for divider in self._dividers)
-        per_slot = Resources(lut=112, ff=121)
-        element = Resources(lut=46, ff=83, dsp=1)
-        one = self._normalizer.resources + Resources(lut=14, ff=12)
-        return element * (slots * lanes) + dividers + per_slot * slots + one
+        product = Multiplier(x_bits=_WIDE, y_bits=_RECIPROCAL_BITS + 1).resources
+        per_slot = product + Resources(lut=158, ff=100)
+        one = self._normalizer.resources + self._queue.resources + Resources(lut=14)
+        return dividers + per_slot * slots + one
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -169,21 +171,27 @@ class Requantizer(CostedComponent):
                 ]
 
     def _codes(self, m: Module, normals: Any, reciprocals: list[Signal], coding: Signal) -> None:
-        source, sink = self.input, self.output
-        enable, _ = pipeline(m, sink, source.valid & coding, 4)
-        m.d.comb += [source.ready.eq(enable & coding), sink.p.last.eq(carried(m, enable, source.p.last, 4))]
-        with m.If(source.valid & source.ready & source.p.last):
+        """Multiply words by the reciprocals, shift them in two steps, and queue the codes.
+
+        Reciprocals and shifts change at the earliest six cycles after the last word has entered, when they have been used.
+        """
+        source, shape = self.input, word(8, self._slots)
+        m.submodules.codes = queue = self._queue
+        enters, result = Signal(), Signal(shape)
+        m.d.comb += [
+            source.ready.eq(queue.room & coding),
+            enters.eq(source.valid & queue.room & coding),
+            queue.enter.eq(enters),
+            queue.result.eq(result),
+            result.last.eq(carried(m, 1, source.p.last, _CODED)),
+        ]
+        connect(m, queue.output, flipped(self.output))
+        with m.If(enters & source.p.last):
             m.d.sync += coding.eq(0)
         for slot in range(self._slots):
-            # Both move with the words: those of the next vector may arrive while the last words of this one are
-            # stalled.
-            reciprocal = carried(m, enable, reciprocals[slot])
-            shift = carried(m, enable, normals[slot].length, 2)
-            rest = carried(m, enable, shift[:2])
-            for lane in range(self._lanes):
-                y = carried(m, enable, source.p["values"][lane][slot])
-                product = carried(m, enable, y * reciprocal)
-                # From here on the lowest bit is the one that was shifted out last.
-                coarse = carried(m, enable, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
-                fine = (coarse >> rest)[:9]
-                m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, (fine[1:] + fine[0])[:8]))
+            shift = normals[slot].length
+            product = multiply(m, f"product_{slot}", source.p["values"][0][slot], reciprocals[slot])
+            # From here on the lowest bit is the one that was shifted out last.
+            coarse = carried(m, 1, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
+            fine = (coarse >> shift[:2])[:9]
+            m.d.comb += result["values"][0][slot].eq(carried(m, 1, (fine[1:] + fine[0])[:8]))

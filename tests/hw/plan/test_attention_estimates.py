@@ -20,7 +20,6 @@ from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.logits.logits_path import LogitsPath
 from edgedec.hw.logits.top_k import TopK
 from edgedec.hw.matrix.mac_array import MacArray
-from edgedec.hw.vector.gated_activation import GatedActivation
 
 SMALL: dict[str, Any] = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
 MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}
@@ -44,8 +43,6 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (MacArray, {"lanes": 16, "slots": 2, "chunk": 4}, Resources(lut=251, ff=859, dsp=32)),
     (MacArray, {"lanes": 32, "slots": 2, "chunk": 8}, Resources(lut=569, ff=1772, dsp=64)),
     (MacArray, {"lanes": 64, "slots": 8, "chunk": 16}, Resources(lut=3233, ff=13533, dsp=512)),
-    (GatedActivation, {"slots": 1, "lanes": 2}, Resources(lut=388, ff=489, dsp=3)),
-    (GatedActivation, {"slots": 1, "lanes": 5}, Resources(lut=1272, ff=1349, dsp=9)),
     (Rotary, {"slots": 1, "head_dim": 64}, Resources(lut=198, ff=298, dsp=2)),
     (Rotary, {"slots": 2, "head_dim": 64}, Resources(lut=325, ff=564, dsp=4)),
     (Rotary, {"slots": 4, "head_dim": 8}, Resources(lut=586, ff=1087, dsp=8)),

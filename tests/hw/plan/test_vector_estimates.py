@@ -18,10 +18,10 @@ from edgedec.hw.blocks.serializer import Serializer
 from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.matrix.drain import Drain
 from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.vector.gated_activation import GatedActivation
 from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.hw.vector.residual import Residual
 from edgedec.hw.vector.rms_norm import RmsNorm
-from edgedec.hw.vector.row_statistics import RowStatistics
 from edgedec.hw.vector.sums_of_squares import SumsOfSquares
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
@@ -38,13 +38,10 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Normalize, {"bits": 49, "mantissa_bits": 32, "tag_bits": 1}, Resources(lut=248, ff=308)),
     (Residual, {"slots": 1, "lanes": 5}, Resources(lut=299, ff=279)),
     (Residual, {"slots": 3, "lanes": 5}, Resources(lut=904, ff=829)),
-    (AbsoluteMaximum, {"slots": 1, "lanes": 5}, Resources(lut=333, ff=221)),
-    (AbsoluteMaximum, {"slots": 3, "lanes": 5}, Resources(lut=989, ff=653)),
-    (AbsoluteMaximum, {"slots": 2, "lanes": 1}, Resources(lut=150, ff=110)),
-    (SumsOfSquares, {"slots": 1, "lanes": 5}, Resources(lut=701, ff=908, dsp=5)),
-    (SumsOfSquares, {"slots": 3, "lanes": 5}, Resources(lut=2099, ff=2710, dsp=15)),
-    (SumsOfSquares, {"slots": 2, "lanes": 1}, Resources(lut=384, ff=500, dsp=2)),
-    (RowStatistics, {"slots": 1, "squares": True, "lanes": 5}, Resources(lut=1027, ff=1131, dsp=5)),
+    (AbsoluteMaximum, {"slots": 1}, Resources(lut=48, ff=57)),
+    (AbsoluteMaximum, {"slots": 8}, Resources(lut=356, ff=421)),
+    (SumsOfSquares, {"slots": 1}, Resources(lut=174, ff=219, dsp=1)),
+    (SumsOfSquares, {"slots": 8}, Resources(lut=1350, ff=1703, dsp=8)),
     (Drain, {"slots": 1, "lanes": 5}, Resources(lut=2227, ff=2004, dsp=7)),
     (Drain, {"slots": 3, "lanes": 5}, Resources(lut=6363, ff=5584, dsp=21)),
     (Drain, {"slots": 2, "lanes": 1}, Resources(lut=969, ff=1152, dsp=6)),
@@ -52,12 +49,15 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Drain, {"slots": 2, "lanes": 1, "pre_shift": False}, Resources(lut=817, ff=1147, dsp=6)),
     (Drain, {"slots": 1, "per_row": True, "lanes": 5}, Resources(lut=2310, ff=2317, dsp=10)),
     (Drain, {"slots": 2, "lanes": 2, "per_row": True}, Resources(lut=1814, ff=1962, dsp=8)),
-    (Requantizer, {"slots": 1, "lanes": 5}, Resources(lut=541, ff=746, dsp=5)),
-    (Requantizer, {"slots": 3, "lanes": 5}, Resources(lut=1363, ff=1928, dsp=15)),
-    (Requantizer, {"slots": 2, "lanes": 1}, Resources(lut=585, ff=674, dsp=2)),
-    (RmsNorm, {"slots": 1, "lanes": 5}, Resources(lut=1575, ff=2184, dsp=10)),
-    (RmsNorm, {"slots": 2, "lanes": 5}, Resources(lut=2729, ff=3736, dsp=20)),
-    (RmsNorm, {"slots": 2, "lanes": 1}, Resources(lut=1139, ff=1380, dsp=4)),
+    (Requantizer, {"slots": 1}, Resources(lut=391, ff=464, dsp=1)),
+    (Requantizer, {"slots": 4}, Resources(lut=1102, ff=1362, dsp=4)),
+    (Requantizer, {"slots": 8}, Resources(lut=2021, ff=2556, dsp=8)),
+    (RmsNorm, {"slots": 1}, Resources(lut=591, ff=1076, dsp=2)),
+    (RmsNorm, {"slots": 4}, Resources(lut=1009, ff=2034, dsp=8)),
+    (RmsNorm, {"slots": 8}, Resources(lut=1415, ff=3308, dsp=16)),
+    (GatedActivation, {"slots": 1}, Resources(lut=400, ff=523, dsp=3)),
+    (GatedActivation, {"slots": 4}, Resources(lut=1500, ff=1948, dsp=12)),
+    (GatedActivation, {"slots": 8}, Resources(lut=2977, ff=3848, dsp=24)),
     (Gearbox, {"slots": 1, "columns": 64, "lanes": 5}, Resources(lut=312, ff=544)),
     (Gearbox, {"slots": 3, "columns": 64, "lanes": 5}, Resources(lut=550, ff=1568)),
     (Gearbox, {"slots": 2, "columns": 16, "lanes": 5}, Resources(lut=317, ff=286)),
@@ -73,10 +73,6 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Drain, {"slots": 1}, Resources(lut=594, ff=619, dsp=3)),
     (Drain, {"slots": 2}, Resources(lut=1105, ff=1152, dsp=6)),
     (Drain, {"slots": 4}, Resources(lut=2149, ff=2218, dsp=12)),
-    (RmsNorm, {"slots": 1}, Resources(lut=850, ff=972, dsp=2)),
-    (RmsNorm, {"slots": 4}, Resources(lut=1818, ff=2194, dsp=8)),
-    (Requantizer, {"slots": 2}, Resources(lut=583, ff=674, dsp=2)),
-    (Requantizer, {"slots": 4}, Resources(lut=1039, ff=1192, dsp=4)),
 ]
 
 

@@ -52,7 +52,7 @@ def test_latency_is_as_documented(normed: bool) -> None:
     path = QuantizePath(beat_bytes=16, slots=slots, depth=width)
     check(path, [awkward(rng, slots, width)], [norm], 16, cycles=cycles)
     assert cycles["input"][-1] - cycles["input"][0] == width - 1
-    assert cycles["codes"][0] - cycles["input"][-1] == slots + 16 + 32 + 3 * normed
+    assert cycles["codes"][0] - cycles["input"][-1] == slots + 16 + 36 + 4 * normed
     assert cycles["codes"][-1] - cycles["codes"][0] <= 4 * (16 + 2)
 
 
