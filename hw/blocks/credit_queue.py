@@ -74,7 +74,7 @@ class CreditQueue(CostedComponent):
         write_index = Signal(index)
         read_index = Signal(index)
         stored = Signal(range(self._entries + 1))  # results in the memory
-        nonempty = Signal()  # whether there are some
+        nonempty = Signal()  # high with results in the memory
         free = Signal(range(self._entries + 1), init=self._entries)
         returns = Signal()
         item = Signal(self._width, reset_less=True)

@@ -79,7 +79,7 @@ class GroupMantissas(CostedComponent):
             attrs={"ram_style": "distributed"},
         )
         full = Signal(2)
-        words = Signal(2 * self.fills.payload.shape().width)  # those of each bank
+        words = Signal(2 * self.fills.payload.shape().width)  # words of each bank
         self._write(m, memory, full, words)
         self._read(m, memory, full, words)
         return m
