@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.multiply import multiply
 from edgedec.hw.blocks.payloads import scale, words
 from edgedec.hw.blocks.pipeline import carried, check, delayed, pipeline, round_bit, saturate
 from edgedec.hw.blocks.resources import Resources
@@ -94,7 +95,7 @@ class Drain(CostedComponent):
         output: Out(words(32, slots, lanes)). s18 or s27, or a logit s32, which needs no saturation. Lanes after the end
             of the vector are zero if their sums and biases are.
 
-    Latency: 8 cycles from a word's transfer to a valid output, 9 with per_row; settings take effect 4 cycles after
+    Latency: 10 cycles from a word's transfer to a valid output, 11 with per_row; settings take effect 4 cycles after
         theirs.
     Throughput: one word per cycle, across vectors too if the next settings are valid.
     Source: docs/integer-profile.md, "Linear" and "Head". One 27 x 18 multiplication per lane and slot; in addition one
@@ -114,12 +115,12 @@ class Drain(CostedComponent):
         )
         self._slots, self._lanes, self._per_row = slots, lanes, bool(per_row)
         self._pre_shift = bool(pre_shift)
-        self._stages = 9 if per_row else 8
+        self._stages = 11 if per_row else 10
 
     @property
     def resources(self) -> Resources:
         slots, lanes, per_row, pre_shift = self._slots, self._lanes, self._per_row, self._pre_shift
-        element = Resources(lut=402 if pre_shift else 327, ff=314, dsp=1)
+        element = Resources(lut=460 if pre_shift else 342, ff=307, dsp=1)
         if per_row:
             element += Resources(ff=58, dsp=1)
         per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
@@ -157,7 +158,9 @@ class Drain(CostedComponent):
             for slot, (kept, base) in enumerate(shared[lane % 2]):
                 t = self._pre_shifted(m, enable, source.p["values"][lane][slot], now.pre_shift)
                 factor = self._factor(m, enable, kept, weight)
-                value = self._scaled(m, enable, t, factor, self._shift(m, enable, base, extra), logits)
+                value = self._scaled(
+                    m, f"multiplier_{lane}_{slot}", enable, t, factor, self._shift(m, enable, base, extra), logits
+                )
                 # Adding the bit that was shifted out last to itself makes it the carry into the sum above it.
                 total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
                 near = total[:_SCALED_BITS].as_signed()
@@ -251,14 +254,14 @@ class Drain(CostedComponent):
         return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4], name="fine_shift")
 
     def _scaled(
-        self, m: Module, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
+        self, m: Module, name: str, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
     ) -> Signal:
-        """Return t * B >> sh above the bit that was shifted out last, clamped to what a bias can bring back; 4
+        """Return t * B >> sh above the bit that was shifted out last, clamped to what a bias can bring back; 6
         registers.
 
         Logits, one register before the last, are not clamped.
         """
-        product = carried(m, enable, t * factor)
+        product = multiply(m, name, t, factor, enable=enable)
         coarse = carried(m, enable, Cat(0, product).as_signed() >> shifts[0])
         fine = carried(m, enable, coarse >> shifts[1])
         top = fine[_SCALED_BITS - 1 :]

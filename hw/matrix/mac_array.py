@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.payloads import codes, rows
-from edgedec.hw.blocks.pipeline import carried, check
+from edgedec.hw.blocks.pipeline import carried, check, copies
 from edgedec.hw.blocks.resources import Resources
 
 __all__ = [
@@ -196,8 +196,8 @@ class MacArray(CostedComponent):
             ),
             last.eq(self.weights.p.last),
         ]
-        later = carried(m, Const(1), working)
-        factors = []
+        # One register for each lane that multiplies later, whose operands have some 200 pins at 8 slots.
+        later, factors = iter(copies(m, working, _late(self._lanes, self._chunk), name="later")), []
         for lane in range(self._lanes):
             late = lane % self._chained >= _TOGETHER
             value = Mux(working, self.work.p.values[lane], self.weights.p.values[lane])
@@ -205,7 +205,7 @@ class MacArray(CostedComponent):
             if late:
                 held, live = ([carried(m, Const(1), x) for x in row] for row in (held, live))
             value = carried(m, Const(1), value, 2 if late else 1)
-            factors.append((value, held, live, later if late else working))
+            factors.append((value, held, live, next(later) if late else working))
         return factors, kind, last
 
     def _products(self, m: Module, lane: int, factors: Any) -> list[Any]:
