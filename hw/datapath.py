@@ -300,7 +300,9 @@ class Datapath(CostedComponent):
         announced = layout(Opcode.VECTOR)
         m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=VECTORS_AHEAD)
         entry = data.View(announced, queue.r_data)
-        source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps
+        source = Signal(Source)
+        eps = Signal(48)
+        owed = Signal()  # the norm has not taken eps
         open_ = Signal()  # high from an announcement to the vector's last word: the slice must not take the next vector
         plan = quantize.vectors
         m.d.comb += [
@@ -365,7 +367,9 @@ class Datapath(CostedComponent):
         factors = sliced(m, "factors", quantize.scales, self._slices["factors"])
         connect(m, factors, matrix.scales)
         # A drained matrix has taken its scales, so the latest scales at the first word of logits are those of the logits.
-        latest, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
+        latest = Signal.like(quantize.scales.payload)
+        begins = Signal(init=1)
+        owed = Signal()
         m.d.comb += [
             path.rows_wanted.eq(self.parameters.rows_wanted),
             path.scales.payload.eq(latest),
@@ -424,7 +428,9 @@ class Datapath(CostedComponent):
             m.d.comb += port.ready.eq(queue.input.ready)
             with m.If(port.valid):  # the router makes at most one of them valid
                 m.d.comb += [queue.input.p.segment.eq(port.payload), queue.input.p.kind.eq(number)]
-        items, source, chosen = {}, queue.output, Signal()
+        items = {}
+        source = queue.output
+        chosen = Signal()
         m.d.comb += mixed.beats.p.segment.eq(source.p.segment)
         for number, name in enumerate(names):
             if name in self._mixed:

@@ -107,15 +107,21 @@ class ResultWriter(CostedComponent):
 
     def _take(self, m: Module, request_queue: Fifo, beats: Fifo) -> Signal:
         """Take a request with its beats from one of the two sources into the queues. Return a pulse at its last beat."""
-        cache, results, sink = self.cache_requests, self.result_requests, self._asked.create()
-        busy, from_results, left, complete = Signal(), Signal(), Signal(range(PIECE_BEATS)), Signal()
+        cache = self.cache_requests
+        results = self.result_requests
+        sink = self._asked.create()
+        busy = Signal()
+        from_results = Signal()
+        left = Signal(range(PIECE_BEATS))
+        complete = Signal()
         address = (self.output_address + results.p.offset)[: self._address_bits]
         source = beat(self._port_bytes).create()
         with m.If(cache.valid):
             m.d.comb += [sink.p.address.eq(cache.p.address), sink.p.bytes.eq(cache.p.bytes)]
         with m.Else():
             m.d.comb += [sink.p.address.eq(address), sink.p.bytes.eq(results.p.bytes)]
-        open_, do_take = Signal(), Signal()
+        open_ = Signal()
+        do_take = Signal()
         m.d.comb += [
             open_.eq(~busy & ~self.flush),
             request_queue.input.payload.eq(sink.payload.as_value()),
@@ -145,7 +151,9 @@ class ResultWriter(CostedComponent):
 
     def _give(self, m: Module, request_queue: Fifo, beats: Fifo, master: WriteMaster, complete: Signal) -> None:
         """Issue requests whose data is complete, once there are enough of them."""
-        whole, going, left = Signal(range(_REQUESTS + 4)), Signal(), Signal()
+        whole = Signal(range(_REQUESTS + 4))
+        going = Signal()
+        left = Signal()
         m.d.comb += [
             master.requests.payload.as_value().eq(request_queue.output.payload),
             master.requests.valid.eq(request_queue.output.valid & going & (whole != 0)),

@@ -46,7 +46,8 @@ class AbsoluteMaximum(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         source, sink = self.input, self.output
-        is_open, first = Signal(init=1), Signal(init=1)
+        is_open = Signal(init=1)
+        first = Signal(init=1)
         m.d.comb += source.ready.eq(is_open)
         valid = delayed(m, 1, source.valid & is_open)
         last = carried(m, 1, source.p.last)

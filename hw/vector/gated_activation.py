@@ -77,7 +77,9 @@ class GatedActivation(CostedComponent):
         m = Module()
         source, elements, shape = self.input, self.input.p["values"][0], word(_WIDE, self._slots)
         m.submodules.results = queue = self._queue
-        is_up, taken, result = Signal(), Signal(), Signal(shape)  # is_up: the word is the second of a pair
+        is_up = Signal()  # the word is the second of a pair
+        taken = Signal()
+        result = Signal(shape)
         m.d.comb += [
             source.ready.eq(queue.room),
             taken.eq(source.valid & queue.room),
@@ -104,8 +106,8 @@ class GatedActivation(CostedComponent):
         product = multiply(m, f"product_{slot}", left, Mux(relu2, positive, sigmoid))
         # Rounding half up adds the highest bit that is shifted out.
         z = (Mux(relu2, product[8:], product[7:])[:_WIDE] + Mux(relu2, product[7], product[6]))[:_WIDE].as_signed()
-        weighted = multiply(m, f"weighted_{slot}", z, carried(m, 1, up, _PRODUCT))
-        return carried(m, 1, (weighted[17:] + weighted[16])[:_WIDE])
+        weighted = multiply(m, f"weighted_{slot}", z, carried(m, 1, up, _PRODUCT, name="up"))
+        return carried(m, 1, (weighted[17:] + weighted[16])[:_WIDE], name="gated")
 
     def _sigmoid(self, m: Module, slot: int, gate: Value) -> Value:
         """Return the sigmoid u16 of a gate s18 after ``_SIGMOID`` registers."""
@@ -126,4 +128,4 @@ class GatedActivation(CostedComponent):
         value = carried(m, 1, port.data.value, STAGES)
         positive = carried(m, 1, (value + steps[_FRACTION : _FRACTION + 11].as_unsigned() + steps[_FRACTION - 1])[:16])
         negative = carried(m, 1, gate < 0, _SIGMOID - 1)
-        return carried(m, 1, Mux(negative, (1 << 16) - positive, positive)[:16])
+        return carried(m, 1, Mux(negative, (1 << 16) - positive, positive)[:16], name="sigmoid")

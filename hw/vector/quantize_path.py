@@ -95,7 +95,8 @@ class QuantizePath(CostedComponent):
         connect(m, requantizer.output, gearbox.input)
         connect(m, requantizer.scales, flipped(self.scales))
         connect(m, gearbox.output, flipped(self.codes))
-        normed, is_open = Signal(), Signal()  # is_open: the vector's last word has not been taken
+        normed = Signal()
+        is_open = Signal()  # the vector's last word has not been taken
         self._fill(m, norm, maximum, memory, normed, is_open)
         m.d.comb += [
             requantizer.maxima.p.absmax.eq(maximum.output.payload),

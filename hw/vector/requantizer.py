@@ -75,7 +75,10 @@ class Requantizer(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        normed, coding, second, finished = Signal(), Signal(), Signal(), Signal()
+        normed = Signal()
+        coding = Signal()
+        second = Signal()
+        finished = Signal()
         normals = Signal(data.ArrayLayout(_NORMAL, self._slots))
         collected = self._normalize(m, normals)
         begin, take, quotients, divided = self._divide(m, normals, second)
@@ -118,7 +121,9 @@ class Requantizer(CostedComponent):
         """Pass the maxima through one normalizer into ``normals``; the result is high for one cycle when all are there."""
         m.submodules.normalize = component = self._normalizer
         waiting = Signal(data.ArrayLayout(_WIDE - 1, self._slots))
-        sent, left, collected = Signal(range(self._slots + 1)), Signal(range(self._slots + 1)), Signal()
+        sent = Signal(range(self._slots + 1))
+        left = Signal(range(self._slots + 1))
+        collected = Signal()
         operand, normal = component.input, component.output
         m.d.comb += [
             operand.p.value.eq(waiting[0]),
@@ -140,7 +145,9 @@ class Requantizer(CostedComponent):
 
         The quotients are the reciprocals, or with ``second`` the mantissas over the roots.
         """
-        begin, take, dividers = Signal(), Signal(), self._dividers
+        begin = Signal()
+        take = Signal()
+        dividers = self._dividers
         for slot, component in enumerate(dividers):
             m.submodules[f"divider_{slot}"] = component
             mantissa, root = normals[slot].mantissa, self.roots.payload[slot].mantissa
@@ -177,7 +184,8 @@ class Requantizer(CostedComponent):
         """
         source, shape = self.input, word(8, self._slots)
         m.submodules.codes = queue = self._queue
-        enters, result = Signal(), Signal(shape)
+        enters = Signal()
+        result = Signal(shape)
         m.d.comb += [
             source.ready.eq(queue.room & coding),
             enters.eq(source.valid & queue.room & coding),
@@ -194,4 +202,4 @@ class Requantizer(CostedComponent):
             # From here on the lowest bit is the one that was shifted out last.
             coarse = carried(m, 1, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
             fine = (coarse >> shift[:2])[:9]
-            m.d.comb += result["values"][0][slot].eq(carried(m, 1, (fine[1:] + fine[0])[:8]))
+            m.d.comb += result["values"][0][slot].eq(carried(m, 1, (fine[1:] + fine[0])[:8], name="code"))

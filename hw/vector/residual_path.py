@@ -85,10 +85,15 @@ class ResidualPath(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.memory, m.submodules.sum = memory, adder = self._memory, self._adder
-        loading, adding, more, onward = Signal(), Signal(), Signal(), Signal()
+        loading = Signal()
+        adding = Signal()
+        more = Signal()
+        onward = Signal()
         # Elements left to take from ``input``, and to produce.
-        input_left, left = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
-        begin, do_move = Signal(), Signal()
+        input_left = Signal(range(self._depth + 1))
+        left = Signal(range(self._depth + 1))
+        begin = Signal()
+        do_move = Signal()
         addition_ = self.additions
         m.d.comb += [
             self.idle.eq(~loading & ~adding & ~self.loads.valid & ~addition_.valid),

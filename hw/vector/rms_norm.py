@@ -75,7 +75,8 @@ class RmsNorm(CostedComponent):
         m = Module()
         source, gains, sink = self.input, self.gains, self.output
         m.submodules.squares = squares = self._squares
-        is_open, enters = Signal(init=1), Signal()
+        is_open = Signal(init=1)
+        enters = Signal()
         m.d.comb += [
             enters.eq(source.valid & gains.valid & is_open),
             source.ready.eq(gains.valid & is_open),
@@ -93,15 +94,18 @@ class RmsNorm(CostedComponent):
         for slot in range(self._slots):
             product = multiply(m, f"product_{slot}", source.p["values"][0][slot], gains.payload[0])
             rounded = product[_GAIN_SHIFT:].as_signed() + product[_GAIN_SHIFT - 1]
-            m.d.comb += sink.p["values"][0][slot].eq(carried(m, 1, rounded[:_WIDE].as_signed()))
+            m.d.comb += sink.p["values"][0][slot].eq(carried(m, 1, rounded[:_WIDE].as_signed(), name="normed"))
         self._find_roots(m, squares.output)
         return m
 
     def _find_roots(self, m: Module, sums: Any) -> None:
         """Compute the roots slot by slot; ``sums`` and ``eps`` are held until all are done."""
         m.submodules.normalize, m.submodules.root = normalizer, rooter = self._normalizer, self._rooter
-        sent, received = Signal(range(self._slots + 1)), Signal(range(self._slots))
-        pause, begun, done = Signal(range(_ROOT_CYCLES)), Signal(), Signal()
+        sent = Signal(range(self._slots + 1))
+        received = Signal(range(self._slots))
+        pause = Signal(range(_ROOT_CYCLES))
+        begun = Signal()
+        done = Signal()
         m.d.comb += begun.eq(sums.valid & self.eps.valid & (sent != self._slots) & (pause == 0))
         # A slot begins when the root of the one before it is done, so that nothing has to wait for the rooter.
         with m.If(pause != 0):
@@ -114,7 +118,8 @@ class RmsNorm(CostedComponent):
             normalizer.input.p.tag.eq(coarse),
             normalizer.input.valid.eq(delayed(m, 1, begun, _SUMMED)),
         ]
-        normal, exponent = normalizer.output, Signal(signed(8))
+        normal = normalizer.output
+        exponent = Signal(signed(8))
         halved = Signal(signed(6))  # (32 - length) >> 1: half of the even shift that brings the sum to 31 or 32 bits
         m.d.comb += [
             halved.eq((32 - normal.p.length) >> 1),
@@ -140,11 +145,15 @@ class RmsNorm(CostedComponent):
 
     def _total(self, m: Module, sums: Any) -> tuple[Signal, Signal]:
         """Return the sum of squares with eps, and whether it is coarse, after ``_SUMMED`` registers."""
-        chosen_small, chosen_big = carried(m, 1, sums.small), carried(m, 1, sums.big)
-        small, big = carried(m, 1, chosen_small + self.eps.payload), carried(m, 1, chosen_big)
+        chosen_small = carried(m, 1, sums.small)
+        chosen_big = carried(m, 1, sums.big)
+        small = carried(m, 1, chosen_small + self.eps.payload)
+        big = carried(m, 1, chosen_big)
         some_big = carried(m, 1, _nonzero_groups(chosen_big))
-        fine, both = carried(m, 1, small), carried(m, 1, (big + (small >> 2 * _COARSE))[:_SUM_BITS])
-        is_coarse, some_small = carried(m, 1, some_big.any()), carried(m, 1, _nonzero_groups(small))
+        fine = carried(m, 1, small)
+        both = carried(m, 1, (big + (small >> 2 * _COARSE))[:_SUM_BITS])
+        is_coarse = carried(m, 1, some_big.any())
+        some_small = carried(m, 1, _nonzero_groups(small))
         total = carried(m, 1, Mux(is_coarse, both, fine | ~some_small.any()))
         coarse = carried(m, 1, is_coarse)
         return total, coarse
