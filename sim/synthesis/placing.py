@@ -27,8 +27,12 @@ from edgedec.sim.synthesis.timing import design_hash
 
 __all__ = ["Placement", "place"]
 
-# The mapping of the bitstreams (edgedec.boards.flows.ecp5.project).
+# The mapping of the bitstreams (edgedec.boards.flows.ecp5.project); the pins of parts that were left out become ports.
 _SCRIPT = """read_rtlil design.il
+hierarchy -top top
+proc
+flatten
+expose -evert t:part_*
 synth_ecp5 -flatten -top top -run begin:map_luts
 abc -lut 4:7
 clean
