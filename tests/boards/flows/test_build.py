@@ -366,7 +366,7 @@ def _board_of(family: str) -> Any:
 
 
 def test_an_accelerator_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"does not fit pynq-z2, estimated: lut [\d,]+ of 40,964.*lower slots 8"):
+    with pytest.raises(UnsupportedError, match=r"does not fit pynq-z2, estimated: lut [\d,]+ of 39,900.*lower slots 8"):
         check_build(find_board("pynq-z2"), AcceleratorConfig(ultra=False))
     config = AcceleratorConfig(beat_bytes=16, ports=1, slots=1, tile_rows=40, width=256, hidden=128, prefetch_beats=64)
     with pytest.raises(
