@@ -7,14 +7,15 @@ from amaranth.lib import data, fifo, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.attention.issue import AttentionIssue
-from edgedec.hw.attention.score_memory import ScoreMemory, visibility
-from edgedec.hw.attention.softmax import Softmax, probabilities
+from edgedec.hw.attention.score_memory import READ_STAGES, ScoreMemory, visibility
+from edgedec.hw.attention.softmax import SOFTMAX_STAGES, Softmax, probabilities
 from edgedec.hw.attention.weighted_values import WeightedValues
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
+from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.payloads import beat, payload, rows, words
 from edgedec.hw.blocks.pipeline import fork
 from edgedec.hw.blocks.ram_cost import distributed_luts
-from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import column_bits, score_bits, work
@@ -70,8 +71,8 @@ class AttentionHeads(CostedComponent):
         work: Out(work(beat_bytes, slots)). Work for the MacArray.
         scores, columns: In. Sums from the MacArray.
 
-    Latency: at most slots + 36 cycles from a pass's last beat to the last head's first output. With slots = 8 and no
-        committed position, 86 from a head's queries to its first output, and one head every 42.
+    Latency: at most slots + 40 cycles from a pass's last beat to the last head's first output. With slots = 8 and no
+        committed position, 88 to 91 from a head's queries to its first output, and head_dim + 37 from head to head.
     Throughput: one beat per cycle, because the softmax of a head overlaps with the next head's keys. With a single head
         or few positions, the latency of one head dominates.
     Source: docs/integer-profile.md, "Attention"; order of runs: docs/accelerator.md, "Programs".
@@ -98,7 +99,7 @@ class AttentionHeads(CostedComponent):
         self._slots = slots
         positions = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk).positions
         partial = rows(score_bits(query_bits, chunk), slots, positions)
-        self._chances = RegisterSlice(shape=payload(probabilities(slots, lanes)))
+        self._chances = CreditQueue(shape=payload(probabilities(slots, lanes)), stages=READ_STAGES + SOFTMAX_STAGES)
         super().__init__(
             lambda: {
                 "visibility": In(visibility(slots, context)),
@@ -129,7 +130,8 @@ class AttentionHeads(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         issue, scores, mixture_ = self._issue, self._scores, self._mixture
-        m.submodules += [issue, scores, self._softmax, mixture_]
+        m.submodules.issue, m.submodules.scores, m.submodules.mixture = issue, scores, mixture_
+        m.submodules.softmax, m.submodules.chances = softmax, chances = self._softmax, self._chances
         for part in (issue, scores, mixture_):
             m.d.comb += Value.cast(part.visibility).eq(Value.cast(self.visibility))
         for name in ("beats", "queries", "keys", "values"):
@@ -141,7 +143,13 @@ class AttentionHeads(CostedComponent):
         connect(m, mixture_.output, flipped(self.output))
         m.d.comb += issue.drained.eq(mixture_.drained)
         self._constants(m)
-        fork(m, sliced(m, "chances", self._softmax.output, self._chances), [issue.chances, mixture_.chances])
+        # Scores are read, and probabilities computed, without a stall: a word is read only if there is room for it.
+        m.d.comb += [
+            scores.room.eq(chances.room),
+            chances.enter.eq(scores.reads),
+            chances.result.eq(softmax.output.payload),
+        ]
+        fork(m, chances.output, [issue.chances, mixture_.chances])
         return m
 
     def _constants(self, m: Module) -> None:
@@ -169,9 +177,9 @@ class AttentionHeads(CostedComponent):
             sink.p.last.eq(distances.p.last),
             sink.p.factors.as_value().eq(current.factors.as_value()),
             *(sink.p.shifts[slot].eq(current.shift) for slot in range(self._slots)),
-            sink.valid.eq(distances.valid & early.r_rdy),
-            distances.ready.eq(sink.ready & early.r_rdy),
-            early.r_en.eq(distances.valid & distances.ready & distances.p.last),
+            sink.valid.eq(distances.valid),
+            early.r_en.eq(distances.valid & distances.p.last),
         ]
+        contract(m, ~distances.valid | early.r_rdy, "A head's constants are taken before its first distance")
         ends = self._mixture.ends
         m.d.comb += [ends.valid.eq(late.r_rdy), ends.payload.eq(late.r_data), late.r_en.eq(ends.ready)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
@@ -90,8 +90,8 @@ class AttentionIssue(CostedComponent):
         layout, slots = self._layout, self._slots
         buffers = total(buffer.resources for buffer in self._buffers.values())
         operands, group = max(layout.chunk, layout.positions) * slots, layout.positions * slots * 16
-        per_bit = 2.6 if slots > layout.positions else 1.3  # LUTs: own and committed, keys and values; own groups
-        lut = 8 * slots * layout.chunk + 16 * operands + round(8 * layout.beat_bytes * per_bit) + 14
+        per_bit = 2.67 if slots > layout.positions else 1.0  # LUTs: own and committed, keys and values; own groups
+        lut = 16 * operands + round(8 * layout.beat_bytes * per_bit) + 74
         return buffers + Resources(lut=lut, ff=8 * layout.beat_bytes + OPERAND_BITS * operands + 2 * group + 20)
 
     def elaborate(self, platform: Any) -> Module:
@@ -109,11 +109,7 @@ class AttentionIssue(CostedComponent):
             m.d.sync += pace.eq(pace - 1)
         source = Mux(own, Mux(weighing, values.full, keys.full), self.beats.valid)
         other = Mux(weighing, ready, queries.full & ((pace == 0) | ~last_chunk))
-        config = self.visibility
-        groups = (Mux(own, config.own, config.committed) + (layout.positions - 1)) >> (
-            layout.positions - 1
-        ).bit_length()
-        part_end = last_chunk & (group + 1 == groups)
+        part_end = last_chunk & self._last_group(m, own, group)
         m.d.comb += [
             go.eq(running & source & other),
             self.beats.ready.eq(running & other & ~own),
@@ -125,18 +121,22 @@ class AttentionIssue(CostedComponent):
                 m.d.sync += [chunk.eq(0), group.eq(group + 1), pace.eq(layout.positions // self._lanes - 1)]
             with m.If(part_end):
                 m.d.sync += [group.eq(0), own.eq(1)]
-        self._order(m, running, weighing, own, go & end)
-        self._drive(
-            m,
-            go,
-            weighing,
-            own,
-            group,
-            chances,
-            queries.data,
-            Mux(weighing, values.data.as_value(), keys.data.as_value()),
-        )
+        selects = _Selects()
+        self._order(m, running, weighing, selects, own, go & end)
+        self._drive(m, go, weighing, selects, own, group, chances, (queries.data, keys.data, values.data))
         return m
+
+    def _last_group(self, m: Module, own: Any, group: Any) -> Any:
+        """Return whether ``group`` is the last one of its part: of the committed positions, or of the own ones.
+
+        It is one cycle late if a group has several chunks, which is enough: only the last chunk of a group needs it.
+        """
+        config, layout, last = self.visibility, self._layout, Signal()
+        ends = {name: Signal.like(group, name=f"last_group_of_{name}") for name in ("own", "committed")}
+        for name, end in ends.items():  # visibility is steady one cycle before a run begins
+            m.d.sync += end.eq(((config[name] + (layout.positions - 1)) >> (layout.positions - 1).bit_length()) - 1)
+        m.d["sync" if layout.chunks > 1 else "comb"] += last.eq(group == Mux(own, ends["own"], ends["committed"]))
+        return last
 
     def _buffer(self, m: Module, name: str, index: Any, release: Any) -> HeadBuffer:
         m.submodules[name] = buffer = self._buffers[name]
@@ -168,7 +168,7 @@ class AttentionIssue(CostedComponent):
             m.d.sync += collected.eq((collected.as_value() | (word << (words * bits))) >> bits)
         return group, ready
 
-    def _order(self, m: Module, running: Any, weighing: Any, own: Any, end: Any) -> None:
+    def _order(self, m: Module, running: Any, weighing: Any, selects: "_Selects", own: Any, end: Any) -> None:
         """Choose the next run: values if the scores of two heads are complete, or those of the last head."""
         ahead, last, busy = Signal(range(3)), Signal(), Signal()
         with m.If(self.drained):
@@ -181,43 +181,81 @@ class AttentionIssue(CostedComponent):
         with m.If(~running):
             m.d.sync += own.eq(self.visibility.committed == 0)
             with m.If((ahead == 2) | ((ahead == 1) & last)), m.If(~busy):
-                m.d.sync += [running.eq(1), weighing.eq(1), busy.eq(1)]
+                m.d.sync += [running.eq(1), weighing.eq(1), busy.eq(1), *selects.set(1)]
             with m.Else():
                 m.d.comb += self.heads.ready.eq(1)
                 with m.If(self.heads.valid):
-                    m.d.sync += [running.eq(1), weighing.eq(0), last.eq(self.heads.payload)]
+                    m.d.sync += [running.eq(1), weighing.eq(0), last.eq(self.heads.payload), *selects.set(0)]
 
     def _drive(
-        self, m: Module, go: Any, weighing: Any, own: Any, group: Any, chances: Any, queries: Any, held: Any
+        self,
+        m: Module,
+        go: Any,
+        weighing: Any,
+        selects: "_Selects",
+        own: Any,
+        group: Any,
+        chances: Any,
+        codes: tuple[Any, Any, Any],
     ) -> None:
         """Drive the registers of ``work``; values are transposed so that neighbouring lanes are positions of one element."""
         layout, lanes = self._layout, self._layout.beat_bytes
-        slots = data.View(rows(8, self._slots, layout.chunk), held)
-        taken = Signal(data.ArrayLayout(signed(8), lanes))
-        for position in range(layout.positions):
-            for element in range(layout.chunk):
-                byte = position * layout.chunk + element
-                column = [slots[element][slot] for slot in range(self._slots)]
-                candidates = [column[k] for k in range(position, self._slots, layout.positions)]
-                kept = Array(candidates)[group] if candidates else 0
-                m.d.comb += taken[byte].eq(Mux(own, kept, self.beats.payload[byte]))
-        turned = [
-            taken[position * layout.chunk + element]
-            for element in range(layout.chunk)
-            for position in range(layout.positions)
-        ]
+        queries, keys, values = codes
         distinct = max(layout.chunk, layout.positions)
-        values = Signal(data.ArrayLayout(signed(8), lanes), reset_less=True)
+        held = Signal(data.ArrayLayout(signed(8), lanes), reset_less=True)
         operands = Signal(rows(OPERAND_BITS, self._slots, distinct), reset_less=True)
         m.d.sync += [
             self.work.valid.eq(go),
             self.work.p.kind.as_value().eq(Mux(weighing, WorkKind.COLUMNS.value, WorkKind.SCORES.value)),  # type: ignore[attr-defined]
         ]
         for lane in range(lanes):
-            m.d.sync += values[lane].eq(Mux(weighing, turned[lane], taken[lane]))
-            m.d.comb += self.work.p.values[lane].eq(values[lane])
+            # Position and element of this lane: in a run of keys as they lie in a beat, in one of values transposed.
+            key, value = divmod(lane, layout.chunk), divmod(lane, layout.positions)[::-1]
+            own_key, own_value = self._own(keys, *key), self._own(values, *value)
+            # One choice among all own bytes, and one between those and the two of the beat, take two LUTs for each bit.
+            number = Cat(group[: _index_bits(len(own_key))], selects.values)
+            own_byte = Array([*own_key, *own_value])[number]
+            beat_bytes = [self.beats.payload[position * layout.chunk + element] for position, element in (key, value)]
+            m.d.sync += held[lane].eq(Mux(own, own_byte, Mux(selects.values, *beat_bytes[::-1])))
+            m.d.comb += self.work.p.values[lane].eq(held[lane])
             m.d.comb += self.work.p.operands[lane].as_value().eq(operands[lane % distinct].as_value())
         for lane in range(distinct):
             for slot in range(self._slots):
                 chance, query = chances[lane % layout.positions][slot], queries[lane % layout.chunk][slot]
-                m.d.sync += operands[lane][slot].eq(Mux(weighing, chance, query))
+                m.d.sync += operands[lane][slot].eq(Mux(selects.queries[lane % 2], query, chance))
+
+    def _own(self, codes: Any, position: int, element: int) -> list[Any]:
+        """Return the own codes of an element that a position of a group has, group after group: a power of two of them.
+
+        After the last slot its code is repeated, for positions that nothing sees.
+        """
+        slots = range(position, self._slots, self._layout.positions)
+        number = 1 << _index_bits(-(-self._slots // self._layout.positions))
+        found = [codes[element][slot] for slot in slots] or [Const(0, signed(8))]
+        return [*found, *[found[-1]] * (number - len(found))]
+
+
+class _Selects:
+    """Registers that follow ``weighing``, each for a part of the multiplexers of ``work``, which are about 3,000.
+
+    They differ in polarity and reset, so that synthesis does not merge them.
+
+    Members:
+        values: values are selected, not keys.
+        queries: queries are selected as operands, not probabilities; of even and of odd lanes.
+    """
+
+    def __init__(self) -> None:
+        self.values = Signal(name="select_values", reset_less=True)
+        self.queries = [
+            Signal(name="select_even_queries", init=1),
+            Signal(name="select_odd_queries", init=1, reset_less=True),
+        ]
+
+    def set(self, weighing: int) -> list[Any]:
+        """Return the assignments for a run of values, or of keys."""
+        return [self.values.eq(weighing), *(select.eq(1 - weighing) for select in self.queries)]
+
+
+def _index_bits(number: int) -> int:
+    return (number - 1).bit_length()

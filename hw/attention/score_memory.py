@@ -10,15 +10,15 @@ from edgedec.hw.attention.softmax import DISTANCE_BITS
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import rows
-from edgedec.hw.blocks.pipeline import check, pipeline
+from edgedec.hw.blocks.pipeline import check, delayed
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import score_bits
 
-__all__ = ["ScoreMemory", "visibility"]
+__all__ = ["READ_STAGES", "ScoreMemory", "visibility"]
 
-_READ_STAGES = 4  # registers from a read to the output
+READ_STAGES = 4  # registers from a read to the output
 
 
 def visibility(slots: int, context: int) -> data.StructLayout:
@@ -60,8 +60,10 @@ class ScoreMemory(CostedComponent):
             lanes``
             cycles apart, and a head begins only once all distances of the second head before it are taken: two heads
             are stored.
-        output: Out(stream {distances u26 [lanes, slots], visible, last}). Distances of a head's positions in order,
-            saturated; the last group is complete, beyond the last position too.
+        room: In(1). A word of distances may be read.
+        reads: Out(1). A word of distances is read; only while ``room`` is high. It leaves 4 cycles later.
+        output: Out(stream {distances u26 [lanes, slots], visible, last}, always ready). Distances of a head's positions
+            in order, saturated; the last group is complete, beyond the last position too.
 
     Latency: positions / lanes + log2(lanes) + 7 cycles from a head's last item to its first distance.
     Throughput: lanes * slots scores per cycle, in and out at once.
@@ -102,7 +104,9 @@ class ScoreMemory(CostedComponent):
                         always_ready=True,
                     )
                 ),
-                "output": Out(stream.Signature(item)),
+                "room": In(1),
+                "reads": Out(1),
+                "output": Out(stream.Signature(item, always_ready=True)),
             }
         )
 
@@ -111,11 +115,11 @@ class ScoreMemory(CostedComponent):
         bits, slots, lanes, positions = self._bits, self._slots, self._lanes, self._layout.positions
         each_cycle, depth = lanes * slots, 2 * self._depth
         width = each_cycle * (bits + 1)
-        # LUTs of a bit: chunks added and serialized; distances; the largest score
-        per_bit = 2 * positions + 2 * lanes + 2.37 + 0.67 * (lanes - 1)
+        # LUTs of a bit: chunks added, then serialized; distances; the largest score
+        per_bit = positions + 3 * lanes + 2.37 + 0.67 * (lanes - 1)
         return Resources(
             lut=round(bits * slots * per_bit) + 20 * each_cycle + 74,
-            ff=bits * slots * (2 * positions + 4 * lanes + 1) + 4 * each_cycle + 64,
+            ff=bits * slots * (2 * positions + 4 * lanes + 2) + 4 * each_cycle + 104,
             bram18=0 if self._ultra else block_rams(width, depth),
             uram=ultra_rams(width, depth) if self._ultra else 0,
         )
@@ -142,20 +146,21 @@ class ScoreMemory(CostedComponent):
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
         total, partial, waiting = Signal(scores), Signal(scores, reset_less=True), Signal(scores, reset_less=True)
-        chunk, left = Signal(range(self._layout.chunks)), Signal(range(words + 1))
+        chunk, left, word = Signal(range(self._layout.chunks)), Signal(range(words + 1)), Signal(range(words))
         for position in range(positions):
             for slot in range(self._slots):
                 before = Mux(chunk == 0, 0, partial[position][slot])
                 m.d.comb += total[position][slot].eq(before + self.input.payload[position][slot])
         with m.If(left != 0):
-            m.d.sync += left.eq(left - 1)
-            m.d.sync += waiting.eq(waiting.as_value() >> (self._lanes * self._slots * self._bits))
+            m.d.sync += [left.eq(left - 1), word.eq(word + 1)]
         with m.If(self.input.valid):
             m.d.sync += [partial.eq(total), chunk.eq(chunk + 1)]
             with m.If(chunk == self._layout.chunks - 1):
-                m.d.sync += [chunk.eq(0), waiting.eq(total), left.eq(words)]
+                m.d.sync += [chunk.eq(0), waiting.eq(total), left.eq(words), word.eq(0)]
                 contract(m, left <= 1, "No group of scores ends before the one before it is stored")
-        return self._visible(m, left != 0, [waiting[lane] for lane in range(self._lanes)])
+        # A multiplexer of the word takes fewer LUTs than registers that are loaded or shifted.
+        chosen = [Array(waiting[at] for at in range(lane, positions, self._lanes))[word] for lane in range(self._lanes)]
+        return self._visible(m, left != 0, chosen)
 
     def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
         """Return the registered word of scores with its place and visibility."""
@@ -244,46 +249,51 @@ class ScoreMemory(CostedComponent):
     def _replay(self, m: Module, port: Any, largest: Any, done: Any, word: Any) -> None:
         config, words = self.visibility, self._layout.positions // self._lanes
         filled, bank, index = Signal(2), Signal(), Signal(range(self._depth))
-        offered, last = filled.bit_select(bank, 1), Signal()
-        enable, _ = pipeline(m, self.output, offered, _READ_STAGES)
-        groups = _groups(config.committed, self._layout.positions) + _groups(config.own, self._layout.positions)
+        last = Signal()
+        m.d.comb += [
+            self.reads.eq(filled.bit_select(bank, 1) & self.room),
+            self.output.valid.eq(delayed(m, Const(1), self.reads, READ_STAGES)),
+        ]
         finished, end = Signal(2), Signal(range(self._depth + 1))
-        m.d.sync += end.eq(groups * words - 1)
+        # Two registers follow the visibility, as above: the words of the committed positions, and the sum.
+        committed_words, own_last = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        m.d.sync += [
+            committed_words.eq(_groups(config.committed, self._layout.positions) * words),
+            own_last.eq(_groups(config.own, self._layout.positions) * words - 1),
+            end.eq(committed_words + own_last),
+        ]
         m.d.comb += [
             port.addr.eq(index + bank * self._depth),
-            port.en.eq(enable),
             last.eq(index == end),
-            finished.eq((offered & last & enable) << bank),
+            finished.eq((self.reads & last) << bank),
         ]
         m.d.sync += filled.eq((filled | done) & ~finished)
         with m.If(word.valid):
             kept = (filled & ~finished).bit_select(word.bank, 1)
             contract(m, ~kept, "A head is stored only once all distances of the second head before it are taken")
-        with m.If(offered & enable):
+        with m.If(self.reads):
             m.d.sync += [index.eq(Mux(last, 0, index + 1)), bank.eq(bank ^ last)]
         state, entry = Cat(bank, last), Signal(port.data.shape(), reset_less=True)
         states = [state]
-        with m.If(enable):
-            m.d.sync += entry.eq(port.data)
-            for _ in range(_READ_STAGES):
-                later = Signal(2)
-                m.d.sync += later.eq(states[-1])
-                states.append(later)
-            m.d.sync += self.output.p.last.eq(states[_READ_STAGES - 1][1])
+        for _ in range(READ_STAGES):
+            later = Signal(2)
+            m.d.sync += later.eq(states[-1])
+            states.append(later)
         most = (1 << DISTANCE_BITS) - 1
         visible = Signal(entry.visible.shape())
-        with m.If(enable):
-            m.d.sync += [visible.eq(entry.visible), self.output.p.visible.eq(visible)]
+        m.d.sync += [entry.eq(port.data), visible.eq(entry.visible), self.output.p.visible.eq(visible)]
+        m.d.comb += self.output.p.last.eq(states[READ_STAGES][1])
         for lane in range(self._lanes):
             for slot in range(self._slots):
                 top = Mux(states[2][0], largest[1][slot], largest[0][slot])
                 # Not negative for a visible score.
                 distance = Signal(self._bits, name=f"distance_{lane}_{slot}", reset_less=True)
-                with m.If(enable):
-                    m.d.sync += distance.eq(top - entry.scores[lane][slot])
-                    m.d.sync += self.output.p.distances[lane][slot].eq(
+                m.d.sync += [
+                    distance.eq(top - entry.scores[lane][slot]),
+                    self.output.p.distances[lane][slot].eq(
                         Mux(distance[DISTANCE_BITS:].any(), most, distance) if self._bits > DISTANCE_BITS else distance
-                    )
+                    ),
+                ]
 
 
 def _groups(positions: Any, of: int) -> Any:

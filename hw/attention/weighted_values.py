@@ -4,16 +4,19 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, memory, stream
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.attention.softmax import probabilities
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
+from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.divider import Divider
+from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
+from edgedec.hw.blocks.multiply import multiply
 from edgedec.hw.blocks.normalize import Normalize
-from edgedec.hw.blocks.payloads import rows, words
-from edgedec.hw.blocks.pipeline import carried, check, delayed, every, pipeline, reduced
+from edgedec.hw.blocks.payloads import rows, word, words
+from edgedec.hw.blocks.pipeline import carried, check, delayed, every, reduced
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.isa.kv_layout import KvLayout
@@ -21,7 +24,9 @@ from edgedec.hw.matrix.mac_array import column_bits
 
 __all__ = ["WeightedValues"]
 
-_DRAIN_STAGES = 6  # registers from the sums to the output
+_DRAIN_STAGES = 4 + MULTIPLY + 1  # registers from the sums to the queue of outputs
+_SHIFTED = 3  # registers until a word needs its head's reciprocals and shifts no more
+_LARGEST = 65535 * 127  # magnitude of a product of a probability and a value's code
 _OUT_SHIFT = 13  # last rounding shift
 
 
@@ -46,7 +51,7 @@ class WeightedValues(CostedComponent):
         output: Out(words(27, slots, out_lanes)). Heads one after the other, with ``last`` as in ``ends``. A row that
             sees no position produces zeros.
 
-    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 9 from its
+    Latency: slots + 37 cycles, or a few more with lanes, from a head's last probability to its first output; 13 from its
         last column if that is later.
     Throughput: out_lanes * slots elements per cycle; a head's sums leave while the next head's scores are computed.
     Source: docs/integer-profile.md, "Attention".
@@ -72,7 +77,9 @@ class WeightedValues(CostedComponent):
             raise ValueError(f"out_lanes must divide {chunk}, not {out_lanes!r}")
         self._layout, self._slots, self._lanes, self._out_lanes = layout, slots, lanes, out_lanes
         growth = (context + slots).bit_length()
-        self._total_bits, self._sum_bits = 16 + growth, 24 + growth
+        self._total_bits = 16 + growth
+        self._sum_bits = ((context + slots) * _LARGEST).bit_length() + 1
+        self._outputs = CreditQueue(shape=word(27, slots, out_lanes), stages=_DRAIN_STAGES)
         super().__init__(
             lambda: {
                 "visibility": In(visibility(slots, context)),
@@ -91,10 +98,13 @@ class WeightedValues(CostedComponent):
         sums, divided = self._layout.chunk * slots * self._sum_bits, out_lanes * slots  # bits, elements a cycle
         choice = self._sum_bits * -(-self._layout.chunk // out_lanes // 4)  # LUTs: a word of a chunk
         memory = distributed_luts(sums, self._layout.chunks)
-        flip_flops = divided * 226 + 56 * slots + 2 * slots * self._total_bits + 20 * slots * (lanes - 1)
-        return Resources(
+        added = (
+            self._layout.chunk * slots * (self._sum_bits + column_bits(self._layout.positions))
+        )  # before the addition
+        flip_flops = divided * 304 + 56 * slots + 2 * slots * self._total_bits + 20 * slots * (lanes - 1)
+        return self._outputs.resources + Resources(
             lut=memory + sums + divided * (115 + choice) + 62 * slots + 20 * slots * lanes + 105,
-            ff=flip_flops + 16 * out_lanes + 170,
+            ff=flip_flops + added + 16 * out_lanes + 180,
             dsp=2 * divided,
         )
 
@@ -120,10 +130,13 @@ class WeightedValues(CostedComponent):
         m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
         write, port = sums.write_port(), sums.read_port(domain="comb")
         chunk = Signal(range(layout.chunks))
-        count = _groups(config.committed, layout.positions) + _groups(config.own, layout.positions)
-        least, group = Signal(count.shape()), Signal(count.shape())
+        committed, own = (_groups(positions, layout.positions) for positions in (config.committed, config.own))
+        count = (committed + own).shape()
+        # The number of the last group, in two steps: visibility is steady long before a pass begins.
+        committed_groups, last_own, least, group = Signal(count), Signal(count), Signal(count), Signal(count)
+        m.d.sync += [committed_groups.eq(committed), last_own.eq(own - 1), least.eq(committed_groups + last_own)]
         valid, last_chunk, last_group, complete = self.columns.valid, chunk == layout.chunks - 1, Signal(), Signal()
-        m.d.sync += [least.eq(count - 1), write.en.eq(valid), write.addr.eq(chunk)]
+        m.d.sync += [write.en.eq(valid), write.addr.eq(chunk)]
         # One cycle late, which is enough because the group has been the same for at least one cycle when this is used.
         m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
         m.d.comb += port.addr.eq(Mux(valid, chunk, read))
@@ -206,37 +219,40 @@ class WeightedValues(CostedComponent):
         reciprocals, shifts, last, quotients_valid, release = divided
         parts = self._layout.chunk // self._out_lanes
         part, end = Signal(range(parts)), Signal()
-        all_sent = Signal()  # all of the head's words are in the pipeline, which waits for the last one to leave
-        offered = quotients_valid & ready & ~all_sent & self.scales.valid
-        enable, _ = pipeline(m, self.output, offered, _DRAIN_STAGES)
-        m.d.comb += end.eq((part == parts - 1) & (read == self._layout.chunks - 1))
+        all_sent = Signal()  # all of the head's words are in the pipeline, and the last ones may need its shifts
+        m.submodules.outputs = queue = self._outputs
+        connect(m, queue.output, flipped(self.output))
+        always = Const(1)
         m.d.comb += [
-            self.drained.eq(offered & enable & end),
-            self.scales.ready.eq(quotients_valid & ready & ~all_sent & enable),
+            end.eq((part == parts - 1) & (read == self._layout.chunks - 1)),
+            self.scales.ready.eq(quotients_valid & ready & ~all_sent & queue.room),
+            queue.enter.eq(self.scales.ready & self.scales.valid),
+            self.drained.eq(queue.enter & end),
         ]
         with m.If(release):
             m.d.sync += all_sent.eq(0)
         with m.If(self.drained):
             m.d.sync += all_sent.eq(1)
-        with m.If(offered & enable):
+        with m.If(queue.enter):
             m.d.sync += part.eq(part + 1)
             with m.If(part == parts - 1):
                 m.d.sync += [part.eq(0), read.eq(Mux(end, 0, read + 1))]
-        ended = delayed(m, enable, end, _DRAIN_STAGES)
-        m.d.comb += [release.eq(self.output.valid & self.output.ready & ended), self.output.p.last.eq(ended & last)]
+        m.d.comb += [
+            release.eq(delayed(m, always, self.drained, _SHIFTED)),
+            queue.result.last.eq(delayed(m, always, self.drained & last, _DRAIN_STAGES)),
+        ]
         for lane in range(self._out_lanes):
-            scale = carried(m, enable, self.scales.payload[lane])
             for slot in range(self._slots):
                 choices = [mixed[first + lane][slot] for first in range(0, self._layout.chunk, self._out_lanes)]
-                x = carried(m, enable, Cat(Const(0, 1), Array(choices)[part]).as_signed())
+                x = carried(m, always, Cat(Const(0, 1), Array(choices)[part]).as_signed())
                 for low, step in ((shifts[slot][2:], 4), (shifts[slot][:2], 1)):
-                    x = carried(m, enable, Array([x >> (step * k) for k in range(1 << len(low))])[low])
-                short = carried(m, enable, ((x >> 1) + x[0])[:24].as_signed())
-                scaled = carried(m, enable, reciprocals[slot] * scale)
-                factor = carried(m, enable, ((scaled >> 16) + scaled[15])[:17], 2)
-                product = carried(m, enable, short * factor)
-                with m.If(enable):
-                    m.d.sync += self.output.p.values[lane][slot].eq((product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT)
+                    x = carried(m, always, Array([x >> (step * k) for k in range(1 << len(low))])[low])
+                short = carried(m, always, ((x >> 1) + x[0])[:24].as_signed())
+                scaled = multiply(m, f"scaled_{lane}_{slot}", reciprocals[slot], self.scales.payload[lane])
+                factor = carried(m, always, ((scaled >> 16) + scaled[15])[:17].as_unsigned())
+                product = multiply(m, f"product_{lane}_{slot}", short, factor)
+                rounded = (product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT
+                m.d.comb += queue.result["values"][lane][slot].eq(carried(m, always, rounded))
 
 
 def _groups(positions: Any, of: int) -> Any:

@@ -30,12 +30,14 @@ _FLUSHED = 4  # cycles of flush before the masters' idle is valid
 
 
 class _State(IntEnum):
+    """States; the highest bit means busy."""
+
     IDLE = 0
-    CHECK = 1
-    READ = 2  # requests the program
-    LOAD = 3  # waits for the program
-    WALK = 4
-    VERDICT = 5  # follows CHECK and precedes READ
+    CHECK = 8
+    READ = 9  # requests the program
+    LOAD = 10  # waits for the program
+    WALK = 11
+    VERDICT = 12  # follows CHECK and precedes READ
 
 
 class CommandProcessor(CostedComponent):
@@ -150,7 +152,7 @@ class CommandProcessor(CostedComponent):
             connect(m, getattr(units, name), flipped(getattr(self, name)))
         state, commits, issued = Signal(_State), Signal(), Signal()  # issued: the program has issued a command
         m.d.comb += [
-            self.busy.eq(state != _State.IDLE),
+            self.busy.eq(Value.cast(state)[-1]),
             self.running.eq(self.busy),
             reads.stopped.eq(~self.busy),
             units.stopped.eq(~self.busy),

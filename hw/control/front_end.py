@@ -13,7 +13,7 @@ from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.dispatcher import command
-from edgedec.hw.control.instruction_check import out_of_range
+from edgedec.hw.control.instruction_check import violations
 from edgedec.hw.control.program_memory import fetched, index_bits
 from edgedec.hw.control.read_issue import read
 from edgedec.hw.isa.instructions import FIELDS, Base, Destination, Opcode, When
@@ -21,6 +21,7 @@ from edgedec.hw.memory.axi import beats_log2
 
 __all__ = ["FrontEnd", "walk_parameters"]
 
+_DECIDED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.STOP)  # opcodes that are not only passed on
 _PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # opcodes with a start
 
 
@@ -113,7 +114,9 @@ class FrontEnd(CostedComponent):
         base, start, begins = Signal(base), Signal(start), Signal(self._start_bits + 1)
         placed, origin = Signal(), begins[: self._start_bits]
         # Decoding takes several registered steps: first the parts of each decision, then the decision.
-        out, wrong, begun, steps = Signal(), Signal(), Signal(), Signal(3)
+        checks = violations(self._config, now.bits)
+        out, wrong, begun, steps = Signal(), Signal(len(checks)), Signal(), Signal(3)
+        kind, empty = Signal(len(_DECIDED)), Signal()
         state, done = Signal(_State), Signal()
         source = self.instructions
         m.d.comb += [
@@ -133,19 +136,21 @@ class FrontEnd(CostedComponent):
         logits, place = self.parameters.logits, self._origin(now.bits)
         m.d.sync += [
             out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
-            wrong.eq(out_of_range(self._config, now.bits)),
+            wrong.eq(Cat(checks)),
             placed.eq(Cat(opcode == number for number in _PLACED).any()),
             base.eq(place[0]),
             start.eq(place[1]),
+            kind.eq(Cat(opcode == number for number in _DECIDED)),
+            empty.eq(self.parameters.committed == 0),
             # One step later:
             begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
             begun.eq(placed & ~out),
             skipped.eq(out & ~now.beyond),
-            bad.eq(now.beyond | (~out & wrong)),
+            bad.eq(now.beyond | (~out & wrong.any())),
         ]
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
-                self._decide(m, now.bits, bad | (begun & begins[-1]), skipped, origin, state, done)
+                self._decide(m, now.bits, kind, empty, bad | (begun & begins[-1]), skipped, origin, state, done)
             with m.Case(_State.CACHE):
                 self._cache(m, now.bits, origin, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
@@ -164,32 +169,44 @@ class FrontEnd(CostedComponent):
         return base, Mux(reads, plain.start, start)
 
     def _decide(
-        self, m: Module, bits: Value, bad: Value, skipped: Value, origin: Value, state: Signal, done: Value
+        self,
+        m: Module,
+        bits: Value,
+        kind: Value,
+        empty: Value,
+        bad: Value,
+        skipped: Value,
+        origin: Value,
+        state: Signal,
+        done: Value,
     ) -> None:
+        """Decide about an instruction; ``kind`` has a bit for each of ``_DECIDED``, ``empty`` says that no position is
+        committed.
+        """
         view, reads, commands = data.View(layout(Opcode.READ), bits), self.reads, self.commands
-        opcode = view.opcode
+        is_read, is_cache, is_copy, is_stop = kind
         with m.If(bad):
             m.d.sync += [self.broken.eq(1), state.eq(_State.HALT)]
         with m.Elif(skipped):
             m.d.comb += done.eq(1)
-        with m.Elif(opcode == Opcode.READ):
+        with m.Elif(is_read):
             m.d.comb += [
                 reads.valid.eq(~view.wait | self.quiet),
                 done.eq(reads.valid & reads.ready),
                 reads.p.start.eq(origin),
                 *(reads.p[name].eq(view[name]) for name in ("destination", "beats", "spare")),
             ]
-        with m.Elif(opcode == Opcode.CACHE):
-            with m.If(self.parameters.committed == 0):
+        with m.Elif(is_cache):
+            with m.If(empty):
                 m.d.comb += done.eq(1)
             with m.Elif(~view.wait | self.quiet):
                 m.d.sync += state.eq(_State.CACHE)
         with m.Else():
             m.d.comb += commands.valid.eq(1)
             with m.If(commands.ready):
-                with m.If(opcode == Opcode.STOP):
+                with m.If(is_stop):
                     m.d.sync += state.eq(_State.HALT)
-                with m.Elif(opcode == Opcode.COPY):
+                with m.Elif(is_copy):
                     m.d.sync += state.eq(_State.SLOT)
                 with m.Else():
                     m.d.comb += done.eq(1)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Mux, Value
+from amaranth.hdl import Cat, Value
 from amaranth.lib import data
 
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Opcode, Sink, When
 
-__all__ = ["out_of_range"]
+__all__ = ["out_of_range", "violations"]
 
 
 def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
@@ -20,6 +20,12 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
     than rows; if a ternary matrix has no planes; and if the configuration lacks group mantissas, or int8, that the
     matrix needs.
     """
+    invalid: Value = Cat(violations(config, bits)).any()
+    return invalid
+
+
+def violations(config: AcceleratorConfig, bits: Value) -> list[Value]:
+    """Return the conditions of which any makes an instruction invalid; each compares few fields."""
     view = {opcode: data.View(layout(opcode), bits) for opcode in Opcode}
     opcode = view[Opcode.STOP].opcode
     cases = {
@@ -29,39 +35,42 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
         Opcode.LOAD: _none_or_over(view[Opcode.LOAD].elements, config.hidden),
         Opcode.VECTOR: _none_or_over(view[Opcode.VECTOR].blocks, config.depth),
         Opcode.MATRIX: _matrix(view[Opcode.MATRIX], config),
-        Opcode.ATTEND: _grouped(view[Opcode.ATTEND], config)
-        | _none_or_over(view[Opcode.ATTEND].kv_heads, config.kv_heads),
+        Opcode.ATTEND: [
+            *_grouped(view[Opcode.ATTEND], config),
+            *_none_or_over(view[Opcode.ATTEND].kv_heads, config.kv_heads),
+        ],
     }
-    wrong = Cat((opcode == number) & case for number, case in cases.items()).any()
-    invalid: Value = (opcode > max(Opcode)) | (view[Opcode.STOP].when > max(When)) | wrong
-    return invalid
+    return [
+        opcode > max(Opcode),
+        view[Opcode.STOP].when > max(When),
+        *((opcode == number) & condition for number, conditions in cases.items() for condition in conditions),
+    ]
 
 
-def _none_or_over(count: Value, most: int) -> Value:
-    invalid: Value = (count == 0) | (count > most)
-    return invalid
+def _none_or_over(count: Value, most: int) -> list[Value]:
+    return [count == 0, count > most]
 
 
-def _grouped(view: Any, config: AcceleratorConfig) -> Value:
-    invalid: Value = _none_or_over(view.heads, config.heads) | (view.group == 0)
-    return invalid
+def _grouped(view: Any, config: AcceleratorConfig) -> list[Value]:
+    return [*_none_or_over(view.heads, config.heads), view.group == 0]
 
 
-def _read(view: Any) -> Value:
-    invalid: Value = (
-        (view.destination > max(Destination)) | (view.destination == Destination.PROGRAM) | (view.base > max(Base))
-    )
-    return invalid
+def _read(view: Any) -> list[Value]:
+    return [
+        view.destination > max(Destination),
+        view.destination == Destination.PROGRAM,
+        view.base > max(Base),
+    ]
 
 
-def _matrix(view: Any, config: AcceleratorConfig) -> Value:
+def _matrix(view: Any, config: AcceleratorConfig) -> list[Value]:
     most_group_blocks = config.depth if config.scaling else 0
-    ternary = (view.planes == 0) | (view.group_blocks > most_group_blocks)
-    invalid: Value = (
-        (view.words == 0)
-        | (view.spare >= ROWS)
-        | _none_or_over(view.blocks, config.depth)
-        | (view.sink > max(Sink))
-        | Mux(view.int8, 0 if config.per_row else 1, ternary)
-    )
-    return invalid
+    return [
+        view.words == 0,
+        view.spare >= ROWS,
+        *_none_or_over(view.blocks, config.depth),
+        view.sink > max(Sink),
+        view.int8 & (not config.per_row),
+        ~view.int8 & (view.planes == 0),
+        ~view.int8 & (view.group_blocks > most_group_blocks),
+    ]

@@ -100,15 +100,16 @@ class NewRows(CostedComponent):
         m = Module()
         config, sink = self._config, self.places
         at, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)  # heads: number of heads left
+        active = Signal()  # heads are left
         index, slot, ends = Signal.like(sink.p.index), Signal(SLOT_BITS), Signal()
         last = Signal(SLOT_BITS)  # last slot in use; steady while a layer is in progress
         m.d.sync += last.eq(self.own - 1)
         m.d.comb += [
-            self.layers.ready.eq(heads == 0),
-            self.busy.eq(self.layers.valid | (heads != 0)),
-            sink.valid.eq(self.rows.valid & (heads != 0)),
+            self.layers.ready.eq(~active),
+            self.busy.eq(self.layers.valid | active),
+            sink.valid.eq(self.rows.valid & active),
             ends.eq(slot == last),
-            self.rows.ready.eq(sink.ready & ends & (heads != 0)),
+            self.rows.ready.eq(sink.ready & ends & active),
             sink.p.at.eq(at),
             sink.p.index.eq(index),
             sink.p.position.eq(slot),
@@ -123,11 +124,11 @@ class NewRows(CostedComponent):
             with m.If(ends):
                 m.d.sync += index.eq(index + 1)
                 with m.If(index == config.kv_layout.chunks - 1):
-                    m.d.sync += [index.eq(0), heads.eq(heads - 1), at.eq(at + (run << 1))]
+                    m.d.sync += [index.eq(0), heads.eq(heads - 1), active.eq(heads != 1), at.eq(at + (run << 1))]
         with m.If(self.layers.valid & self.layers.ready):
             layer_ = self.layers.p
             start = layer_.start + layer_.run if self._values else layer_.start
-            m.d.sync += [at.eq(start), run.eq(layer_.run), heads.eq(layer_.kv_heads)]
+            m.d.sync += [at.eq(start), run.eq(layer_.run), heads.eq(layer_.kv_heads), active.eq(layer_.kv_heads != 0)]
         return m
 
 

@@ -132,7 +132,7 @@ def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
             for _ in range(4):
                 await context.tick()
             if item < 2 * groups - 1:
-                assert context.get(memory.output.ready) == 0
+                assert context.get(memory.room) == 0
         pytest.fail("the third head was stored over the first one")
 
     with pytest.raises(AssertionError, match="A head is stored only once all distances"):

@@ -47,19 +47,19 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Rotary, {"slots": 2, "head_dim": 64}, Resources(lut=325, ff=564, dsp=4)),
     (Rotary, {"slots": 4, "head_dim": 8}, Resources(lut=586, ff=1087, dsp=8)),
     (Rotary, {"slots": 8, "head_dim": 16}, Resources(lut=1127, ff=2154, dsp=16)),
-    (ScoreMemory, SMALL, Resources(lut=499, ff=529, bram18=3)),
+    (ScoreMemory, SMALL, Resources(lut=480, ff=560, bram18=3)),
     (
         ScoreMemory,
         {**MIDDLE, "chunk": 4, "context": 512, "lanes": 2, "ultra": True},
-        Resources(lut=1798, ff=2076, uram=3),
+        Resources(lut=1656, ff=2107, uram=3),
     ),
-    (ScoreMemory, {**LARGE, "ultra": True}, Resources(lut=2807, ff=3015, uram=3)),
-    (WeightedValues, SMALL, Resources(lut=971, ff=861, dsp=4)),
-    (WeightedValues, {**MIDDLE, "out_lanes": 2}, Resources(lut=3215, ff=2446, dsp=16)),
-    (WeightedValues, {**LARGE, "out_lanes": 2}, Resources(lut=10903, ff=4654, dsp=32)),
-    (AttentionIssue, SMALL, Resources(lut=462, ff=369)),
-    (AttentionIssue, MIDDLE, Resources(lut=1684, ff=979)),
-    (AttentionIssue, LARGE, Resources(lut=6524, ff=3760)),
+    (ScoreMemory, {**LARGE, "ultra": True}, Resources(lut=2198, ff=3051, uram=3)),
+    (WeightedValues, SMALL, Resources(lut=1055, ff=1577, dsp=4)),
+    (WeightedValues, {**MIDDLE, "out_lanes": 2}, Resources(lut=3293, ff=5206, dsp=16)),
+    (WeightedValues, LARGE, Resources(lut=10055, ff=11487, dsp=16)),
+    (AttentionIssue, SMALL, Resources(lut=424, ff=383)),
+    (AttentionIssue, MIDDLE, Resources(lut=1515, ff=996)),
+    (AttentionIssue, LARGE, Resources(lut=5668, ff=3776)),
 ]
 
 
