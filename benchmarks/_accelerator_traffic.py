@@ -58,8 +58,9 @@ class Traffic:
         layers: int | None = None,
         lead: int | None = _LEAD,
         parameters: DdrParameters = KV260,
+        outstanding: int | None = None,
     ) -> None:
-        self._lead, self._parameters = lead, parameters
+        self._lead, self._parameters, self._outstanding = lead, parameters, outstanding
         self._config, self._program = config, shape_program(shape_graph(shape, layers=layers), config)
         self._places = _places(self._program)
         self.cycles = lru_cache(maxsize=None)(self._cycles)
@@ -78,7 +79,7 @@ class Traffic:
         fixed = (
             self._parameters.values(),
             self._config.clock_hz,
-            self._config.prefetch_beats,
+            self._limits(),
             self._lead,
             read.__kwdefaults__,
         )
@@ -108,10 +109,17 @@ class Traffic:
         if case.other is not None:
             parameters = parameters.with_other_master()
         writes = list(self._writes(case))
-        reading = read(
-            DdrMemory(parameters), ranges, writes, depth=self._config.prefetch_beats, lead=self._lead, other=case.other
-        )
+        reading = read(DdrMemory(parameters), ranges, writes, **self._limits(), lead=self._lead, other=case.other)
         return float(reading.cycles + tail)
+
+    def _limits(self) -> dict[str, int]:
+        """Return the limits of the accelerator's prefetcher, as arguments of ``read``."""
+        config = self._config
+        return {
+            "depth": config.prefetch_beats,
+            "burst_beats": config.burst_beats,
+            "outstanding": self._outstanding or config.read_bursts,
+        }
 
     def _executed(self, case: PassCase) -> Iterator[Instruction]:
         """Yield the instructions that a pass executes; some depend on whether logits are computed."""

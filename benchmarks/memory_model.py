@@ -22,6 +22,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ FILE = Path(__file__).resolve().parent / "figures" / "memory_model.json"
 LAYERS, ROWS, PAST = 3, 501, 127  # layers, rows of logits and positions of the traffic of few layers
 SHOWN = ("alone", "other_reads_0.5", "other_mixed_0.5")  # conditions of decoding with other sets of parameters
 _LEAD = 16  # slices that a port may be ahead of the slowest one
+# Beats of the longest burst, and bursts of a port that are under way at a time.
+_BURSTS = ((256, 8), (64, 8), (32, 8), (16, 16), (16, 8), (8, 32))
 _READY = 1e12  # bytes per second of a memory that is always ready
 
 
@@ -94,9 +97,16 @@ def layers(slots: int) -> dict[str, float]:
     return {"ready": together.cycles(ready), "together": together.cycles(case), "free": free.cycles(case)}
 
 
-def _few(lead: int | None) -> Traffic:
-    shape = {**BITNET_073B, "vocab_size": ROWS}
-    return Traffic(shape, AcceleratorConfig(), layers=LAYERS, lead=lead)
+def few_bursts(beats: int, bursts: int) -> dict[str, float]:
+    """Return cycles of passes over few layers by slots, with bursts of at most ``beats`` and so many of them at a time."""
+    traffic = _few(lead=_LEAD, burst_beats=beats, outstanding=bursts)
+    return {str(slots): traffic.cycles(PassCase(slots=slots, committed=PAST)) for slots in (1, 8)}
+
+
+def _few(lead: int | None, *, burst_beats: int | None = None, outstanding: int | None = None) -> Traffic:
+    shape, config = {**BITNET_073B, "vocab_size": ROWS}, AcceleratorConfig()
+    config = replace(config, burst_beats=burst_beats or config.burst_beats)
+    return Traffic(shape, config, layers=LAYERS, lead=lead, outstanding=outstanding)
 
 
 def measure(jobs: int) -> dict[str, Any]:
@@ -109,6 +119,7 @@ def measure(jobs: int) -> dict[str, Any]:
         "traffic": traffic_fingerprint(),
         "decoding": {str(number): decoding(sets[number]) for number in fitting(modelled)},
         "layers": {str(slots): layers(slots) for slots in (1, 4, 8)},
+        "bursts": [{"beats": beats, "bursts": bursts, **few_bursts(beats, bursts)} for beats, bursts in _BURSTS],
     }
 
 
@@ -130,6 +141,7 @@ def tables(content: Mapping[str, Any]) -> dict[str, str]:
         "memory predictions": _predictions(single, group),
         "memory decoding": markdown_table(*_decoding(content)),
         "memory layers": markdown_table(*_layers(content)),
+        "memory bursts": markdown_table(*_bursts(content)),
     }
 
 
@@ -184,6 +196,15 @@ def _layers(content: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
+def _bursts(content: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    header = ["beats of a burst", "bursts of a port at a time", "1 slot", "8 slots"]
+    rows = [
+        [str(row["beats"]), str(row["bursts"]), *(f"{row[slots]:,.0f}" for slots in ("1", "8"))]
+        for row in content["bursts"]
+    ]
+    return header, rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -207,7 +228,7 @@ def main() -> None:
         print_json(content)
         return
     single = predictions(content["rates"])[: len(FIGURES)]
-    for header, rows in (_rates(content, single), _decoding(content), _layers(content)):
+    for header, rows in (_rates(content, single), _decoding(content), _layers(content), _bursts(content)):
         print_table([header, *rows], right=range(1, len(header)))
         print()
 

@@ -19,7 +19,7 @@ BOARD = Board(
     ports=4,
     port_bytes=16,
     port_protocol="AXI4",
-    burst_beats=256,
+    burst_beats=16,
     cma_bytes=128 << 20,
     power_sensors=("ir38060",),
     host_cores=4,
@@ -42,7 +42,7 @@ BOARD = Board(
             "ports": "AMD UG1085: S_AXI_HP0 to HP3",
             "port_bytes": "AMD UG1085: 128 bits",
             "port_protocol": "AMD UG1085",
-            "burst_beats": "AXI4",
+            "burst_beats": "AMD advises 16 beats at the HP ports (check); docs/ddr-model.md: 256 are not faster",
             "cma_bytes": "Xilinx/PYNQ, sdbuild, linux-xlnx/pynq.cfg: CONFIG_CMA_SIZE_MBYTES=128",
             "power_sensors": "Avnet/Ultra96-PYNQ, device tree and sensorconf-v2: the board's 5 V converter; its name in "
             "hwmon (check)",

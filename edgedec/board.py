@@ -99,7 +99,7 @@ class Board:
         memory_measured_bytes_s: measured bandwidth of long reads by the accelerator's ports, in bytes per second.
         memory_model: one of MEMORY_MODELS, if it describes this board's memory.
         ports, port_bytes: number of AXI ports to the memory, 1, 2 or 4, and the largest width of each in bytes.
-        port_protocol, burst_beats: protocol of these ports, and their longest burst in beats.
+        port_protocol, burst_beats: protocol of these ports, and the longest burst to use there in beats, a power of two.
         cma_bytes: contiguous memory that a usual image reserves for devices.
         power_sensors: names of Linux hwmon devices that measure the board's power.
         host_cores, host_clock_hz: cores and clock of the processor that runs the driver on the board itself.
@@ -319,7 +319,7 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
         "ports": _one_of(1, 2, 4),
         "port_bytes": _one_of(4, 8, 16, 32, 64),
         "port_protocol": _one_of("AXI3", "AXI4"),
-        "burst_beats": _number(int, 1, 256),
+        "burst_beats": _one_of(1, 2, 4, 8, 16, 32, 64, 128, 256),
         "cma_bytes": _number(int, 1, 1 << 40),
         "power_sensors": _names,
         "host_cores": _number(int, 1, 1024),

@@ -35,6 +35,8 @@ _RESULTS = (
 )
 _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
+_BEATS_UNDER_WAY = 256  # beats of a read port that are requested and not received
+_LEAST_BURSTS, _MOST_BURSTS = 8, 64  # bursts of a read port that are under way; the limit of ReadMaster
 _RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
@@ -49,6 +51,7 @@ _RANGES = (  # members with their least and largest values
     ("softmax_lanes", 1, 8),
     ("top_k", 1, 64),
     ("prefetch_beats", 16, 1 << 16),
+    ("burst_beats", 1, 256),
     ("instructions", 16, 1 << 16),
 )
 
@@ -73,6 +76,7 @@ class AcceleratorConfig:
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
         top_k: number of likeliest tokens of a slot that are reported; slots * (top_k + 1) is at most 512.
         prefetch_beats: beats that are read ahead, over all ports.
+        burst_beats: longest burst of the AXI ports in beats, a power of two up to 256. No program depends on it.
         instructions: largest number of instructions of a program.
         ultra: whether the part has UltraRAM; ``style`` says which memories use it.
         clock_hz: clock in Hz, used to convert cycles to seconds; assumed, not verified here.
@@ -96,6 +100,7 @@ class AcceleratorConfig:
     per_row: bool = True
     top_k: int = 8
     prefetch_beats: int = 4096
+    burst_beats: int = 16
     instructions: int = 1536
     ultra: bool = True
     clock_hz: float = 250e6
@@ -109,6 +114,8 @@ class AcceleratorConfig:
         for name, least, most in _RANGES:
             if not least <= getattr(self, name) <= most:
                 raise UsageError(f"{name} must be {least} to {most}, not {getattr(self, name)!r}")
+        if self.burst_beats & (self.burst_beats - 1):
+            raise UsageError(f"burst_beats must be a power of two, not {self.burst_beats!r}")
         if self.tile_rows % ROWS:
             raise UsageError(f"tile_rows must be a multiple of {ROWS}, not {self.tile_rows!r}")
         if self.head_dim % 2:
@@ -151,6 +158,14 @@ class AcceleratorConfig:
         return self.beat_bytes // self.ports
 
     @property
+    def read_bursts(self) -> int:
+        """Largest number of bursts of a read port without their last beat: together they hold at least 256 beats.
+
+        With fewer beats under way, a port does not cover the memory's latency (docs/ddr-model.md).
+        """
+        return min(max(_LEAST_BURSTS, _BEATS_UNDER_WAY // self.burst_beats), _MOST_BURSTS)
+
+    @property
     def groups(self) -> int:
         """Tables per slot: groups of three columns in a beat, the last one perhaps narrower."""
         return -(-self.beat_bytes // GROUP_COLUMNS)
@@ -187,7 +202,7 @@ class AcceleratorConfig:
     def hash(self) -> int:
         """A hash of 64 bits of all members that a program depends on; the program carries the same."""
         members = asdict(self)
-        for name in ("clock_hz", "ultra"):
+        for name in ("clock_hz", "ultra", "burst_beats"):
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little")

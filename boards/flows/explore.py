@@ -187,7 +187,13 @@ def _front(points: Sequence[Point], front: str) -> tuple[int, ...]:
 def _groups(model: IntegerModel, board: Board, overrides: Members) -> list[list[Members]]:
     """Members of all configurations; each group shares a program. The smallest comes first."""
     shape = shape_of(model)
-    fixed = {**shape, "ultra": board.has["uram"] > 0, "clock_hz": board.clock_hz, **overrides}
+    fixed = {
+        **shape,
+        "ultra": board.has["uram"] > 0,
+        "clock_hz": board.clock_hz,
+        "burst_beats": board.burst_beats,
+        **overrides,
+    }
     most = shape["tile_rows"]
     swept: dict[str, Sequence[Any]] = {
         "beat_bytes": _BEAT_BYTES,

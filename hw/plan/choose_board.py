@@ -80,7 +80,12 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
     wide = [size for size in possible if size * clock >= _ENOUGH * device.bandwidth_bytes_s]
     widest = wide[0] if wide else possible[-1]
     ultra = device.has["uram"] > 0
-    fixed = {"ultra": ultra, "clock_hz": clock, "prefetch_beats": _PREFETCH_BEATS[ultra]}
+    fixed = {
+        "ultra": ultra,
+        "clock_hz": clock,
+        "burst_beats": device.burst_beats,
+        "prefetch_beats": _PREFETCH_BEATS[ultra],
+    }
     sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
     for beat_bytes in reversed(sizes):
         ports = ports_of(beat_bytes, device.ports, device.port_bytes)

@@ -88,7 +88,7 @@ def _shape(bundle: Bundle) -> IntegerModel:
 
 def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:
     board = find_board(options.board_name)
-    members = {"clock_hz": board.clock_hz, **overrides}
+    members = {"clock_hz": board.clock_hz, "burst_beats": board.burst_beats, **overrides}
     if options.size == "small":
         return small_config(model, **members)
     if options.generator is None:

@@ -147,7 +147,8 @@ private:
 
     void cut(int number, Port& port) {
         const int64_t chunk = kGranule / r_.port_bytes;
-        const int64_t block = port.at / chunk, offset = port.at % chunk, beats = std::min(chunk - offset, port.left);
+        const int64_t block = port.at / chunk, offset = port.at % chunk, longest = std::min(chunk, r_.burst);
+        const int64_t beats = std::min(longest - offset % longest, port.left);
         port.burst.ar_valid = 1;
         port.burst.ar_address = static_cast<uint64_t>((block * r_.ports + number) * kGranule + offset * r_.port_bytes);
         port.burst.ar_beats = static_cast<uint32_t>(beats);

@@ -32,6 +32,7 @@ struct Reader {
     int64_t ports, port_bytes;
     int64_t depth;         // slices that a port's queue holds
     int64_t outstanding;   // bursts of a port under way at most
+    int64_t burst;         // beats of the longest burst, a power of two; bursts end at its multiples
     int64_t lead;          // slices that a port may be ahead of the slowest one; 0: as many as fit
     int64_t batch;         // writes that go together; all of them, once the last is due
     int64_t write_cycles;  // from one write's becoming due to the next one's, at least

@@ -87,7 +87,19 @@ class ReadResult:
     other_bytes: int = 0
 
 
-_FIELDS = ("ports", "port_bytes", "depth", "outstanding", "lead", "batch", "write_cycles", "starved", "most_lead")
+_LONGEST_BURST = 256  # beats, by AXI4
+_FIELDS = (
+    "ports",
+    "port_bytes",
+    "depth",
+    "outstanding",
+    "burst",
+    "lead",
+    "batch",
+    "write_cycles",
+    "starved",
+    "most_lead",
+)
 
 
 class _ReaderRecord(ctypes.Structure):
@@ -109,6 +121,7 @@ def read(
     lead: int | None = 16,
     depth: int = 4096,
     outstanding: int = 8,
+    burst_beats: int = 256,
     batch: int = 64,
     write_cycles: int = 2,
     other: OtherMaster | None = None,
@@ -124,6 +137,7 @@ def read(
         lead: slices that a port may be ahead of the slowest one; None: as many as its queue holds.
         depth: slices of that queue.
         outstanding: largest number of pending bursts of a port.
+        burst_beats: beats of its longest burst, a power of two up to 256.
         batch: number of writes that are sent together, as in ``edgedec.hw.logits.result_writer``; the last batch may be
             smaller.
         write_cycles: smallest number of cycles from one write to the next.
@@ -134,10 +148,18 @@ def read(
         DeviceError: the reader has not finished after ``limit_cycles``, or a write crosses 4 KiB.
     """
     width = memory.parameters.port_bytes
-    limits = {"depth": depth, "outstanding": outstanding, "batch": batch, "write_cycles": write_cycles}
+    limits = {
+        "depth": depth,
+        "outstanding": outstanding,
+        "burst": burst_beats,
+        "batch": batch,
+        "write_cycles": write_cycles,
+    }
     for name, value in (*limits.items(), ("lead", 1 if lead is None else lead)):
         if value < 1:
             raise UsageError(f"{name} must be positive, not {value}")
+    if burst_beats > _LONGEST_BURST or burst_beats & (burst_beats - 1):
+        raise UsageError(f"burst_beats must be a power of two up to {_LONGEST_BURST}, not {burst_beats}")
     for i, one in enumerate(ranges):
         if min(one.start, one.beats, one.wait) < 0:
             raise UsageError(f"range {i}: start, beats and wait must not be negative: {one}")

@@ -50,6 +50,8 @@ def test_sizes_follow_from_the_members() -> None:
         ({"tile_rows": 12}, "tile_rows must be a multiple of 5, not 12"),
         ({"tile_rows": 0}, "tile_rows must be 5 to 65535, not 0"),
         ({"tile_rows": 1 << 16}, "tile_rows must be 5 to 65535, not 65536"),
+        ({"burst_beats": 24}, "burst_beats must be a power of two, not 24"),
+        ({"burst_beats": 512}, "burst_beats must be 1 to 256, not 512"),
         ({"context": 0}, "context must be 1 to 65536, not 0"),
         ({"head_dim": 4096}, "head_dim must be 2 to 2048, not 4096"),
         ({"clock_hz": 0.0}, "clock_hz must be positive and finite, not 0.0"),
@@ -83,6 +85,13 @@ def test_members_of_another_type_are_refused(member: str) -> None:
             UsageError, match=f"^{member} must be of type {type(default).__name__}, not {re.escape(repr(value))}$"
         ):
             AcceleratorConfig(**{member: value})
+
+
+@pytest.mark.parametrize(("burst_beats", "bursts"), [(1, 64), (8, 32), (16, 16), (32, 8), (256, 8)])
+def test_short_bursts_are_more_at_a_time(burst_beats: int, bursts: int) -> None:
+    config = AcceleratorConfig(burst_beats=burst_beats)
+    assert config.read_bursts == bursts
+    assert config.hash == AcceleratorConfig().hash, "no program depends on the bursts"
 
 
 def test_the_largest_results_end_where_the_rows_begin() -> None:
@@ -122,6 +131,7 @@ def random_members(rng: random.Random) -> dict[str, Any]:
         "per_row": rng.random() < 0.5,
         "top_k": number(1, 64, 16),
         "prefetch_beats": number(16, 1 << 16, 4096),
+        "burst_beats": 1 << rng.randrange(9),
         "instructions": number(16, 1 << 16, 2000),
         "ultra": rng.random() < 0.5,
     }
@@ -156,6 +166,8 @@ LARGEST: list[dict[str, Any]] = [
     {"beat_bytes": 8, "scaling": True, "softmax_lanes": 4},
     {"beat_bytes": 16, "ports": 4, "slots": 3},
     {"prefetch_beats": 1 << 16},
+    {"burst_beats": 256},
+    {"burst_beats": 1},
     {"instructions": 1 << 16},
 ]
 
