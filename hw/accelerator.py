@@ -51,7 +51,7 @@ class Accelerator(CostedComponent):
     Source: docs/accelerator.md.
     """
 
-    def __init__(self, config: AcceleratorConfig, *, trace: bool = False, max_burst: int = 256) -> None:
+    def __init__(self, config: AcceleratorConfig, *, trace: bool = False, max_burst: int | None = None) -> None:
         self._config, self._trace = config, trace
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
@@ -61,10 +61,11 @@ class Accelerator(CostedComponent):
             address_bits=ADDRESS_BITS,
             depth=config.prefetch_beats,
             style=prefetch_style(config),
-            max_burst=max_burst,
+            max_burst=max_burst or config.burst_beats,
+            outstanding=config.read_bursts,
         )
         self._router = Router(config)
-        self._writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst)
+        self._writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst or config.burst_beats)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
         self._counters = CounterBlock(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)
