@@ -7,8 +7,9 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import words
-from edgedec.hw.blocks.pipeline import carried, check, delayed
+from edgedec.hw.blocks.pipeline import carried, check, delayed, every
 from edgedec.hw.blocks.resources import Resources
 
 __all__ = ["AbsoluteMaximum"]
@@ -59,6 +60,9 @@ class AbsoluteMaximum(CostedComponent):
             m.d.sync += first.eq(last)
             with m.If(last):
                 m.d.sync += sink.valid.eq(1)
+        least = -(1 << (self._width - 1))
+        usable = every([source.p["values"][0][slot] != least for slot in range(self._slots)])
+        contract(m, ~source.valid | usable, "The least number of the width does not occur")
         for slot in range(self._slots):
             x = source.p["values"][0][slot]
             # An exclusive or and an adder that share their LUTs.

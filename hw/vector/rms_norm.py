@@ -86,6 +86,11 @@ class RmsNorm(CostedComponent):
             sink.valid.eq(delayed(m, 1, enters, STAGES + 1)),
             sink.p.last.eq(carried(m, 1, source.p.last, STAGES + 1)),
         ]
+        contract(
+            m,
+            ~gains.valid | (gains.payload[0] != -(1 << (_GAIN_BITS - 1))),
+            "A gain is above the least number of 16 bits",
+        )
         contract(m, ~enters | squares.input.ready, "The sums of squares are taken before the next vector begins")
         with m.If(self.roots.valid & self.roots.ready):
             m.d.sync += is_open.eq(1)
