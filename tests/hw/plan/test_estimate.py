@@ -58,7 +58,7 @@ def test_parts_have_the_names_of_submodules() -> None:
 def test_a_part_can_be_synthesized_alone(path: str) -> None:
     """Synthesize like benchmarks/accelerator_estimate.py."""
     designs = Parts(SMALL).designs(path)
-    assert len(designs) == (13 if path == "datapath.constants" else 1)
+    assert len(designs) == (9 if path == "datapath.constants" else 1)
     assert all("module \\top\n" in design.text for design in designs)
 
 
@@ -73,7 +73,7 @@ def test_glue_has_only_the_ports_of_the_parts(owner: str) -> None:
     for name in emptied:
         assert f"cell \\part_{name} " in design.text
         assert f"module \\top.{name}." not in design.text  # a module inside the part
-    assert design.text.count("\nattribute \\blackbox 1\n") == len(emptied) + (13 if owner == "datapath" else 0)
+    assert design.text.count("\nattribute \\blackbox 1\n") == len(emptied) + (9 if owner == "datapath" else 0)
 
 
 def test_an_unknown_part_is_refused_by_name() -> None:
@@ -92,7 +92,7 @@ def test_an_estimate_takes_a_bounded_number_of_calls() -> None:
         ("slots", (1, 2, 4, 8)),
         ("beat_bytes", (16, 32, 64)),
         ("context", (256, 1024, 4096)),
-        ("width", (1536, 4096, 8192)),
+        ("width", (2048, 4096, 8192)),  # a queue as deep as a power of two needs no comparison at its end
         ("tile_rows", (640, 1280, 2560)),
         ("top_k", (1, 8, 16)),
     ],
