@@ -125,7 +125,7 @@ class Commits:
                 writes.append(Write(due=taken + chunk + 1, address=place))
             taken += len(to)
         if self._rate is None:
-            limits = {"burst_beats": config.burst_beats, "outstanding": config.read_bursts}
+            limits: dict[str, Any] = {"burst_beats": config.burst_beats, "outstanding": config.read_bursts}
             cycles = float(read(DdrMemory(KV260), ranges, writes, depth=config.prefetch_beats, **limits).cycles)
         else:
             cycles = max(taken * config.beat_bytes * config.clock_hz / self._rate, _WRITE_CYCLES * len(writes))

@@ -120,7 +120,8 @@ class Drain(CostedComponent):
     @property
     def resources(self) -> Resources:
         slots, lanes, per_row, pre_shift = self._slots, self._lanes, self._per_row, self._pre_shift
-        element = Resources(lut=460 if pre_shift else 342, ff=307, dsp=1)
+        shifted = 357 if pre_shift else 285  # flip-flops of an element whose shift is that of its matrix
+        element = Resources(lut=460 if pre_shift else 342, ff=307 if per_row else shifted, dsp=1)
         if per_row:
             element += Resources(ff=58, dsp=1)
         per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
