@@ -206,13 +206,14 @@ def test_the_memory_makes_an_extension_wrong_if_its_ports_drift_apart(
 ) -> None:
     """Predict 24 layers of BitNet's traffic on the memory model from one and three layers, and count them.
 
-    If the ports are not held together, a layer costs the more the later it comes, and the prediction fails.
+    If the ports are not held together, a layer costs the more the later it comes, and the prediction fails. Long bursts
+    make that visible: with bursts of 16 beats it fails by 0.4 % only.
     """
 
     @lru_cache
     def traffic(layers: int, rows: int) -> Any:
         shape = {**benchmark.BITNET_073B, "vocab_size": rows}
-        return benchmark.Traffic(shape, AcceleratorConfig(), layers=layers, lead=lead)
+        return benchmark.Traffic(shape, AcceleratorConfig(burst_beats=256), layers=layers, lead=lead)
 
     def counted(case: Any, layers: int, rows: int) -> Any:
         passes = traffic(layers, rows)
