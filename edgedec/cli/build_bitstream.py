@@ -161,7 +161,7 @@ def _config(bundle: Bundle, board: Board, text: str, flow: str | None = None) ->
     size, members = parse_configuration(text)
     model = shape_model(integer_graph(bundle))
     if size == "small":
-        return small_config(model, **{"clock_hz": board.clock_hz, **members})
+        return small_config(model, **{"clock_hz": board.clock_hz, "burst_beats": board.burst_beats, **members})
     accepts = partial(is_possible, board, flow=flow)
     return config_for_board(model, board, others=all_boards(), accepts=accepts, **members)
 

@@ -95,7 +95,7 @@ def test_coverage_is_shown() -> None:
 def test_coverage_in_json() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "a", "--json"])
     suite = json.loads(result.stdout)["suites"]["a"]
-    assert set(suite) == {"what", "compared", "figures", "coverage", "left_out", "seconds"}
+    assert set(suite) == {"what", "kind", "compared", "figures", "coverage", "left_out", "seconds"}
     assert suite["coverage"]["hits"] == [["attention", "ATTEND", "16-", "held", 1]]
 
 

@@ -148,7 +148,8 @@ def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, *, without: Sequen
     for name, code in (("nextpnr-xilinx", _NEXTPNR), ("fasm2frames", _FRAMES), ("xc7frames2bit", _BIT)):
         if name not in without:
             root = Path(__file__).parents[5]
-            start = f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+            # A line that the shell runs and Python reads as a string: an interpreter's path may have spaces.
+            start = f"#!/bin/sh\n'''exec' '{sys.executable}' \"$0\" \"$@\"\n' '''\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
             (programs / name).write_text(start + textwrap.dedent(_COMMON) + textwrap.dedent(code))
             (programs / name).chmod(0o755)
     (folder / f"db/zynq7/{PART}/part.yaml").write_text("idcode: 0x3727093\n")
