@@ -149,7 +149,8 @@ def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, *, without: Sequen
         if name not in without:
             root = Path(__file__).parents[5]
             # A line that the shell runs and Python reads as a string: an interpreter's path may have spaces.
-            start = f"#!/bin/sh\n'''exec' '{sys.executable}' \"$0\" \"$@\"\n' '''\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+            shell = f"#!/bin/sh\n'''exec' '{sys.executable}' \"$0\" \"$@\"\n' '''\n"
+            start = f"{shell}import sys\nsys.path.insert(0, {str(root)!r})\n"
             (programs / name).write_text(start + textwrap.dedent(_COMMON) + textwrap.dedent(code))
             (programs / name).chmod(0o755)
     (folder / f"db/zynq7/{PART}/part.yaml").write_text("idcode: 0x3727093\n")
