@@ -110,7 +110,7 @@ class Promising(Component):  # type: ignore[misc]
         return m
 
 
-@pytest.mark.rtl
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_a_broken_rule_of_the_design_fails_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "waiting_bench.py").write_text(BENCH, "utf-8")
