@@ -29,7 +29,8 @@ from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import Any
 
-# In a project these two lie beside this file.
+# In a project these two lie beside this file, which leaves no compiled modules there.
+sys.dont_write_bytecode |= not __package__
 steps: Any = import_module("edgedec.boards.flows.step_script" if __package__ else "steps")
 bits: Any = import_module("edgedec.boards.flows.openxc7.bitstream" if __package__ else "bitstream")
 
