@@ -97,8 +97,13 @@ class AttentionIssue(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         layout = self._layout
-        chunk, group, own = Signal(range(layout.chunks)), Signal(range(self._most_groups)), Signal()
-        running, weighing, go, end = Signal(), Signal(), Signal(), Signal()
+        chunk = Signal(range(layout.chunks))
+        group = Signal(range(self._most_groups))
+        own = Signal()
+        running = Signal()
+        weighing = Signal()
+        go = Signal()
+        end = Signal()
         queries = self._buffer(m, "queries", chunk, go & end & ~weighing)
         keys = self._buffer(m, "keys", chunk, go & end & ~weighing)
         values = self._buffer(m, "values", chunk, go & end & weighing)
@@ -131,7 +136,9 @@ class AttentionIssue(CostedComponent):
 
         It is one cycle late if a group has several chunks, which is enough: only the last chunk of a group needs it.
         """
-        config, layout, last = self.visibility, self._layout, Signal()
+        config = self.visibility
+        layout = self._layout
+        last = Signal()
         ends = {name: Signal.like(group, name=f"last_group_of_{name}") for name in ("own", "committed")}
         for name, end in ends.items():  # visibility is steady one cycle before a run begins
             m.d.sync += end.eq(((config[name] + (layout.positions - 1)) >> (layout.positions - 1).bit_length()) - 1)
@@ -154,8 +161,11 @@ class AttentionIssue(CostedComponent):
         """Return a group's probabilities [positions][slots] and their valid bit; the next group is collected meanwhile."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         shape = data.ArrayLayout(data.ArrayLayout(unsigned(16), self._slots), positions)
-        collected, group = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
-        count, ready, move = Signal(range(words + 1)), Signal(), Signal()
+        collected = Signal(shape, reset_less=True)
+        group = Signal(shape, reset_less=True)
+        count = Signal(range(words + 1))
+        ready = Signal()
+        move = Signal()
         m.d.comb += [move.eq((count == words) & (~ready | used)), self.chances.ready.eq((count != words) | move)]
         with m.If(used):
             m.d.sync += ready.eq(0)
@@ -170,7 +180,9 @@ class AttentionIssue(CostedComponent):
 
     def _order(self, m: Module, running: Any, weighing: Any, selects: "_Selects", own: Any, end: Any) -> None:
         """Choose the next run: values if the scores of two heads are complete, or those of the last head."""
-        ahead, last, busy = Signal(range(3)), Signal(), Signal()
+        ahead = Signal(range(3))
+        last = Signal()
+        busy = Signal()
         with m.If(self.drained):
             m.d.sync += busy.eq(0)
         with m.If(end):

@@ -145,8 +145,12 @@ class ScoreMemory(CostedComponent):
         """Add up chunks and emit the positions of a group, ``lanes`` at a time, with their visibility."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
-        total, partial, waiting = Signal(scores), Signal(scores, reset_less=True), Signal(scores, reset_less=True)
-        chunk, left, word = Signal(range(self._layout.chunks)), Signal(range(words + 1)), Signal(range(words))
+        total = Signal(scores)
+        partial = Signal(scores, reset_less=True)
+        waiting = Signal(scores, reset_less=True)
+        chunk = Signal(range(self._layout.chunks))
+        left = Signal(range(words + 1))
+        word = Signal(range(words))
         for position in range(positions):
             for slot in range(self._slots):
                 before = Mux(chunk == 0, 0, partial[position][slot])
@@ -180,10 +184,16 @@ class ScoreMemory(CostedComponent):
                 }
             )
         )
-        index, at, own, bank = Signal(range(self._depth)), Signal(range(self._depth)), Signal(), Signal()
-        in_own, last = Signal(), Signal()
+        index = Signal(range(self._depth))
+        at = Signal(range(self._depth))
+        own = Signal()
+        bank = Signal()
+        in_own = Signal()
+        last = Signal()
         # Registered values of steady inputs: visibility is set well before a pass begins.
-        none, own_end, committed_end = Signal(), Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        none = Signal()
+        own_end = Signal(range(self._depth + 1))
+        committed_end = Signal(range(self._depth + 1))
         m.d.sync += [
             none.eq(config.committed == 0),
             own_end.eq(_groups(config.own, self._layout.positions) * words - 1),
@@ -248,15 +258,19 @@ class ScoreMemory(CostedComponent):
 
     def _replay(self, m: Module, port: Any, largest: Any, done: Any, word: Any) -> None:
         config, words = self.visibility, self._layout.positions // self._lanes
-        filled, bank, index = Signal(2), Signal(), Signal(range(self._depth))
+        filled = Signal(2)
+        bank = Signal()
+        index = Signal(range(self._depth))
         last = Signal()
         m.d.comb += [
             self.reads.eq(filled.bit_select(bank, 1) & self.room),
             self.output.valid.eq(delayed(m, Const(1), self.reads, READ_STAGES)),
         ]
-        finished, end = Signal(2), Signal(range(self._depth + 1))
+        finished = Signal(2)
+        end = Signal(range(self._depth + 1))
         # Two registers follow the visibility, as above: the words of the committed positions, and the sum.
-        committed_words, own_last = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        committed_words = Signal(range(self._depth + 1))
+        own_last = Signal(range(self._depth + 1))
         m.d.sync += [
             committed_words.eq(_groups(config.committed, self._layout.positions) * words),
             own_last.eq(_groups(config.own, self._layout.positions) * words - 1),
@@ -273,7 +287,8 @@ class ScoreMemory(CostedComponent):
             contract(m, ~kept, "A head is stored only once all distances of the second head before it are taken")
         with m.If(self.reads):
             m.d.sync += [index.eq(Mux(last, 0, index + 1)), bank.eq(bank ^ last)]
-        state, entry = Cat(bank, last), Signal(port.data.shape(), reset_less=True)
+        state = Cat(bank, last)
+        entry = Signal(port.data.shape(), reset_less=True)
         states = [state]
         for _ in range(READ_STAGES):
             later = Signal(2)

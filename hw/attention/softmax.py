@@ -83,7 +83,8 @@ class Softmax(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        taken, lasts = self.input.p, carried(m, _ALWAYS, self.input.p.last, SOFTMAX_STAGES)
+        taken = self.input.p
+        lasts = carried(m, _ALWAYS, self.input.p.last, SOFTMAX_STAGES)
         m.d.comb += [
             self.output.valid.eq(delayed(m, _ALWAYS, self.input.valid, SOFTMAX_STAGES)),
             self.output.p.last.eq(lasts),
@@ -108,8 +109,9 @@ class Softmax(CostedComponent):
         x = Cat(Const(0, 1), product[: DISTANCE_BITS + 16])
         for step, shift in ((16, shifts[0][4:6]), (4, shifts[1][2:4]), (1, shifts[2][:2])):
             x = carried(m, _ALWAYS, Array([x >> (step * k) for k in range(4)])[shift])
-        rounded, large = carried(m, _ALWAYS, x[1:14] + x[0]), carried(m, _ALWAYS, x[14:].any())
-        return carried(m, _ALWAYS, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13])
+        rounded = carried(m, _ALWAYS, x[1:14] + x[0])
+        large = carried(m, _ALWAYS, x[14:].any())
+        return carried(m, _ALWAYS, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13], name="exponent")
 
     def _powers(self, m: Module, octaves: list[Any]) -> list[Any]:
         """Compute stages 9 to 12: the shifted table entries, with the rounding bit below them. Two share a block RAM."""
@@ -120,8 +122,9 @@ class Softmax(CostedComponent):
             for power in octaves[first : first + 2]:
                 port = table.read_port()
                 m.d.comb += port.addr.eq(power[:8])
-                entry, whole = carried(m, _ALWAYS, Cat(Const(0, 1), port.data)), carried(m, _ALWAYS, power[8:], 2)
+                entry = carried(m, _ALWAYS, Cat(Const(0, 1), port.data))
+                whole = carried(m, _ALWAYS, power[8:], 2)
                 coarse = carried(m, _ALWAYS, Array([entry >> (4 * k) for k in range(5)])[whole[2:]])
                 fine = carried(m, _ALWAYS, whole[:2])
-                results.append(carried(m, _ALWAYS, Array([coarse >> k for k in range(4)])[fine]))
+                results.append(carried(m, _ALWAYS, Array([coarse >> k for k in range(4)])[fine], name="chance"))
         return results

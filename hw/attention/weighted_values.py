@@ -128,14 +128,21 @@ class WeightedValues(CostedComponent):
         layout, config = self._layout, self.visibility
         shape = rows(self._sum_bits, self._slots, layout.chunk)
         m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
-        write, port = sums.write_port(), sums.read_port(domain="comb")
+        write = sums.write_port()
+        port = sums.read_port(domain="comb")
         chunk = Signal(range(layout.chunks))
         committed, own = (_groups(positions, layout.positions) for positions in (config.committed, config.own))
         count = (committed + own).shape()
         # The number of the last group, in two steps: visibility is steady long before a pass begins.
-        committed_groups, last_own, least, group = Signal(count), Signal(count), Signal(count), Signal(count)
+        committed_groups = Signal(count)
+        last_own = Signal(count)
+        least = Signal(count)
+        group = Signal(count)
         m.d.sync += [committed_groups.eq(committed), last_own.eq(own - 1), least.eq(committed_groups + last_own)]
-        valid, last_chunk, last_group, complete = self.columns.valid, chunk == layout.chunks - 1, Signal(), Signal()
+        valid = self.columns.valid
+        last_chunk = chunk == layout.chunks - 1
+        last_group = Signal()
+        complete = Signal()
         m.d.sync += [write.en.eq(valid), write.addr.eq(chunk)]
         # One cycle late, which is enough because the group has been the same for at least one cycle when this is used.
         m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
@@ -147,7 +154,8 @@ class WeightedValues(CostedComponent):
                 kept, added = port.data[element][slot], self.columns.payload[element][slot]
                 if layout.chunks == 1:
                     kept = Mux(write.en, write.data[element][slot], kept)
-                before, column = (Signal.like(value, reset_less=True) for value in (kept, added))
+                before = Signal.like(kept, reset_less=True)
+                column = Signal.like(added, reset_less=True)
                 m.d.sync += [before.eq(Mux(group == 0, 0, kept)), column.eq(added)]
                 m.d.comb += write.data[element][slot].eq(before + column)
         m.d.sync += complete.eq(valid & last_chunk & last_group)
@@ -159,8 +167,10 @@ class WeightedValues(CostedComponent):
 
     def _total(self, m: Module) -> tuple[Any, Any, Any]:
         """Return L of each slot, whether it is final, and the wire that takes it."""
-        totals, taken = Signal(data.ArrayLayout(unsigned(self._total_bits), self._slots)), Signal()
-        accepted, closed = Signal(), Signal()  # closed: the last probability was added, and L is not taken
+        totals = Signal(data.ArrayLayout(unsigned(self._total_bits), self._slots))
+        taken = Signal()
+        accepted = Signal()
+        closed = Signal()  # the last probability was added, and L is not taken
         m.d.comb += [self.chances.ready.eq(~closed), accepted.eq(self.chances.valid & ~closed)]
         with m.If(accepted & self.chances.p.last):
             m.d.sync += closed.eq(1)
@@ -180,9 +190,13 @@ class WeightedValues(CostedComponent):
 
     def _divide(self, m: Module, totals: Any, full: Any, taken: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Return r and e - 16 of each slot, the head's ``last``, whether they are valid, and the wire that releases them."""
-        slots, release = self._slots, Signal()
+        slots = self._slots
+        release = Signal()
         m.submodules.normalize = normalize = Normalize(bits=self._total_bits, mantissa_bits=16, tag_bits=3)
-        moving, busy, fed, last = Signal(totals.shape()), Signal(), Signal(range(slots + 1), init=slots), Signal()
+        moving = Signal(totals.shape())
+        busy = Signal()
+        fed = Signal(range(slots + 1), init=slots)
+        last = Signal()
         m.d.comb += [
             taken.eq(full & self.ends.valid & ~busy),
             self.ends.ready.eq(taken),
@@ -198,7 +212,9 @@ class WeightedValues(CostedComponent):
         with m.If(taken):
             m.d.sync += [busy.eq(1), moving.eq(totals), fed.eq(0), last.eq(self.ends.payload)]
         shifts = Signal(data.ArrayLayout(range(self._total_bits - 15), slots))
-        reciprocals, normal, done = Signal(data.ArrayLayout(17, slots)), normalize.output, []
+        reciprocals = Signal(data.ArrayLayout(17, slots))
+        normal = normalize.output
+        done = []
         for slot in range(slots):
             m.submodules[f"divider_{slot}"] = divider = Divider(
                 numerator_bits=32, denominator_bits=16, quotient_bits=17
@@ -218,7 +234,8 @@ class WeightedValues(CostedComponent):
     def _drain(self, m: Module, read: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any) -> None:
         reciprocals, shifts, last, quotients_valid, release = divided
         parts = self._layout.chunk // self._out_lanes
-        part, end = Signal(range(parts)), Signal()
+        part = Signal(range(parts))
+        end = Signal()
         all_sent = Signal()  # all of the head's words are in the pipeline, and the last ones may need its shifts
         m.submodules.outputs = queue = self._outputs
         connect(m, queue.output, flipped(self.output))
@@ -239,7 +256,7 @@ class WeightedValues(CostedComponent):
                 m.d.sync += [part.eq(0), read.eq(Mux(end, 0, read + 1))]
         m.d.comb += [
             release.eq(delayed(m, always, self.drained, _SHIFTED)),
-            queue.result.last.eq(delayed(m, always, self.drained & last, _DRAIN_STAGES)),
+            queue.result.last.eq(delayed(m, always, self.drained & last, _DRAIN_STAGES, name="last_out")),
         ]
         for lane in range(self._out_lanes):
             for slot in range(self._slots):
@@ -252,7 +269,7 @@ class WeightedValues(CostedComponent):
                 factor = carried(m, always, ((scaled >> 16) + scaled[15])[:17].as_unsigned())
                 product = multiply(m, f"product_{lane}_{slot}", short, factor)
                 rounded = (product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT
-                m.d.comb += queue.result["values"][lane][slot].eq(carried(m, always, rounded))
+                m.d.comb += queue.result["values"][lane][slot].eq(carried(m, always, rounded, name="value"))
 
 
 def _groups(positions: Any, of: int) -> Any:

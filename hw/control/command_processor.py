@@ -150,7 +150,9 @@ class CommandProcessor(CostedComponent):
         connect(m, flipped(self.read_error), reads.errors)
         for name in UNITS:
             connect(m, getattr(units, name), flipped(getattr(self, name)))
-        state, commits, issued = Signal(_State), Signal(), Signal()  # issued: the program has issued a command
+        state = Signal(_State)
+        commits = Signal()
+        issued = Signal()  # the program has issued a command
         m.d.comb += [
             self.busy.eq(Value.cast(state)[-1]),
             self.running.eq(self.busy),
@@ -176,8 +178,11 @@ class CommandProcessor(CostedComponent):
     def _begin(self, m: Module, state: Signal, commits: Signal, issued: Signal, now: Any) -> dict[Cause, Value]:
         """Sample and check the parameters. Return the causes of errors with their conditions."""
         size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
-        kept, slots, accepted = Signal.like(now), Signal(4), Signal(8)
-        groups, foreign = Signal(20), Signal()  # foreign: a slot is accepted that the pass did not have
+        kept = Signal.like(now)
+        slots = Signal(4)
+        accepted = Signal(8)
+        groups = Signal(20)
+        foreign = Signal()  # a slot is accepted that the pass did not have
         misplaced = Signal()
         m.d.comb += [
             now.eq(kept),
@@ -200,7 +205,8 @@ class CommandProcessor(CostedComponent):
                 *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
             ]
         verdict = state == _State.VERDICT
-        wrong_slots, too_far = Signal(), Signal()
+        wrong_slots = Signal()
+        too_far = Signal()
         m.d.sync += [
             wrong_slots.eq((slots == 0) | (slots > self._config.slots) | foreign),
             too_far.eq(kept.committed + slots > self._config.context),
@@ -221,10 +227,14 @@ class CommandProcessor(CostedComponent):
     def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
         """Read the program and start walking it. Return the causes of errors with their conditions."""
         beat_bytes, reads = self._config.beat_bytes, self._reads.reads
-        address, length, words, impossible = Signal(64), Signal(32), Signal.like(memory.words), Signal()
+        address = Signal(64)
+        length = Signal(32)
+        words = Signal.like(memory.words)
+        impossible = Signal()
         per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
         word_count = length >> beats_log2(INSTRUCTION_BYTES)
-        arrived, too_short = (state == _State.LOAD) & memory.loaded, Signal()
+        arrived = (state == _State.LOAD) & memory.loaded
+        too_short = Signal()
         m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
         m.d.comb += [
             memory.words.eq(words),
@@ -266,7 +276,8 @@ class CommandProcessor(CostedComponent):
 
     def _expired(self, m: Module, issued: Value) -> Signal:
         """Return a signal that is high once the watchdog has expired."""
-        waited, expired = Signal(33), Signal()  # a limit never reaches the top bit, so counting stops there
+        waited = Signal(33)  # a limit never reaches the top bit, so counting stops there
+        expired = Signal()
         m.d.sync += [
             waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited[-1])),
             expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
@@ -282,7 +293,8 @@ class CommandProcessor(CostedComponent):
         self, m: Module, state: Signal, wrong: dict[Cause, Value], walk: Any, last: Value, expired: Value
     ) -> None:
         """Report the first error of a program; ``last`` is the number of the command that was issued last."""
-        reads, result = self._reads, Signal(8)
+        reads = self._reads
+        result = Signal(8)
         with m.If(reads.failed):
             m.d.comb += result.eq(Cause.READ)
             m.d.sync += [self.descriptor.eq(reads.index), self.error_address.eq(reads.address)]
@@ -314,7 +326,8 @@ class CommandProcessor(CostedComponent):
 
     def _reset(self, m: Module, state: Signal) -> None:
         """Flush until the masters are idle, hold ``clear`` for CLEARED cycles, and wait as long for all parts to see it."""
-        flushed, cleared = Signal(range(_FLUSHED + 1)), Signal(range(2 * CLEARED))
+        flushed = Signal(range(_FLUSHED + 1))
+        cleared = Signal(range(2 * CLEARED))
         m.d.comb += self.flush.eq(self.resetting)
         with m.If(self.resetting & (flushed != _FLUSHED)):
             m.d.sync += flushed.eq(flushed + 1)

@@ -109,15 +109,25 @@ class FrontEnd(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         now = Signal(fetched(self._config), reset_less=True)
-        loaded, bad, skipped = Signal(), Signal(), Signal()
+        loaded = Signal()
+        bad = Signal()
+        skipped = Signal()
         base, start = (value.shape() for value in self._origin(now.bits))
-        base, start, begins = Signal(base), Signal(start), Signal(self._start_bits + 1)
-        placed, origin = Signal(), begins[: self._start_bits]
+        base = Signal(base)
+        start = Signal(start)
+        begins = Signal(self._start_bits + 1)
+        placed = Signal()
+        origin = begins[: self._start_bits]
         # Decoding takes several registered steps: first the parts of each decision, then the decision.
         checks = violations(self._config, now.bits)
-        out, wrong, begun, steps = Signal(), Signal(len(checks)), Signal(), Signal(3)
-        kind, empty = Signal(len(_DECIDED)), Signal()
-        state, done = Signal(_State), Signal()
+        out = Signal()
+        wrong = Signal(len(checks))
+        begun = Signal()
+        steps = Signal(3)
+        kind = Signal(len(_DECIDED))
+        empty = Signal()
+        state = Signal(_State)
+        done = Signal()
         source = self.instructions
         m.d.comb += [
             source.ready.eq(~loaded),
@@ -214,7 +224,8 @@ class FrontEnd(CostedComponent):
     def _cache(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
         """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
         view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
-        begun, of_values = Signal(), Signal()
+        begun = Signal()
+        of_values = Signal()
         keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
         m.d.comb += [
             reads.valid.eq(begun),
@@ -244,10 +255,14 @@ class FrontEnd(CostedComponent):
     def _copy(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
         view, reads, now = data.View(layout(Opcode.COPY), bits), self.reads, self.parameters
         layout_ = self._config.kv_layout
-        slot, rank = Signal(range(self._config.slots + 1)), Signal(range(self._config.slots + 1))
-        position, group, beats = Signal(20), Signal(20), Signal(20 + layout_.chunks.bit_length())
+        slot = Signal(range(self._config.slots + 1))
+        rank = Signal(range(self._config.slots + 1))
+        position = Signal(20)
+        group = Signal(20)
+        beats = Signal(20 + layout_.chunks.bit_length())
         progress = Signal(3)
-        start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
+        start = Signal(self._start_bits)
+        left = Signal(FIELDS[Opcode.COPY]["heads"] + 1)
         moves = Signal()
         with m.If(state == _State.SLOT):
             m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
@@ -299,4 +314,5 @@ class _Heads:
     def __init__(self, name: str, start_bits: int) -> None:
         heads = FIELDS[Opcode.CACHE]["heads"]
         self.start = Signal(start_bits, name=f"{name}_start")
-        self.left, self.in_group = Signal(heads, name=f"{name}_left"), Signal(heads, name=f"{name}_in_group")
+        self.left = Signal(heads, name=f"{name}_left")
+        self.in_group = Signal(heads, name=f"{name}_in_group")

@@ -99,9 +99,13 @@ class NewRows(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config, sink = self._config, self.places
-        at, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)  # heads: number of heads left
+        at = Signal(36)
+        run = Signal(_RUN_BITS)
+        heads = Signal(8)  # number of heads left
         active = Signal()  # heads are left
-        index, slot, ends = Signal.like(sink.p.index), Signal(SLOT_BITS), Signal()
+        index = Signal.like(sink.p.index)
+        slot = Signal(SLOT_BITS)
+        ends = Signal()
         last = Signal(SLOT_BITS)  # last slot in use; steady while a layer is in progress
         m.d.sync += last.eq(self.own - 1)
         m.d.comb += [
@@ -172,12 +176,20 @@ class MovedRows(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         sink, copy, positions = self.places, self.copies.p, self._config.kv_layout.positions
-        start, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)
+        start = Signal(36)
+        run = Signal(_RUN_BITS)
+        heads = Signal(8)
         # left: accepted bits, bit 0 for the current slot; moved: the slot leaves its own place.
-        left, rank, moved = Signal(8), Signal(SLOT_BITS), Signal()
+        left = Signal(8)
+        rank = Signal(SLOT_BITS)
+        moved = Signal()
         lane = Signal(range(positions))  # position of the slot in its group
-        at, runs, index = Signal(36), Signal(9), Signal.like(sink.p.index)
-        moves, ends, walks = Signal(), Signal(), Signal()
+        at = Signal(36)
+        runs = Signal(9)
+        index = Signal.like(sink.p.index)
+        moves = Signal()
+        ends = Signal()
+        walks = Signal()
         m.d.comb += [
             self.copies.ready.eq(left == 0),
             self.busy.eq(self.copies.valid | (left != 0)),

@@ -15,7 +15,16 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks import _timing_table as table
 from benchmarks._docs_tables import outdated_blocks
 from edgedec.errors import UsageError
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.plan.estimate import estimate
+from edgedec.sim.synthesis import timing
 
+KNOWN = {  # parts that exceed a gate and are listed in docs/timing.md
+    "control",
+    "datapath.matrix.engine",
+    "datapath.matrix.memory",
+    "datapath.quantize.gearbox",
+}
 GOOD: dict[str, Any] = {
     "hash": "a",
     "levels": 4.0,
@@ -65,3 +74,32 @@ def test_excesses_name_the_figures_beyond_a_gate() -> None:
 
 def test_the_page_has_the_figures_of_the_table() -> None:
     assert outdated_blocks(table.tables()) == [], "run benchmarks/timing.py --write-docs"
+
+
+def test_each_part_has_a_row() -> None:
+    assert list(table.load()["levels"]) == list(estimate(AcceleratorConfig()).parts), (
+        "run benchmarks/timing.py --write-docs"
+    )
+
+
+def test_no_part_exceeds_a_gate_that_is_not_known() -> None:
+    assert table.excesses(table.load()["levels"]).keys() == KNOWN
+
+
+@pytest.mark.rtl
+def test_no_figure_of_a_part_that_changed_is_worse() -> None:
+    parts, kept = table.parts(), table.load()["levels"]
+    changed = [path for path in parts.paths if table.part_hash(path, parts) != kept[path]["hash"]]
+    assert {
+        path: found for path in changed if (found := table.worse(kept[path], table.measured_row(path, parts)))
+    } == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", estimate(AcceleratorConfig()).parts)
+def test_every_figure_comes_out_again(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(timing, "cache_folder", lambda: tmp_path)  # nothing that an earlier run kept
+    parts, row = table.parts(), table.load()["levels"][path]
+    again = table.measured_row(path, parts)
+    assert again["hash"] == row["hash"], "run benchmarks/timing.py --write-docs"
+    assert {name: again[name] for name in table.RANKED} == {name: row[name] for name in table.RANKED}
