@@ -101,7 +101,7 @@ class ResultWriter(CostedComponent):
         self._give(m, request_queue, beats, master, complete)
         m.d.comb += [
             master.flush.eq(self.flush),
-            self.idle.eq(master.idle & (request_queue.level == 0) & (beats.level == 0)),
+            self.idle.eq(master.idle & request_queue.empty & beats.empty),
         ]
         return m
 

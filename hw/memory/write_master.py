@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
@@ -44,7 +44,7 @@ class WriteMaster(CostedComponent):
             beats without strobes. Hold it until ``idle``: AXI cannot cancel a burst.
         idle: Out(1). No burst is in progress: all are written and answered.
 
-    Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID, from the cycle after AWVALID on.
+    Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID, from the second cycle after AWVALID on.
     Throughput: one beat per cycle.
     Source: AXI4 (ARM IHI 0022), section A3.3.1: a subordinate may wait for WVALID before it takes the address.
     """
@@ -82,7 +82,8 @@ class WriteMaster(CostedComponent):
         to_send = data.StructLayout({"len": 8, "first": 1, "final": 1, "head": size, "tail": size})
         to_answer = data.StructLayout({"request": NUMBER_BITS, "final": 1})
         m.submodules.bursts = cutter = self._bursts
-        m.submodules.sending = sending = SyncFIFO(width=to_send.size, depth=self._outstanding)
+        # The buffer's register may be empty for a cycle while its memory is full, hence one more.
+        m.submodules.sending = sending = SyncFIFOBuffered(width=to_send.size, depth=self._outstanding + 1)
         m.submodules.waiting = waiting = SyncFIFO(width=to_answer.size, depth=self._outstanding)
         bus, cut = self.bus, cutter.bursts
         sent, answered = data.View(to_send, sending.w_data), data.View(to_answer, waiting.w_data)
@@ -109,7 +110,7 @@ class WriteMaster(CostedComponent):
         self._answer(m, waiting, data.View(to_answer, waiting.r_data))
         return m
 
-    def _send(self, m: Module, sending: SyncFIFO, burst: Any) -> None:
+    def _send(self, m: Module, sending: SyncFIFOBuffered, burst: Any) -> None:
         """Drive W: the data of one burst after the other, with strobes."""
         bus, lanes = self.bus, self._data_bytes
         room = Signal()

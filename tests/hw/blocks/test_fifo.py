@@ -46,6 +46,7 @@ def test_the_level_counts_two_more_than_the_depth() -> None:
         for level in range(6, -1, -1):
             await ctx.tick()
             assert ctx.get(fifo.level) == level
+            assert ctx.get(fifo.empty) == (level == 0)
         assert not ctx.get(fifo.output.valid)
 
     simulator = Simulator(fifo)
