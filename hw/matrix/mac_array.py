@@ -203,7 +203,10 @@ class MacArray(CostedComponent):
             value = Mux(working, self.work.p.values[lane], self.weights.p.values[lane])
             held, live = list(block[lane]), list(self.work.p.operands[lane])
             if late:
-                held, live = ([carried(m, Const(1), x) for x in row] for row in (held, live))
+                held, live = (
+                    [carried(m, Const(1), x, name=f"{name}_before_{lane}_{slot}") for slot, x in enumerate(row)]
+                    for name, row in (("held", held), ("live", live))
+                )
             value = carried(m, Const(1), value, 2 if late else 1)
             factors.append((value, held, live, next(later) if late else working))
         return factors, kind, last
