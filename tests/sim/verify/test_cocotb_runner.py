@@ -51,6 +51,12 @@ def test_missing_programs_and_packages_are_named(monkeypatch: pytest.MonkeyPatch
         run_bench(Fifo(shape=8, depth=4), "no.such.bench")
 
 
+def test_a_cache_folder_in_which_make_cannot_build_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with space"))
+    with pytest.raises(ToolError, match=r"make cannot build in .*with space.*: set XDG_CACHE_HOME"):
+        cocotb_runner._built("", lambda: None)
+
+
 _LOG = """\
    0.00ns INFO     cocotb.regression                  running edgedec.sim.verify.benches.top.good (1/5)
    1.00ns INFO     cocotb.regression                  edgedec.sim.verify.benches.top.good passed
@@ -110,7 +116,7 @@ class Promising(Component):  # type: ignore[misc]
         return m
 
 
-@pytest.mark.slow
+@pytest.mark.rtl
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_a_broken_rule_of_the_design_fails_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "waiting_bench.py").write_text(BENCH, "utf-8")
