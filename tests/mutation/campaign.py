@@ -26,6 +26,7 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
+from tests.mutation.same_hardware import read_same_hardware, same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials, attempt_key, read_attempts
 
 __all__ = ["LOGIC", "Known", "Report", "Result", "known", "mutate", "planned"]
@@ -188,38 +189,44 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Hold what has run of a module's planned mutants; ``survivors`` are lines as in ``Result.diff``."""
+    """Hold what has run of a module's planned mutants: ``survivors`` are lines as in ``Result.diff``; ``same`` are survivors
+    that are the same hardware, with the reason.
+    """
 
     module: str
     planned: int
     killed: int
+    same: dict[str, str]
     survivors: list[str]
 
     @property
     def tried(self) -> int:
-        return self.killed + len(self.survivors)
+        return self.killed + len(self.same) + len(self.survivors)
 
 
 def known(root: Path, plan: Mapping[str, int], results: Path) -> list[Known]:
     """Return the stored verdicts of a plan's mutants, without running anything.
 
-    A verdict counts only while module and test file are what they were.
+    A verdict counts only while module and test file are what they were. Survivors in ``same_hardware.jsonl`` are apart.
     """
-    attempts, rows = read_attempts(results), list[Known]()
+    attempts, entries, rows = read_attempts(results), read_same_hardware(root), list[Known]()
     for module, number in plan.items():
-        mutants = _drawn(module, find_mutants(module, module_path(root, module).read_text("utf-8")), number, _SEED)
+        text = module_path(root, module).read_text("utf-8")
+        mutants = _drawn(module, find_mutants(module, text), number, _SEED)
         if not mutants:
             continue
         covering = covering_tests(root, module)
-        killed, survivors = 0, list[str]()
+        killed, same, survivors = 0, dict[str, str](), list[str]()
         for mutant in mutants:
             stored = (attempts.get(attempt_key(mutant, test)) for test in covering)
             outcomes = {attempt.outcome for attempt in stored if attempt is not None}
             if outcomes - {SURVIVED}:
                 killed += 1
+            elif reason := same_hardware(entries, mutant, text) if outcomes else "":
+                same[mutant.diff] = reason
             elif outcomes:
                 survivors.append(mutant.diff)
-        rows.append(Known(module=module, planned=len(mutants), killed=killed, survivors=survivors))
+        rows.append(Known(module=module, planned=len(mutants), killed=killed, same=same, survivors=survivors))
     return rows
 
 
@@ -227,12 +234,21 @@ def _known_table(rows: Sequence[Known]) -> str:
     """Return a table of Markdown, with a row for all modules together."""
     from benchmarks._docs_tables import markdown_table  # found beside tests/ by ``python -m``, and not by pytest
 
-    counts = {row.module: (row.planned, row.tried, row.killed, len(row.survivors)) for row in rows}
+    counts = {row.module: (row.planned, row.tried, row.killed, len(row.same), len(row.survivors)) for row in rows}
     sums = tuple(map(sum, zip(*counts.values(), strict=True)))
     lines = [(f"`{module}`", *map(str, numbers)) for module, numbers in counts.items() if numbers[1]]
     untried = sum(not numbers[1] for numbers in counts.values())
     summary = (f"all {len(counts)} modules, {untried} of them without a verdict", *map(str, sums))
-    return markdown_table(("module", "planned", "with a verdict", "killed", "survived"), [summary, *lines])
+    header = ("module", "planned", "with a verdict", "killed", "same hardware", "survived")
+    return markdown_table(header, [summary, *lines])
+
+
+def _reasons_table(rows: Sequence[Known]) -> str:
+    from benchmarks._docs_tables import markdown_table
+
+    lines = [(f"`{edit}`", reason) for row in rows for edit, reason in row.same.items()]
+    open_ = [(f"`{edit}`", "open") for row in rows for edit in row.survivors]
+    return markdown_table(("edit", "why no test notices it"), [*lines, *open_])
 
 
 def _report(results: Sequence[Result]) -> Report:
@@ -269,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.campaign", description=__doc__.splitlines()[0])
     parser.add_argument("--modules", nargs="+", default=[], metavar="NAME", help="of hw/, without .py; or all")
     parser.add_argument("--plan", action="store_true", help=f"the mutants of the report, with results in {_RESULTS}")
-    parser.add_argument("--known", action="store_true", help="run nothing; show the stored verdicts of the plan")
+    parser.add_argument("--known", action="store_true", help="run nothing; show the plan's verdicts and open survivors")
     parser.add_argument(
         "--write-docs", action="store_true", help="write them into docs/reports/mutation.md; run nothing"
     )
@@ -324,12 +340,12 @@ def _run_plan(root: Path, options: argparse.Namespace) -> int:
         plan = {module: number for module, number in plan.items() if module in options.modules}
     results = options.results or root / _RESULTS
     if options.known or options.write_docs:
-        table = _known_table(known(root, plan, results))
+        rows = known(root, plan, results)
         if options.write_docs:
             from benchmarks._docs_tables import write_blocks
 
-            write_blocks({"mutation modules": table}, root)
-        sys.stdout.write(table + "\n")
+            write_blocks({"mutation modules": _known_table(rows), "mutation survivors": _reasons_table(rows)}, root)
+        sys.stdout.write("\n".join([_known_table(rows), *(edit for row in rows for edit in row.survivors), ""]))
         return 0
     for module, number in plan.items():
         # One module at a time: a module without a fast test is named and passed over.

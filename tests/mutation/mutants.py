@@ -32,7 +32,8 @@ _COMPARISONS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
 }
-# An estimate is approximate by design: its own calibration test bounds it, and no unit test of the logic sees it.
+# An estimate is approximate by design: its own calibration test bounds it, and no unit test of the logic sees it. Functions
+# that return ``Resources`` are estimates, too.
 _LEFT_OUT = frozenset(("resources", "resources_by_part", "in_multipliers", "__repr__"))
 
 
@@ -57,6 +58,11 @@ class Mutant:
     def diff(self) -> str:
         before, after = (textwrap.shorten(text, 100, placeholder=" ...") for text in (self.before, self.after))
         return f"{self.module}.py:{self.line}:{self.column}: {before} -> {after}"
+
+    def lines(self, original: str) -> tuple[str, str]:
+        """Return the first line that the edit changes in the text ``original`` of the module, before and after it."""
+        pairs = zip(original.splitlines(), self.text.splitlines(), strict=False)
+        return next((before.strip(), after.strip()) for before, after in pairs if before != after)
 
 
 class _Finder(ast.NodeVisitor):
@@ -114,7 +120,8 @@ class _Finder(ast.NodeVisitor):
                 self._replace(kind, condition, f"({self._source(condition)}) == 0")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.name not in _LEFT_OUT:
+        is_estimate = isinstance(node.returns, ast.Name) and node.returns.id == "Resources"
+        if node.name not in _LEFT_OUT and not is_estimate:
             self._statements(node.body)
             for part in (*node.args.defaults, *(d for d in node.args.kw_defaults if d), *node.body):
                 self.visit(part)

@@ -12,6 +12,7 @@ from edgedec.errors import ToolError, UsageError
 from tests.mutation.campaign import LOGIC, _drawn, known, main, mutate, planned
 from tests.mutation.covering_tests import covering_tests, module_names
 from tests.mutation.mutants import KINDS, find_mutants
+from tests.mutation.same_hardware import FILE, read_same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, Attempt, attempt_key
 
 MODULE = '''"""Sums."""
@@ -122,6 +123,17 @@ def test_stored_verdicts_count_as_long_as_module_and_test_are_the_same(tree: Pat
     (row,) = known(tree, {"sums": 6}, results)
     assert (row.planned, row.tried, row.killed) == (6, 5, 3)
     assert row.survivors == [mutants[0].diff, mutants[3].diff]
+    before, after = mutants[3].lines(MODULE)
+    entry = {"module": "sums", "before": before, "after": after, "reason": "by hand"}
+    (tree / FILE).parent.mkdir(parents=True, exist_ok=True)
+    (tree / FILE).write_text(json.dumps(entry) + "\n")
+    (row,) = known(tree, {"sums": 6}, results)
+    assert (row.tried, row.killed, row.survivors, row.same) == (5, 3, [mutants[0].diff], {mutants[3].diff: "by hand"})
+    for entries in ([entry, entry], [entry | {"reason": " "}], [{"module": "sums"}]):
+        (tree / FILE).write_text("\n".join(map(json.dumps, entries)))
+        with pytest.raises(ValueError, match=r"same_hardware.jsonl:[12] "):
+            known(tree, {"sums": 6}, results)
+    (tree / FILE).unlink()
     test.write_text(TEST + "\n")
     (tree / "tests/hw/test_more.py").write_text(TEST + "\n")
     assert known(tree, {"sums": 6}, results)[0].tried == 0
@@ -294,6 +306,10 @@ COMPONENT = """class Counter:
     @property
     def resources(self):
         return self.width + 1
+
+
+def cost(width) -> Resources:
+    return Resources(lut=width + 1)
 """
 
 
@@ -321,7 +337,7 @@ def test_every_kind_of_edit_is_made() -> None:
     }
     # Only registers have an initial value; messages and estimates are unchanged.
     assert not any("Signal() ->" in mutant.diff for mutant in mutants)
-    assert not any(mutant.line in (14, 18) for mutant in mutants)
+    assert not any(mutant.line in (14, 18, 22) for mutant in mutants)
     assert len({mutant.key for mutant in mutants}) == len(mutants)
 
 
@@ -338,3 +354,11 @@ def test_decorators_and_bases_are_edited() -> None:
     assert len({mutant.text for mutant in mutants}) == len(mutants)
     for mutant in mutants:
         compile(mutant.text, "m", "exec")
+
+
+def test_edits_that_are_the_same_hardware_are_edits_of_the_tree() -> None:
+    """Find each entry among the mutants of its module: an entry of a line that has changed is removed."""
+    root = Path(__file__).resolve().parents[2]
+    for module, before, after in read_same_hardware(root):
+        text = (root / f"hw/{module}.py").read_text("utf-8")
+        assert any(mutant.lines(text) == (before, after) for mutant in find_mutants(module, text)), (module, before)
