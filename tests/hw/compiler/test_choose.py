@@ -10,7 +10,7 @@ import pytest
 from edgedec.board import Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.choose import config_for, shape_of, small_config
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.plan.choose_board import config_for_board
@@ -189,3 +189,19 @@ def test_the_smallest_has_no_board() -> None:
     model = tiny("native")[2]
     assert config_for(model, beat_bytes=8).ports == 2
     assert config_for(model).ports == 4
+
+
+def test_the_members_that_a_model_does_not_give() -> None:
+    model = tiny("native")[2]
+    config = small_config(model)
+    assert (config.beat_bytes, config.slots, config.ports, config.context) == (16, 4, 1, 128)
+    assert (config.prefetch_beats, config.top_k, config.ultra) == (256, 4, False)
+    assert [config_for(model, beat_bytes=width).ports for width in (4, 8, 16, 32)] == [1, 2, 4, 4]
+
+
+@pytest.mark.parametrize(("intermediate", "rows"), [(20, 80), (36, 80), (42, 90), (44, 90), (46, 100), (5000, 1280)])
+def test_two_rounds_of_the_longest_matrix_fill_a_tile(intermediate: int, rows: int) -> None:
+    """Compare with sizes by hand: the least multiple of ten that is twice the rows, which are 40 at least, up to 1,280."""
+    sizes = {"hidden_size": 20, "head_dim": 10, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    model = shape_model(shape_graph({**STORIES, **sizes, "vocab_size": 40, "intermediate_size": intermediate}))
+    assert shape_of(model)["tile_rows"] == rows
