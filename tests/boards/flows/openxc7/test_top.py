@@ -66,6 +66,7 @@ def test_a_port_that_only_reads_has_no_write_channels() -> None:
     }
 
 
+@pytest.mark.rtl
 def test_the_rtlil_is_the_same_again() -> None:
     assert rtlil() == rtlil()
 
