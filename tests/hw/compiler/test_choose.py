@@ -202,6 +202,12 @@ def test_the_members_that_a_model_does_not_give() -> None:
 @pytest.mark.parametrize(("intermediate", "rows"), [(20, 80), (36, 80), (42, 90), (44, 90), (46, 100), (5000, 1280)])
 def test_two_rounds_of_the_longest_matrix_fill_a_tile(intermediate: int, rows: int) -> None:
     """Compare with sizes by hand: the least multiple of ten that is twice the rows, which are 40 at least, up to 1,280."""
-    sizes = {"hidden_size": 20, "head_dim": 10, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    sizes = {
+        "hidden_size": 20,
+        "head_dim": 10,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+    }
     model = shape_model(shape_graph({**STORIES, **sizes, "vocab_size": 40, "intermediate_size": intermediate}))
     assert shape_of(model)["tile_rows"] == rows
