@@ -7,32 +7,71 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from amaranth.hdl import DomainRenamer, Module
+from amaranth.hdl import Cat, DomainRenamer, Fragment, Module, Signal
+from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import Component, In, connect, flipped
 
+from edgedec.hw.memory import axi_crossing
 from edgedec.hw.memory.axi import Response, axi4_read, axi4_write
 from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.system.block_ram import OnChipMemory
+from tests.hw.support.bench_clocks import Clock, Clocked, Metastable
 from tests.hw.support.bench_streams import checked_simulator
 from tests.hw.support.fake_axi_managers import Reader, Writer
 
 # periods of the two clocks, in ps, and a phase: much slower, a little slower, the same, a little faster, much faster
-CLOCKS = [
+STEADY = [
     (12_500, 60_000, 0.3),
     (12_500, 13_100, 0.0),
     (10_000, 10_000, 0.5),
     (12_500, 7_143, 0.1),
     (50_000, 7_000, 0.7),
 ]
+# Clocks that drift and jitter, with synchronizers that resolve late. Nearly equal ones meet in every phase.
+JITTERING = [
+    (Clock(period=ours, jitter=jitter, seed=seed), Clock(period=theirs, jitter=jitter, seed=~seed))
+    for seed, (ours, theirs, jitter) in enumerate(
+        [
+            (10_000, 10_003, 0.02),
+            (10_000, 9_990, 0.3),
+            (10_000, 10_000, 0.3),
+            (12_500, 13_100, 0.2),
+            (12_500, 7_143, 0.3),
+            (12_500, 60_000, 0.2),
+            (50_000, 7_000, 0.2),
+        ]
+    )
+]
+CLOCKS = [*STEADY, *JITTERING]
 SIZE, DATA_BYTES = 4096, 4
 RESPONSES = [Response.OKAY, Response.SLVERR, Response.DECERR]
 
 
-def run(design: Component, clocks: tuple[int, int, float], processes: Sequence[Callable[[Any], Any]]) -> None:
-    ours, theirs, phase = clocks
-    simulator = checked_simulator(design, domains={"subordinate": "memory"})
-    simulator.add_clock(ours * 1e-12, domain="sync")
-    simulator.add_clock(theirs * 1e-12, phase=phase * theirs * 1e-12, domain="memory")
+Clocks = tuple[int, int, float] | tuple[Clock, Clock]
+
+
+def run(design: Component, clocks: Clocks, processes: Sequence[Callable[[Any], Any]]) -> None:
+    domains, platform = {"subordinate": "memory"}, Metastable()
+    if len(clocks) == 3:
+        ours, theirs, phase = clocks
+        simulator = checked_simulator(design, domains=domains)
+        simulator.add_clock(ours * 1e-12, domain="sync")
+        simulator.add_clock(theirs * 1e-12, phase=phase * theirs * 1e-12, domain="memory")
+    else:
+        for clock, other in zip(clocks, ["memory", "sync"], strict=True):
+            platform.windows[other] = 0.9 * clock.period * (1 - clock.jitter - clock.drift)
+        platform.seed = clocks[0].seed
+        clocked: list[Clocked] = []
+
+        def prepare(watched: Any) -> Any:
+            clocked.append(Clocked(watched, ["sync", "memory"]))
+            return Fragment.get(clocked[0], platform)
+
+        simulator = checked_simulator(design, domains=domains, prepare=prepare)
+        for clock, domain in zip(clocks, clocked[0].domains.values(), strict=True):
+            simulator.add_process(clock.process(domain))
+        for process in platform.processes():
+            simulator.add_testbench(process, background=True)
 
     async def watch(ctx: Any) -> None:
         for _ in range(20_000):
@@ -43,6 +82,7 @@ def run(design: Component, clocks: tuple[int, int, float], processes: Sequence[C
     for process in processes:
         simulator.add_testbench(process)
     simulator.run()
+    assert isinstance(clocks[0], int) or platform.changes > 4 * platform.late / 3 > 0
 
 
 def words(rng: random.Random, count: int) -> list[list[int]]:
@@ -58,7 +98,7 @@ def place(rng: random.Random, beats: int) -> int:
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
-def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+def test_reads_cross_in_order(clocks: Clocks, stall: float, idle: float) -> None:
     """Check that the other side gets every request unchanged, and that its data and responses return in order, with
     queues that are full, empty and in between.
     """
@@ -104,7 +144,7 @@ def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
-def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+def test_writes_cross_in_order(clocks: Clocks, stall: float, idle: float) -> None:
     rng, dut = random.Random(f"{clocks} {stall} {idle}"), AxiWriteCrossing(address_bits=40, data_bytes=DATA_BYTES)
     items = [(place(rng, len(burst)), [(value, rng.getrandbits(4)) for value in burst]) for burst in words(rng, 9)]
     responses = [rng.choice(RESPONSES) for _ in items]
@@ -154,6 +194,67 @@ def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idl
     assert writer.answers == responses
 
 
+def _binary(self: Any, m: Module, name: str, count: Signal, source: str, sink: str) -> Signal:
+    """Send a count as it is: several bits change at once, and some of them may arrive earlier than others."""
+    sent, crossed = Signal.like(count), Signal.like(count)
+    m.d[source] += sent.eq(count)
+    m.submodules[f"{name}_crossing"] = FFSynchronizer(sent, crossed, o_domain=sink, reset_less=False)
+    return crossed
+
+
+def _unsynchronized(self: Any, m: Module, name: str, count: Signal, source: str, sink: str) -> Signal:
+    """Decode a Gray code before its first register of the other clock, so that one late bit reaches several registers."""
+    gray, decoded, crossed = (Signal.like(count) for _ in range(3))
+    m.d[source] += gray.eq(count ^ (count >> 1))
+    m.d.comb += decoded.eq(Cat(gray[bit:].xor() for bit in range(len(count))))
+    m.submodules[f"{name}_crossing"] = FFSynchronizer(decoded, crossed, o_domain=sink, reset_less=False)
+    return crossed
+
+
+def counted(depth: int, clocks: Clocks, stall: float, idle: float, count: int) -> list[int]:
+    """Send the numbers from 0 to ``count`` - 1 through a queue between the clocks, and return what arrives."""
+    dut = axi_crossing._Crossing(width=16, depth=depth, source="sync", sink="memory")
+    rng, arrived = random.Random(f"{depth} {stall} {idle}"), list[int]()
+
+    async def give(ctx: Any) -> None:
+        for number in range(count):
+            while rng.random() < idle:
+                await ctx.tick()
+            ctx.set(dut.input.payload, number)
+            ctx.set(dut.input.valid, 1)
+            await ctx.tick().until(dut.input.ready)
+            ctx.set(dut.input.valid, 0)
+
+    async def take(ctx: Any) -> None:
+        quiet = 0
+        while quiet < 100:  # a superfluous item would appear meanwhile
+            ready = rng.random() >= stall
+            ctx.set(dut.output.ready, ready)
+            _, _, valid, payload = await ctx.tick("memory").sample(dut.output.valid, dut.output.payload)
+            if valid and ready:
+                arrived.append(payload)
+            quiet = 0 if valid else quiet + 1
+
+    run(dut, clocks, [give, take])
+    return arrived
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize("clocks", JITTERING)
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_queue_that_is_full_and_empty_by_turns_loses_nothing(clocks: Clocks, depth: int) -> None:
+    for stall, idle in [(0.5, 0.0), (0.0, 0.5), (0.0, 0.0)]:
+        assert counted(depth, clocks, stall, idle, 600) == list(range(600))
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize("other", [_binary, _unsynchronized])
+def test_a_count_that_crosses_wrongly_is_seen(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Break the crossing of the counts; a fast reader of a slow writer then takes items that are not there."""
+    monkeypatch.setattr(axi_crossing._Crossing, "_other", other)
+    assert counted(8, JITTERING[-1], 0.0, 0.3, 400) != list(range(400))
+
+
 class _Behind(Component):
     """Hold a memory in the other clock."""
 
@@ -174,8 +275,8 @@ class _Behind(Component):
 
 
 @pytest.mark.rtl(sample=1)
-@pytest.mark.parametrize("clocks", [CLOCKS[0], CLOCKS[3]])
-def test_a_write_is_visible_once_it_is_answered(clocks: tuple[int, int, float]) -> None:
+@pytest.mark.parametrize("clocks", [STEADY[0], STEADY[3], *JITTERING[1:3]])
+def test_a_write_is_visible_once_it_is_answered(clocks: Clocks) -> None:
     design, rng = _Behind(), random.Random(0)
 
     async def both(ctx: Any) -> None:

@@ -16,14 +16,17 @@ from edgedec.sim.verify.axi_monitor import RULES, Watched, broken
 __all__ = ["checked_simulator", "plain", "run"]
 
 
-def checked_simulator(component: Any, *, domains: Mapping[str, str] | None = None) -> Simulator:
+def checked_simulator(
+    component: Any, *, domains: Mapping[str, str] | None = None, prepare: Callable[[Any], Any] = lambda design: design
+) -> Simulator:
     """Return a simulator without clocks that fails if a rule of AXI is broken at a port of the component.
 
     Args:
         domains: clock domains of the ports that are not in "sync", by name.
+        prepare: returns what is simulated, given the component with its monitors.
     """
     watched = Watched(component, domains=domains)
-    simulator = Simulator(watched)
+    simulator = Simulator(prepare(watched))
     by_domain: dict[str, int] = {}
     for number, name in enumerate(watched.names):
         domain = (domains or {}).get(name, "sync")
