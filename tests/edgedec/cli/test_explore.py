@@ -134,7 +134,7 @@ def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source
     outcome = edgedec(*words(source, board="pynq-z2", configuration="board,context=65536,beat_bytes=16,slots=8"))
     assert (outcome.code, outcome.stdout) == (1, "")
     assert "edgedec: the model does not fit pynq-z2: with slots=8" in outcome.stderr
-    assert " lut, of 53200 at most 40964 can be used" in outcome.stderr
+    assert " lut, of 53200 at most 39900 can be used" in outcome.stderr
 
 
 @pytest.mark.thorough(sample=8)
