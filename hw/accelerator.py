@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
@@ -18,6 +18,7 @@ from edgedec.hw.logits.result_writer import ResultWriter
 from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.memory.cache_writer import CacheWriter
 from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.reset_drain import ResetDrain, outlive_reset
 from edgedec.hw.memory.router import Router
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "prefetch_style"]
@@ -34,6 +35,9 @@ _RESETS = 3
 class Accelerator(CostedComponent):
     """The accelerator as the rest of a board sees it: a register block, read ports, a write port and an interrupt.
 
+    A reset of the domain "sync" may come at any time: bursts in progress are completed first, and the memory ports begin no
+    other ones meanwhile (``ResetDrain``).
+
     Parameters:
         config: the configuration, which fixes everything that is variable.
         trace: whether the outputs ``trace_...`` of the Datapath exist, for simulation.
@@ -44,6 +48,7 @@ class Accelerator(CostedComponent):
         read0 ..: Out(AXI4 read channels). config.ports ports of config.port_bytes each.
         write: Out(AXI4 write channels). A port as wide as one read port.
         interrupt: Out(1). Level of the interrupt.
+        prefetcher, writer: the masters, which outlive a reset.
         trace_matrix ..: Out. The outputs of the Datapath, only with ``trace``.
 
     Throughput: one beat of the read stream per cycle. docs/accelerator.md, "The cycle budget", gives the cycles of a
@@ -55,7 +60,7 @@ class Accelerator(CostedComponent):
         self._config, self._trace = config, trace
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
-        self._prefetcher = Prefetcher(
+        self.prefetcher = Prefetcher(
             beat_bytes=config.beat_bytes,
             ports=config.ports,
             address_bits=ADDRESS_BITS,
@@ -65,10 +70,11 @@ class Accelerator(CostedComponent):
             outstanding=config.read_bursts,
         )
         self._router = Router(config)
-        self._writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst or config.burst_beats)
+        self.writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst or config.burst_beats)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
         self._counters = CounterBlock(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)
+        self._drain = ResetDrain()
         super().__init__(self._ports)
 
     def _ports(self) -> dict[str, Any]:
@@ -91,11 +97,12 @@ class Accelerator(CostedComponent):
         return {
             "registers": self._registers.resources,
             "control": self._processor.resources,
-            "prefetcher": self._prefetcher.resources,
+            "prefetcher": self.prefetcher.resources,
             "router": self._router.resources,
-            "writer": self._writer.resources,
+            "writer": self.writer.resources,
             "cache": self._cache.resources,
             "counters": self._counters.resources,
+            "drain": self._drain.resources,
             **{f"datapath.{name}": part for name, part in self._datapath.resources_by_part.items()},
         }
 
@@ -107,11 +114,13 @@ class Accelerator(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.registers, m.submodules.control = registers, control = self._registers, self._processor
-        m.submodules.prefetcher = prefetcher = self._prefetcher
-        router, writer, datapath, cache = self._router, self._writer, self._datapath, self._cache
+        prefetcher, drain = self.prefetcher, self._drain
+        router, writer, datapath, cache = self._router, self.writer, self._datapath, self._cache
+        m.submodules.drain = drain
+        m.submodules.prefetcher = outlive_reset(prefetcher, drain.clear)
         reset = StagedReset(m, control.clear, _RESETS)
         m.submodules.router, m.submodules.cache = reset(router), reset(cache)
-        m.submodules.datapath, m.submodules.writer = datapath, writer
+        m.submodules.datapath, m.submodules.writer = datapath, outlive_reset(writer, drain.clear)
         m.d.comb += datapath.clear.eq(reset.stage())
         connect(m, flipped(self.registers), registers.bus)
         m.d.comb += self.interrupt.eq(registers.interrupt)
@@ -122,6 +131,7 @@ class Accelerator(CostedComponent):
         self._write(m, control, datapath, cache, writer)
         self._parameters(m, registers, datapath, cache, writer)
         self._control(m, registers, control, prefetcher, datapath, cache, writer)
+        self._flush(m, control, prefetcher, writer)
         self._count(m, registers, control, prefetcher, cache, datapath)
         if self._trace:
             for name in TRACED:
@@ -154,7 +164,6 @@ class Accelerator(CostedComponent):
         offered = cache.requests.valid | datapath.requests.valid
         m.d.comb += [
             writer.drain.eq(datapath.idle),
-            writer.flush.eq(control.flush),
             control.writes_idle.eq(writer.idle & cache.idle & ~offered),
             control.write_error.eq(writer.error.valid),
             control.damaged.eq(datapath.damaged),
@@ -193,8 +202,6 @@ class Accelerator(CostedComponent):
             control.logits.eq(registers.pass_parameters_logits != 0),
             control.accepted.eq(registers.commit_slots),
             control.idle.eq(datapath.idle),
-            control.masters_idle.eq(prefetcher.idle & writer.idle),
-            prefetcher.flush.eq(control.flush),
             registers.configuration_hash.eq(self._config.hash),
             registers.status_busy.eq(control.busy),
             registers.status_done.eq(control.done),
@@ -207,6 +214,20 @@ class Accelerator(CostedComponent):
             registers.error_cause.eq(control.cause),
             registers.error_descriptor.eq(control.descriptor),
             registers.error_address.eq(control.error_address),
+        ]
+
+    def _flush(self, m: Module, control: Any, prefetcher: Any, writer: Any) -> None:
+        """Flush the masters in a soft reset and after a reset of the domain."""
+        drain, write = self._drain, self.write
+        flush = control.flush | drain.flush
+        masters_idle = prefetcher.idle & writer.idle
+        arrived = Cat(getattr(self, f"read{port}").rvalid for port in range(self._config.ports)).any()
+        m.d.comb += [
+            prefetcher.flush.eq(flush),
+            writer.flush.eq(flush),
+            control.masters_idle.eq(masters_idle),
+            drain.idle.eq(masters_idle),
+            drain.progress.eq(arrived | write.bvalid | (write.wvalid & write.wready)),
         ]
 
     def _count(self, m: Module, registers: Any, control: Any, prefetcher: Any, cache: Any, datapath: Any) -> None:

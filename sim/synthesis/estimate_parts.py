@@ -27,6 +27,8 @@ _OWNERS = {"": Accelerator, "datapath": Datapath}
 _RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "router": Router,
     "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
+    "prefetcher": lambda config: Accelerator(config).prefetcher,
+    "writer": lambda config: Accelerator(config).writer,
 }  # parts that the top wraps in a reset
 _CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
 _QUEUED = (

@@ -16,6 +16,7 @@ from amaranth.lib.wiring import Component, In, Out, Signature
 
 from edgedec.hw.isa.checks import check
 from edgedec.hw.memory.axi import BOUNDARY_BYTES, Burst, Response
+from edgedec.hw.memory.reset_drain import keep_in_reset
 
 __all__ = [
     "CAPACITY",
@@ -352,7 +353,9 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
         for number, (name, monitor) in enumerate(self._monitors.items()):
             m.submodules[f"port{number}"] = DomainRenamer(self._domains.get(name, "sync"))(monitor)
         m.d.comb += self.violations.eq(Cat(monitor.violations for monitor in self._monitors.values()))
-        fragment.add_subfragment(Fragment.get(m, platform), "monitors")
+        monitors = Fragment.get(m, platform)
+        keep_in_reset(monitors)  # a reset of the component is no excuse: the rules hold across it
+        fragment.add_subfragment(monitors, "monitors")
         return fragment
 
 
