@@ -169,6 +169,7 @@ def test_estimate_is_the_sum_of_its_parts() -> None:
     shape: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 4, "context": 1024}
     path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), AttentionHeads(**shape).resources
     assert path.resources == total(path.resources_by_part.values())
+    assert len(path.idle) == len(path.coded) == 1  # a wider one could never be all ones
     assert path.resources_by_part["heads"] == heads
     assert path.resources.dsp == heads.dsp + 2 * 4 + 4
     assert path.resources.bram18 == heads.bram18 + 3 + 2
