@@ -209,7 +209,8 @@ class AxiMonitor(Component):  # type: ignore[misc]  # Amaranth has no types
         asked, taken = self._taken("ar"), self._taken("r")
         number, last = self._field("rid", 0), self._field("rlast", 1)
         ours, asks_ours = number == watched, self._field("arid", 0) == watched
-        index, others = Signal(8), Signal(range(self._outstanding + 1))
+        index = Signal(8)
+        others = Signal(range(self._outstanding + 1))
         others_ask, others_end = asked & ~asks_ours, taken & ~ours & last
         m.d.comb += [
             requests.w_data.eq(self._field("arlen", 0)),
@@ -219,7 +220,8 @@ class AxiMonitor(Component):  # type: ignore[misc]  # Amaranth has no types
         m.d.sync += others.eq(others + others_ask - others_end)
         with m.If(taken & ours):
             m.d.sync += index.eq(Mux(last, 0, index + 1))
-        open_, open_id = Signal(), Signal(len(number))
+        open_ = Signal()
+        open_id = Signal(len(number))
         with m.If(taken):
             m.d.sync += [open_.eq(~last), open_id.eq(number)]
         self._flag("early", bus.rvalid & Mux(ours, ~requests.r_rdy, others == 0))
@@ -237,7 +239,8 @@ class AxiMonitor(Component):  # type: ignore[misc]  # Amaranth has no types
         m.submodules.data = data = SyncFIFO(width=8 + bits, depth=self._outstanding)
         asked, taken, answered = self._taken("aw"), self._taken("w"), self._taken("b")
         last, number = self._field("wlast", 1), self._field("wid", 0)
-        index, first_id = Signal(8), Signal(bits)
+        index = Signal(8)
+        first_id = Signal(bits)
         matched, known = addresses.r_rdy & data.r_rdy, addresses.r_rdy & ~data.r_rdy
         most, identifier = addresses.r_data[:8], addresses.r_data[8:]
         m.d.comb += [

@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from amaranth.hdl import Assert, Assume, Cat, Fragment, Module, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Const, Fragment, MemoryInstance, Module, Signal, Value
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.sim.verify.axi_monitor import CAPACITY, MANAGER, RULES, SUBORDINATE, AxiMonitor, Kind
 
-__all__ = ["FormalDesign", "Rules", "held", "obeys", "prove", "stays"]
+__all__ = ["FormalDesign", "Inside", "Rules", "constant", "held", "keeps_order", "obeys", "prove", "stays"]
 
 _MOST_COVERS = 8
 _PREPARE = (
@@ -68,19 +68,19 @@ def obeys(
     id_: Value | int = 0,
     without: Collection[str] = (),
     **options: Any,
-) -> AxiMonitor:
-    """Assert the rules of AXI of one side of a bus, and assume those of the other side.
+) -> Inside:
+    """Assert the rules of AXI of one side of a bus, and assume those of the other side. Return the state of the monitor.
 
     Args:
         kind: direction of the bus.
         side: side of the component.
-        name: name of the monitor, which is returned.
+        name: name of the monitor.
         id_: id whose bursts are followed one by one; a free constant stands for all.
         without: names of rules of this side that are not asserted.
         options: parameters of AxiMonitor.
     """
     monitor = AxiMonitor(bus, kind=kind, **options)
-    m.submodules[name] = monitor
+    inside = Inside(m, name, monitor)
     own, other = (MANAGER, SUBORDINATE) if side == "manager" else (SUBORDINATE, MANAGER)
     own &= ~sum(1 << number for number, rule in enumerate(RULES) if rule.name in without)
     m.d.comb += [
@@ -88,7 +88,87 @@ def obeys(
         Assume((monitor.violations & other) == 0),
         Assert((monitor.violations & (own | CAPACITY)) == 0),
     ]
-    return monitor
+    return inside
+
+
+def keeps_order(
+    m: Module,
+    *,
+    entered: Value,
+    given: Value,
+    took: Value,
+    taken: Value,
+    free: Value,
+    level: Value,
+    place: Callable[[Value], Value],
+) -> None:
+    """Assert that items leave in the order in which they entered, unchanged, and that none is lost.
+
+    One item in 2 ** len(free) is followed, and ``free`` says which: as it is any constant, the assertions hold for all.
+    They name the place of each item, so that an induction needs no longer history than one cycle.
+
+    Args:
+        entered, given: an item enters in this cycle, and the item.
+        took, taken: an item leaves in this cycle, and the item.
+        free: free input that chooses the item; its range exceeds the capacity.
+        level: number of items inside.
+        place: function of the position of an item, 0 for the next one to leave, that returns the item from the state.
+    """
+    bits = len(free)
+    constant(m, free)
+    puts, takes, position = Signal(bits), Signal(bits), Signal(bits)
+    followed = Signal(len(given))
+    m.d.sync += [puts.eq(puts + entered), takes.eq(takes + took)]
+    with m.If(entered & (puts == free)):
+        m.d.sync += followed.eq(given)
+    m.d.comb += [
+        position.eq(free - takes),
+        Assert(level == (puts - takes)[:bits]),
+        Assert((position >= level) | (place(position) == followed)),
+        Assert(~took | (position != 0) | (taken == followed)),
+    ]
+
+
+def constant(m: Module, free: Value) -> None:
+    """Assume that a free value is constant from one reset to the next."""
+    started, constant_value = Signal(), Signal(len(free))
+    m.d.sync += [started.eq(1), constant_value.eq(free)]
+    with m.If(started):
+        m.d.comb += Assume(free == constant_value)
+
+
+class Inside:
+    """The state of a component that becomes a submodule, for invariants.
+
+    Args:
+        m: module of the proof.
+        name: name of the submodule.
+        component: the component.
+    """
+
+    def __init__(self, m: Module, name: str, component: Any, platform: Any = None) -> None:
+        fragment = Fragment.get(component, platform)
+        m.submodules[name] = fragment
+        self._m, self._signals, self._memories = m, dict(_signals(fragment)), dict(_memories(fragment))
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a driven signal by ``submodule.signal``; "memory.read0" is the data of the first port of a memory.
+
+        Raises:
+            KeyError: there is none; the message lists all.
+        """
+        if name not in self._signals:
+            raise KeyError(f"no signal {name}; there are {', '.join(sorted(self._signals))}")
+        return self._signals[name]
+
+    def word(self, memory: str, address: Value) -> Value:
+        """Return a word of a memory."""
+        instance = self._memories[memory]
+        depth = instance._data.depth
+        data, index = Signal(len(Value.cast(instance._read_ports[0]._data))), Signal((depth - 1).bit_length())
+        self._m.d.comb += index.eq(address)
+        instance.read_port(domain="comb", addr=index, data=data, en=Const(1), transparent_for=())
+        return data
 
 
 class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
@@ -100,19 +180,18 @@ class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
         free: width in bits of an additional free input for the rules.
 
     Members:
-        inside: internal signals of the component by ``submodule.signal``, for invariants; filled before the rules are asked.
+        inside: state of the component; there once the rules are asked.
     """
 
     def __init__(self, inner: Any, rules: Rules, *, free: int = 0) -> None:
         super().__init__({"ports": Out(inner.signature), "free": In(free), "reached": Out(_MOST_COVERS)})
         self._inner, self._rules = inner, rules
-        self.inside: dict[str, Value] = {}
+        self.inside: Inside
         self.covers = 0
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.inner = fragment = Fragment.get(self._inner, platform)
-        self.inside.update(_signals(fragment))
+        self.inside = Inside(m, "inner", self._inner, platform)
         connect(m, flipped(self.ports), self._inner)
         covers = self._rules(m, self._inner, self.free)
         self.covers = len(covers)
@@ -128,8 +207,20 @@ def _signals(fragment: Any, prefix: str = "") -> Mapping[str, Value]:
         for statement in statements:
             for signal in statement._lhs_signals():
                 found.setdefault(prefix + signal.name, signal)
+    for port, one in enumerate(fragment._read_ports if isinstance(fragment, MemoryInstance) else ()):
+        found[f"{prefix}read{port}"] = one._data
     for part, name, _ in fragment.subfragments:
         found.update(_signals(part, f"{prefix}{name}."))
+    return found
+
+
+def _memories(fragment: Any, prefix: str = "") -> Mapping[str, MemoryInstance]:
+    """Return the memories of a fragment and its parts, by name."""
+    found: dict[str, MemoryInstance] = {}
+    for part, name, _ in fragment.subfragments:
+        if isinstance(part, MemoryInstance):
+            found[f"{prefix}{name}"] = part
+        found.update(_memories(part, f"{prefix}{name}."))
     return found
 
 
