@@ -24,7 +24,8 @@ __all__ = ["FormalDesign", "Inside", "Rules", "constant", "held", "keeps_order",
 _MOST_COVERS = 8
 _PREPARE = (
     "read_rtlil design.il",
-    *("prep -top top -flatten", "chformal -lower", "memory_map", "async2sync", "dffunmap", "opt -full"),
+    # Assertions at an edge of the clock (contracts) become assertions of registers before others are lowered.
+    *("prep -top top -flatten", "async2sync", "chformal -lower", "memory_map", "dffunmap", "opt -full"),
 )
 
 # Function that adds assertions and assumptions to a module and returns conditions that must be reachable. Its arguments are
@@ -201,12 +202,15 @@ class FormalDesign(Component):  # type: ignore[misc]  # Amaranth has no types
 
 
 def _signals(fragment: Any, prefix: str = "") -> Mapping[str, Value]:
-    """Return the signals that a fragment and its parts drive, by name."""
+    """Return the signals that a fragment and its parts drive, by name; a second one of a name has "_1" at its end."""
     found: dict[str, Value] = {}
     for statements in fragment.statements.values():
         for statement in statements:
             for signal in statement._lhs_signals():
-                found.setdefault(prefix + signal.name, signal)
+                name, number = prefix + signal.name, 0
+                while found.setdefault(name, signal) is not signal:
+                    number += 1
+                    name = f"{prefix}{signal.name}_{number}"
     for port, one in enumerate(fragment._read_ports if isinstance(fragment, MemoryInstance) else ()):
         found[f"{prefix}read{port}"] = one._data
     for part, name, _ in fragment.subfragments:
@@ -228,7 +232,7 @@ def prove(design: FormalDesign, *, cycles: int, induction: int | None = None) ->
     """Prove that no assertion fails within ``cycles`` cycles after power-on.
 
     The inputs, resets included, take any values that the assumptions allow. Every condition that the rules return must be
-    reachable, so that the proof is not vacuous.
+    reachable, so that the proof is not vacuous. The contracts of the component are assertions, too.
 
     Args:
         induction: number of cycles, less than ``cycles``. Prove also that after any so many cycles without a failed

