@@ -42,7 +42,8 @@ BOARD = Board(
             "ports": "AMD UG1085: S_AXI_HP0 to HP3",
             "port_bytes": "AMD UG1085: 128 bits",
             "port_protocol": "AMD UG1085",
-            "burst_beats": "AMD advises 16 beats at the HP ports (check); docs/ddr-model.md: 256 are not faster",
+            "burst_beats": "AMD UG1085, AXI FIFO Interface: behind the port is AXI3, with bursts of at most 16 beats; "
+            "docs/ddr-model.md: 256 are not faster",
             "cma_bytes": "Xilinx/PYNQ, sdbuild, linux-xlnx/pynq.cfg: CONFIG_CMA_SIZE_MBYTES=128",
             "power_sensors": "Avnet/Ultra96-PYNQ, device tree and sensorconf-v2: the board's 5 V converter; its name in "
             "hwmon (check)",

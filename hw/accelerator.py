@@ -41,7 +41,6 @@ class Accelerator(CostedComponent):
     Parameters:
         config: the configuration, which fixes everything that is variable.
         trace: whether the outputs ``trace_...`` of the Datapath exist, for simulation.
-        max_burst: longest burst of all ports in beats, a power of two up to 256; 16 for AXI3.
 
     Members:
         registers: In(AXI4-Lite). The registers of edgedec.hw.isa.registers.
@@ -56,7 +55,7 @@ class Accelerator(CostedComponent):
     Source: docs/accelerator.md.
     """
 
-    def __init__(self, config: AcceleratorConfig, *, trace: bool = False, max_burst: int | None = None) -> None:
+    def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
         self._config, self._trace = config, trace
         self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
@@ -66,11 +65,11 @@ class Accelerator(CostedComponent):
             address_bits=ADDRESS_BITS,
             depth=config.prefetch_beats,
             style=prefetch_style(config),
-            max_burst=max_burst or config.burst_beats,
+            max_burst=config.burst_beats,
             outstanding=config.read_bursts,
         )
         self._router = Router(config)
-        self.writer = ResultWriter(config, address_bits=ADDRESS_BITS, max_burst=max_burst or config.burst_beats)
+        self.writer = ResultWriter(config, address_bits=ADDRESS_BITS)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
         self._counters = CounterBlock(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)

@@ -33,7 +33,6 @@ class ResultWriter(CostedComponent):
         config: configuration of the accelerator.
         address_bits: bits of an address on the bus, 16 to 64.
         batch: number of requests that are issued together, 1 to 128.
-        max_burst: longest burst in beats, see ``WriteMaster``.
 
     Members:
         output_address: In(64). Base address of ``result_requests``, a multiple of a beat; steady while not idle.
@@ -53,9 +52,7 @@ class ResultWriter(CostedComponent):
     Source: derived here.
     """
 
-    def __init__(
-        self, config: AcceleratorConfig, *, address_bits: int = 40, batch: int = 64, max_burst: int = 256
-    ) -> None:
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40, batch: int = 64) -> None:
         check("address_bits", address_bits, 16, 64)
         check("batch", batch, 1, _REQUESTS // 2)
         self._batch, self._port_bytes, self._address_bits = batch, config.port_bytes, address_bits
@@ -66,7 +63,7 @@ class ResultWriter(CostedComponent):
             address_bits=address_bits,
             data_bytes=config.port_bytes,
             length_bits=_LENGTH_BITS,
-            max_burst=max_burst,
+            max_burst=config.burst_beats,
             outstanding=_OUTSTANDING,
         )
         super().__init__(

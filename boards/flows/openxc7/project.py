@@ -84,13 +84,18 @@ def adapt_board(board: Board) -> Board:
 def check_design(board: Board, config: AcceleratorConfig) -> None:
     """Raises:
     UnsupportedError: the tools do not know the part, or the accelerator does not fit beside the rest.
-    UsageError: the board's ports to memory cannot be so many or so wide.
+    UsageError: the board's ports to memory cannot be so many or so wide, or have so long bursts.
     """
     _idcode(board)
     if config.ports > board.ports or config.port_bytes not in _PORT_BYTES:
         raise UsageError(
             f"{board.name} has {board.ports} ports to memory of 32, 64 bits, the configuration has {config.ports} of "
             f"{8 * config.port_bytes}; change beat_bytes or ports, which share a beat"
+        )
+    if config.burst_beats > _LONGEST_BURST:
+        raise UsageError(
+            f"{board.name} has ports of AXI3, whose bursts have at most {_LONGEST_BURST} beats, not {config.burst_beats}; "
+            "lower burst_beats"
         )
     _check_together(board, config)
 
@@ -160,7 +165,7 @@ def accelerator_of(config: AcceleratorConfig) -> Any:
     """Return the accelerator; tests replace it by something smaller."""
     from edgedec.hw.accelerator import Accelerator
 
-    return Accelerator(config, max_burst=_LONGEST_BURST)
+    return Accelerator(config)
 
 
 def _write_hardware(design: BoardDesign, folder: Path) -> None:

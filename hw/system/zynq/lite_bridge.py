@@ -48,7 +48,7 @@ class LiteBridge(CostedComponent):
 
     def __init__(self, windows: Mapping[str, tuple[int, int]], *, address_bits: int = 32, id_bits: int = 12) -> None:
         for name, (base, size) in windows.items():
-            if size < 4096 or size & (size - 1) or base % size or (base + size) >> address_bits > 0:
+            if size < 4096 or size & (size - 1) or base % size or base + size > 1 << address_bits:
                 raise ValueError(
                     f"window {name} must be a power of two of at least 4096 bytes at a multiple of its size, not {size:#x} "
                     f"bytes at {base:#x}"

@@ -10,7 +10,7 @@ from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.handoff.write import CONTROLLER_BYTES, FAMILIES
 from edgedec.hw.isa.ip_core import REGISTER_BYTES
-from edgedec.hw.system.zynq.axi3 import axi3, axi3_read
+from edgedec.hw.system.zynq.axi3 import LONGEST_BURST, axi3, axi3_read
 from edgedec.hw.system.zynq.interrupt_controller import InterruptController
 from edgedec.hw.system.zynq.lite_bridge import LiteBridge
 from edgedec.hw.system.zynq.memory_port import ID_BITS, PHYSICAL_BITS, PORT_BYTES, MemoryPort
@@ -27,8 +27,8 @@ class ZynqSystem(CostedComponent):
     Registers are where the hand-off file says: the accelerator's at 0x43C0_0000, the controller's at 0x4180_0000.
 
     Parameters:
-        config: configuration of the accelerator, with ports of 4 or 8 bytes.
-        accelerator: an Accelerator of that configuration, or a component with its ports; its bursts have at most 16 beats.
+        config: configuration of the accelerator, with ports of 4 or 8 bytes and bursts of at most 16 beats.
+        accelerator: an Accelerator of that configuration, or a component with its ports.
 
     Members:
         registers: In(AXI3 of 32 bits). For M_AXI_GP0.
@@ -41,6 +41,8 @@ class ZynqSystem(CostedComponent):
     """
 
     def __init__(self, config: AcceleratorConfig, accelerator: Any) -> None:
+        if config.burst_beats > LONGEST_BURST:
+            raise ValueError(f"config.burst_beats must be at most {LONGEST_BURST} for AXI3, not {config.burst_beats!r}")
         self._config, self._accelerator = config, accelerator
         self._bridge = LiteBridge(
             {

@@ -22,8 +22,8 @@ class Copier(Component):
     response.
     """
 
-    def __init__(self, config: AcceleratorConfig, *, max_burst: int = 256) -> None:
-        self._config, self._max_burst = config, max_burst
+    def __init__(self, config: AcceleratorConfig) -> None:
+        self._config = config
         size = {"address_bits": ADDRESS_BITS, "data_bytes": config.port_bytes}
         super().__init__(
             {
@@ -36,7 +36,11 @@ class Copier(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        size = {"address_bits": ADDRESS_BITS, "data_bytes": self._config.port_bytes, "max_burst": self._max_burst}
+        size = {
+            "address_bits": ADDRESS_BITS,
+            "data_bytes": self._config.port_bytes,
+            "max_burst": self._config.burst_beats,
+        }
         m.submodules.registers = registers = RegisterBlock(register_map=REGISTER_MAP)
         m.submodules.reader, m.submodules.writer = reader, writer = ReadMaster(**size), WriteMaster(**size)
         connect(m, flipped(self.registers), registers.bus)

@@ -36,7 +36,7 @@ CHANNELS = {
 
 
 def rtlil() -> str:
-    text: str = to_rtlil(ZynqTop(CONFIG, Copier(CONFIG, max_burst=16)), platform=FAMILIES["zynq-7000"])
+    text: str = to_rtlil(ZynqTop(CONFIG, Copier(CONFIG)), platform=FAMILIES["zynq-7000"])
     return text
 
 

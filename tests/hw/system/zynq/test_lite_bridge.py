@@ -203,3 +203,7 @@ def test_responses_of_the_registers_are_passed_on() -> None:
 def test_a_window_that_cannot_be_decoded_is_refused(window: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="window one must be a power of two of at least 4096 bytes"):
         LiteBridge({"one": window})
+
+
+def test_a_window_may_end_with_the_address_space() -> None:
+    LiteBridge({"one": (0xFFFF_F000, 0x1000)})

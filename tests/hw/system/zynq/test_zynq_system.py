@@ -47,7 +47,7 @@ async def start(ctx: Any, manager: Manager, source: int, destination: int, size:
 def test_a_copy_is_started_over_one_port_and_done_over_the_others(port_bytes: int) -> None:
     """Copy ranges that begin and end anywhere; each ends with an interrupt, which is served as pynq does it."""
     chosen = config(port_bytes)
-    dut, rng = ZynqSystem(chosen, Copier(chosen, max_burst=16)), random.Random(port_bytes)
+    dut, rng = ZynqSystem(chosen, Copier(chosen)), random.Random(port_bytes)
     contents = bytearray(rng.randbytes(SIZE))
     memory = Memory(dut.memory0, contents, base=BASE, port_bytes=port_bytes)
     expected = bytearray(contents)
@@ -82,7 +82,7 @@ def test_a_copy_is_started_over_one_port_and_done_over_the_others(port_bytes: in
 def test_an_address_beyond_the_port_is_an_error_and_touches_nothing(wrong: str) -> None:
     """Address memory through bit 32: without the check, the accelerator would read or write the memory of others."""
     chosen = config(8)
-    dut, contents = ZynqSystem(chosen, Copier(chosen, max_burst=16)), bytearray(range(256)) * 16
+    dut, contents = ZynqSystem(chosen, Copier(chosen)), bytearray(range(256)) * 16
     memory = Memory(dut.memory0, contents, base=BASE)
     places = {"source": BASE, "destination": BASE + 0x800}
     places[wrong] += 1 << 32
@@ -105,7 +105,7 @@ def test_an_address_beyond_the_port_is_an_error_and_touches_nothing(wrong: str) 
 def test_registers_can_be_polled_without_the_controller() -> None:
     """Leave the interrupt controller alone, as a hand-off file without an interrupt makes the driver do."""
     chosen = config(8)
-    dut, contents = ZynqSystem(chosen, Copier(chosen, max_burst=16)), bytearray(range(256)) * 16
+    dut, contents = ZynqSystem(chosen, Copier(chosen)), bytearray(range(256)) * 16
     memory = Memory(dut.memory0, contents, base=BASE)
 
     async def bench(ctx: Any) -> None:
@@ -125,3 +125,8 @@ def test_a_port_of_another_width_is_refused() -> None:
         MemoryPort(data_bytes=16, writes=True)
     with pytest.raises(ValueError, match="address_bits must be 33 to 64, not 32"):
         MemoryPort(data_bytes=8, address_bits=32, writes=True)
+
+
+def test_bursts_longer_than_those_of_axi3_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"config\.burst_beats must be at most 16 for AXI3, not 32"):
+        ZynqSystem(AcceleratorConfig(burst_beats=32), None)
