@@ -24,6 +24,7 @@ from edgedec.hw.matrix.mac_array import column_bits
 
 __all__ = ["WeightedValues"]
 
+_SHARES = 4  # parts of the slots whose sums have an address of their own
 _DRAIN_STAGES = 4 + MULTIPLY + 1  # registers from the sums to the queue of outputs
 _SHIFTED = 3  # registers until a word needs its head's reciprocals and shifts no more
 _LARGEST = 65535 * 127  # magnitude of a product of a probability and a value's code
@@ -126,11 +127,12 @@ class WeightedValues(CostedComponent):
     def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:
         """Return the sums [chunk][slot] of the current chunk, else of chunk ``read``, and a pulse at the end of a head."""
         layout, config = self._layout, self.visibility
-        shape = rows(self._sum_bits, self._slots, layout.chunk)
-        m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
-        write = sums.write_port()
-        port = sums.read_port(domain="comb")
-        chunk = Signal(range(layout.chunks))
+        # The sums of a share of the slots have a memory and a counter of their own: all together have 2,200 address pins.
+        shares = [range(share, self._slots, _SHARES) for share in range(min(_SHARES, self._slots))]
+        chunks = [
+            Signal(range(layout.chunks), name=f"chunk_{share}", attrs={"keep": "true"}) for share in range(len(shares))
+        ]
+        chunk = chunks[0]
         committed, own = (_groups(positions, layout.positions) for positions in (config.committed, config.own))
         count = (committed + own).shape()
         # The number of the last group, in two steps: visibility is steady long before a pass begins.
@@ -143,27 +145,39 @@ class WeightedValues(CostedComponent):
         last_chunk = chunk == layout.chunks - 1
         last_group = Signal()
         complete = Signal()
-        m.d.sync += [write.en.eq(valid), write.addr.eq(chunk)]
+        first_groups = [
+            Signal(name=f"first_group_{share}", init=1, attrs={"keep": "true"}) for share in range(len(shares))
+        ]
         # One cycle late, which is enough because the group has been the same for at least one cycle when this is used.
         m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
-        m.d.comb += port.addr.eq(Mux(valid, chunk, read))
-        # A register separates the stored sums from the addition. A chunk returns only after its sums were written,
-        # unless it is the only one.
-        for element in range(layout.chunk):
-            for slot in range(self._slots):
-                kept, added = port.data[element][slot], self.columns.payload[element][slot]
-                if layout.chunks == 1:
-                    kept = Mux(write.en, write.data[element][slot], kept)
-                before = Signal.like(kept, reset_less=True)
-                column = Signal.like(added, reset_less=True)
-                m.d.sync += [before.eq(Mux(group == 0, 0, kept)), column.eq(added)]
-                m.d.comb += write.data[element][slot].eq(before + column)
+        mixed = Signal(rows(self._sum_bits, self._slots, layout.chunk))
+        for share, (slots, its_chunk, first_group) in enumerate(zip(shares, chunks, first_groups, strict=True)):
+            shape = rows(self._sum_bits, len(slots), layout.chunk)
+            m.submodules[f"sums_{share}"] = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
+            write = sums.write_port()
+            port = sums.read_port(domain="comb")
+            m.d.sync += [write.en.eq(valid), write.addr.eq(its_chunk)]
+            m.d.comb += port.addr.eq(Mux(valid, its_chunk, read))
+            # A register separates the stored sums from the addition. A chunk returns only after its sums were written,
+            # unless it is the only one.
+            for element in range(layout.chunk):
+                for place, slot in enumerate(slots):
+                    kept, added = port.data[element][place], self.columns.payload[element][slot]
+                    m.d.comb += mixed[element][slot].eq(kept)
+                    if layout.chunks == 1:
+                        kept = Mux(write.en, write.data[element][place], kept)
+                    before = Signal.like(kept, name=f"before_{element}_{slot}", reset_less=True)
+                    column = Signal.like(added, name=f"column_{element}_{slot}", reset_less=True)
+                    m.d.sync += [before.eq(Mux(first_group, 0, kept)), column.eq(added)]
+                    m.d.comb += write.data[element][place].eq(before + column)
+            with m.If(valid):
+                m.d.sync += its_chunk.eq(its_chunk + 1)
+                with m.If(its_chunk == layout.chunks - 1):
+                    m.d.sync += [its_chunk.eq(0), first_group.eq(last_group)]
         m.d.sync += complete.eq(valid & last_chunk & last_group)
-        with m.If(valid):
-            m.d.sync += chunk.eq(chunk + 1)
-            with m.If(last_chunk):
-                m.d.sync += [chunk.eq(0), group.eq(Mux(last_group, 0, group + 1))]
-        return port.data, complete
+        with m.If(valid & last_chunk):
+            m.d.sync += group.eq(Mux(last_group, 0, group + 1))
+        return mixed, complete
 
     def _total(self, m: Module) -> tuple[Any, Any, Any]:
         """Return L of each slot, whether it is final, and the wire that takes it."""

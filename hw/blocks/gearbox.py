@@ -90,8 +90,9 @@ class Gearbox(CostedComponent):
                 phase.eq(Mux(excess == 0, 0, lanes - excess)),
                 sink.valid.eq(whole),
                 sink.p.last.eq(left == 1),
-                left.eq(left - whole),
             ]
+            with m.If(whole):  # it comes late, so it enables the register and is no operand
+                m.d.sync += left.eq(left - 1)
         with m.If(busy & ended & (left == 0)):
             m.d.sync += busy.eq(0)
         with m.If(self.blocks.valid & ~busy):

@@ -181,6 +181,7 @@ class CommandProcessor(CostedComponent):
         kept = Signal.like(now)
         slots = Signal(4)
         accepted = Signal(8)
+        most = Signal(range(-15, self._config.context + 1))  # positions that leave room for the pass
         groups = Signal(20)
         foreign = Signal()  # a slot is accepted that the pass did not have
         misplaced = Signal()
@@ -199,6 +200,7 @@ class CommandProcessor(CostedComponent):
                 issued.eq(0),
                 self.done.eq(0),
                 slots.eq(self.slots),
+                most.eq(self._config.context - self.slots),
                 accepted.eq(self.accepted),
                 misplaced.eq(self._misplaced()),
                 *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
@@ -209,7 +211,7 @@ class CommandProcessor(CostedComponent):
         too_far = Signal()
         m.d.sync += [
             wrong_slots.eq((slots == 0) | (slots > self._config.slots) | foreign),
-            too_far.eq(kept.committed + slots > self._config.context),
+            too_far.eq(kept.committed > most),
         ]
         return {
             Cause.ADDRESS: verdict & misplaced,
@@ -253,9 +255,11 @@ class CommandProcessor(CostedComponent):
                     | (word_count < 2)
                     | (word_count > self._config.instructions + 1)
                 )
-                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(Mux(bad, 1, word_count))]
+                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(word_count)]
             with m.Case(_State.VERDICT):
                 m.d.sync += state.eq(_State.READ)
+                with m.If(impossible):
+                    m.d.sync += words.eq(1)
             with m.Case(_State.READ):
                 m.d.comb += [
                     reads.p.eq(0),

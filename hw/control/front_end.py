@@ -121,7 +121,8 @@ class FrontEnd(CostedComponent):
         # Decoding takes several registered steps: first the parts of each decision, then the decision.
         checks = violations(self._config, now.bits)
         out = Signal()
-        wrong = Signal(len(checks))
+        applies = Signal(len(checks))
+        wrong = [Signal(len(conditions), name=f"wrong_{number}") for number, (_, conditions) in enumerate(checks)]
         begun = Signal()
         steps = Signal(3)
         kind = Signal(len(_DECIDED))
@@ -146,7 +147,8 @@ class FrontEnd(CostedComponent):
         logits, place = self.parameters.logits, self._origin(now.bits)
         m.d.sync += [
             out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
-            wrong.eq(Cat(checks)),
+            applies.eq(Cat(one for one, _ in checks)),
+            *(register.eq(Cat(conditions)) for register, (_, conditions) in zip(wrong, checks, strict=True)),
             placed.eq(Cat(opcode == number for number in _PLACED).any()),
             base.eq(place[0]),
             start.eq(place[1]),
@@ -156,7 +158,10 @@ class FrontEnd(CostedComponent):
             begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
             begun.eq(placed & ~out),
             skipped.eq(out & ~now.beyond),
-            bad.eq(now.beyond | (~out & wrong.any())),
+            bad.eq(
+                now.beyond
+                | (~out & Cat(one & register.any() for one, register in zip(applies, wrong, strict=True)).any())
+            ),
         ]
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
@@ -268,10 +273,11 @@ class FrontEnd(CostedComponent):
             m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
             m.d.sync += [
                 slot.eq(slot + 1),
-                rank.eq(rank + moves),
                 position.eq(now.committed + slot),
                 progress.eq(0),
             ]
+            with m.If(moves):
+                m.d.sync += rank.eq(rank + 1)
             with m.If(slot == self._config.slots):
                 m.d.comb += done.eq(1)
                 m.d.sync += [slot.eq(0), rank.eq(0), state.eq(_State.NEXT)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Value
+from amaranth.hdl import Cat, Const, Value
 from amaranth.lib import data
 
 from edgedec.hw.blocks.instruction_layouts import layout
@@ -20,12 +20,15 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
     than rows; if a ternary matrix has no planes; and if the configuration lacks group mantissas, or int8, that the
     matrix needs.
     """
-    invalid: Value = Cat(violations(config, bits)).any()
+    invalid: Value = Cat(applies & Cat(conditions).any() for applies, conditions in violations(config, bits)).any()
     return invalid
 
 
-def violations(config: AcceleratorConfig, bits: Value) -> list[Value]:
-    """Return the conditions of which any makes an instruction invalid; each compares few fields."""
+def violations(config: AcceleratorConfig, bits: Value) -> list[tuple[Value, list[Value]]]:
+    """Return the conditions of which any makes an instruction invalid if its opcode is the one to which they apply.
+
+    Each condition compares one field.
+    """
     view = {opcode: data.View(layout(opcode), bits) for opcode in Opcode}
     opcode = view[Opcode.STOP].opcode
     cases = {
@@ -41,9 +44,8 @@ def violations(config: AcceleratorConfig, bits: Value) -> list[Value]:
         ],
     }
     return [
-        opcode > max(Opcode),
-        view[Opcode.STOP].when > max(When),
-        *((opcode == number) & condition for number, conditions in cases.items() for condition in conditions),
+        (Const(1), [opcode > max(Opcode), view[Opcode.STOP].when > max(When)]),
+        *((opcode == number, conditions) for number, conditions in cases.items()),
     ]
 
 

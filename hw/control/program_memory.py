@@ -80,7 +80,7 @@ class ProgramMemory(CostedComponent):
         config = self._config
         memory = Resources(bram18=block_rams(_BITS, config.instructions))
         header = Resources(lut=2 * 22 + 8 + 24, ff=index_bits(config) + 2)
-        counters = Resources(lut=5 * index_bits(config), ff=_BITS + 5 * index_bits(config) + 6)
+        counters = Resources(lut=6 * index_bits(config), ff=_BITS + 7 * index_bits(config) + 7)
         return self._unpacker.resources + header + counters + memory
 
     def elaborate(self, platform: Any) -> Module:
@@ -101,16 +101,16 @@ class ProgramMemory(CostedComponent):
         header = data.View(header_layout(), items.payload)
         begun = Signal()
         left = Signal(range(self._config.instructions + 2))
-        following = Signal.like(left)  # instructions according to the length
+        following = Signal.like(left)  # instructions according to the length, which is steady long before a word
         other = Signal()
         beyond = Signal()
         m.d.comb += [
             items.ready.eq(1),
             port.data.eq(items.payload),
             port.en.eq(items.valid & begun & (left != 0)),
-            following.eq(self.words - 1),
             self.cut.eq(other | beyond),
         ]
+        m.d.sync += following.eq(self.words - 1)
         with m.If(items.valid & begun):
             m.d.sync += left.eq(left - (left != 0))
             with m.If(port.en):
@@ -136,21 +136,22 @@ class ProgramMemory(CostedComponent):
         walking = Signal()
         number = Signal(index_bits(self._config))
         do_move = Signal()
-        beyond = Signal()
-        last = Signal.like(number)  # the number after that of the last instruction
+        beyond = Signal()  # ``number`` is that after the last instruction
+        after_last = Signal.like(number)
+        final = Signal.like(number)  # number of the last instruction
         fetched_valid = Signal()
         fetched_number = Signal.like(number)
         fetched_beyond = Signal()
         m.d.comb += [
             do_move.eq(~sink.valid | sink.ready),
-            beyond.eq(number == last),
             port.addr.eq(number),
             port.en.eq(do_move),
         ]
-        m.d.sync += last.eq(self.words - 1)
+        m.d.sync += [after_last.eq(self.words - 1), final.eq(self.words - 2)]
+        with m.If(do_move & walking & ~beyond):
+            m.d.sync += [number.eq(number + 1), beyond.eq(number == final)]
         with m.If(do_move):
             m.d.sync += [
-                number.eq(number + (walking & ~beyond)),
                 fetched_valid.eq(walking),
                 fetched_number.eq(number),
                 fetched_beyond.eq(beyond),
@@ -160,6 +161,7 @@ class ProgramMemory(CostedComponent):
                 sink.p.beyond.eq(fetched_beyond),
             ]
         with m.If(self.walk):
-            m.d.sync += [walking.eq(1), number.eq(self.first), fetched_valid.eq(0), sink.valid.eq(0)]
+            m.d.sync += [walking.eq(1), number.eq(self.first), beyond.eq(self.first == after_last)]
+            m.d.sync += [fetched_valid.eq(0), sink.valid.eq(0)]
         with m.If(self.begin):
             m.d.sync += [walking.eq(0), fetched_valid.eq(0), sink.valid.eq(0)]

@@ -18,6 +18,8 @@ __all__ = ["VIOLATED", "to_rtlil"]
 VIOLATED = "violated_"  # start of the name of a register that stays high after an assertion failed; its message follows
 _CHECK = re.compile(r"^  cell \$check \S+\n(.*?)^  end\n", re.MULTILINE | re.DOTALL)
 _CONNECTION = re.compile(r"^    connect \\(A|EN|TRG) (.+)$", re.MULTILINE)
+_KEPT = re.compile(r'^  attribute \\keep "true"\n(?:  attribute .*\n)*  wire width \d+ (\\\S+)$', re.MULTILINE)
+_FLIP_FLOP = re.compile(r"^  cell \$dff \S+\n(?:    .*\n)*?    connect \\Q (\\\S+)(?: \[\d+:0\])?\n", re.MULTILINE)
 _FORMAT = re.compile(r'^    parameter \\FORMAT "(.*)"$', re.MULTILINE)
 
 
@@ -55,11 +57,22 @@ def to_rtlil(
             ports[signal.name] = (signal, PortDirection.Input)
     design = fragment.prepare(ports=ports, hierarchy=(name,))
     name_design(design)
-    text = tidy_ports(rtlil.convert_fragment(design, emit_src=False)[0])
+    text = _kept(tidy_ports(rtlil.convert_fragment(design, emit_src=False)[0]))
     if checks == "keep":
         return text
     modules = text.split("\nend\n")  # each has names of its own
     return "\nend\n".join(_CHECK.sub(_Registers() if checks == "register" else "", module) for module in modules)
+
+
+def _kept(text: str) -> str:
+    """Give the attribute ``keep`` of a signal to its register, too: yosys reads it there when it merges equal registers."""
+    modules = text.split("\nend\n")
+    for number, module in enumerate(modules):
+        if kept := set(_KEPT.findall(module)):
+            modules[number] = _FLIP_FLOP.sub(
+                lambda cell: f"  attribute \\keep 1\n{cell[0]}" if cell[1] in kept else cell[0], module
+            )
+    return "\nend\n".join(modules)
 
 
 class _Registers:

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.payloads import codes, rows
-from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.pipeline import check, countdown
 from edgedec.hw.blocks.ram_cost import block_rams
 from edgedec.hw.blocks.resources import Resources
 
@@ -75,7 +75,7 @@ class CodeMemory(CostedComponent):
         count = (depth * pieces).bit_length()
         chosen = bits // pieces * -(-(pieces - 1) // 3)  # a piece of what is written
         return Resources(
-            lut=chosen + 3 * count + 13, ff=bits + 3 * count + 8, bram18=block_rams(bits // pieces, depth * pieces)
+            lut=chosen + 4 * count + 13, ff=bits + 4 * count + 10, bram18=block_rams(bits // pieces, depth * pieces)
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -86,24 +86,38 @@ class CodeMemory(CostedComponent):
             init=[],
             attrs={"ram_style": self._style},
         )
-        # Counted in pieces: ``length`` of the vector, ``put`` written ones, ``get`` requested ones.
+        # Counted in pieces: ``put`` written ones, ``get`` requested ones.
         count = range(self._depth * self._pieces + 1)
-        length = Signal(count)
         put = Signal(count)
         get = Signal(count)
         busy = Signal()
         writing = Signal()
-        self._write(m, memory, put, length, writing)
-        self._read(m, memory, get, busy & ((get != put) | ~writing), length, busy)
         pass_request = self.passes
-        m.d.comb += pass_request.ready.eq(~busy)
-        with m.If(pass_request.valid & pass_request.ready):
-            m.d.sync += [busy.eq(1), get.eq(0), length.eq(pass_request.p.blocks * self._pieces)]
+        begins = Signal()
+        length = Signal(count)
+        m.d.comb += [
+            pass_request.ready.eq(~busy),
+            begins.eq(pass_request.valid & pass_request.ready),
+            length.eq(pass_request.p.blocks * self._pieces),
+        ]
+        do_put = self._write(m, memory, put, writing)
+        do_get, ends = self._read(m, memory, get, busy & ((get != put) | ~writing))
+        last_put = countdown(m, "put", load=begins & pass_request.p.fresh, count=length, step=do_put)
+        last_get = countdown(m, "get", load=begins, count=length, step=do_get)
+        with m.If(do_put & last_put):
+            m.d.sync += writing.eq(0)
+        with m.If(do_get):
+            m.d.sync += ends.eq(last_get)
+            with m.If(last_get):
+                m.d.sync += busy.eq(0)
+        with m.If(begins):
+            m.d.sync += [busy.eq(1), get.eq(0)]
             with m.If(pass_request.p.fresh):
                 m.d.sync += [put.eq(0), writing.eq(1)]
         return m
 
-    def _write(self, m: Module, memory: Memory, put: Signal, length: Signal, writing: Signal) -> None:
+    def _write(self, m: Module, memory: Memory, put: Signal, writing: Signal) -> Value:
+        """Write pieces. Return whether one is written."""
         source = self.write
         port = memory.write_port()
         bits = (self._pieces - 1).bit_length()
@@ -118,11 +132,13 @@ class CodeMemory(CostedComponent):
         ]
         with m.If(port.en):
             m.d.sync += put.eq(put + 1)
-            with m.If(put + 1 == length):
-                m.d.sync += writing.eq(0)
+        return port.en
 
-    def _read(self, m: Module, memory: Memory, get: Signal, available: Value, length: Signal, busy: Signal) -> None:
-        """Read pieces into the output register; ``available`` says that the piece ``get`` is written."""
+    def _read(self, m: Module, memory: Memory, get: Signal, available: Value) -> tuple[Value, Signal]:
+        """Read pieces into the output register; ``available`` says that the piece ``get`` is written.
+
+        Return whether a piece is read, and the register that says whether the one read before was the vector's last.
+        """
         sink = self.output
         port = memory.read_port(transparent_for=())
         bits = (self._pieces - 1).bit_length()
@@ -142,9 +158,7 @@ class CodeMemory(CostedComponent):
         ]
         m.d.sync += arriving.eq(port.en)
         with m.If(port.en):
-            m.d.sync += [get.eq(get + 1), place.eq(get[:bits] if bits else 0), ends.eq(get + 1 == length)]
-            with m.If(get + 1 == length):
-                m.d.sync += busy.eq(0)
+            m.d.sync += [get.eq(get + 1), place.eq(get[:bits] if bits else 0)]
         with m.If(complete):
             m.d.sync += full.eq(1)
         with m.If(offered):
@@ -156,3 +170,4 @@ class CodeMemory(CostedComponent):
         for piece in range(self._pieces):
             with m.If(arriving & (place == piece)):
                 m.d.sync += block[piece * width : (piece + 1) * width].eq(Cat(Value.cast(port.data)))
+        return port.en, ends

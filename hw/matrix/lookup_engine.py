@@ -23,7 +23,7 @@ from edgedec.hw.matrix.table_builder import TableBuilder
 
 __all__ = ["LookupEngine", "sums", "ternary_weights"]
 
-_ROOM = 16  # beats in progress or waiting at the output; the round trip takes at most 10 cycles
+_ROOM = 16  # beats in progress or waiting at the output; the round trip takes at most 12 cycles
 
 
 def ternary_weights(beat_bytes: int) -> stream.Signature:
@@ -55,8 +55,8 @@ class LookupEngine(CostedComponent):
         sums: Out(sums(beat_bytes, slots)). One item for each beat.
         error: Out(1). High two cycles after a beat with a byte above 242 was taken. Such a byte counts as zero weights.
 
-    Latency: 3 cycles from a beat to its sums, and one for every two levels of the tree: 4 at 4 bytes, 5 at 8 and 16, 6
-        at 32 and 64. From a block to the first beat that uses it 13 cycles.
+    Latency: 3 cycles from a beat to its sums, and one for each level of the tree: 4 at 4 bytes, 5 at 8, 6 at 16, 7 at
+        32 and 8 at 64. From a block to the first beat that uses it 13 cycles.
     Throughput: one beat per cycle, also from one sweep to the next if a sweep has 15 beats or more. The pipeline never
         stalls: a beat is taken only if the output has room for it.
     Source: docs/accelerator.md, "The data path"; relative signs derived here.
@@ -209,21 +209,14 @@ class _Node:
 
 
 def _tree(m: Module, name: str, nodes: list[_Node]) -> tuple[_Node, int]:
-    """Return the sum of all nodes, and the number of registers before it."""
-    level, latency = 0, 0
+    """Return the sum of all nodes, and the number of its levels; each ends in registers."""
+    level = 0
     while len(nodes) > 1:
         pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
         nodes = [_added(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-        if _has_registers(level, len(nodes)):
-            nodes = [_registered(m, f"{name}_level_{level}_{i}", node) for i, node in enumerate(nodes)]
-            latency += 1
+        nodes = [_registered(m, f"{name}_level_{level}_{i}", node) for i, node in enumerate(nodes)]
         level += 1
-    return nodes[0], latency
-
-
-def _has_registers(level: int, nodes: int) -> bool:
-    """Return whether a level of the tree ends in registers: every other level does, and the last one."""
-    return level % 2 == 0 or nodes == 1
+    return nodes[0], level
 
 
 def _added(left: _Node, right: _Node) -> _Node:
@@ -249,12 +242,10 @@ def _registered(m: Module, name: str, node: _Node) -> _Node:
 
 def _tree_resources(columns: list[int], slots: int) -> Resources:
     """Resource estimate of an adder tree: a LUT per bit of an adder, in the order of ``_tree``."""
-    nodes, cost, level = [columns[-1], *columns[:-1]], Resources(), 0
+    nodes, cost = [columns[-1], *columns[:-1]], Resources()
     while len(nodes) > 1:
         pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
         nodes = [sum(pair) for pair in pairs]
         cost += Resources(lut=sum(sum_bits(sum(pair)) for pair in pairs if len(pair) == 2)) * slots
-        if _has_registers(level, len(nodes)):
-            cost += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
-        level += 1
+        cost += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
     return cost

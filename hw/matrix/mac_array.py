@@ -23,6 +23,7 @@ __all__ = [
     "work",
 ]
 
+_SHARES = 4  # parts of the held block that have an enable of their own
 _TOGETHER = 2  # products of a chain that are added in one cycle, by the adders of two cascaded DSPs
 _CHAINED = 4  # largest number of lanes of a chain
 OPERAND_BITS = 17  # signed bits of an operand: a probability u16, a query's code or an activation's code
@@ -179,6 +180,8 @@ class MacArray(CostedComponent):
         """Return the factors of each lane, delayed for the second two of a chain, and the registered kind and ``last``."""
         block = Signal(self.codes.p.codes.shape(), reset_less=True)
         full = Signal()
+        # ``full`` for each share of the block, which it enables: the block has 4,096 bits at 64 lanes and 8 slots.
+        shares = [Signal(name=f"full_{share}", attrs={"keep": "true"}) for share in range(min(_SHARES, self._lanes))]
         do_read = Signal()
         working = self.work.valid
         m.d.comb += [
@@ -187,7 +190,13 @@ class MacArray(CostedComponent):
             self.codes.ready.eq(~full | (do_read & self.weights.p.last)),
         ]
         with m.If(self.codes.ready):
-            m.d.sync += [block.eq(self.codes.p.codes), full.eq(self.codes.valid)]
+            m.d.sync += full.eq(self.codes.valid)
+        for share, its_full in enumerate(shares):
+            with m.If(~its_full | (self.weights.valid & its_full & ~working & self.weights.p.last)):
+                m.d.sync += its_full.eq(self.codes.valid)
+                m.d.sync += [
+                    block[lane].eq(self.codes.p.codes[lane]) for lane in range(share, self._lanes, len(shares))
+                ]
         kind = Signal(WorkKind)
         last = Signal()
         m.d.sync += [

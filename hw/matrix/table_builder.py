@@ -68,19 +68,22 @@ class TableBuilder(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        column, subtract = self._walk(m)
+        walking = Signal(
+            attrs={"keep": "true"}
+        )  # ``write`` once more: each has some 1,700 loads at 64 bytes and 8 slots
+        column, subtract = self._walk(m, walking)
         for group, columns in enumerate(self._columns):
             for slot in range(self._slots):
                 offered = [self.codes.p.codes[group * GROUP_COLUMNS + j][slot] for j in range(columns)]
                 entry = Signal(signed(sum_bits(columns)), name=f"entry_{group}_{slot}", reset_less=True)
                 m.d.comb += self.entries[group][slot].eq(entry)
-                with m.If(self.write):
+                with m.If(walking):
                     m.d.sync += entry.eq(_added(entry, _selected(offered, column), subtract))
                 with m.Else():
                     m.d.sync += entry.eq(0)
         return m
 
-    def _walk(self, m: Module) -> tuple[Signal, Signal]:
+    def _walk(self, m: Module, walking: Signal) -> tuple[Signal, Signal]:
         """Count the entries. Return the registered column and sign of the step from the present entry to the next."""
         final = len(WALK) - 1
         column = Signal(range(GROUP_COLUMNS), init=STEPS[0][0])
@@ -90,9 +93,11 @@ class TableBuilder(CostedComponent):
             self.codes.ready.eq(self.write & (self.address == final)),
         ]
         with m.If(~self.write):
-            m.d.sync += self.write.eq(self.codes.valid & self.free)
+            starts = self.codes.valid & self.free
+            m.d.sync += [self.write.eq(starts), walking.eq(starts)]
         with m.Elif(self.address == final):
-            m.d.sync += [self.write.eq(0), self.address.eq(0), column.eq(STEPS[0][0]), subtract.eq(STEPS[0][1])]
+            m.d.sync += [self.write.eq(0), walking.eq(0)]
+            m.d.sync += [self.address.eq(0), column.eq(STEPS[0][0]), subtract.eq(STEPS[0][1])]
         with m.Else():
             m.d.sync += self.address.eq(self.address + 1)
             with m.Switch(self.address):

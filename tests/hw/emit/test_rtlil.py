@@ -6,16 +6,19 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
 from amaranth.back import rtlil
-from amaranth.hdl import Module
+from amaranth.hdl import Cat, Module
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw.blocks.pipeline import copies
 from edgedec.hw.emit.rtlil import to_rtlil
+from edgedec.hw.emit.verilog import run_yosys
 
 PRINTED = """
 from amaranth.hdl import Module
@@ -85,3 +88,25 @@ def test_a_clock_that_is_a_member_is_refused() -> None:
 
     with pytest.raises(ValueError, match="top has a member clk"):
         to_rtlil(Odd())
+
+
+class Copied(Component):
+    """Register a value in four copies of two bits, and each of them once more."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(2), "b": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.sync += self.b.eq(Cat(copies(m, self.a, 4, name="copy")))
+        return m
+
+
+@pytest.mark.rtl
+def test_synthesis_does_not_merge_copies_of_a_register(tmp_path: Path) -> None:
+    (tmp_path / "design.il").write_text(to_rtlil(Copied()), "utf-8")
+    run_yosys("read_rtlil design.il\nopt_merge\nopt_clean\nselect -assert-count 4 a:keep=1 t:$dff %i", tmp_path)
+    text = (tmp_path / "design.il").read_text("utf-8").replace("attribute \\keep 1\n", "")
+    (tmp_path / "design.il").write_text(text, "utf-8")
+    # Without the attribute, the four are merged into one.
+    run_yosys("read_rtlil design.il\nopt_merge\nselect -assert-count 2 t:$dff", tmp_path)
