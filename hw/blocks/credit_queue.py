@@ -8,7 +8,6 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import distributed_luts
 from edgedec.hw.blocks.resources import Resources
@@ -61,7 +60,6 @@ class CreditQueue(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        contract(m, ~self.enter | self.room, "An item enters the pipeline only if there is room for its result")
         index = (self._entries - 1).bit_length()
         m.submodules.memory = memory = Memory(
             shape=unsigned(self._width), depth=1 << index, init=[], attrs={"ram_style": "distributed"}

@@ -14,7 +14,6 @@ from amaranth.sim import Simulator
 
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.attention.weighted_values import WeightedValues
-from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.config import AcceleratorConfig
@@ -55,11 +54,6 @@ BROKEN: Mapping[str, tuple[Any, Mapping[str, Any], str]] = {
         "The least number of the width does not occur",
     ),
     "the least gain": (lambda: RmsNorm(slots=1), {"gains.valid": 1, "gains.payload": [-(1 << 15)]}, "A gain is above"),
-    "an item without a credit": (
-        lambda: CreditQueue(shape=2, stages=1),
-        {"enter": 1},
-        "only if there is room for its result",
-    ),
     "a word without room": (lambda: RowPacker(lanes=4, slots=1, width=18), {"starts": 1}, "only if there is room"),
     "sums without a start": (lambda: RowPacker(lanes=4, slots=1, width=18), {"sums.valid": 1}, "never overflows"),
     "a sweep of other words": (
