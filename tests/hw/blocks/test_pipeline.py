@@ -53,7 +53,7 @@ def test_every_is_true_without_conditions_and_else_their_conjunction() -> None:
             assert settled([(a, x), (b, y)], [every([]), every([a]), every([a, b])]) == [1, x, x & y]
 
 
-class Built(Component):  # type: ignore[misc]  # Amaranth has no types
+class Built(Component):
     """A component with ports of eight bits, whose contents are given."""
 
     def __init__(self, build: Callable[[Module, Any], None], **ports: Any) -> None:
