@@ -246,9 +246,10 @@ def _known_table(rows: Sequence[Known]) -> str:
 def _reasons_table(rows: Sequence[Known]) -> str:
     from benchmarks._docs_tables import markdown_table
 
-    lines = [(f"`{edit}`", reason) for row in rows for edit, reason in row.same.items()]
-    open_ = [(f"`{edit}`", "open") for row in rows for edit in row.survivors]
-    return markdown_table(("edit", "why no test notices it"), [*lines, *open_])
+    edits = [edit for row in rows for edit in row.same.items()]
+    edits += [(edit, "open") for row in rows for edit in row.survivors]
+    escaped = [(f"`{edit}`".replace("|", r"\|"), reason) for edit, reason in edits]  # a bar ends a cell
+    return markdown_table(("edit", "why no test notices it"), escaped)
 
 
 def _report(results: Sequence[Result]) -> Report:
