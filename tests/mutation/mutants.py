@@ -32,8 +32,8 @@ _COMPARISONS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
 }
-# An estimate is approximate by design: its own calibration test bounds it, and no unit test of the logic sees it. Functions
-# that return ``Resources`` are estimates, too.
+# An estimate is approximate by design: its own calibration test bounds it, and no unit test of the logic sees it.
+# Each function that returns ``Resources`` is an estimate, too.
 _LEFT_OUT = frozenset(("resources", "resources_by_part", "in_multipliers", "__repr__"))
 
 
