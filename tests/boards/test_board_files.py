@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_a_python_file_is_a_board(tmp_path: Path) -> None:
         find_board(file)
 
 
+@cache
 def _members() -> dict[str, Any]:
     import tomllib
 

@@ -102,6 +102,7 @@ def test_a_build_makes_the_same_bitstream_everywhere(program: Program, output: P
     assert placed == {"lut": 109, "ff": 50, "bram36": 1.5, "uram": 0, "dsp": 4}
 
 
+@pytest.mark.thorough
 def test_timing_is_never_met(program: Program, output: Path) -> None:
     result = build(BOARD, program, output, flow=FLOW)
     timing = result.report["timing"]
@@ -115,6 +116,7 @@ def test_timing_is_never_met(program: Program, output: Path) -> None:
     assert result.built.usable
 
 
+@pytest.mark.thorough
 def test_a_slow_path_among_the_analysed_ones_is_an_error(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +133,7 @@ def test_a_log_without_clocks_proves_nothing(program: Program, output: Path, mon
     assert build(BOARD, program, output, flow=FLOW).report["timing"]["analysed_hz"] is None
 
 
-@pytest.mark.thorough(sample=3)
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
