@@ -29,9 +29,9 @@ def load(package: str, name: str, *, kind: str = "") -> ModuleType:
     Raises:
         UsageError: there is no such file; the message lists the known names. An error inside the plug-in passes through.
     """
-    loaded = sys.modules.get(f"{package}.{name}")
-    if loaded is not None and not name.startswith("_"):
-        return loaded
+    if f"{package}.{name}" in sys.modules and not name.startswith("_"):
+        # The entry may be that of a module which another thread is still importing: the import system waits for it.
+        return import_module(f"{package}.{name}")
     kind = kind or package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
         known = names(package)
