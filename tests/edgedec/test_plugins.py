@@ -50,7 +50,7 @@ def test_load_imports_the_plug_in(package: str, name: str) -> None:
 def test_a_plug_in_that_another_thread_is_importing_is_waited_for(package: str, tmp_path: Path) -> None:
     (tmp_path / package / "slow.py").write_text("import time\ntime.sleep(0.2)\ndef run(): return 'slow'")
     with ThreadPoolExecutor(4) as pool:
-        assert [result.run() for result in pool.map(lambda _: load(package, "slow"), range(4))] == ["slow"] * 4
+        assert list(pool.map(lambda _: load(package, "slow").run(), range(4))) == ["slow"] * 4
 
 
 NEAR_APPLE = ["apple.x", "../apple", "apple.py"]
