@@ -53,6 +53,8 @@ def test_sizes_follow_from_the_members() -> None:
         ({"burst_beats": 24}, "burst_beats must be a power of two, not 24"),
         ({"burst_beats": 512}, "burst_beats must be 1 to 256, not 512"),
         ({"context": 0}, "context must be 1 to 65536, not 0"),
+        ({"hidden": (1 << 14) + 1}, "hidden must be 1 to 16384, not 16385"),
+        ({"kv_heads": 256}, "kv_heads must be 1 to 255, not 256"),
         ({"head_dim": 4096}, "head_dim must be 2 to 2048, not 4096"),
         ({"clock_hz": 0.0}, "clock_hz must be positive and finite, not 0.0"),
         ({"clock_hz": float("inf")}, "clock_hz must be positive and finite, not inf"),
@@ -71,6 +73,11 @@ def test_sizes_follow_from_the_members() -> None:
 def test_members_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}$"):
         AcceleratorConfig(**changes)
+
+
+def test_the_widest_members_are_accepted() -> None:
+    config = AcceleratorConfig(hidden=1 << 14, width=1 << 14, heads=255, kv_heads=255, head_dim=2)
+    assert (config.hidden, config.width, config.heads, config.kv_heads) == (16384, 16384, 255, 255)
 
 
 @pytest.mark.parametrize("member", [field.name for field in fields(AcceleratorConfig)])

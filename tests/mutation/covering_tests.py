@@ -5,12 +5,13 @@ imports.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from edgedec.errors import UsageError
 
-__all__ = ["covering_tests", "module_names", "module_path"]
+__all__ = ["SIMULATED_IN", "covering_tests", "module_names", "module_path"]
 
 # folders that are read for imports; the core's name is a prefix of the others' and comes last
 _PACKAGES = {
@@ -19,6 +20,15 @@ _PACKAGES = {
     "edgedec.sim": "sim",
     "tests": "tests",
     "edgedec": "edgedec",
+}
+
+
+# Modules without a test file of their own -> the file that simulates them. Tests that import less, of estimates for
+# instance, are nearer.
+SIMULATED_IN: Mapping[str, str] = {
+    "attention/score_memory": "tests/hw/attention/test_attention_path.py",
+    "attention/weighted_values": "tests/hw/attention/test_attention_path.py",
+    "datapath": "tests/hw/test_accelerator.py",
 }
 
 
@@ -45,14 +55,18 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     """Return test files that import the module, itself or through others; the nearest first, and of equals the
     smallest.
 
-    The nearest is tests/hw/test_MODULE.py; of others equally far, those beside it come first. A file's distance is the
-    number of imports that lead from it to the module, through hw/, boards/, sim/, the core and what tests share.
+    The nearest is tests/hw/test_MODULE.py, or the file that ``SIMULATED_IN`` names; of others equally far, those beside it
+    come first. A file's distance is the number of imports that lead from it to the module, through hw/, boards/, sim/, the
+    core and what tests share.
 
     Raises:
         UsageError: there is no such module, or no such test.
     """
     path = module_path(root, module)
     own = root / "tests" / path.parent.relative_to(root) / f"test_{path.stem}.py"
+    simulated_in = SIMULATED_IN.get(module.replace(".", "/"))
+    if simulated_in is not None and not own.is_file():
+        own = root / simulated_in
     users = _users(root)
     distances = {path: 0}
     fringe = [path]

@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.errors import ToolError, UsageError
 from tests.mutation.campaign import LOGIC, _drawn, known, main, mutate, planned
-from tests.mutation.covering_tests import covering_tests, module_names
+from tests.mutation.covering_tests import SIMULATED_IN, covering_tests, module_names
 from tests.mutation.mutants import KINDS, find_mutants
 from tests.mutation.same_hardware import FILE, read_same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, Attempt, attempt_key
@@ -362,3 +362,11 @@ def test_edits_that_are_the_same_hardware_are_edits_of_the_tree() -> None:
     for module, before, after in read_same_hardware(root):
         text = (root / f"hw/{module}.py").read_text("utf-8")
         assert any(mutant.lines(text) == (before, after) for mutant in find_mutants(module, text)), (module, before)
+
+
+def test_simulated_modules_have_no_tests_of_their_own() -> None:
+    """Find each file that is named for a module in the tree, ahead of the estimates' tests."""
+    root = Path(__file__).resolve().parents[2]
+    for module, test in SIMULATED_IN.items():
+        assert not (root / f"tests/hw/{module.rpartition('/')[0]}/test_{module.rpartition('/')[2]}.py").is_file()
+        assert covering_tests(root, module)[0] == root / test

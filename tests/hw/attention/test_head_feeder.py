@@ -40,6 +40,17 @@ def test_heads_are_repeated_as_often_as_they_are_shared(
         assert cycles["items"][heads * len(items[0]) - 1] - cycles["items"][0] == heads * head_dim - chunk
 
 
+@pytest.mark.rtl
+def test_as_many_heads_as_an_instruction_can_name() -> None:
+    """Read 255 heads of one element twice; 51 share one of the vector."""
+    elements = [[3], [-4], [5], [-6], [7]]
+    component = HeadFeeder(width=8, slots=1, depth=5, head_dim=1, chunk=1)
+    inputs = {"write": to_words(np.array(elements).T, 1), "attends": [{"heads": 255, "group": 51}] * 2}
+    collected = run(component, inputs, {"items": 2 * 255, "once": 2 * 5})
+    assert collected["once"] == [[element] for element in elements] * 2
+    assert collected["items"] == [[element] for element in elements for _ in range(51)] * 2
+
+
 def test_estimate_holds_the_vector() -> None:
     assert HeadFeeder(width=12, slots=4, depth=960, head_dim=96, chunk=16).resources.bram18 == 3
 

@@ -94,6 +94,30 @@ def test_each_pass_uses_one_set_of_angles(idle: Any) -> None:
         assert by[1] == 1
 
 
+@pytest.mark.rtl
+@pytest.mark.parametrize("seed", range(4))
+def test_angles_that_arrive_within_a_vector_wait_for_its_end(seed: int) -> None:
+    """Offer three sets of angles, item by item, while six vectors of three heads go by: one set rotates each vector."""
+    rng = np.random.default_rng(seed)
+    tables = [(rng.integers(-16384, 16385, (1, 4)), rng.integers(-16384, 16385, (1, 4))) for _ in range(3)]
+    vectors = [rng.integers(-(1 << 16), 1 << 16, (1, 24)) for _ in range(6)]
+    angle_items = [
+        {"cos": c, "sin": s} for cos, sin in tables for c, s in zip(items(cos, 1), items(sin, 1), strict=True)
+    ]
+    words = [word for x in vectors for word in to_words(x, 1)]
+    collected = run(
+        Rotary(slots=1, head_dim=8),
+        {"angles": angle_items, "input": words},
+        {"output": len(words)},
+        idle={"angles": 0.8},
+        seed=seed,
+    )["output"]
+    by = []
+    for x, y in zip(vectors, from_words(collected, [24] * 6), strict=True):
+        by.append([turned(x, *table).tolist() for table in tables].index(y.tolist()))
+    assert by == sorted(by)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -37,6 +37,11 @@ def test_an_element_takes_a_cycle() -> None:
     assert cycles["output"][0] - cycles["input"][4] == 1
 
 
+def test_a_word_has_one_lane_unless_said_otherwise() -> None:
+    component = Collector(width=8, slots=3)
+    assert [len(port.p["values"]) for port in (component.input, component.output)] == [1, 1]
+
+
 def test_estimate_counts_the_word() -> None:
     three, four = (Collector(width=27, slots=slots, lanes=5).resources for slots in (3, 4))
     assert four.ff - three.ff == 27 * 5

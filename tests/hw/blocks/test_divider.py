@@ -22,13 +22,16 @@ def test_all_pairs_of_a_small_divider_are_exact(quotient_bits: int) -> None:
     assert collected == [min(a // b, limit) if b else limit for a, b in pairs]
 
 
-def test_a_denominator_narrower_than_the_leading_bits_is_exact() -> None:
+@pytest.mark.parametrize("quotient_bits", [2, 4])
+def test_a_denominator_narrower_than_the_leading_bits_is_exact(quotient_bits: int) -> None:
+    """Check also numerators whose leading bits equal the denominator, of which the quotient is too long by a bit."""
     pairs = [(a, b) for a in range(64) for b in range(2)]
-    component = Divider(numerator_bits=6, denominator_bits=1, quotient_bits=2)
+    component = Divider(numerator_bits=6, denominator_bits=1, quotient_bits=quotient_bits)
     collected = run(
         component, {"input": [{"numerator": a, "denominator": b} for a, b in pairs]}, {"output": len(pairs)}
     )
-    assert collected["output"] == [min(a, 3) if b else 3 for a, b in pairs]
+    limit = (1 << quotient_bits) - 1
+    assert collected["output"] == [min(a, limit) if b else limit for a, b in pairs]
 
 
 @pytest.mark.rtl(sample=2)

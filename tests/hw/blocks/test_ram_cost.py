@@ -10,7 +10,16 @@ from edgedec.hw.blocks.resources import Resources
 
 @pytest.mark.parametrize(
     ("width", "depth", "luts"),
-    [(14, 32, 8), (15, 32, 16), (7, 33, 8), (8, 64, 16), (7, 65, 16 + 7), (7, 256, 32 + 7), (7, 257, 40 + 14)],
+    [
+        (14, 32, 8),
+        (15, 32, 16),
+        (7, 33, 8),
+        (14, 33, 16),
+        (8, 64, 16),
+        (7, 65, 16 + 7),
+        (7, 256, 32 + 7),
+        (7, 257, 40 + 14),
+    ],
 )
 def test_luts_of_memories(width: int, depth: int, luts: int) -> None:
     assert distributed_luts(width, depth) == luts

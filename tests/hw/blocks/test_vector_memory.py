@@ -119,9 +119,10 @@ def test_latency_and_throughput_are_as_documented() -> None:
     ("parameters", "message"),
     [
         ({"depth": 0}, "depth must be an integer from 1 to 65536, not 0"),
+        ({"depth": 4, "slots": 9}, "slots must be an integer from 1 to 8, not 9"),
         ({"depth": 4, "style": "big"}, "style must be 'block' or 'ultra', not 'big'"),
     ],
 )
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        VectorMemory(width=8, slots=1, **parameters)
+        VectorMemory(**{"width": 8, "slots": 1, **parameters})

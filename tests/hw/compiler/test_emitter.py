@@ -23,5 +23,6 @@ def test_a_read_longer_than_its_field_is_split(beats: int) -> None:
     assert len(read_instructions) == -(-beats // MOST)
     for entry in read_instructions:
         assert unpack(pack(entry)) == entry
+        assert not entry["spare"], "weights are whole beats"
         assert (entry.opcode, entry["base"], entry["destination"]) == (Opcode.READ, Base.IMAGE, Destination.WEIGHTS)
     assert emitter.image.beats == 7 + beats

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler import program as module
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.lowering import Lowering
-from edgedec.hw.compiler.program import compile_model, laid_out, lowered_sizes
+from edgedec.hw.compiler.program import Program, compile_model, laid_out, lowered_sizes
+from edgedec.hw.isa.instructions import Base, Instruction, Opcode
 from edgedec.hw.isa.striping import block_bytes
 from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
 
@@ -41,3 +44,41 @@ def test_buffers_past_the_end_of_the_bus_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "ADDRESS_BITS", bits - 1)
     with pytest.raises(UnsupportedError, match=rf"^the program's buffers take {need} bytes \(program \d+, image .*bus"):
         compile_model(model, config)
+
+
+def with_last(program: Program, opcode: Opcode, **more: int) -> tuple[Program, int]:
+    """Return the program in which fields of the last such instruction are larger by ``more``, and its number."""
+    number = max(
+        at
+        for at, one in enumerate(program.instructions)
+        if one.opcode == opcode and (opcode != Opcode.READ or one["base"] == Base.IMAGE)
+    )
+    one = program.instructions[number]
+    fields = {**one.fields, **{name: one[name] + value for name, value in more.items()}}
+    instructions = [*program.instructions]
+    instructions[number] = Instruction(opcode, fields)
+    return replace(program, instructions=tuple(instructions)), number
+
+
+def test_the_first_instruction_that_leaves_its_buffer_is_found() -> None:
+    """Move the last instruction at each buffer's end, or make the buffer smaller by a beat."""
+    model = tiny("native")[2]
+    program = compile_model(model, config_for(model, context=64))
+    assert program.astray() is None
+    for opcode, fields in (
+        (Opcode.READ, {"start": 1}),
+        (Opcode.READ, {"beats": 1}),
+        (Opcode.CACHE, {"start": 1}),
+        (Opcode.COPY, {"start": 1}),
+        (Opcode.ATTEND, {"start": 1}),
+        (Opcode.ATTEND, {"kv_heads": 1}),
+        (Opcode.COPY, {"heads": 1}),
+    ):
+        changed, number = with_last(program, opcode, **fields)
+        assert changed.astray() == number
+    of = {name: [at for at, one in enumerate(program.instructions) if one.opcode == name] for name in Opcode}
+    reads = {base: [at for at in of[Opcode.READ] if program.instructions[at]["base"] == base] for base in Base}
+    assert replace(program, image=program.image[: -program.config.beat_bytes]).astray() == reads[Base.IMAGE][-1]
+    assert replace(program, input_beats=program.input_beats - 1).astray() == reads[Base.INPUT][-1]
+    # The last layer's heads are the last of the cache.
+    assert replace(program, cache_beats=program.cache_beats - 1).astray() == of[Opcode.ATTEND][-1]

@@ -85,6 +85,21 @@ def test_items_that_wait_for_later_data_add_up() -> None:
         check_queues(both, config)
 
 
+def test_constants_of_attention_wait_until_the_cache_is_read() -> None:
+    """Read factors and scales of two layers: they add up unless CACHE, and nothing else, comes between them."""
+    config = AcceleratorConfig()
+    attend = Instruction(Opcode.ATTEND, {"heads": 4})
+    tables = [
+        Instruction(Opcode.READ, {"destination": int(Destination.FACTORS), "beats": 1, "spare": 3}),
+        Instruction(Opcode.READ, {"destination": int(Destination.SCALES), "beats": 2, "spare": 5}),
+    ]
+    cache = Instruction(Opcode.CACHE, {"heads": 4})
+    layer = {"factors": 13, "scales": 59}
+    for between, times in (([], 2), ([attend], 2), ([cache], 1), ([cache, attend], 1)):
+        needs = queue_needs([attend, *tables, *between, *tables, cache], config)
+        assert {name: needs[name] for name in layer} == {name: times * one for name, one in layer.items()}
+
+
 def test_a_program_is_checked_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.hw.compiler.queues.VECTORS_AHEAD", 0)
     with pytest.raises(UnsupportedError, match=r"needs a queue of [12] vectors; this accelerator has one of 0"):

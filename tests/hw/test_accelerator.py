@@ -1,0 +1,92 @@
+"""Run passes through a whole accelerator, the smallest that has everything: all logits equal the integer model's.
+
+The sizes are the least with which a pass takes seconds in Amaranth's simulator: vectors of 12 and 20 elements, two heads of
+four, a layer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.program import Program, compile_model, laid_out
+from edgedec.hw.isa.instructions import Opcode, When
+from edgedec.ops import Embed
+from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
+from edgedec.schemes import TernaryScheme
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+from tests.hw.support.bench_accelerator import simulated
+
+SHAPE = {
+    "hidden_size": 12,
+    "intermediate_size": 20,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "num_hidden_layers": 1,
+    "attention_bias": False,
+}
+
+
+@cache
+def compiled() -> tuple[IntegerModel, Program, Any]:
+    """Return a model, its program, and its table of embeddings."""
+    model = prepared(*float_model(TernaryScheme(), SHAPE))
+    small = {"beat_bytes": 8, "ports": 2, "slots": 2, "tile_rows": 20, "context": 16, "prefetch_beats": 16, "top_k": 2}
+    program = compile_model(model, config_for(model, **small, ultra=False, clock_hz=1e6))
+    (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
+    constants: Any = model.constants[embed.name]
+    return model, program, constants.weight
+
+
+def units(logits: Logits) -> Any:
+    """Return the real value of 1 in each row."""
+    return np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
+
+
+def beats(program: Program, committed: int) -> int:
+    """Return the beats of a pass with logits: of its code, of every READ, and of each head's keys and values."""
+    instructions, config = program.instructions[: program.commit], program.config
+    read = sum(one["beats"] for one in instructions if one.opcode == Opcode.READ and one["when"] != When.WITHOUT_LOGITS)
+    runs = sum(2 * one["heads"] for one in instructions if one.opcode == Opcode.CACHE)
+    return len(program.code) // config.beat_bytes + read + runs * config.kv_layout.beats(committed)
+
+
+@pytest.mark.rtl
+def test_tokens_equal_the_integer_model() -> None:
+    """Run a prompt of two, two rows that do not see each other of which the second is kept, and a token after them."""
+    model, program, embedding = compiled()
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    sequence = model.open()
+    # The sines of later positions are negative.
+    passes: list[tuple[list[int], list[int], list[list[int]], list[int]]] = [
+        ([7, 14], [4, 5], [[1, 0], [1, 1]], [0, 1]),
+        ([21, 3], [11, 4], [[1, 0], [0, 1]], [1]),
+        ([40], [5], [[1]], []),
+    ]
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        for ids, at, seen, kept in passes:
+            array, positions, visible = np.array(ids, np.int32), np.array(at, np.int32), np.array(seen, np.bool_)
+            expected = sequence.forward(array, positions=positions, visible=visible)
+            report = driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
+            rows = np.arange(len(ids), dtype=np.int32)
+            logits = driver.logits(rows)
+            assert np.array_equal(logits.values, expected.values)
+            assert np.array_equal(units(logits), units(expected))
+            assert driver.results(rows).ids[:, 0].tolist() == expected.values.argmax(axis=1).tolist()
+            assert report.beats == beats(program, committed=driver.length)
+            for holder in (driver, sequence):
+                holder.commit(np.array(kept, np.int32))
+
+
+def test_the_registers_have_a_page_of_addresses() -> None:
+    """Read the width of the bus at the registers: boards place them at multiples of 4 KiB."""
+    bus = Accelerator(compiled()[1].config).registers
+    assert len(bus.awaddr) == len(bus.araddr) == 12
