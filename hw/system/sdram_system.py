@@ -85,6 +85,12 @@ class UartSystem(SerialSystem):
         crossings = total(crossing.resources for pair in self._crossings for crossing in pair)
         return {**super().resources_by_part, "controller": self._controller.resources, "crossings": crossings}
 
+    @property
+    def inner_buses(self) -> dict[str, tuple[Any, str]]:
+        ports = [f"{kind}{number}" for kind in ("read", "write") for number in range(len(self._crossings))]
+        memory = {f"controller.{port}": (getattr(self._controller, port), MEMORY_DOMAIN) for port in ports}
+        return {**super().inner_buses, **memory}
+
     def elaborate(self, platform: Any) -> Module:
         m, managers = self._linked()
         m.submodules.controller = DomainRenamer(MEMORY_DOMAIN)(self._controller)

@@ -70,6 +70,18 @@ class SerialSystem(CostedComponent):
         """Estimate of what stands beside the accelerator, by submodule; for UltraScale+ as all estimates are."""
         return {"link": self._link.resources, "uart": self._receiver.resources + self._transmitter.resources}
 
+    @property
+    def inner_buses(self) -> dict[str, tuple[Any, str]]:
+        """AXI buses between the parts by name, each with its clock domain, for monitors in simulations."""
+        accelerator, link = self._accelerator, self._link
+        return {
+            "link.registers": (link.registers, "sync"),
+            "accelerator.read0": (accelerator.read0, "sync"),
+            "accelerator.write": (accelerator.write, "sync"),
+            "link.read": (link.read, "sync"),
+            "link.write": (link.write, "sync"),
+        }
+
     def _linked(self) -> tuple[Module, list[tuple[Any, Any]]]:
         """Return the module without the memory, and the (read, write) managers to connect to the memory."""
         m = Module()

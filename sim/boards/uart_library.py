@@ -30,6 +30,8 @@ from edgedec.sim.netlist.design import FOLDER as NETLIST_FOLDER
 from edgedec.sim.netlist.design import write_design
 from edgedec.sim.netlist.reader import netlist_text
 from edgedec.sim.sdram.model import FOLDER as SDRAM_FOLDER
+from edgedec.sim.verify import axi_monitor
+from edgedec.sim.verify.axi_monitor import Watched
 
 __all__ = ["board_library", "build", "on_chip_library"]
 
@@ -42,6 +44,9 @@ _Units = list[tuple[Path, Sequence[str]]]  # files with their compiler's flags
 
 def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None, progress: Progress = silent) -> Path:
     """Return the library of a UartSystem or an OnChipSystem, and build it first if necessary, which takes minutes.
+
+    A monitor at each AXI bus between the parts ends a simulation of gateware in which a rule of AXI is broken. A netlist
+    has no such buses any more.
 
     Args:
         system: system with the ports and clocks, and without ``netlist`` also the gateware.
@@ -56,7 +61,7 @@ def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None
     """
     compiler, flags = _compiler(), _flags()
     progress(_STEPS[0], 0, 1)
-    design = to_rtlil(system, checks="register") if netlist is None else netlist_text(netlist)
+    design = to_rtlil(Watched(system, contracts=True), checks="register") if netlist is None else netlist_text(netlist)
     sources = _own_sources() if netlist is None else [*_own_sources(), *_sources_of(NETLIST_FOLDER)]
     key = _hash(design, platform.machine(), *compiler, *flags, *_texts(sources))
     output = (cache or cache_folder() / "sim") / f"board-{key}.so"
@@ -172,7 +177,7 @@ def _compile(compiler: Sequence[str], units: _Units, folder: Path, output: Path,
 
 
 def _own_sources() -> list[Path]:
-    return [*_sources_of(FOLDER), SDRAM_FOLDER / "model.hpp", Path(__file__), _HARNESS_FILE]
+    return [*_sources_of(FOLDER), SDRAM_FOLDER / "model.hpp", Path(__file__), Path(axi_monitor.__file__), _HARNESS_FILE]
 
 
 def _sources_of(folder: Path) -> list[Path]:

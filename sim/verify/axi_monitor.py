@@ -14,6 +14,7 @@ from amaranth.hdl import Cat, Const, DomainRenamer, Elaboratable, Fragment, Modu
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, Signature
 
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.isa.checks import check
 from edgedec.hw.memory.axi import BOUNDARY_BYTES, Burst, Response
 from edgedec.hw.memory.reset_drain import keep_in_reset
@@ -21,6 +22,7 @@ from edgedec.hw.memory.reset_drain import keep_in_reset
 __all__ = [
     "CAPACITY",
     "MANAGER",
+    "PATIENCE",
     "RULES",
     "SUBORDINATE",
     "AxiMonitor",
@@ -33,6 +35,9 @@ __all__ = [
 ]
 
 Kind = Literal["read", "write"]
+# Cycles after which a simulation takes a wait for READY for one that never ends. Memories of the simulations answer within
+# hundreds of cycles, and a master has its data within tens of them.
+PATIENCE = 4096
 _LONGEST = {"AXI3": 16, "AXI4": 256}  # beats
 _LONGEST_OTHER = 16  # beats of a burst that does not ascend
 
@@ -300,25 +305,34 @@ def _widened(value: Value, bits: int) -> Value:
     return Cat(value, Const(0, bits - len(value))) if len(value) < bits else value
 
 
+def directions(name: str, bus: Any) -> dict[str, Kind]:
+    """Return the directions of a bus by name; nothing if it is none of AXI."""
+    fields = bus.signature.members if hasattr(bus, "signature") else {}
+    reads, writes = "arvalid" in fields, "awvalid" in fields
+    if reads and writes:
+        return {f"{name} (reads)": "read", f"{name} (writes)": "write"}
+    return {name: "read"} if reads else {name: "write"} if writes else {}
+
+
 def buses(component: Any) -> dict[str, tuple[Any, Kind]]:
     """Return the AXI ports of a component by name, with the direction; a port with both directions occurs twice."""
-    ports: dict[str, tuple[Any, Kind]] = {}
-    for name, member in component.signature.members.items():
-        fields = member.signature.members if member.is_signature else {}
-        if "arvalid" in fields:
-            ports[name if "awvalid" not in fields else f"{name} (reads)"] = (getattr(component, name), "read")
-        if "awvalid" in fields:
-            ports[name if "arvalid" not in fields else f"{name} (writes)"] = (getattr(component, name), "write")
-    return ports
+    return {
+        direction: (getattr(component, name), kind)
+        for name, member in component.signature.members.items()
+        if member.is_signature
+        for direction, kind in directions(name, getattr(component, name)).items()
+    }
 
 
 class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
     """A component with a monitor at each of its AXI ports, and otherwise with its own ports, signals and names.
 
+    The buses between the parts of a system are observed, too, if it names them in ``inner_buses``.
+
     Parameters:
         inner: the component.
-        inside: further buses to observe, by name, as ``buses`` returns them; for parts of a system.
         domains: clock domains of ports that are not in "sync", by name.
+        contracts: a broken rule breaks a contract (``edgedec.hw.blocks.contract``), and there is no port ``violations``.
         options: parameters of the monitors.
 
     Members:
@@ -330,18 +344,27 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
         self,
         inner: Any,
         *,
-        inside: Mapping[str, tuple[Any, Kind]] | None = None,
         domains: Mapping[str, str] | None = None,
+        contracts: bool = False,
+        patience: int = PATIENCE,
         **options: Any,
     ) -> None:
-        self._inner, self._domains = inner, domains or {}
-        observed = {**buses(inner), **(inside or {})}
-        self._monitors = {name: AxiMonitor(bus, kind=kind, **options) for name, (bus, kind) in observed.items()}
+        self._inner, self._contracts, self._domains = inner, contracts, dict(domains or {})
+        observed = buses(inner)
+        for name, (bus, domain) in getattr(inner, "inner_buses", {}).items():
+            for direction, kind in directions(name, bus).items():
+                observed[direction] = (bus, kind)
+                self._domains[direction] = domain
+        self._monitors = {
+            name: AxiMonitor(bus, kind=kind, patience=patience, **options) for name, (bus, kind) in observed.items()
+        }
         self.names = tuple(observed)
         self.violations = Signal(len(RULES) * len(observed))
-        members = dict(inner.signature.members.items()) if observed else {}
-        extra = {"violations": Out(len(self.violations))} if observed else {}
-        self.signature = Signature({**members, **extra}) if observed else inner.signature
+        if observed and not contracts:
+            members = dict(inner.signature.members.items())
+            self.signature = Signature({**members, "violations": Out(len(self.violations))})
+        else:
+            self.signature = inner.signature
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_inner":
@@ -354,7 +377,12 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
             return fragment
         m = Module()
         for number, (name, monitor) in enumerate(self._monitors.items()):
-            m.submodules[f"port{number}"] = DomainRenamer(self._domains.get(name, "sync"))(monitor)
+            part = Module()
+            part.submodules.monitor = monitor
+            if self._contracts:
+                for broken_rule, meaning in zip(monitor.violations, meanings([name]), strict=True):
+                    contract(part, ~broken_rule, meaning)
+            m.submodules[f"port{number}"] = DomainRenamer(self._domains.get(name, "sync"))(part)
         m.d.comb += self.violations.eq(Cat(monitor.violations for monitor in self._monitors.values()))
         monitors = Fragment.get(m, platform)
         keep_in_reset(monitors)  # a reset of the component is no excuse: the rules hold across it

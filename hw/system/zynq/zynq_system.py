@@ -74,6 +74,18 @@ class ZynqSystem(CostedComponent):
         ports = {f"port{number}": port.resources for number, port in enumerate(self._ports)}
         return {"bridge": self._bridge.resources, "controller": self._controller.resources, **ports}
 
+    @property
+    def inner_buses(self) -> dict[str, tuple[Any, str]]:
+        """AXI buses between the parts by name, each with its clock domain, for monitors in simulations."""
+        reads = {f"accelerator.read{number}": port.read for number, port in enumerate(self._ports)}
+        buses = {
+            "bridge.accelerator": self._bridge.accelerator,
+            "bridge.controller": self._bridge.controller,
+            **reads,
+            "accelerator.write": self._ports[0].write,
+        }
+        return {name: (bus, "sync") for name, bus in buses.items()}
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.accelerator = accelerator = self._accelerator

@@ -11,6 +11,7 @@ from amaranth.sim import Simulator
 
 from edgedec.errors import EdgedecError
 from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.sim.verify.axi_monitor import PATIENCE as LONG_WAIT
 from edgedec.sim.verify.axi_monitor import RULES, AxiMonitor, Kind, Watched, broken, buses
 from edgedec.sim.verify.formal import FormalDesign, obeys, prove
 
@@ -183,16 +184,16 @@ def test_long_bursts_are_legal_in_axi4() -> None:
 class Unconnected(Component):  # type: ignore[misc]  # Amaranth has no types
     """Has a bus of which all signals are inputs, or one that a wrong manager drives."""
 
-    def __init__(self, kind: Kind, *, wrong: bool = False) -> None:
+    def __init__(self, kind: Kind, *, wrong: bool = False, address: int = 0xFFC) -> None:
         bus = bus_of(kind).signature
         free = Signature({name: In(member.shape) for name, member in bus.members.items()})
         super().__init__({"bus": Out(bus if wrong else free)})
-        self._wrong = wrong
+        self._wrong, self._address = wrong, address
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         if self._wrong:
-            m.d.comb += [self.bus.awvalid.eq(1), self.bus.awaddr.eq(0xFFC), self.bus.awlen.eq(1)]
+            m.d.comb += [self.bus.awvalid.eq(1), self.bus.awaddr.eq(self._address), self.bus.awlen.eq(1)]
         return m
 
 
@@ -240,6 +241,21 @@ def test_the_ports_of_a_component_are_watched() -> None:
     simulator.add_testbench(bench)
     simulator.run()
     assert reported == ["bus: the manager breaks boundary: a burst crosses 4 KiB (ARM IHI 0022, A3.4.1)"]
+
+
+def test_a_wait_without_end_is_seen() -> None:
+    """Offer an address and no data to a memory that takes neither: the manager waits for it."""
+    waiting = Watched(Unconnected("write", wrong=True, address=0), contracts=True)
+    simulator = Simulator(waiting)
+    simulator.add_clock(1e-6)
+
+    async def bench(ctx: Any) -> None:
+        for _ in range(LONG_WAIT + 2):
+            await ctx.tick()
+
+    simulator.add_testbench(bench)
+    with pytest.raises(AssertionError, match="bus: the manager breaks waits: AWVALID or WVALID waits"):
+        simulator.run()
 
 
 def test_both_directions_of_a_bus_are_found() -> None:

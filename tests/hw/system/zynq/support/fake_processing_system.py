@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgedec.sim.verify.axi_monitor import Watched
+
 __all__ = ["Access", "Manager", "Memory", "run"]
 
 _LONGEST = 16  # beats
@@ -230,15 +232,18 @@ class Memory:
         return response
 
 
-def run(dut: Any, bench: Any, *background: Any, limit: int = 60_000) -> None:
-    """Run ``bench`` to its end.
+def run(dut: Any, bench: Any, *background: Any, legal: bool = True, limit: int = 60_000) -> None:
+    """Run ``bench`` to its end, with a monitor at each AXI bus of the component and, in a system, between its parts.
+
+    Args:
+        legal: False if the bench breaks rules of AXI on purpose: there are no monitors.
 
     Raises:
         AssertionError: it has not ended after ``limit`` cycles, or a check failed.
     """
     from amaranth.sim import Simulator
 
-    simulator = Simulator(dut)
+    simulator = Simulator(Watched(dut, protocol="AXI3", contracts=True) if legal else dut)
     simulator.add_clock(1e-6)
     ended = False
 
