@@ -16,6 +16,7 @@ from edgedec.hw.system.block_ram_system import OnChipSystem
 from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.hw.system.sdram_system import MEMORY_DOMAIN, UartSystem
 from edgedec.hw.system.zynq.zynq_system import ZynqSystem
+from edgedec.sim.verify import axi_monitor
 from edgedec.sim.verify.axi_monitor import Watched
 
 CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16, clock_hz=50e6)
@@ -92,6 +93,8 @@ def test_a_broken_rule_is_seen_at_each_bus(kind: str, bus: str, monkeypatch: pyt
     system = system_of(kind)
     only = {bus: system.inner_buses[bus]}
     monkeypatch.setattr(type(system), "inner_buses", only)
+    # The monitors at the ports of the system see it as well, and may speak first.
+    monkeypatch.setattr(axi_monitor, "buses", lambda component: {})
     with pytest.raises(AssertionError, match=f"{bus}: the manager breaks boundary: a burst crosses 4 KiB"):
         simulate(system, 60)
 
