@@ -20,7 +20,7 @@ from edgedec.boards.flows.build import build
 from edgedec.boards.flows.check import check_build
 from edgedec.boards.flows.interface import NOT_PROVEN, find_flow, flow_names
 from edgedec.boards.flows.openxc7 import build_script
-from edgedec.boards.flows.openxc7.project import adapt_board
+from edgedec.boards.flows.openxc7.project import adapt_board, check_design
 from edgedec.boards.flows.openxc7.run import REASON
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import Program
@@ -353,3 +353,11 @@ def test_what_the_flow_cannot_build_is_refused(program: Program) -> None:
     assert tight.usable("lut") < enough
     with pytest.raises(UnsupportedError, match="does not fit pynq-z2 beside the bridge to the processor, estimated"):
         check_build(tight, config, FLOW)
+
+
+def test_bursts_of_more_beats_than_axi3_has_are_refused(program: Program) -> None:
+    """Check the flow's own rule: a configuration may come from a file, past the limit that the board states."""
+    board = adapt_board(find_board("pynq-z2"))
+    check_design(board, replace(program.config, burst_beats=16))
+    with pytest.raises(UsageError, match="AXI3, whose bursts have at most 16 beats, not 32; lower burst_beats"):
+        check_design(board, replace(program.config, burst_beats=32))
