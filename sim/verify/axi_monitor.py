@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 Kind = Literal["read", "write"]
-# Cycles after which a simulation takes a wait for READY for one that never ends. Memories of the simulations answer within
-# hundreds of cycles, and a master has its data within tens of them.
+# Cycles after which a simulation takes a wait for READY for one that never ends. The number is chosen, not derived: the
+# memories of the tests stay below it, and a slower one needs a larger number.
 PATIENCE = 4096
 _LONGEST = {"AXI3": 16, "AXI4": 256}  # beats
 _LONGEST_OTHER = 16  # beats of a burst that does not ascend

@@ -87,8 +87,8 @@ def steps_of(settings: dict[str, Any], seed: int) -> list[ToolStep]:
             [
                 *("--quiet", "--log", LOG, *settings["device"], "--seed", str(seed), "--timing-allow-fail"),
                 *("--router", "router2"),  # minutes where the other one takes up to hours
-                # The weight of critical nets beside length, 10 by default. The ULX3S' design reached 72.4 MHz with 30, and
-                # an earlier version of it 65.8 MHz with 10: one build each, both with seed 1.
+                # The weight of critical nets beside length, 10 by default. Versions of the ULX3S' design reached 65.8 MHz
+                # with 10, then 72.4 and 66.3 MHz with 30: one build each, all with seed 1, and none of them with both.
                 *("--placer-heap-timingweight", "30"),
                 *("--json", "top.json", "--lpf", "board.lpf", "--textcfg", "top.config"),
                 *("--report", REPORT, "--write", "placed.json"),

@@ -7,36 +7,27 @@ from typing import Any
 
 import pytest
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component, In, Out
 from amaranth.sim import Simulator
 
-from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.system.block_ram_system import OnChipSystem
 from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.hw.system.sdram_system import MEMORY_DOMAIN, UartSystem
 from edgedec.hw.system.zynq.zynq_system import ZynqSystem
 from edgedec.sim.verify import axi_monitor
 from edgedec.sim.verify.axi_monitor import Watched
+from tests.hw.support.fake_accelerator import Copier
 
 CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, burst_beats=16, clock_hz=50e6)
 BAUD = 1_000_000
 
 
-class Crossing(Component):
+class Crossing(Copier):
     """Has the ports of an accelerator and offers a read and a write of two beats across 4 KiB, which AXI forbids."""
 
     def __init__(self, config: AcceleratorConfig, *, wrong: bool = True) -> None:
-        size = {"address_bits": ADDRESS_BITS, "data_bytes": config.port_bytes}
+        super().__init__(config)
         self._first = 0x1000 - config.port_bytes if wrong else 0x1000
-        super().__init__(
-            {
-                "registers": In(axi_lite(address_bits=12)),
-                "read0": Out(axi4_read(**size)),
-                "write": Out(axi4_write(**size)),
-                "interrupt": Out(1),
-            }
-        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
