@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from amaranth.hdl import Cat, DomainRenamer, Fragment, Module, Signal
+from amaranth.hdl import Cat, DomainRenamer, Module, Signal
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import Component, In, connect, flipped
 
@@ -15,7 +15,7 @@ from edgedec.hw.memory import axi_crossing
 from edgedec.hw.memory.axi import Response, axi4_read, axi4_write
 from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.system.block_ram import OnChipMemory
-from tests.hw.support.bench_clocks import Clock, Clocked, Metastable
+from tests.hw.support.bench_clocks import Clock, jittering
 from tests.hw.support.bench_streams import checked_simulator
 from tests.hw.support.fake_axi_managers import Reader, Writer
 
@@ -51,27 +51,14 @@ Clocks = tuple[int, int, float] | tuple[Clock, Clock]
 
 
 def run(design: Component, clocks: Clocks, processes: Sequence[Callable[[Any], Any]]) -> None:
-    domains, platform = {"subordinate": "memory"}, Metastable()
+    domains, platform = {"subordinate": "memory"}, None
     if len(clocks) == 3:
         ours, theirs, phase = clocks
         simulator = checked_simulator(design, domains=domains)
         simulator.add_clock(ours * 1e-12, domain="sync")
         simulator.add_clock(theirs * 1e-12, phase=phase * theirs * 1e-12, domain="memory")
     else:
-        for clock, other in zip(clocks, ["memory", "sync"], strict=True):
-            platform.windows[other] = 0.9 * clock.period * (1 - clock.jitter - clock.drift)
-        platform.seed = clocks[0].seed
-        clocked: list[Clocked] = []
-
-        def prepare(watched: Any) -> Any:
-            clocked.append(Clocked(watched, ["sync", "memory"]))
-            return Fragment.get(clocked[0], platform)
-
-        simulator = checked_simulator(design, domains=domains, prepare=prepare)
-        for clock, domain in zip(clocks, clocked[0].domains.values(), strict=True):
-            simulator.add_process(clock.process(domain))
-        for process in platform.processes():
-            simulator.add_testbench(process, background=True)
+        simulator, platform = jittering(design, dict(zip(("sync", "memory"), clocks, strict=True)), domains=domains)
 
     async def watch(ctx: Any) -> None:
         for _ in range(20_000):
@@ -82,7 +69,7 @@ def run(design: Component, clocks: Clocks, processes: Sequence[Callable[[Any], A
     for process in processes:
         simulator.add_testbench(process)
     simulator.run()
-    assert isinstance(clocks[0], int) or platform.changes > 4 * platform.late / 3 > 0
+    assert platform is None or platform.changes > 4 * platform.late / 3 > 0
 
 
 def words(rng: random.Random, count: int) -> list[list[int]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import pi, sin
 from typing import Any
 
-from amaranth.hdl import ClockDomain, Elaboratable, Module, Signal
+from amaranth.hdl import ClockDomain, Elaboratable, Fragment, Module, Signal
+from amaranth.sim import Simulator
 
-__all__ = ["Clock", "Clocked", "Metastable"]
+from tests.hw.support.bench_streams import checked_simulator
+
+__all__ = ["Clock", "Clocked", "Metastable", "jittering"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +88,24 @@ class Metastable:
     def get_ff_sync(self, synchronizer: Any) -> Module:
         """Return the model of an FFSynchronizer; Amaranth calls this."""
         return self.stages(
-            synchronizer.i, synchronizer.o, synchronizer._o_domain, synchronizer._stages, synchronizer._reset_less
+            synchronizer.i,
+            synchronizer.o,
+            synchronizer._o_domain,
+            synchronizer._stages,
+            reset_less=synchronizer._reset_less,
+            init=synchronizer._init,
         )
 
-    def stages(self, source: Any, sink: Any, domain: str, count: int, reset_less: bool = True) -> Module:
+    def stages(
+        self, source: Any, sink: Any, domain: str, count: int, *, reset_less: bool = True, init: int = 0
+    ) -> Module:
         """Return a chain of ``count`` registers, the first of which may take old bits of ``source``."""
         m = Module()
         late = Signal(len(source), name="late")  # bits that the next edge takes as they were
         old = Signal(len(source), name="old")
-        registers = [Signal(len(source), name=f"stage{number}", reset_less=reset_less) for number in range(count)]
+        registers = [
+            Signal(len(source), name=f"stage{number}", reset_less=reset_less, init=init) for number in range(count)
+        ]
         m.d[domain] += [
             registers[0].eq((source & ~late) | (old & late)),
             *(after.eq(before) for before, after in itertools.pairwise(registers)),
@@ -124,3 +136,34 @@ class Metastable:
                 ctx.set(late, 0)
 
         return resolve
+
+
+def jittering(
+    component: Any, clocks: Mapping[str, Clock], *, domains: Mapping[str, str] | None = None
+) -> tuple[Simulator, Metastable]:
+    """Return a simulator of a component whose two clocks jitter and whose synchronizers resolve late.
+
+    Args:
+        clocks: clock of each of the two domains.
+        domains: clock domains of the ports that are not in "sync", by name.
+
+    Returns:
+        The simulator, in which monitors of AXI are active, and the model of the synchronizers, which counts late bits.
+    """
+    first, second = clocks
+    platform = Metastable(seed=clocks[first].seed)
+    for sink, source in ((first, second), (second, first)):
+        clock = clocks[source]
+        platform.windows[sink] = 0.9 * clock.period * (1 - clock.jitter - clock.drift)
+    clocked: list[Clocked] = []
+
+    def prepare(watched: Any) -> Any:
+        clocked.append(Clocked(watched, [first, second]))
+        return Fragment.get(clocked[0], platform)
+
+    simulator = checked_simulator(component, domains=domains, prepare=prepare)
+    for name, clock in clocks.items():
+        simulator.add_process(clock.process(clocked[0].domains[name]))
+    for process in platform.processes():
+        simulator.add_testbench(process, background=True)
+    return simulator, platform
