@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Fragment, Module, ResetSignal, Signal, Value
+from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Fragment, Module, ResetSignal, Signal
 from amaranth.sim import Simulator
 
 from edgedec.board import FAMILIES
