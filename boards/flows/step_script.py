@@ -1,4 +1,4 @@
-"""The machinery of a project's build.py: steps that are not repeated, a lock, results that appear whole.
+"""The machinery of a project's build.py: steps that are not repeated, a lock, results that appear whole, its end.
 
 A project has a copy of this file as ``steps.py``; it needs nothing but Python.
 """
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,11 @@ try:
 except ImportError:  # Windows, where nothing keeps a second process out
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ScriptStep", "StepError", "Tool", "alone", "are_whole", "fresh", "hashed", "run_all", "say"]
+__all__ = ["ScriptStep", "StepError", "Tool", "alone", "end_at_signals", "fresh", "hashed", "publish", "run_all", "say"]
 
-WORK, LOG, LOCK = "work", "tool.log", ".lock"
+WORK, RESULTS, NETLIST = "work", "results", "netlist"
+LOG, LOCK, FACTS = "tool.log", ".lock", "facts.json"
+PAGES = ("report.json", "report.html", "floor_plan.svg")  # pages that edgedec writes about a bitstream
 
 
 class StepError(Exception):
@@ -157,7 +160,34 @@ def _is_done(stamp: Path, key: str, outputs: Sequence[str]) -> bool:
         return False
 
 
-def are_whole(files: Mapping[str, str]) -> bool:
+def publish(new: Path, facts: Mapping[str, object], where: Mapping[str, str], *, other: str) -> None:
+    """Move results to their places, and last of all the file that says that they are whole.
+
+    Ended in between it leaves the earlier bitstream or this one, and nothing that is said of it; the next run goes on.
+
+    Args:
+        new: folder with the results.
+        facts: members of the file; the hashes of the results are added.
+        where: path in the project of each file in ``new``.
+        other: bitstream of an earlier run with the other outcome, which is removed.
+    """
+    files = {path: hashed(new / name) for name, path in where.items()}
+    (new / FACTS).write_text(json.dumps({**facts, "files": files}, indent=1) + "\n", "utf-8")
+    before = Path(RESULTS, FACTS)
+    if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and _are_whole(files):
+        return
+    before.unlink(missing_ok=True)
+    for page in PAGES:
+        if Path(page).is_file():
+            os.replace(page, Path(WORK, page))
+    Path(RESULTS).mkdir(exist_ok=True)
+    for name, path in where.items():
+        os.replace(new / name, path)
+    Path(other).unlink(missing_ok=True)
+    os.replace(new / FACTS, before)
+
+
+def _are_whole(files: Mapping[str, str]) -> bool:
     """Return whether every file has its hash."""
     try:
         return all(hashed(path) == digest for path, digest in files.items())
@@ -177,3 +207,14 @@ def hashed(path: str | Path) -> str:
 def say(text: str) -> None:
     """Print a line that edgedec reads."""
     print(f"edgedec: {text}", flush=True)  # noqa: T201
+
+
+def end_at_signals() -> None:
+    """End this process, and with it the tool, at the signals that would kill it alone. Not after nohup."""
+    for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(ending) is signal.SIG_DFL:
+            signal.signal(ending, _end)
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)

@@ -28,6 +28,8 @@ from edgedec.progress import Progress, silent
 
 __all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
 
+# Files of a project, each with its source in edgedec.boards.flows.
+_SCRIPTS = {"build.py": "ecp5/build_script.py", "steps.py": "step_script.py"}
 SYSTEM = "edgedec_system"  # the module of all but pins and clocks
 _PORT_BYTES = (4, 8, 16)
 # abc9, which synth_ecp5 takes, needs hours for the whole; the classic abc two minutes. Sizes: LUT4 and two, four or eight of
@@ -122,8 +124,9 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     progress("project", 1, 2)
     (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
-    source = files("edgedec.boards.flows.ecp5").joinpath("build_script.py").read_text("utf-8")
-    (folder / "build.py").write_text(source, "utf-8")
+    sources = files("edgedec.boards.flows")
+    for target, source in _SCRIPTS.items():
+        (folder / target).write_text(sources.joinpath(source).read_text("utf-8"), "utf-8")
     settings = {
         "key": _key(folder),
         "name": design.board.name,
@@ -177,7 +180,7 @@ def _key(folder: Path) -> str:
         "constraints/board.lpf",
         "synthesis/system.ys",
         "synthesis/top.ys",
-        "build.py",
+        *_SCRIPTS,
     )
     for name in (*names, f"program/{PROGRAM_MANIFEST}"):
         digest.update((folder / name).read_bytes())
@@ -204,7 +207,7 @@ Afterwards the same `edgedec build-bitstream` as before reads the results and co
 | rtl/board.il | the board round it: clocks, resets, pins |
 | synthesis/ | what yosys is told |
 | constraints/board.lpf | pins and clocks |
-| build.py, settings.json | the entry, and what it is for |
+| build.py, steps.py, settings.json | the entry, and what it is for |
 | program/ | the compiled model |
 | netlist/ | of a run: the system as cells of the device, which can be simulated, and all of it as nextpnr takes it |
 | *.bit | of a run: the bitstream; one whose name says timing-not-met must not be used at this clock |

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import reprlib
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -15,15 +13,14 @@ from edgedec.boards.flows.ecp5.floor_plan import floor_plan
 from edgedec.boards.flows.ecp5.project import command, lowered_clock
 from edgedec.boards.flows.ecp5.reports import read_report
 from edgedec.boards.flows.ecp5.tool import find_tools
+from edgedec.boards.flows.facts import read_facts
 from edgedec.boards.flows.interface import BoardDesign, Built
 from edgedec.boards.flows.steps import build_by_steps
-from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
 
 __all__ = ["read_results", "run_project"]
 
-_FACTS, _REPORT, _PLACEMENT = "results/facts.json", "results/nextpnr.json", "results/placement.tsv"
-_AGAIN = "remove results/ and run the build again"
+_REPORT, _PLACEMENT = "results/nextpnr.json", "results/placement.tsv"
 
 
 def run_project(design: BoardDesign, folder: Path, *, progress: Progress = silent) -> Built:
@@ -44,24 +41,12 @@ def run_project(design: BoardDesign, folder: Path, *, progress: Progress = silen
 
 
 def read_results(design: BoardDesign, folder: Path) -> Built | None:
-    """None also where the bitstream itself is gone, or what is damaged is of another seed: it is built, and takes its place.
-
-    Raises:
-        BundleError: they are of another project, or damaged: a person may want to know, before an hour of work or where
-            there are no tools.
-    """
-    if not (folder / _FACTS).is_file():
+    """Return what the results of a run say, or None: see ``edgedec.boards.flows.facts``, also for the errors."""
+    settings = json.loads((folder / "settings.json").read_text("utf-8"))
+    facts = read_facts(folder, settings["key"], (_REPORT, _PLACEMENT), seed=design.seed)
+    if facts is None:
         return None
-    facts = _facts(folder / _FACTS)
-    if facts["key"] != json.loads((folder / "settings.json").read_text("utf-8"))["key"]:
-        raise BundleError(f"{folder / _FACTS} is of another build than this project; {_AGAIN}")
-    damaged = [folder / name for name, digest in facts["files"].items() if not _is_whole(folder / name, digest)]
-    if damaged and (facts["seed"] != design.seed or not (folder / facts["bitstream"]).exists()):
-        return None
-    for path in damaged:
-        raise BundleError(f"{path} {'was changed' if path.exists() else 'is missing'} since it was made; {_AGAIN}")
-    clocks = json.loads((folder / "settings.json").read_text("utf-8"))["clocks_hz"]
-    resources, timing = read_report(folder / _REPORT, clocks)
+    resources, timing = read_report(folder / _REPORT, settings["clocks_hz"])
     timing |= {"seed": facts["seed"]}
     if not timing["met"]:
         timing["nearest_hz"] = _nearest(design, timing)
@@ -76,30 +61,7 @@ def read_results(design: BoardDesign, folder: Path) -> Built | None:
     )
 
 
-def _is_whole(path: Path, digest: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-
 def _nearest(design: BoardDesign, timing: Mapping[str, Any]) -> float | None:
     """A clock that would do; none if it is another one that is missed."""
     first, *others = timing["clocks"].values()
     return lowered_clock(design, first["achieved_hz"]) if all(clock["met"] for clock in others) else None
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text("utf-8"))
-        good = (
-            isinstance(facts["key"], str)
-            and type(facts["seed"]) is int
-            and isinstance(facts["bitstream"], str)
-            and {facts["bitstream"], _REPORT, _PLACEMENT} == set(facts["files"])
-            and Path(facts["bitstream"]).name == facts["bitstream"]
-            and all(isinstance(text, str) for text in [*facts["tools"].values(), *facts["files"].values()])
-        )
-        if not good:
-            raise ValueError("a member is of another type")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BundleError(f"{path} is damaged: {reprlib.repr(str(error))}; {_AGAIN}") from None
-    assert isinstance(facts, dict)
-    return facts

@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -35,9 +34,8 @@ steps: Any = import_module("edgedec.boards.flows.step_script" if __package__ els
 bits: Any = import_module("edgedec.boards.flows.openxc7.bitstream" if __package__ else "bitstream")
 
 SEED = 1
-WORK, RESULTS, NETLIST = "work", "results", "netlist"
-FACTS, AREA = "facts.json", "area.json"
-PAGES = ("report.json", "report.html")  # pages that edgedec writes about a bitstream
+WORK, RESULTS, NETLIST = steps.WORK, steps.RESULTS, steps.NETLIST
+AREA = "area.json"
 CHIPDB, DATABASE = ("EDGEDEC_CHIPDB", "CHIPDB"), ("EDGEDEC_PRJXRAY_DB", "PRJXRAY_DB_DIR")
 FAMILY = "zynq7"  # folder of the device family in prjxray's database
 PROGRAMS = ("yosys", "nextpnr-xilinx", "fasm2frames", "xc7frames2bit")
@@ -98,7 +96,7 @@ def steps_of(
     settings: Mapping[str, Any], seed: int, tools: Mapping[str, Any], chipdb: Path, database: Path
 ) -> list[Any]:
     """Return the four calls of tools."""
-    part, log = settings["part"], "tool.log"
+    part, log = settings["part"], steps.LOG
     described = database / part / "part.yaml"
     return [
         steps.ScriptStep(
@@ -276,46 +274,23 @@ def clocks_of(log: str) -> dict[str, dict[str, Any]]:
 
 
 def publish(settings: Mapping[str, Any], seed: int, tools: Mapping[str, str]) -> None:
-    """Move bitstream and area to their places, and last of all the file that says that they are whole.
-
-    Ended in between it leaves the earlier bitstream or this one, and nothing that is said of it; the next run goes on.
-    """
+    """Move bitstream and area to their places."""
     clocks = clocks_of(Path(WORK, "nextpnr.log").read_text("utf-8", errors="replace"))
     slow = any(clock["slow"] for clock in clocks.values())
     bitstream, other = (f"{settings['name']}{'.timing-not-met' if bad else ''}.bit" for bad in (slow, not slow))
     with steps.fresh() as new:
         shutil.copyfile(Path(NETLIST, AREA), new / AREA)
         shutil.copyfile(Path(WORK, "top.bit"), new / bitstream)
-        where = {AREA: f"{RESULTS}/{AREA}", bitstream: bitstream}
-        facts: dict[str, Any] = {
+        facts = {
             "key": settings["key"],
             "seed": seed,
             "tools": dict(tools),
             "bitstream": bitstream,
             "clocks": clocks,
-            "files": {to: steps.hashed(new / name) for name, to in where.items()},
         }
-        (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
-        before = Path(RESULTS, FACTS)
-        if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and steps.are_whole(facts["files"]):
-            return
-        before.unlink(missing_ok=True)
-        for page in PAGES:
-            if Path(page).is_file():
-                os.replace(page, Path(WORK, page))
-        Path(RESULTS).mkdir(exist_ok=True)
-        for name, to in where.items():
-            os.replace(new / name, to)
-        Path(other).unlink(missing_ok=True)  # left by an earlier run with the other outcome
-        os.replace(new / FACTS, before)
-
-
-def end(number: int, frame: object) -> None:
-    sys.exit(128 + number)  # this ends the tool, too
+        steps.publish(new, facts, {AREA: f"{RESULTS}/{AREA}", bitstream: bitstream}, other=other)
 
 
 if __name__ == "__main__":
-    for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        if signal.getsignal(ending) is signal.SIG_DFL:  # not after nohup
-            signal.signal(ending, end)
+    steps.end_at_signals()
     sys.exit(main())

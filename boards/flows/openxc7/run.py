@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import reprlib
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgedec.boards.flows.facts import AGAIN, read_facts
 from edgedec.boards.flows.interface import NOT_PROVEN, BoardDesign, Built
 from edgedec.boards.flows.openxc7.project import HANDOFF, command
 from edgedec.boards.flows.openxc7.tool import find_places, find_tools
@@ -22,8 +22,7 @@ from edgedec.progress import Progress, silent
 __all__ = ["REASON", "read_results", "run_project"]
 
 REASON = "block RAM, DSP and PS7 paths are not analysed"
-_FACTS, _AREA = "results/facts.json", "results/area.json"
-_AGAIN = "remove results/ and run the build again"
+_AREA = "results/area.json"
 _MOST_BYTES = 16 << 20
 # Patterns of yosys' cells for each of edgedec.board.RESOURCES, with the share of one that a cell takes.
 _CELLS: Mapping[str, Mapping[str, float]] = {
@@ -54,22 +53,11 @@ def run_project(design: BoardDesign, folder: Path, *, progress: Progress = silen
 
 
 def read_results(design: BoardDesign, folder: Path) -> Built | None:
-    """None also where the bitstream itself is gone, or what is damaged is of another seed: it is built, and takes its place.
-
-    Raises:
-        BundleError: they are of another project, or damaged.
-    """
-    if not (folder / _FACTS).is_file():
-        return None
-    facts = _facts(folder / _FACTS)
+    """Return what the results of a run say, or None: see ``edgedec.boards.flows.facts``, also for the errors."""
     settings = json.loads((folder / "settings.json").read_text("utf-8"))
-    if facts["key"] != settings["key"]:
-        raise BundleError(f"{folder / _FACTS} is of another build than this project; {_AGAIN}")
-    damaged = [folder / name for name, digest in facts["files"].items() if not _is_whole(folder / name, digest)]
-    if damaged and (facts["seed"] != design.seed or not (folder / facts["bitstream"]).exists()):
+    facts = read_facts(folder, settings["key"], [_AREA], seed=design.seed, is_good=_has_clocks)
+    if facts is None:
         return None
-    for path in damaged:
-        raise BundleError(f"{path} {'was changed' if path.exists() else 'is missing'} since it was made; {_AGAIN}")
     return Built(
         bitstream=folder / facts["bitstream"],
         hwh=folder / HANDOFF,
@@ -92,7 +80,7 @@ def read_area(path: Path) -> dict[str, float]:
         cells = json.loads(path.read_text("utf-8"))["design"]["num_cells_by_type"]
         return {name: _counted(cells, patterns) for name, patterns in _CELLS.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BundleError(f"{path} is no report of yosys: {reprlib.repr(str(error))}; {_AGAIN}") from None
+        raise BundleError(f"{path} is no report of yosys: {reprlib.repr(str(error))}; {AGAIN}") from None
 
 
 def _counted(cells: Mapping[str, int], patterns: Mapping[str, float]) -> float:
@@ -119,28 +107,7 @@ def _timing(facts: Mapping[str, Any], clock_hz: float) -> dict[str, Any]:
     return {**timing, "met": False} if any(clock["slow"] for clock in clocks.values()) else timing
 
 
-def _is_whole(path: Path, digest: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text("utf-8"))
-        good = (
-            isinstance(facts["key"], str)
-            and type(facts["seed"]) is int
-            and isinstance(facts["bitstream"], str)
-            and {facts["bitstream"], _AREA} == set(facts["files"])
-            and Path(facts["bitstream"]).name == facts["bitstream"]
-            and all(isinstance(text, str) for text in [*facts["tools"].values(), *facts["files"].values()])
-            and all(
-                type(clock["slow"]) is bool and type(clock["analysed_hz"]) in (int, float)
-                for clock in facts["clocks"].values()
-            )
-        )
-        if not good:
-            raise ValueError("a member is of another type")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BundleError(f"{path} is damaged: {reprlib.repr(str(error))}; {_AGAIN}") from None
-    assert isinstance(facts, dict)
-    return facts
+def _has_clocks(facts: Mapping[str, Any]) -> bool:
+    return all(
+        type(clock["slow"]) is bool and type(clock["analysed_hz"]) in (int, float) for clock in facts["clocks"].values()
+    )

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards.flows import steps
+from edgedec.boards.flows import step_script, steps
 from edgedec.boards.flows.build import build
 from edgedec.boards.flows.check import check_build
 from edgedec.boards.flows.ecp5 import build_script, tool
@@ -96,6 +96,7 @@ def test_every_file_is_written(program: Program, output: Path, log: Path) -> Non
         "rtl/accelerator_system.il",
         "rtl/board.il",
         "settings.json",
+        "steps.py",
         "synthesis/system.ys",
         "synthesis/top.ys",
     }
@@ -268,8 +269,8 @@ def test_a_run_by_hand_works_without_locks(program: Program, output: Path, monke
     build(BOARD, program, output, run=False)
     monkeypatch.chdir(output)
     for lock in (SimpleNamespace(LOCK_EX=0, LOCK_NB=0, flock=none), None):
-        monkeypatch.setattr(build_script, "fcntl", lock)
-        with build_script.alone():
+        monkeypatch.setattr(step_script, "fcntl", lock)
+        with step_script.alone():
             assert (output / ".lock").is_file()
 
 
