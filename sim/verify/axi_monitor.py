@@ -333,6 +333,7 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
         inner: the component.
         domains: clock domains of ports that are not in "sync", by name.
         contracts: a broken rule breaks a contract (``edgedec.hw.blocks.contract``), and there is no port ``violations``.
+        outlives_reset: the rules hold across a reset of the component, because the other side is not reset with it.
         options: parameters of the monitors.
 
     Members:
@@ -346,10 +347,12 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
         *,
         domains: Mapping[str, str] | None = None,
         contracts: bool = False,
+        outlives_reset: bool = True,
         patience: int = PATIENCE,
         **options: Any,
     ) -> None:
         self._inner, self._contracts, self._domains = inner, contracts, dict(domains or {})
+        self._outlives_reset = outlives_reset
         observed = buses(inner)
         for name, (bus, domain) in getattr(inner, "inner_buses", {}).items():
             for direction, kind in directions(name, bus).items():
@@ -385,7 +388,8 @@ class Watched(Elaboratable):  # type: ignore[misc]  # Amaranth has no types
             m.submodules[f"port{number}"] = DomainRenamer(self._domains.get(name, "sync"))(part)
         m.d.comb += self.violations.eq(Cat(monitor.violations for monitor in self._monitors.values()))
         monitors = Fragment.get(m, platform)
-        keep_in_reset(monitors)  # a reset of the component is no excuse: the rules hold across it
+        if self._outlives_reset:
+            keep_in_reset(monitors)
         fragment.add_subfragment(monitors, "monitors")
         return fragment
 

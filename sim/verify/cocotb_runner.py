@@ -89,7 +89,7 @@ def run_bench(
 
     name = bench.rpartition(".")[2]
     progress(f"{name}: design to Verilog", 0, 1)
-    watched = Watched(component)
+    watched = Watched(component, outlives_reset=False)  # the benches' models have the same reset
     verilog = to_verilog(watched, name=_TOP, checks="keep")
     folder = _built(verilog, lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch:
