@@ -71,6 +71,7 @@ class _Wire(Elaboratable):  # type: ignore[misc]  # no types in amaranth
         return m
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("board", "place", "name"),
     [
@@ -278,11 +279,13 @@ def release(seed: int) -> tuple[list[int], int]:
     return fresh.late, edges
 
 
+@pytest.mark.rtl
 def test_the_fabric_of_a_zynq_leaves_its_reset_right_after_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zynq_top, "Instance", _Cell)
     assert [release(seed) for seed in range(2)] == [([], 4)] * 2
 
 
+@pytest.mark.rtl
 def test_a_reset_that_is_released_between_two_edges_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zynq_top, "Instance", _Cell)
     monkeypatch.setattr(zynq_top, "ResetSynchronizer", _Wire)

@@ -68,6 +68,7 @@ def simulate(system: Any, cycles: int) -> None:
     simulator.run()
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(
     ("kind", "bus"),
     [
@@ -90,6 +91,7 @@ def test_a_broken_rule_is_seen_at_each_bus(kind: str, bus: str, monkeypatch: pyt
         simulate(system, 60)
 
 
-@pytest.mark.parametrize("kind", ["zynq", "block RAM", "SDRAM"])
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize("kind", ["block RAM", "zynq", "SDRAM"])
 def test_legal_bursts_are_silent(kind: str) -> None:
     simulate(system_of(kind, wrong=False), 60)

@@ -86,6 +86,7 @@ def test_every_file_is_written(program: Program, output: Path, log: Path) -> Non
     assert "edgedec, which made the design without Vivado" in (output / "handoff/accelerator.hwh").read_text()
 
 
+@pytest.mark.thorough
 def test_a_build_makes_the_same_bitstream_everywhere(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
     """Build twice, in folders of other names and at other times, and once more in the first folder."""
     result = build(BOARD, program, output, flow=FLOW)

@@ -77,7 +77,7 @@ def test_a_copy_is_started_over_one_port_and_done_over_the_others(port_bytes: in
     assert max(beats for _, beats in memory.reads) == max(beats for _, beats in memory.writes) == 16
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.rtl
 @pytest.mark.parametrize("wrong", ["source", "destination"])
 def test_an_address_beyond_the_port_is_an_error_and_touches_nothing(wrong: str) -> None:
     """Address memory through bit 32: without the check, the accelerator would read or write the memory of others."""
