@@ -113,7 +113,6 @@ class Datapath(CostedComponent):
         longest = _longest(config)
         self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
         self._slices = {
-            "drained": RegisterSlice(shape=word(32, slots)),
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
@@ -216,7 +215,7 @@ class Datapath(CostedComponent):
         parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m)}
         self._matrices(m, sinks)
         self._load(m, residual)
-        connect(m, sliced(m, "drained", self._matrix.output, self._slices["drained"]), sinks.input)
+        connect(m, self._matrix.output, sinks.input)
         connect(m, sinks.additions, residual.additions)
         connect(m, sinks.residual, residual.input)
         connect(m, sinks.parts, self._attention.parts)

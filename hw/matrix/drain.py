@@ -4,12 +4,13 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.credit_queue import CreditQueue
 from edgedec.hw.blocks.multiply import multiply
-from edgedec.hw.blocks.payloads import scale, words
-from edgedec.hw.blocks.pipeline import carried, check, delayed, pipeline, round_bit, saturate
+from edgedec.hw.blocks.payloads import scale, word, words
+from edgedec.hw.blocks.pipeline import carried, check, delayed, round_bit, saturate
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import ACCUMULATOR_BITS
 
@@ -95,9 +96,10 @@ class Drain(CostedComponent):
         output: Out(words(32, slots, lanes)). s18 or s27, or a logit s32, which needs no saturation. Lanes after the end
             of the vector are zero if their sums and biases are.
 
-    Latency: 10 cycles from a word's transfer to a valid output, 11 with per_row; settings take effect 4 cycles after
+    Latency: 12 cycles from a word's transfer to a valid output, 13 with per_row; settings take effect 4 cycles after
         theirs.
-    Throughput: one word per cycle, across vectors too if the next settings are valid.
+    Throughput: one word per cycle, across vectors too if the next settings are valid. The pipeline never stalls: a word
+        enters only if there is room for its result.
     Source: docs/integer-profile.md, "Linear" and "Head". One 27 x 18 multiplication per lane and slot; in addition one
         of 16 x 16 per lane and slot with per_row, two per slot without.
     """
@@ -116,6 +118,7 @@ class Drain(CostedComponent):
         self._slots, self._lanes, self._per_row = slots, lanes, bool(per_row)
         self._pre_shift = bool(pre_shift)
         self._stages = 11 if per_row else 10
+        self._queue = CreditQueue(shape=word(ACCUMULATOR_BITS, slots, lanes), stages=self._stages)
 
     @property
     def resources(self) -> Resources:
@@ -126,49 +129,48 @@ class Drain(CostedComponent):
             element += Resources(ff=58, dsp=1)
         per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
         per_lane = Resources(lut=47, ff=49) if per_row else Resources(lut=27, ff=33)
-        return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=37, ff=50)
+        pipeline = element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=37, ff=50)
+        return pipeline + self._queue.resources
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        source, sink, stages = self.input, self.output, self._stages
+        source, stages = self.input, self._stages
+        m.submodules.results = queue = self._queue
         ended = Signal()
         now = Signal(self._layout())
         ready = Signal()
         self._prepare(m, now, ready, ended)
         offered = ready & (~now.rows | self.rows.valid)
-        enable, _ = pipeline(m, sink, source.valid & offered, stages)
+        result = Signal(word(ACCUMULATOR_BITS, self._slots, self._lanes))
         m.d.comb += [
-            source.ready.eq(enable & offered),
-            self.rows.ready.eq(enable & ready & source.valid & now.rows),
-            ended.eq(source.ready & source.valid & source.p.last),
-            sink.p.last.eq(carried(m, enable, source.p.last, stages)),
+            source.ready.eq(queue.room & offered),
+            self.rows.ready.eq(queue.room & ready & source.valid & now.rows),
+            queue.enter.eq(source.valid & source.ready),
+            ended.eq(queue.enter & source.p.last),
+            queue.result.eq(result),
+            result.last.eq(carried(m, 1, source.p.last, stages)),
         ]
+        connect(m, queue.output, flipped(self.output))
         seconds = self._seconds(m, now)
-        shared = [[self._picked(m, enable, of, second) for of in now.slots] for second in seconds]
-        wide = carried(m, enable, now.wide, stages - 1)
-        logits = carried(m, enable, now.logits, stages - 3)
-        exact = carried(m, enable, logits, 2)
+        shared = [[self._picked(m, of, second) for of in now.slots] for second in seconds]
+        wide = carried(m, 1, now.wide, stages - 1)
+        logits = carried(m, 1, now.logits, stages - 3)
+        exact = carried(m, 1, logits, 2)
         for lane in range(self._lanes):
             second, row = seconds[lane % 2], self.rows.p
-            bias = carried(m, enable, Mux(now.rows & ~now.logits, row.bias[lane], 0), stages - 2)
-            extra = carried(m, enable, Mux(now.rows, row.shift[lane], 0))
+            bias = carried(m, 1, Mux(now.rows & ~now.logits, row.bias[lane], 0), stages - 2)
+            extra = carried(m, 1, Mux(now.rows, row.shift[lane], 0))
             whole = Mux(second, now.weight[1], now.weight[0])
-            weight = (
-                carried(m, enable, Mux(now.rows, row.weight[lane], whole), name="weight") if self._per_row else None
-            )
+            weight = carried(m, 1, Mux(now.rows, row.weight[lane], whole), name="weight") if self._per_row else None
             for slot, (kept, base) in enumerate(shared[lane % 2]):
-                t = self._pre_shifted(m, enable, source.p["values"][lane][slot], now.pre_shift)
-                factor = self._factor(m, enable, kept, weight)
-                value = self._scaled(
-                    m, f"multiplier_{lane}_{slot}", enable, t, factor, self._shift(m, enable, base, extra), logits
-                )
+                t = self._pre_shifted(m, source.p["values"][lane][slot], now.pre_shift)
+                factor = self._factor(m, kept, weight)
+                value = self._scaled(m, f"multiplier_{lane}_{slot}", t, factor, self._shift(m, base, extra), logits)
                 # Adding the bit that was shifted out last to itself makes it the carry into the sum above it.
-                total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
+                total = carried(m, 1, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
                 near = total[:_SCALED_BITS].as_signed()
                 limited = Mux(wide, saturate(near, _WIDE), saturate(near, _NARROW))
-                m.d.comb += sink.p["values"][lane][slot].eq(
-                    carried(m, enable, Mux(exact, total, limited), name="result")
-                )
+                m.d.comb += result["values"][lane][slot].eq(carried(m, 1, Mux(exact, total, limited), name="result"))
         return m
 
     def _layout(self) -> data.StructLayout:
@@ -227,48 +229,48 @@ class Drain(CostedComponent):
                 m.d.sync += odd.eq(~odd & ~self.input.p.last)
         return [now.pair & odd, now.pair & ~odd]
 
-    def _picked(self, m: Module, enable: Value, of: Any, second: Value) -> tuple[Value, Value]:
+    def _picked(self, m: Module, of: Any, second: Value) -> tuple[Value, Value]:
         """Return a slot's factor and shift for the even or the odd row of a pair, one register later."""
         factor = of.factors[0] if self._per_row else Mux(second, of.factors[1], of.factors[0])
-        return carried(m, enable, factor), carried(m, enable, Mux(second, of.shifts[1], of.shifts[0]), name="shift")
+        return carried(m, 1, factor), carried(m, 1, Mux(second, of.shifts[1], of.shifts[0]), name="shift")
 
-    def _pre_shifted(self, m: Module, enable: Value, acc: Value, shift: Value) -> Signal:
+    def _pre_shifted(self, m: Module, acc: Value, shift: Value) -> Signal:
         """Return t, 2 registers later; 3 with per_row."""
         if not self._pre_shift:
-            result: Signal = carried(m, enable, acc[:_WIDE].as_signed(), 3 if self._per_row else 2)
+            result: Signal = carried(m, 1, acc[:_WIDE].as_signed(), 3 if self._per_row else 2)
             return result
-        floor = carried(m, enable, (acc >> shift)[:_WIDE].as_signed())
-        half = carried(m, enable, round_bit(acc, shift))
-        result = carried(m, enable, (floor + half)[:_WIDE].as_signed(), 2 if self._per_row else 1)
+        floor = carried(m, 1, (acc >> shift)[:_WIDE].as_signed())
+        half = carried(m, 1, round_bit(acc, shift))
+        result = carried(m, 1, (floor + half)[:_WIDE].as_signed(), 2 if self._per_row else 1)
         return result
 
-    def _factor(self, m: Module, enable: Value, kept: Value, weight: Value | None) -> Signal:
+    def _factor(self, m: Module, kept: Value, weight: Value | None) -> Signal:
         """Return B: with per_row 2 registers after A (``kept``) and the row's W; without, ``kept`` is B, and is delayed."""
-        product = kept if weight is None else _rounded(carried(m, enable, kept * weight, name="weighted"))
-        result: Signal = carried(m, enable, product)
+        product = kept if weight is None else _rounded(carried(m, 1, kept * weight, name="weighted"))
+        result: Signal = carried(m, 1, product)
         return result
 
-    def _shift(self, m: Module, enable: Value, base: Value, extra: Value) -> tuple[Value, Value]:
+    def _shift(self, m: Module, base: Value, extra: Value) -> tuple[Value, Value]:
         """Return the multiple of 16 in the shift, as late as the product, and the rest of it one register later."""
-        unclamped = carried(m, enable, base + extra)
-        late = carried(m, enable, _clamped(unclamped, 0)[:6], self._stages - 7, name="shift")
-        return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4], name="fine_shift")
+        unclamped = carried(m, 1, base + extra)
+        late = carried(m, 1, _clamped(unclamped, 0)[:6], self._stages - 7, name="shift")
+        return Cat(C(0, 4), late[4:]), carried(m, 1, late[:4], name="fine_shift")
 
     def _scaled(
-        self, m: Module, name: str, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
+        self, m: Module, name: str, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
     ) -> Signal:
         """Return t * B >> sh above the bit that was shifted out last, clamped to what a bias can bring back; 6
         registers.
 
         Logits, one register before the last, are not clamped.
         """
-        product = multiply(m, name, t, factor, enable=enable)
-        coarse = carried(m, enable, Cat(0, product).as_signed() >> shifts[0])
-        fine = carried(m, enable, coarse >> shifts[1])
+        product = multiply(m, name, t, factor)
+        coarse = carried(m, 1, Cat(0, product).as_signed() >> shifts[0])
+        fine = carried(m, 1, coarse >> shifts[1])
         top = fine[_SCALED_BITS - 1 :]
         inside = top.all() | ~top.any() | logits
         limit = Mux(fine[-1], -(1 << (_SCALED_BITS - 1)), (1 << (_SCALED_BITS - 1)) - 1)
-        clamped: Signal = carried(m, enable, Mux(inside, fine, limit)[: ACCUMULATOR_BITS + 1].as_signed())
+        clamped: Signal = carried(m, 1, Mux(inside, fine, limit)[: ACCUMULATOR_BITS + 1].as_signed())
         return clamped
 
 

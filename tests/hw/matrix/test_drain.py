@@ -191,7 +191,7 @@ def test_a_word_takes_a_cycle_across_vectors(per_row: bool) -> None:
     cycles: dict[str, list[int]] = {}
     check(matrices, Drain(slots=1, per_row=per_row), per_row=per_row, cycles=cycles)
     assert cycles["input"][0] - cycles["settings"][0] == 4
-    assert [b - a for a, b in zip(cycles["input"], cycles["output"], strict=True)] == [10 + per_row] * 80
+    assert [b - a for a, b in zip(cycles["input"], cycles["output"], strict=True)] == [12 + per_row] * 80
     assert cycles["input"][-1] - cycles["input"][0] == 79
     assert cycles["rows"] == cycles["input"]
 
