@@ -23,9 +23,9 @@ __all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
 IDLE_READ, IDEAL_READ = 43, 4
 PREFETCH = 10  # Prefetcher, 5 to the address and 4 from the data, and Router
 PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first range
-DRAIN = 11  # Drain with per_row; 10 without
+DRAIN = 13  # Drain with per_row; 12 without
 PARTIAL = 4  # MatrixPath, from the sums of the engine or the packer to the drain; 3 for int8
-QUEUED = 6  # Fifo of sums 3, Serializer 1, SinkRouter's matrix 2
+QUEUED = 5  # Fifo of sums 3, Serializer 1, RegisterSlice 1
 RESIDUAL = 2  # ResidualPath, from an element to its sum
 GATE = 19  # GatedActivation
 QUANTIZE = 38  # QuantizePath, from a vector's last element to its first block, plus slots and beat_bytes
@@ -35,10 +35,10 @@ TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
 SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7 and half a head more
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
 SCORES = (
-    37  # MacArray 7, ScoreMemory 11, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
+    38  # MacArray 7, ScoreMemory 12, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
 )
 MIXED = 38  # Attention, from the last beat to the first output, plus slots
-ALONE = 81  # Attention without committed positions: from queries to the first output, plus slots
+ALONE = 82  # Attention without committed positions: from queries to the first output, plus slots
 EACH_ALONE = 42  # Attention without committed positions: from head to head
 RESULTS = 57  # LogitsPath 3, plus its output; writes and their answers 54
 

@@ -196,7 +196,7 @@ def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None
     beats = cycles["weights"]
     assert beats[-1] - beats[0] == len(beats) - 1 == layout.beats - 1 == 299
     assert beats[0] - cycles["codes"][0] == 4  # it is handed over with its last piece
-    array, packer, partial, queue, serializer, drain = 3 + beat_bytes.bit_length() - 1, 2, 3, 3, 2, 11
+    array, packer, partial, queue, serializer, drain = 3 + beat_bytes.bit_length() - 1, 2, 3, 3, 2, 13
     last_rows = 5 - 1  # rows of the last word
     assert cycles["output"][-1] - beats[-1] == array + packer + partial + queue + serializer + drain + last_rows
     assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # rows of the last tile
@@ -210,7 +210,7 @@ def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
     layout = TernaryLayout(beat_bytes=8, tile_words=8, planes=1, rows=rows, columns=16)
     matrix, cycles = random_matrix(rng, layout, base=0, per_row=True), dict[str, list[int]]()
     check([matrix], [some_vector(rng, 1, 16)], 8, 1, tile_words=8, depth=2, int8=False, cycles=cycles)
-    engine, partial, queue, serializer, drain = 5, 3, 3, 2, 11
+    engine, partial, queue, serializer, drain = 5, 3, 3, 2, 13
     waiting_rows = 4 * layout.words - (5 * layout.words - rows)
     last = cycles["weights"][-1] + engine + partial + queue + serializer + drain
     assert cycles["output"] == list(range(last + waiting_rows - rows + 1, last + waiting_rows + 1))
