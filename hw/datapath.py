@@ -113,6 +113,7 @@ class Datapath(CostedComponent):
         longest = _longest(config)
         self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
         self._slices = {
+            "onward": RegisterSlice(shape=word(27, slots)),
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
@@ -224,7 +225,9 @@ class Datapath(CostedComponent):
         m.d.comb += gate.activation.eq(sinks.activation)
         connect(m, sinks.vectors, self._logits.vectors)
         connect(m, sinks.logits, self._logits.input)
-        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gate.output])
+        # Without this slice, the choice of the source would reach every register of the residual within a cycle.
+        onward = sliced(m, "onward", residual.output, self._slices["onward"])
+        self._quantize(m, quantize, [onward, onward, self._attention.output, gate.output])
         self._attend(m)
         self._give_results(m, quantize, sinks.logits)
         self._unpack_constants(m, quantize)
@@ -235,6 +238,7 @@ class Datapath(CostedComponent):
             ~self._attention.idle,
             ~self._logits.idle,
             gate.output.valid,
+            onward.valid,
             *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
         ).any()
         quiet = Signal(range(_SETTLED + 1))
