@@ -35,10 +35,10 @@ TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
 SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7 and half a head more
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
 SCORES = (
-    38  # MacArray 7, ScoreMemory 12, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
+    37  # MacArray 7, ScoreMemory 11, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
 )
 MIXED = 38  # Attention, from the last beat to the first output, plus slots
-ALONE = 82  # Attention without committed positions: from queries to the first output, plus slots
+ALONE = 81  # Attention without committed positions: from queries to the first output, plus slots
 EACH_ALONE = 42  # Attention without committed positions: from head to head
 RESULTS = 57  # LogitsPath 3, plus its output; writes and their answers 54
 
