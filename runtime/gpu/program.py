@@ -36,7 +36,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from edgedec.runtime.gpu.kernels import HeadLayout, Kernel
+from edgedec.runtime.gpu.kernels.head import HeadLayout
+from edgedec.runtime.gpu.kernels.kernel import Kernel
 
 __all__ = ["CONSTANT_ALIGNMENT", "Buffer", "GpuProgram", "Kind", "Step", "Tap", "When"]
 
