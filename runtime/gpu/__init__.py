@@ -1,1 +1,1 @@
-"""The target ``gpu``: a model as one flat program of WGSL compute kernels, which runs natively and in a browser."""
+"""The project's own kernels on GPUs, written in WGSL: the same shaders run on wgpu and in a browser."""
