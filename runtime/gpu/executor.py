@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import GpuDevice
 from edgedec.runtime.gpu.program import GpuProgram, When
-from edgedec.runtime.protocols import F32, I32
 
 __all__ = ["UPLOAD_BYTES", "Executor", "RunningPass", "Wanted"]
 
@@ -110,10 +109,10 @@ class Executor:
         ]
         steps = []
         for step in program.steps:
-            pipeline, layout = pipelines[step.kernel]
+            pipeline = pipelines[step.kernel]
             with self._device.naming(f"the buffers of {step.name}"):
                 group = raw.create_bind_group(
-                    layout=layout,
+                    layout=pipeline.layout,
                     entries=[
                         {"binding": place, "resource": {"buffer": self._buffers[index], "offset": 0}}
                         for place, index in enumerate(step.buffers)
@@ -139,7 +138,7 @@ class Executor:
             for when, pipeline, group, groups in self._steps:
                 x, y, z = groups.of(rows, results)
                 if runs[when] and x and y and z:
-                    calls.append((pipeline._internal, group._internal, x, y, z))
+                    calls.append((pipeline.raw._internal, group._internal, x, y, z))
             self._calls[key] = calls
         return self._calls[key]
 

@@ -1,8 +1,8 @@
 """The target ``gpu``: the project's own kernels in WGSL on Vulkan, Metal or D3D12, with the same results as on the CPU.
 
 A pass, or several that are submitted together, is one submission to the device (runtime/gpu). ``submit`` returns while it
-runs, so the host may draft. Commits become moves of rows at the start of the next submission. If a pass asks for the likeliest
-tokens, its logits stay on the device.
+runs, so the host may draft. Commits become moves of rows at the start of the next submission. If a pass asks for the
+likeliest tokens, its logits stay on the device.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +10,14 @@ import pytest
 pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
 
 from edgedec.bundle import Bundle
-from edgedec.errors import CacheFullError, DeviceError, UsageError
+from edgedec.errors import DeviceError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
-from edgedec.runtime.gpu.device import adapters, open_device
+from edgedec.runtime.gpu.device import open_device
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.gpu import GpuTarget
-from edgedec.runtime.visibility import pack, tree
+from edgedec.runtime.visibility import tree
 
 LIMITS = Limits(nodes=12, depth=8, positions=64)
 LLAMA: dict[str, Any] = {
@@ -80,7 +78,7 @@ def rows(n: int) -> I32:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder, made = tmp_path_factory.mktemp("gpu"), dict[tuple[str, str], Bundle]()
 
     def bundle(family: str, method: str) -> Bundle:
@@ -91,7 +89,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             made[key] = Bundle.open(path)
         return made[key]
 
-    yield bundle
+    return bundle
 
 
 def open_gpu(bundle: Bundle, limits: Limits = LIMITS, **options: Any) -> GpuTarget:
