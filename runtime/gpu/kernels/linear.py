@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +87,14 @@ def linear(
     ending: Ending,
     constants: Mapping[str, int],
     partials: int = 1,
+    before: Sequence[str] = (),
+    scale_element: str = "f32",
 ) -> Kernel:
     """Return a product: (codes, scales, weights, weight_scales, bias?, residual?) -> y [rows, outputs].
 
     ``sweep`` names the shader with the function ``sweep_ROWS``, and ``partials`` is the number of values that an invocation
-    leaves to others for each row.
+    leaves to others for each row. ``before`` are further parts of the shader, and ``scale_element`` is the type of an element of
+    ``weight_scales``.
     """
     capped = ending.soft_cap is not None
     caps = {"SOFT_CAP": float(ending.soft_cap), "TWICE": float(np.float32(2) / np.float32(ending.soft_cap))} if (
@@ -104,7 +107,7 @@ def linear(
             Buffer(name="codes", element="vec4<u32>"),
             Buffer(name="scales"),
             Buffer(name="weights", element="vec4<u32>"),
-            Buffer(name="weight_scales"),
+            Buffer(name="weight_scales", element=scale_element),
             *ending.buffers(),
             Buffer(name="y", access="read_write"),
         ),
@@ -112,6 +115,7 @@ def linear(
             "dot",
             *(("fma", "exp") if capped else ()),
             "linear_common",
+            *before,
             ending.source(),
             *(each_row(shader(sweep), rows) for rows in options.row_steps),
             "linear_main",

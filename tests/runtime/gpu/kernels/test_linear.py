@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgedec.errors import UnsupportedError
+from edgedec.onnx.grid_layout import grid_layout
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.linear import Ending, Packed
+from edgedec.runtime.gpu.kernels.linear_grid import linear_grid, pack_grid
 from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
 from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
+from edgedec.runtime.kernels.grid import grid_matmul
+from edgedec.runtime.kernels.grid import pack_grid as cpu_pack_grid
 from edgedec.runtime.kernels.int8 import int8_matmul
 from edgedec.runtime.protocols import F32
-from edgedec.schemes import Int8Scheme, TernaryScheme
+from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 from tests.runtime.gpu.kernels.support.bench import Bench
 from tests.runtime.gpu.kernels.support.cpu import cpu_kernels
 
@@ -122,3 +127,45 @@ def test_stacked_matrices_with_bias_and_residual(gpu_device: Bench, group_size: 
         parts.append(cpu_ternary(x, scale, codes, scales, scheme, part))
         first += codes.shape[1]
     assert made.tobytes() == (np.concatenate(parts, axis=1) + residual).tobytes()
+
+
+GRIDS: list[Int4Scheme | TernaryScheme] = [
+    Int4Scheme(),
+    Int4Scheme(offset=True),
+    TernaryScheme(planes=2, group_size=64, tied=True),
+    TernaryScheme(planes=3, group_size=32, tied=True),
+    TernaryScheme(planes=3, group_size=128, tied=True),
+]
+
+
+def grid(seed: int, outputs: int, inputs: int, scheme: Int4Scheme | TernaryScheme) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    parts: dict[str, NDArray[Any]] = {
+        name: rng.integers(0, 64, part.shape).astype(part.dtype) if name == "steps" else rng.normal(size=part.shape).astype(part.dtype)
+        for name, part in scheme.parts((outputs, inputs)).items()
+    }
+    if isinstance(scheme, Int4Scheme):
+        parts["codes"] = scheme.pack(rng.integers(0, 16, (outputs, inputs)).astype(np.uint8))
+    else:
+        parts["codes"] = scheme.pack(rng.integers(-1, 2, (scheme.planes, outputs, inputs)).astype(np.int8))
+    return parts
+
+
+@pytest.mark.parametrize("scheme", GRIDS, ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(5, 7), (40, 288), (70, 2560)])
+def test_grid(gpu_device: Bench, scheme: Int4Scheme | TernaryScheme, outputs: int, inputs: int) -> None:
+    parts = grid(1, outputs, inputs, scheme)
+    kernel = linear_grid(OPTIONS, outputs=outputs, inputs=inputs, scheme=scheme)
+    packed = pack_grid(scheme, inputs, [parts])
+    layout = grid_layout(scheme)
+    assert layout is not None
+    cpu_packed = cpu_pack_grid("matrix", scheme, parts, (outputs, inputs))
+    for rows in (1, 3, 9):
+        x, scale = activations(rows, rows, inputs)
+        right = grid_matmul(cpu_kernels(), x, scale, cpu_packed, outputs, layout)
+        assert run(gpu_device, kernel, x, scale, packed, outputs).tobytes() == right.tobytes()
+
+
+def test_planes_with_free_scales_are_no_grid() -> None:
+    with pytest.raises(UnsupportedError, match="linear_ternary computes them"):
+        linear_grid(OPTIONS, outputs=8, inputs=8, scheme=TernaryScheme())
