@@ -67,12 +67,14 @@ class Executor:
 
     Members:
         program: the parameter of this name.
-        dispatches: number of dispatches of the last pass.
+        dispatches: dispatches of the last submission.
+        submissions: submissions so far.
+        read_bytes: bytes that were copied to the host so far.
     """
 
     def __init__(self, device: GpuDevice, program: GpuProgram, constants: Constants) -> None:
         self.program, self._device = program, device
-        self.dispatches = 0
+        self.dispatches = self.submissions = self.read_bytes = 0
         usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
         self._buffers: dict[int, Any] = {}
         for constant in (True, False):  # memory of activations is there only when the uploads have ended
@@ -159,6 +161,8 @@ class Executor:
         calls = self._calls_of(wanted, pairs)
         copies = self._copies(wanted)
         self.dispatches = len(calls)
+        self.submissions += 1
+        self.read_bytes += sum(copy.nbytes for copy in copies)
         raw, began = self._device.raw, time.perf_counter()
         with self._device.naming("a pass"):
             encoder = raw.create_command_encoder()
