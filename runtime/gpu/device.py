@@ -22,7 +22,7 @@ from edgedec.install_hint import install_extra
 
 __all__ = ["Adapter", "GpuDevice", "Pipeline", "adapters", "chosen_adapter", "close_device", "open_device"]
 
-_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")  # in the order of preference
+_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")  # kinds of adapters, the preferred one first
 _BACKENDS = ("Vulkan", "Metal", "DX12")
 _BINDINGS = 8  # storage buffers of a kernel at most, which every WebGPU device has
 _DRIVERS = "install the driver of your GPU, or a software one, which is slow (Debian: apt install mesa-vulkan-drivers)"

@@ -214,13 +214,12 @@ class Lowering:
         *,
         results: bool = False,
         when: When = "pass",
-        weight_bytes: int = 0,
     ) -> None:
         """Add a step. With ``results``, its rows are the result rows, and there are as many workgroups."""
         if results:
             build, when = partial(_on_results, build), "results"
         self.layout.dispatches.append(
-            Dispatch(name=name, build=build, buffers=tuple(buffers), when=when, weight_bytes=weight_bytes)
+            Dispatch(name=name, build=build, buffers=tuple(buffers), when=when)
         )
 
     # Nodes

@@ -130,7 +130,6 @@ def _dispatch(
         partial(_kernel, form.build, outputs, inputs, ending, place.columns),
         (*(lowering.place(value).buffer for value in operation.inputs), *buffers, place.buffer),
         results=place.results,
-        weight_bytes=4 * (words + scale_words),
     )
 
 

@@ -1,4 +1,4 @@
-"""What an adapter's arithmetic is like: whether its fma has one rounding, and whether it keeps subnormal numbers.
+"""Measure an adapter's arithmetic: whether its fma has one rounding, and whether it keeps subnormal numbers.
 
 The kernels work on any adapter that rounds sums, differences and products correctly, which WebGPU requires. The rest is
 measured once for each device with inputs on which the possible answers differ.

@@ -47,7 +47,7 @@ from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
 
-_KV_CHOICES = (16, 8, 32)  # as on the CPU
+_KV_CHOICES = (16, 8, 32)  # supported bits of keys and values, those of the CPU; the first is the default
 _Work = tuple[GpuState, Pass]
 
 
@@ -73,7 +73,7 @@ class GpuTarget:
         self._best = np.full(
             (self.program.results, self.program.vocab), -np.inf, np.float32
         )  # finite at ``_finite`` only
-        self._finite: list[I32] = []  # of each row
+        self._finite: list[I32] = []  # the finite columns of each row
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))
         self.info = TargetInfo(
             vocab=self.program.vocab,
