@@ -148,6 +148,6 @@ def linear_grid(
             "OFFSET": form == "offset",
         },
         partials=2 if form == "offset" else 1,
-        before=("half", f"const ZERO = {zero};\n", _SCALES[form]),
+        before=("half", f"const ZERO = {zero};\n", _SCALES[form], "linear_grid_high"),
         scale_element="u32",
     )

@@ -4,12 +4,6 @@
 // that of column 8 * w + 4 + b. The highest bits of codes of 5 bits are in words after them, [tile][block / 4][out] with a
 // word for each of 4 blocks: bit m of byte b belongs to column 4 * m + b. kernels/linear_grid.py has the layout of the scales.
 
-fn high_word(tile: u32, block: u32, out: u32) -> u32 {
-    if (CODE_BITS == 4u) { return 0u; }
-    let place = TILES * BLOCKS * OUTS + (tile * ((BLOCKS + 3u) / 4u) + block / 4u) * OUTS + out;
-    return weights[place][block % 4u];
-}
-
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
@@ -23,7 +17,7 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
             for (var block = group * (GROUP / 32u); block < min((group + 1u) * (GROUP / 32u), BLOCKS); block += 1u) {
                 let packed = weights[(tile * BLOCKS + block) * OUTS + out];
                 let high = high_word(tile, block, out);
-                for (var j = 0u; j < 4u; j += 1u) {
+                for (var j = 0u; j < FOUR; j += 1u) {
                     let a = (packed[j] & 0x0f0f0f0fu) | (((high >> (2u * j)) & 0x01010101u) << 4u);
                     let b = ((packed[j] >> 4u) & 0x0f0f0f0fu) | (((high >> (2u * j + 1u)) & 0x01010101u) << 4u);
                     let x_ROW = codes[at_ROW + 2u * block + j / 2u];  // each row
