@@ -44,7 +44,7 @@ def lower_linear(lowering: Lowering, node: Node) -> None:
     assert isinstance(operation, Linear)
     places = _outputs(lowering, node, operation)
     weights = [
-        (form_of(lowering.tensors[weight].scheme, operation), weight, bias, place)
+        (form_of(lowering.tensors[weight].scheme), weight, bias, place)
         for weight, bias, place in zip(operation.weights, operation.biases, places, strict=True)
     ]
     residual = lowering.place(node.inputs[-1]) if isinstance(node.operations[-1], Add) else None
@@ -124,10 +124,13 @@ def _dispatch(
         buffers.append(lowering.constant(f"{name}.bias", outputs, partial(_biases, tuple(part))))
     if residual is not None:
         buffers.append(residual.buffer)
+    build = form.build
+    if form.reads_floats:
+        build = partial(form.build, x=lowering.place(operation.inputs[0]).columns)
     ending = Ending(bias=biased, residual=residual is not None, soft_cap=operation.soft_cap, results=place.results)
     lowering.dispatch(
         node.name,
-        partial(_kernel, form.build, outputs, inputs, ending, place.columns),
+        partial(_kernel, build, outputs, inputs, ending, place.columns),
         (*(lowering.place(value).buffer for value in operation.inputs), *buffers, place.buffer),
         results=place.results,
     )
