@@ -145,14 +145,14 @@ def _kernel(
     options: ShaderOptions,
     sizes: Sizes,
 ) -> Kernel:
-    """Return the kernel of a product that writes some columns of the output's rows."""
+    """Return the kernel of a product that writes some columns of the output's rows, and reads those of the residual."""
     kernel = build(options, outputs=outputs, inputs=inputs, ending=ending)
     if columns == Columns(offset=0, stride=outputs):
         return kernel
-    written = "y[row * OUTPUTS + column] ="
-    assert written in kernel.source, "kernels/linear.py writes its output in another way"
-    places = f"y[row * {columns.stride}u + {columns.offset}u + column] ="
-    return replace(kernel, source=kernel.source.replace(written, places))
+    place = "[row * OUTPUTS + column]"  # of the output and of the residual, in ``Ending.source``
+    assert kernel.source.count(place) == 1 + ending.residual, "kernels/linear.py finds its output in another way"
+    part = f"[row * {columns.stride}u + {columns.offset}u + column]"
+    return replace(kernel, source=kernel.source.replace(place, part))
 
 
 def _biases(part: Sequence[_Rows], bundle: Bundle, sizes: Sizes) -> NDArray[np.float32]:
