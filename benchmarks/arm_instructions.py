@@ -2,15 +2,16 @@
 
     .venv/bin/python benchmarks/arm_instructions.py [--json]
 
-The kernels are compiled for AArch64 by Debian's cross compiler and run under qemu-user, whose log names every block of instructions that is
-executed. Each product runs twice, with more and with fewer rows of the matrix; the difference of the counts, divided by the
-weights between them and by the rows of the pass, is the figure. So it has everything that a tile costs (loads, unpacking, products, the
-conversion to float32) and nothing of the start or of the activations' arrangement, which a pass does once.
+The kernels are compiled for AArch64 by Debian's cross compiler and run under qemu-user, whose log lists every block of
+instructions and names it each time that it is executed. Each product runs twice, with more and with fewer rows of the matrix;
+the difference of the counts, divided by the weights between them and by the rows of the pass, is the figure. So it has all that a
+tile costs (loads, unpacking, products, the conversion to float32), and nothing of the start or of the activations' arrangement,
+which a pass does once.
 
-Nothing is timed: instructions differ in what they take, and no Arm machine runs here.
+Nothing is timed. Instructions differ in the time that they take, and waiting for memory is not in the figures.
 
-JSON: {"compiler", "counts": [{"kind", "code_path", "rows", "instructions", "products"}]}, for each weight and row. "products" are
-the instructions that multiply.
+JSON: {"compiler", "counts": [{"kind", "code_path", "rows", "instructions", "products"}]}, for each weight and row. "products"
+are the instructions that multiply.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
 from benchmarks._docs_tables import markdown_table
 from edgedec.errors import ToolError
@@ -68,8 +71,8 @@ class Counts:
 def read_log(lines: Iterable[str]) -> Counts:
     """Return the counts of a log of ``qemu -d in_asm,exec,nochain``.
 
-    A block is listed once, when it is translated ("IN:", then an instruction a line), and then named by its address each time
-    that it is executed ("Trace").
+    A block is listed when it is translated ("IN:", then an instruction a line), and then named by its address each time that it
+    is executed ("Trace").
 
     Raises:
         ToolError: a block is executed that was not listed.

@@ -6,7 +6,8 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
+constexpr int64_t kPrefetch = 2048;        // distance of prefetches in bytes
+constexpr int64_t kLeastTokensOf5Bits = 4;  // with fewer, most instructions unpack codes, and dot products take fewer in all
 
 struct Dot {
     static constexpr Order kOrder = Order::pairs;
@@ -56,7 +57,7 @@ struct Dot {
 }  // namespace
 
 void grid_neon_i8mm(const Grid& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
-    if (x.tokens < kLeastPairTokens) return grid_neon_dotprod(w, x, tile, out, stride);
+    if (x.tokens < (w.bits == 5 ? kLeastTokensOf5Bits : kLeastPairTokens)) return grid_neon_dotprod(w, x, tile, out, stride);
     grid_products<Dot>(w, x, tile, out, stride);
 }
 

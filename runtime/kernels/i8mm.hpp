@@ -1,4 +1,5 @@
-// Matrix products of Armv8.6 (FEAT_I8MM): smmla multiplies 2 tokens x 8 columns by 2 rows x 8 columns into 2 x 2 sums in int32.
+// Matrix products of Armv8.6 (FEAT_I8MM): smmla multiplies 2 tokens x 8 columns by 2 rows x 8 columns and adds them to 2 x 2 sums
+// in int32.
 //
 // A vector of codes has 4 rows x 4 columns (ternary.hpp, grid.hpp). Two of them, 16 columns apart, are zipped to two vectors of
 // 2 rows x 8 columns, which is why Staged::pairs has these columns side by side.

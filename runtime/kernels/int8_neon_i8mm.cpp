@@ -24,8 +24,8 @@ struct PairedRows {
         __builtin_memset(acts, 0, static_cast<size_t>(whole(count, kUnit) * kSums));
         for (int t = 0; t < T; ++t) {
             const int8_t* from = x.codes + (token + t) * x.stride + start;
-            for (int64_t i = 0; i < count; i += kDepth)
-                __builtin_memcpy(acts + i * kSums + kDepth * t, from + i, static_cast<size_t>(smaller(kDepth, count - i)));
+            for (int64_t i = 0; i < count; i += kDepth)  // the columns after the last one are zeros of Staged::codes
+                __builtin_memcpy(acts + i * kSums + kDepth * t, from + i, kDepth);
         }
     }
 

@@ -5,7 +5,7 @@
 //   Act, Codes, Sums      types of an activation (int8_t or int16_t), a vector of codes or activations, and a vector of sums
 //   kOffset               codes are used as code + kOffset; kOffset times the sum of activations is subtracted at the end
 //   kRegisters            sums that fit the registers, besides codes and activations
-//  along a row:
+//  along a row, for OneRow; a path may compute several rows at a time with a class of the same members:
 //   kStep                 columns of a vector
 //   codes(row), acts(x)   kStep codes, kStep activations
 //   add(sums, codes, acts), total(sums)
@@ -45,7 +45,7 @@ void stage(const Staged& x, int64_t token, int64_t start, int64_t count, typenam
     }
 }
 
-// Converts the sums of `count` outputs from `first` on to float32. sum(i, t) is the sum of output first + i, with kOffset.
+// Converts the sums of `count` outputs from `first` on to float32. sum(i, t) is that of output first + i, with codes + kOffset.
 template <uint32_t kOffset, int T, class Sum>
 void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t count, float* out,
             int64_t stride, Sum sum) {
@@ -59,6 +59,25 @@ void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, 
             to[i] = w.bias ? value + w.bias[first + i] : value;
         }
     }
+}
+
+// Adds the products of `count` columns of a row, whole units, and T tokens to sums[t]. The codes `ahead` bytes after them are
+// prefetched.
+template <class Dot, int T>
+void dot(const int8_t* row, int64_t count, const typename Dot::Act* acts, int64_t ahead, int32_t* sums) {
+    typename Dot::Sums total[T] = {};
+    for (int64_t i = 0; i < count; i += kUnit) {
+        __builtin_prefetch(row + i + ahead);
+#pragma GCC unroll 4
+        for (int64_t j = i; j < i + kUnit; j += Dot::kStep) {
+            const typename Dot::Codes codes = Dot::codes(row + j);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) Dot::add(total[t], codes, Dot::acts(acts + t * kChunk<Dot, T> + j));
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)  // modulo 2^32, as in finish
+        sums[t] = static_cast<int32_t>(static_cast<uint32_t>(sums[t]) + static_cast<uint32_t>(Dot::total(total[t])));
 }
 
 // The products of one stored row after another, so that the codes are one sequential read. With several rows at a time the
@@ -81,19 +100,7 @@ struct OneRow {
     // Adds the products of `count` columns of kRows rows, whole units, to sums [kRows][kSums]. The codes `ahead` bytes after them
     // are prefetched.
     static void dot(const int8_t* const (&rows)[kRows], int64_t count, const Act* acts, int64_t ahead, int32_t (*sums)[kSums]) {
-        typename Dot::Sums total[T] = {};
-        for (int64_t i = 0; i < count; i += kUnit) {
-            __builtin_prefetch(rows[0] + i + ahead);
-#pragma GCC unroll 4
-            for (int64_t j = i; j < i + kUnit; j += Dot::kStep) {
-                const typename Dot::Codes codes = Dot::codes(rows[0] + j);
-#pragma GCC unroll 8
-                for (int t = 0; t < T; ++t) Dot::add(total[t], codes, Dot::acts(acts + t * kColumns + j));
-            }
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)  // modulo 2^32, as in finish
-            (*sums)[t] = static_cast<int32_t>(static_cast<uint32_t>((*sums)[t]) + static_cast<uint32_t>(Dot::total(total[t])));
+        edgedec::dot<Dot, T>(rows[0], count, acts, ahead, sums[0]);
     }
 };
 

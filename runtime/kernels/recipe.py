@@ -49,8 +49,8 @@ PATHS = {
         **dict.fromkeys(("ternary_neon_i8mm", "int8_neon_i8mm", "grid_neon_i8mm"), ("-march=armv8.2-a+i8mm",)),
     },
 }
-# Options that compilers still in use refuse (GCC 9 and older), and the macro that tells dispatch.cpp with the value 0 that the
-# path's files were left out.
+# Options that some compilers in use refuse (GCC 9 and older), and the macro whose value 0 tells dispatch.cpp that the path's
+# files were left out.
 RECENT = {("-march=armv8.2-a+i8mm",): "EDGEDEC_I8MM"}
 _SAME = {"arm64": "aarch64", "amd64": "x86_64"}
 

@@ -42,8 +42,9 @@ struct Dot {
             RowPairs masked[kQuarters];
             for (int q = 0; q < kQuarters; ++q)
                 for (int h = 0; h < 2; ++h) {
-                    const uint8x16_t shifted = four ? vshrq_n_u8(codes[q].rows[h], 2 * four) : codes[q].rows[h];
-                    masked[q].rows[h] = four < 3 ? vandq_u8(shifted, three) : shifted;
+                    uint8x16_t& rows = codes[q].rows[h];
+                    masked[q].rows[h] = four < 3 ? vandq_u8(rows, three) : rows;
+                    rows = vshrq_n_u8(rows, 2);
                 }
             total.add(masked, x + 16 * total.kPairs * four);
             if constexpr (T > 6) total.keep_order(codes);
