@@ -1,6 +1,6 @@
-// Multiplies rows of activations by the first `parts` parts of a matrix on one code path. argv: the kind of matrix (ternary, int8,
-// int4 or tied), the path, rows, parts. A part is a tile, or 16 rows of an int8 matrix. The kernels are called as a session calls
-// them, without the self-test, so that two runs with different parts differ by the instructions of the parts alone.
+// Multiplies rows of activations by the first `parts` parts of a matrix on one code path. argv: the kind of matrix (ternary,
+// int8, int4 or tied), the path, rows, parts. A part is a tile, or 16 rows of an int8 matrix. There is no self-test, and two
+// runs with different parts differ by the instructions of these parts alone.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

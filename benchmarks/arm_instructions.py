@@ -3,15 +3,15 @@
     .venv/bin/python benchmarks/arm_instructions.py [--json]
 
 The kernels are compiled for AArch64 by Debian's cross compiler and run under qemu-user, whose log lists every block of
-instructions and names it each time that it is executed. Each product runs twice, with more and with fewer rows of the matrix;
-the difference of the counts, divided by the weights between them and by the rows of the pass, is the figure. So it has all that a
-tile costs (loads, unpacking, products, the conversion to float32), and nothing of the start or of the activations' arrangement,
-which a pass does once.
+instructions and names it each time that it is executed. Each product runs twice, with more and with fewer rows of the
+matrix. The difference of the counts, divided by the weights between them and by the rows of the pass, is the figure. So
+it has all that a tile costs (loads, unpacking, products, the conversion to float32), and nothing of the start or of the
+activations' arrangement, which a pass does once.
 
 Nothing is timed. Instructions differ in the time that they take, and waiting for memory is not in the figures.
 
-JSON: {"compiler", "counts": [{"kind", "code_path", "rows", "instructions", "products"}]}, for each weight and row. "products"
-are the instructions that multiply.
+JSON: {"compiler", "counts": [{"kind", "code_path", "rows", "instructions", "products"}]}, for each weight and row.
+"products" are the instructions that multiply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgedec.errors import ToolError
 from edgedec.runtime.kernels.recipe import COMMON, KernelBuildError, build
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-KINDS = {  # of _arm_driver.cpp
+KINDS = {  # kinds of matrices of _arm_driver.cpp, and their names in the table
     "ternary": "ternary, one scale",
     "int8": "int8, by rows",
     "int4": "int4, groups of 64",
@@ -61,7 +61,7 @@ class Counts:
 
     Members:
         instructions: all of them.
-        products: those that multiply.
+        products: multiplying ones among them.
     """
 
     instructions: int
@@ -71,8 +71,8 @@ class Counts:
 def read_log(lines: Iterable[str]) -> Counts:
     """Return the counts of a log of ``qemu -d in_asm,exec,nochain``.
 
-    A block is listed when it is translated ("IN:", then an instruction a line), and then named by its address each time that it
-    is executed ("Trace").
+    A block is listed when it is translated ("IN:", then an instruction a line), and then named by its address each time that
+    it is executed ("Trace").
 
     Raises:
         ToolError: a block is executed that was not listed.

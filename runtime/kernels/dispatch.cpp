@@ -127,8 +127,8 @@ constexpr Path kPaths[] = {
 };
 #else
 constexpr Path kPaths[] = {
-    EDGEDEC_NO_PATH(amx),  EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2), EDGEDEC_NO_PATH(neon_i8mm), EDGEDEC_NO_PATH(neon_dotprod),
-    EDGEDEC_NO_PATH(neon), EDGEDEC_PATH(scalar, always, Order::rows),
+    EDGEDEC_NO_PATH(amx),          EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2), EDGEDEC_NO_PATH(neon_i8mm),
+    EDGEDEC_NO_PATH(neon_dotprod), EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always, Order::rows),
 };
 #endif
 

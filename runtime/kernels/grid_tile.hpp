@@ -1,8 +1,8 @@
 // The loops around the dot product of a path for matrices with evenly spaced levels. Each path's file includes this once and
 // compiles it with its own instructions; everything is local, as in ternary_tile.hpp.
 //
-// Dot::run<T, kBits>(block, count, x, stride, start, sums) computes start[t] plus the exact sums of code * x of `count` blocks with
-// T tokens, int32 [T][16]. x has the order Dot::kOrder; tokens in rows have a distance of `stride` bytes.
+// Dot::run<T, kBits>(block, count, x, stride, start, sums) computes start[t] plus the exact sums of code * x of `count` blocks
+// with T tokens, int32 [T][16]. x has the order Dot::kOrder; tokens in rows have a distance of `stride` bytes.
 #pragma once
 
 #include "grid.hpp"

@@ -49,8 +49,8 @@ class PairSums {
         }
     }
 
-    // Keeps the compiler from loading and unpacking more before the last products are computed; `codes` are those that are unpacked
-    // next. With many tokens GCC would otherwise work so far ahead that it spills sums.
+    // Keeps the compiler from loading and unpacking more before the last products are computed. With many tokens GCC would
+    // otherwise work so far ahead that it spills sums. `codes` are those that are unpacked next.
     EDGEDEC_INLINE void keep_order(RowPairs (&codes)[kQuarters]) {
         asm volatile("" : "+w"(total_[0][0][0]) : : "memory");
         for (RowPairs& pairs : codes)

@@ -58,9 +58,9 @@ struct Staged {
     // The same codes in the order [stride / 4][tokens][4] for each group of kTokens tokens (the last may have fewer), so that
     // the operands of broadcasts have constant distances.
     const int8_t* fours;
-    // The same codes in the order [stride / 32][4][pairs][2][2][4] for each group of kTokens tokens: four i of a block of 32 columns
-    // has its columns 4 * i to 4 * i + 3, and those 16 further on, of both tokens of a pair. A token without another has zeros
-    // beside it.
+    // The same codes in the order [stride / 32][4][pairs][2][2][4] for each group of kTokens tokens: in each block of 32
+    // columns, columns 4 * i to 4 * i + 3 of a token and those 16 further on, then the same of the other token of the pair. A
+    // token without another has zeros beside it.
     const int8_t* pairs;
     const int32_t* sums;  // [tokens][groups] sums of the codes, which correct for weights stored as trit + 1
     const float* scales;  // [tokens]

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
 
 from benchmarks.arm_instructions import Counts, build_driver, count, read_log
 
-# As qemu writes it: a block is listed when it is translated, and named each time that it is executed.
+# Extract of a log of qemu: a block is listed when it is translated, and named each time that it is executed.
 LOG = """\
 ----------------
 IN: _start

@@ -1,6 +1,6 @@
 // Reads cases from standard input, as test_ternary.py writes them, packs and multiplies each on the code path that argv
-// names, and writes the results; without arguments, writes the name of the path that a process uses here. For processors whose library
-// no Python here could load.
+// names, and writes the results. Without arguments, it writes the name of the path that a process uses here. For processors
+// whose library no Python here could load.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
