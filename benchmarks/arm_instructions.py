@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
@@ -66,6 +66,23 @@ class Counts:
 
     instructions: int
     products: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Executed instructions for each weight and row of a pass.
+
+    Members:
+        kind: name of the kind of matrix, a key of ``KINDS``.
+        rows: number of rows of the pass.
+        instructions, products: counts as in ``Counts``, divided by weights and rows.
+    """
+
+    kind: str
+    code_path: str
+    rows: int
+    instructions: float
+    products: float
 
 
 def read_log(lines: Iterable[str]) -> Counts:
@@ -138,27 +155,29 @@ def count(
     kinds: Sequence[str] = tuple(KINDS),
     code_paths: Sequence[str] = CODE_PATHS,
     all_rows: Sequence[int] = ROWS,
-) -> list[dict[str, str | int | float]]:
-    """Return the figures of every kind of matrix, code path and number of rows, as in the JSON."""
-    figures: list[dict[str, str | int | float]] = []
+) -> list[Figure]:
+    """Return the figures of every kind of matrix, code path and number of rows."""
+    figures: list[Figure] = []
     for kind in kinds:
         for code_path in code_paths:
             for rows in all_rows:
                 fewer, more = (run(program, kind, code_path, rows, parts) for parts in PARTS)
                 unit = PART_WEIGHTS * (PARTS[1] - PARTS[0]) * rows
                 figures.append(
-                    {
-                        **{"kind": kind, "code_path": code_path, "rows": rows},
-                        "instructions": (more.instructions - fewer.instructions) / unit,
-                        "products": (more.products - fewer.products) / unit,
-                    }
+                    Figure(
+                        kind=kind,
+                        code_path=code_path,
+                        rows=rows,
+                        instructions=(more.instructions - fewer.instructions) / unit,
+                        products=(more.products - fewer.products) / unit,
+                    )
                 )
     return figures
 
 
-def table(figures: Sequence[dict[str, str | int | float]]) -> str:
+def table(figures: Sequence[Figure]) -> str:
     """Return the figures as a table of Markdown."""
-    cells = {(one["kind"], one["code_path"], one["rows"]): f"{one['instructions']:.3f}" for one in figures}
+    cells = {(one.kind, one.code_path, one.rows): f"{one.instructions:.3f}" for one in figures}
     rows = [
         [title, f"`{code_path}`", *(cells[kind, code_path, rows] for rows in ROWS)]
         for kind, title in KINDS.items()
@@ -178,7 +197,7 @@ def main() -> None:
             sys.exit(f"arm_instructions: {error}")
     version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     if args.json:
-        print(json.dumps({"compiler": version, "counts": figures}, indent=2))
+        print(json.dumps({"compiler": version, "counts": [asdict(one) for one in figures]}, indent=2))
         return
     print(f"{version}: instructions for each weight and row, counted under qemu-user, not timed")
     print(table(figures))

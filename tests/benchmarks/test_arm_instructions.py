@@ -51,10 +51,10 @@ def test_matrix_products_halve_the_products_of_two_rows_and_more(tmp_path: Path)
     figures = count(
         program, kinds=("ternary", "int8", "int4"), code_paths=("neon_dotprod", "neon_i8mm"), all_rows=(1, 2, 8)
     )
-    of = {(one["kind"], one["code_path"], one["rows"]): one for one in figures}
+    of = {(one.kind, one.code_path, one.rows): one for one in figures}
     for kind in ("ternary", "int8", "int4"):
-        assert of[kind, "neon_i8mm", 1]["products"] == of[kind, "neon_dotprod", 1]["products"] == 1 / 16
+        assert of[kind, "neon_i8mm", 1].products == of[kind, "neon_dotprod", 1].products == 1 / 16
         for rows in (2, 8):
             i8mm, dotprod = of[kind, "neon_i8mm", rows], of[kind, "neon_dotprod", rows]
-            assert (i8mm["products"], dotprod["products"]) == (1 / 32, 1 / 16)
-            assert i8mm["instructions"] < dotprod["instructions"]
+            assert (i8mm.products, dotprod.products) == (1 / 32, 1 / 16)
+            assert i8mm.instructions < dotprod.instructions
