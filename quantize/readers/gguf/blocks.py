@@ -1,8 +1,8 @@
 """Decode GGML's tensor types: their sizes in bytes and the values of their blocks.
 
 This module decodes F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, and the ternary types of ``trits``. Other types are decoded by
-the ``gguf`` package if it is installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see ``i2s``.
-A tensor is decoded some rows at a time, which takes at most a few MB in addition to the result.
+the ``gguf`` package if it is installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see
+``i2s``. A tensor is decoded some rows at a time, which takes at most a few MB in addition to the result.
 
 Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
 """

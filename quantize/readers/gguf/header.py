@@ -257,10 +257,10 @@ def _with_q2_0(
     Raises:
         UnsupportedError: neither form of the blocks explains the places, or both do.
     """
-    ends = [*(offset for _, _, _, offset in tensors[1:]), -(-room // alignment) * alignment]
+    offsets = [*(offset for _, _, _, offset in tensors), -(-room // alignment) * alignment]
     places = [
-        (name, shape, end - offset)
-        for (name, shape, kind, offset), end in zip(tensors, ends, strict=True)
+        (name, shape, offsets[at + 1] - offset)
+        for at, (name, shape, kind, offset) in enumerate(tensors)
         if kind == Q2_0_LAYOUTS[0]
     ]
     if not places:
