@@ -13,7 +13,6 @@ from edgedec import SamplingConfig, Session
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.passes import quantize_activations
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
@@ -53,17 +52,17 @@ def test_logits_equal_those_of_the_reference(tmp_path: Path, tied: bool) -> None
     model = maker.random_model(2, tied=tied)
     bundle = written(tmp_path, model)
     expected = logits(bundle, "float_reference")
-    # The sums of products are exact; now and then a code is rounded the other way after a sum of floats.
-    assert np.abs(logits(bundle, "cpu") - expected).max() < (0.05 if usable() else 0.15) * expected.std()
+    # The kernels' sums are exact; the portable graph rounds activations per block of columns, not per token.
+    assert np.abs(logits(bundle, "cpu") - expected).max() < (1e-4 if usable() else 0.15) * expected.std()
     graph = build_graph(bundle.config)
     dense = {maker.hf_name(name): values for name, values in model.items()}
     weights = {
         name: FloatWeight(values=values.dense() if isinstance(values, Matrix) else values)
         for name, values in dense.items()
     }
-    floats = ReferenceModel(quantize_activations(graph), weights.__getitem__)
+    floats = ReferenceModel(graph, weights.__getitem__)
     exact = floats.forward(IDS, floats.new_cache())[0]
-    assert np.abs(exact - expected).max() < 0.1 * exact.std()  # the rounding of activations to int8
+    assert np.abs(exact - expected).max() < 0.2 * exact.std()  # the rounding of activations to int8
     assert np.corrcoef(exact.ravel(), expected.ravel())[0, 1] > 0.999
 
 

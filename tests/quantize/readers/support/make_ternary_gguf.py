@@ -21,7 +21,7 @@ from tests.quantize.readers.support.make_checkpoints import write_hf
 
 HIDDEN, INTER, VOCAB, HEAD_DIM, GROUP = 256, 384, 13, 128, 128
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-_NAMES = {
+LAYER = {  # llama.cpp's names of the parts of a layer, and Hugging Face's
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
@@ -64,7 +64,7 @@ def random_model(seed: int = 0, *, tied: bool = True, codes: Sequence[int] = (-1
         return Matrix(values, random_scales(rng, rows, columns // GROUP))
 
     def norm(width: int) -> NDArray[np.float32]:
-        return (rng.integers(128, 256, width) / 128).astype(np.float32)
+        return rng.uniform(1, 2, width).astype(np.float32)  # no fractions that would be rounded as ties
 
     model: dict[str, Any] = {"token_embd.weight": matrix(VOCAB, HIDDEN), "output_norm.weight": norm(HIDDEN)}
     if not tied:
@@ -80,7 +80,7 @@ def random_model(seed: int = 0, *, tied: bool = True, codes: Sequence[int] = (-1
     }
     model |= {f"blk.0.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
     for name, width in {"attn_norm": HIDDEN, "ffn_norm": HIDDEN, "attn_q_norm": 128, "attn_k_norm": 128}.items():
-        model[f"blk.0.{name}.weight"] = norm(width) / np.float32(4 if width == HEAD_DIM else 1)  # no saturated softmax
+        model[f"blk.0.{name}.weight"] = norm(width)
     return model
 
 
@@ -186,7 +186,7 @@ def hf_name(name: str) -> str:
     if name in top:
         return f"{top[name]}.weight"
     _, layer, part, _ = name.split(".")
-    return f"model.layers.{layer}.{_NAMES[part]}.weight"
+    return f"model.layers.{layer}.{LAYER[part]}.weight"
 
 
 def write_folder(folder: Path, model: Model, kind: str) -> Path:
