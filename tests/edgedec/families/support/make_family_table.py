@@ -120,8 +120,8 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-Refused with the reason are `qwen3_5` and `qwen3_5_moe` (Qwen 3.5, Bonsai 2; `qwen35` and `qwen35moe` in GGUF), in which three of
-four layers are gated delta nets, and `prism_hadamard_qwen35`, whose weights are stored rotated.
+Refused with the reason are `qwen3_5` and `qwen3_5_moe` (Qwen 3.5, Bonsai 2; `qwen35` and `qwen35moe` in GGUF), in which
+three of four layers are gated delta nets, and `prism_hadamard_qwen35`, whose weights are stored rotated.
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """
