@@ -12,6 +12,8 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.exporters.gguf.file import q2_0
+from edgedec.quantize.exporters.onnx import export_onnx
+from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryScheme
@@ -91,3 +93,21 @@ def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
     bundle = bundle_of(maker.write_gguf(tmp_path / "m.gguf", one_scale(), "F16"), tmp_path / "b")
     with pytest.raises(UsageError, match="--trits must be one of auto, TQ2_0, Q2_0, F16, not 'TQ1_0'"):
         export_gguf(bundle, tmp_path / "e.gguf", trit_type="TQ1_0")
+
+
+def test_onnx_has_no_ternary_embedding(tmp_path: Path) -> None:
+    bundle = bundle_of(maker.write_gguf(tmp_path / "m.gguf", maker.random_model(), "F16"), tmp_path / "b")
+    message = r"b: embed embed looks up rows of model\.embed_tokens\.weight, which is ternary; .* export it as gguf"
+    with pytest.raises(UnsupportedError, match=message):
+        export_onnx(bundle, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_safetensors_are_read_again(tmp_path: Path, tied: bool) -> None:
+    bundle = bundle_of(maker.write_gguf(tmp_path / "m.gguf", maker.random_model(tied=tied), "F16"), tmp_path / "b")
+    export_safetensors(bundle, tmp_path / "folder")
+    again = bundle_of(tmp_path / "folder", tmp_path / "b2")
+    for name, tensor in bundle.tensors.items():
+        assert again.tensors[name].scheme == tensor.scheme
+        np.testing.assert_array_equal(again.weight(name).dense(), bundle.weight(name).dense())
