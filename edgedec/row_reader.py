@@ -96,10 +96,10 @@ class RowReader:
         parts = scheme.parts(self._tensor.shape)
         arrays = {} if self._scale is None else {"scale": self._scale}
         for part in parts.keys() - arrays.keys():
-            planes, rows, *shape = parts[part].shape
+            planes, rows, *row_shape = parts[part].shape
             arrays[part] = np.stack(
                 [
-                    [self._read(part, plane * rows + token, tuple(shape)) for token in ids.tolist()]
+                    [self._read(part, plane * rows + token, tuple(row_shape)) for token in ids.tolist()]
                     for plane in range(planes)
                 ]
             )

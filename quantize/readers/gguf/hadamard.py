@@ -55,8 +55,9 @@ def check_hadamard(header: GgufHeader) -> None:
         value = keys.get(key, allowed[0])
         if not isinstance(value, str) or value not in allowed:
             _refuse(header, key, f"one of {', '.join(allowed)}", value)
-    if keys.get("version", 1) != 1:
-        raise UnsupportedError(f"{header.path}: {_PREFIX}version {shown(keys['version'])} is not known; known: 1")
+    version = keys.get("version", 1)
+    if type(version) is not int or version != 1:  # an array has no truth
+        raise UnsupportedError(f"{header.path}: {_PREFIX}version {shown(version)} is not known; known: 1")
     block = keys.get("block_size")
     if type(block) is not int or not 2 <= block <= _MAX_BLOCK or block & (block - 1):
         _refuse(header, "block_size", f"a power of two from 2 to {_MAX_BLOCK}", block)

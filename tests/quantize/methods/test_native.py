@@ -29,7 +29,9 @@ def test_a_ternary_matrix_is_unchanged(trits: np.ndarray, magnitude: float, dtyp
     scale: np.ndarray = np.array(magnitude).astype(dtype)
     weight = trits.astype(dtype) * scale
     got_trits, got_scale, group_size = find_ternary(weight)
-    assert (got_trits.dtype, got_scale.dtype, group_size) == (np.int8, np.float32, 0)
+    assert group_size == 0
+    assert got_trits.dtype == np.int8
+    assert got_scale.dtype == np.float32
     assert np.array_equal(got_trits * got_scale, weight.astype(np.float32))
     assert np.array_equal(got_trits, trits)
     assert got_scale == ([np.float32(scale)] if trits.any() else [0])
@@ -60,7 +62,9 @@ def test_the_widest_groups_that_hold_are_found(data: st.DataObject, dtype: type,
     """Compare with a search over the sizes from the widest one downwards."""
     few = st.sampled_from([0.25, 0.5, 3.0]) if data.draw(st.booleans()) else magnitudes
     trits = data.draw(arrays.arrays(np.int8, (2, columns), elements=st.integers(-1, 1)))
-    scales = data.draw(arrays.arrays(np.float32, (2, -(-columns // group_size)), elements=few)).astype(dtype)
+    scales: np.ndarray = data.draw(arrays.arrays(np.float32, (2, -(-columns // group_size)), elements=few)).astype(
+        dtype
+    )
     weight = trits.astype(dtype) * np.repeat(scales, group_size, axis=1)[:, :columns]
 
     def holds(size: int) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
+from edgedec.quantize.readers.checkpoint import Makers, TernaryMaker
 from tests.quantize.readers.support.make_checkpoints import write_hf
 from tests.quantize.support.make_bitnet_models import Model, model, tensors, write
 
@@ -84,7 +85,10 @@ def test_one_tensor_may_have_one_scale_among_groups(tmp_path: Path) -> None:
     contents = tensors(original) | {GATE + "_scale": np.array([0.5], np.float32)}
     checkpoint = open_checkpoint(write(tmp_path, original, contents, group_size=32, **OFFLINE))
     np.testing.assert_array_equal(checkpoint.load(GATE), original.ternary[GATE].trits * np.float32(0.5))
-    assert checkpoint.read_tensor.by_name[GATE].trits().group_size == 0
+    assert isinstance(checkpoint.read_tensor, Makers)
+    matrix = checkpoint.read_tensor.by_name[GATE]
+    assert isinstance(matrix, TernaryMaker)
+    assert matrix.trits().group_size == 0
 
 
 def test_unpacked_weights_are_read(tmp_path: Path) -> None:

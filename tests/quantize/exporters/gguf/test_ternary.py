@@ -23,8 +23,8 @@ from tests.quantize.readers.support.make_ternary_gguf import PACKINGS, Matrix
 UP = "model.layers.0.mlp.up_proj.weight"
 
 
-def bundle_of(source: Path, folder: Path, **options: int) -> Bundle:
-    quantize(open_checkpoint(source), folder, QuantizeOptions(method="ternary", **options), vocab_limit=maker.VOCAB)
+def bundle_of(source: Path, folder: Path, planes: int = 0) -> Bundle:
+    quantize(open_checkpoint(source), folder, QuantizeOptions(method="ternary", planes=planes), vocab_limit=maker.VOCAB)
     return Bundle.open(folder)
 
 

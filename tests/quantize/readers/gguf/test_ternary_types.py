@@ -311,6 +311,9 @@ SOUND: dict[str, Any] = {
             r"names 'blk\.0\.ffn_down\.weight' of shape \(256, 384\), whose rows are no",
         ),
         ({"version": 2}, UnsupportedError, r"version 2 is not known; known: 1"),
+        ({"version": [1, 1]}, UnsupportedError, r"version .* is not known; known: 1"),
+        ({"block_size": [128, 128]}, BundleError, "block_size must be a power of two"),
+        ({"sign_mode": [1, 2]}, BundleError, "sign_mode must be one of identity, explicit"),
         (
             {"transform": "walsh"},
             BundleError,

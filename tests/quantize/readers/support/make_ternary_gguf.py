@@ -44,7 +44,8 @@ class Matrix:
     scales: NDArray[np.float32]
 
     def dense(self) -> NDArray[np.float32]:
-        return self.codes * np.repeat(self.scales, GROUP, axis=1)
+        dense: NDArray[np.float32] = self.codes * np.repeat(self.scales, GROUP, axis=1)
+        return dense
 
 
 Model = Mapping[str, Matrix | NDArray[np.float32]]
