@@ -44,8 +44,7 @@ class Matrix:
     scales: NDArray[np.float32]
 
     def dense(self) -> NDArray[np.float32]:
-        dense: NDArray[np.float32] = self.codes * np.repeat(self.scales, GROUP, axis=1)
-        return dense
+        return np.repeat(self.scales, GROUP, axis=1) * self.codes.astype(np.float32)
 
 
 Model = Mapping[str, Matrix | NDArray[np.float32]]
