@@ -25,6 +25,10 @@ def export(
         str | None,
         option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: draft model to add to the export."),
     ] = None,
+    trits: Annotated[
+        str,
+        option("--trits", metavar="TYPE", help="With gguf: type of ternary matrices: auto, TQ2_0, Q2_0 or F16."),
+    ] = "auto",
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -38,13 +42,15 @@ def export(
         raise UsageError(must_be_one_of("--format", format, FORMATS))
     if model_draft is not None and format != "onnx":
         raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
+    if trits != "auto" and format != "gguf":
+        raise UsageError("--trits is for --format gguf, which has several types of ternary matrices; leave it out")
     opened = Bundle.open(resolve_model(bundle))
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
             from edgedec.quantize.exporters.gguf.export import export_gguf
 
-            counts = export_gguf(opened, output, progress=report)
+            counts = export_gguf(opened, output, trit_type=trits, progress=report)
         elif format == "onnx":
             from edgedec.quantize.exporters.onnx import export_onnx
 
