@@ -213,8 +213,8 @@ class GpuTarget:
         all_ids = np.concatenate(ids).astype(np.int32)
         stacked = np.concatenate(embeds).astype(np.float32) if embeds else np.empty((0, self.program.width), np.float32)
         rows = self._embedding.rows(np.maximum(all_ids, 0))
-        own = all_ids < 0
-        rows[own] = stacked[-all_ids[own] - 1]
+        given = all_ids < 0
+        rows[given] = stacked[-all_ids[given] - 1]
         return -1 - np.arange(len(all_ids), dtype=np.int32), rows
 
     def results(self, run: Sequence[_Work], started: Sequence[RunningPass]) -> list[PassResult]:
