@@ -1,0 +1,51 @@
+/** What a GPU's arithmetic is like, which decides which of the site's programs runs on it. */
+
+import { SiteError } from "./errors.js";
+
+const PACKED_DOT = "packed_4x8_integer_dot_product"; // language feature of WGSL
+const VALUES = 5; // results of a case: fma, then sums and products that every GPU must round correctly
+
+/**
+ * Return the name of the program for a device.
+ *
+ * `cases` are `{source, inputs, results, normal}`: a shader, the bits of its inputs and of the right results, and the number
+ * of cases without subnormal numbers, which come first.
+ */
+export async function chooseProgram(device, languageFeatures, cases) {
+  const results = await runCases(device, cases);
+  let isFused = true;
+  for (let at = 0; at < VALUES * cases.normal; at += 1) {
+    if (results[at] === cases.results[at]) continue;
+    if (at % VALUES !== 0) {
+      throw new SiteError("this GPU does not round float32 sums and products correctly; update its driver, or use edgedec itself");
+    }
+    isFused = false;
+  }
+  return `${isFused ? "native" : "exact"}-${languageFeatures?.has(PACKED_DOT) ? "packed" : "shifts"}`;
+}
+
+async function runCases(device, { source, inputs, results }) {
+  const { STORAGE, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage;
+  const words = [new Uint32Array(4), Uint32Array.from(inputs), new Uint32Array(results.length)];
+  const buffers = words.map(({ byteLength }) => device.createBuffer({ size: byteLength, usage: STORAGE | COPY_SRC | COPY_DST }));
+  words.forEach((data, at) => device.queue.writeBuffer(buffers[at], 0, data));
+  const { byteLength } = words[2];
+  const staging = device.createBuffer({ size: byteLength, usage: MAP_READ | COPY_DST });
+  const pipeline = await device.createComputePipelineAsync({
+    layout: "auto",
+    compute: { module: device.createShaderModule({ label: "arithmetic", code: source }), entryPoint: "main" },
+  });
+  const encoder = device.createCommandEncoder();
+  const pass = encoder.beginComputePass();
+  pass.setPipeline(pipeline);
+  const entries = buffers.map((buffer, binding) => ({ binding, resource: { buffer } }));
+  pass.setBindGroup(0, device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }));
+  pass.dispatchWorkgroups(Math.ceil(results.length / VALUES / 64));
+  pass.end();
+  encoder.copyBufferToBuffer(buffers[2], 0, staging, 0, byteLength);
+  device.queue.submit([encoder.finish()]);
+  await staging.mapAsync(GPUMapMode.READ);
+  const copy = new Uint32Array(staging.getMappedRange().slice(0));
+  for (const buffer of [...buffers, staging]) buffer.destroy();
+  return copy;
+}

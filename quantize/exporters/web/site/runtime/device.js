@@ -1,0 +1,41 @@
+/** The browser's GPU: what it offers, and the device that the model needs. */
+
+import { SiteError } from "./errors.js";
+
+/** Return the adapter and its facts, or throw an error that says what is missing. */
+export async function findAdapter(navigator, isSecure) {
+  if (!navigator.gpu && !isSecure) {
+    throw new SiteError(
+      "this address gives pages no WebGPU: browsers offer it over https and on this machine (localhost, 127.0.0.1) only",
+    );
+  }
+  if (!navigator.gpu) {
+    throw new SiteError(
+      "this browser has no WebGPU, with which the model runs; use a current Chrome, Edge, Firefox or Safari, or edgedec itself",
+    );
+  }
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) {
+    throw new SiteError(
+      "this browser has WebGPU, but offers no GPU: it may be switched off in the settings, or its driver is blocked",
+    );
+  }
+  return adapter;
+}
+
+/** Return what an adapter calls itself. */
+export function adapterName({ info }) {
+  const words = [info?.vendor, info?.architecture, info?.description].filter(Boolean);
+  return words.length ? words.join(" ") : "a GPU without a name";
+}
+
+/** Return a device that can hold the largest buffer of a plan. */
+export async function openDevice(adapter, plan) {
+  try {
+    return await adapter.requestDevice({ requiredLimits: plan.requiredLimits });
+  } catch (error) {
+    throw new SiteError(`the GPU gives no device (${error.message}); close other pages that use it, and load again`, {
+      cause: error,
+    });
+  }
+}
