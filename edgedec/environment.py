@@ -15,6 +15,7 @@ __all__ = [
     "CHIPDB",
     "DEBUG",
     "FUSED",
+    "GPU",
     "HUGE_PAGES",
     "KERNEL",
     "LOOP",
@@ -75,6 +76,11 @@ FUSED = Variable(
     values="1 or 0",
     meaning="With 0, each operation on the CPU is a node of its own; the results are the same, and passes take longer.",
 )
+GPU = Variable(
+    name="EDGEDEC_GPU",
+    values="a part of an adapter's name",
+    meaning="The device gpu uses the first adapter whose name contains this; without it, a real GPU before a software one.",
+)
 HUGE_PAGES = Variable(
     name="EDGEDEC_HUGE_PAGES",
     values="1 or 0",
@@ -110,4 +116,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout rewrite their expected files.",
 )
-VARIABLES = (CHIPDB, DEBUG, FUSED, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, PRJXRAY_DB, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (CHIPDB, DEBUG, FUSED, GPU, HUGE_PAGES, KERNEL, LOOP, ORT_TELEMETRY, PRJXRAY_DB, SHARED_DATA, WRITE_GOLDEN)

@@ -90,7 +90,7 @@ def _webgpu_device() -> Any:
     try:
         plugin = importlib.import_module("onnxruntime_ep_webgpu")
     except ImportError:
-        raise DeviceError(f"device webgpu: the plug-in is missing; run: {install_extra('gpu')}") from None
+        raise DeviceError(f"device webgpu: the plug-in is missing; run: {install_extra('webgpu')}") from None
     if sys.platform == "linux":
         try:
             ctypes.CDLL("libvulkan.so.1")

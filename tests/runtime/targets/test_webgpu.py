@@ -207,7 +207,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_missing_plugin_names_the_extra(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
-    assert install_extra("gpu") in refusal(float_bundle, "webgpu")
+    assert install_extra("webgpu") in refusal(float_bundle, "webgpu")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux takes the loader as a system package")

@@ -1,0 +1,185 @@
+"""Kernels on rows of float32 activations: norms, gated activations, quantization to int8, sums and selections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec.errors import EdgedecError
+from edgedec.ops import Activation
+from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
+from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel, spread
+from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+
+__all__ = [
+    "Columns",
+    "add",
+    "gate",
+    "gate_norm_quantize",
+    "gate_quantize",
+    "norm",
+    "norm_quantize",
+    "quantize",
+    "select",
+]
+
+_LANES = 256  # invocations of a workgroup; at least 8, a power of 2
+_EACH = Count(rows=1)  # a workgroup for each row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of a value inside of a wider matrix: the first, and the floats from one row to the next."""
+
+    offset: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset < self.stride:
+            raise EdgedecError(f"columns must begin inside of their rows: {self}")
+
+
+def _constants(width: int, x: Columns | None, up: Columns | None = None, heads: int = 1) -> dict[str, int]:
+    x, up = (at or Columns(offset=0, stride=width * heads) for at in (x, up))
+    return {
+        "WIDTH": width,
+        "LANES": _LANES if width > 64 else 64,
+        "X_STRIDE": x.stride,
+        "X_OFFSET": x.offset,
+        "UP_STRIDE": up.stride,
+        "UP_OFFSET": up.offset,
+    }
+
+
+def norm(
+    options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: Columns | None = None
+) -> Kernel:
+    """Return the RMS norm of each ``width`` columns: (x [n, heads * width], gain [width]) -> out [n, heads * width].
+
+    ``gain`` has the operation's offset added already, in float32.
+    """
+    return assemble(
+        "norm",
+        options,
+        buffers=(Buffer(name="x"), Buffer(name="gain"), Buffer(name="out", access="read_write")),
+        parts=("fma", "source_x", "value_normed", "end_store"),
+        constants={**_constants(width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
+        groups=Groups(x=Count(constant=heads), z=_EACH),
+    )
+
+
+def _quantizing(
+    name: str,
+    options: ShaderOptions,
+    *,
+    width: int,
+    eps: float | None,
+    x: Columns | None,
+    activation: Activation | None = None,
+    up: Columns | None = None,
+) -> Kernel:
+    gated, normed = activation is not None, eps is not None
+    return assemble(
+        name,
+        options,
+        buffers=(
+            Buffer(name="x"),
+            *([Buffer(name="up")] if gated else []),
+            *([Buffer(name="gain")] if normed else []),
+            Buffer(name="codes", element="u32", access="read_write"),
+            Buffer(name="scales", access="read_write"),
+        ),
+        parts=(
+            "fma",
+            "dot",
+            *(("exp", "source_gated") if gated else ("source_x",)),
+            "value_normed" if normed else "value_plain",
+            "end_codes",
+        ),
+        constants={
+            **_constants(width, x, up),
+            "CODE_WORDS": code_words(width),
+            "CODE_STRIDE": code_stride(width),
+            **({} if eps is None else {"EPS": float(eps)}),
+        },
+        functions={} if activation is None else {"ACTIVATION": activation},
+        groups=Groups(x=Count(constant=1), z=_EACH),
+    )
+
+
+def quantize(options: ShaderOptions, *, width: int, x: Columns | None = None) -> Kernel:
+    """Return x [n, width] -> codes [n] rows of ``codes.code_stride`` words, scales [n]."""
+    return _quantizing("quantize", options, width=width, eps=None, x=x)
+
+
+def norm_quantize(options: ShaderOptions, *, width: int, eps: float, x: Columns | None = None) -> Kernel:
+    """Return ``norm``, then ``quantize``: (x, gain) -> (codes, scales)."""
+    return _quantizing("norm_quantize", options, width=width, eps=eps, x=x)
+
+
+def gate_quantize(
+    options: ShaderOptions,
+    *,
+    width: int,
+    activation: Activation,
+    gate: Columns | None = None,
+    up: Columns | None = None,
+) -> Kernel:
+    """Return ``gate``, then ``quantize``: (gate, up) -> (codes, scales)."""
+    return _quantizing("gate_quantize", options, width=width, eps=None, x=gate, activation=activation, up=up)
+
+
+def gate_norm_quantize(
+    options: ShaderOptions,
+    *,
+    width: int,
+    activation: Activation,
+    eps: float,
+    gate: Columns | None = None,
+    up: Columns | None = None,
+) -> Kernel:
+    """Return ``gate``, then ``norm_quantize``: (gate, up, gain) -> (codes, scales)."""
+    return _quantizing("gate_norm_quantize", options, width=width, eps=eps, x=gate, activation=activation, up=up)
+
+
+def gate(
+    options: ShaderOptions,
+    *,
+    width: int,
+    activation: Activation,
+    gate: Columns | None = None,
+    up: Columns | None = None,
+) -> Kernel:
+    """Return (gate, up [n, width]) -> activation(gate) * up, [n, width]."""
+    return assemble(
+        "gate",
+        options,
+        buffers=(Buffer(name="x"), Buffer(name="up"), Buffer(name="out", access="read_write")),
+        parts=("fma", "exp", "source_gated", "end_each"),
+        constants={**_constants(width, gate, up), "OUT_STRIDE": width},
+        functions={"ACTIVATION": activation},
+        groups=spread(-(-width // _LANES), _EACH),
+    )
+
+
+def add(options: ShaderOptions, *, width: int, a: Columns | None = None, b: Columns | None = None) -> Kernel:
+    """Return (a, b [n, width]) -> a + b, [n, width]."""
+    return assemble(
+        "add",
+        options,
+        buffers=(Buffer(name="x"), Buffer(name="up"), Buffer(name="out", access="read_write")),
+        parts=("source_sum", "end_each"),
+        constants={**_constants(width, a, b), "OUT_STRIDE": width},
+        groups=spread(-(-width // _LANES), _EACH),
+    )
+
+
+def select(options: ShaderOptions, *, width: int) -> Kernel:
+    """Return x [n, width] -> the result rows, [r, width]."""
+    return assemble(
+        "select",
+        options,
+        buffers=(Buffer(name="x"), Buffer(name="out", access="read_write")),
+        parts=("source_selected", "end_each"),
+        constants={**_constants(width, None), "OUT_STRIDE": width},
+        groups=spread(-(-width // _LANES), Count(results=1)),
+    )

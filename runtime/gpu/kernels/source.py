@@ -1,0 +1,111 @@
+"""Assembly of a kernel's WGSL from the files in ``runtime/gpu/shaders``."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+import numpy as np
+
+from edgedec.runtime.gpu.kernels.head import HeadLayout
+from edgedec.runtime.gpu.kernels.kernel import Binding, Groups, Kernel
+
+__all__ = ["Buffer", "ShaderOptions", "assemble", "each_row", "shader"]
+
+_EACH_ROW = re.compile(r"^(.*?)\s*// each row$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShaderOptions:
+    """What every shader of a program has in common.
+
+    Members:
+        head: layout of the header of a pass.
+        fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in integers.
+        packed_dot: True if the compiler has ``dot4I8Packed``.
+    """
+
+    head: HeadLayout
+    fused: bool = False
+    packed_dot: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """A storage buffer of a kernel with the type of its elements in WGSL."""
+
+    name: str
+    element: str = "f32"
+    access: Literal["read", "read_write"] = "read"
+
+
+@functools.cache
+def shader(name: str) -> str:
+    """Return the text of ``shaders/NAME.wgsl``."""
+    return resources.files("edgedec.runtime.gpu").joinpath("shaders", f"{name}.wgsl").read_text("utf-8")
+
+
+def each_row(text: str, rows: int) -> str:
+    """Return ``text`` for ``rows`` rows at a time.
+
+    A line that ends with ``// each row`` is repeated for every row, with the row's number in place of ``ROW``; everywhere
+    else ``ROWS`` is the number of rows. Sums of several rows are variables of their own, because arrays may not be kept in
+    registers.
+    """
+    repeated = _EACH_ROW.sub(
+        lambda line: "\n".join(re.sub(r"ROW(?!S|_)", str(row), line[1]) for row in range(rows)), text
+    )
+    return repeated.replace("ROWS", str(rows))
+
+
+def _literal(value: float | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value}u" if isinstance(value, int) else f"{float(np.float32(value))!r}f"
+
+
+def assemble(
+    name: str,
+    options: ShaderOptions,
+    *,
+    buffers: Sequence[Buffer],
+    parts: Sequence[str],
+    groups: Groups,
+    constants: Mapping[str, float | int | bool] | None = None,
+    functions: Mapping[str, str] | None = None,
+) -> Kernel:
+    """Return a kernel.
+
+    Args:
+        name: name of the kernel.
+        options: the program's options.
+        buffers: the buffers after the header.
+        parts: names of shaders, or whole texts of several lines, in order; the header and float arithmetic come before them.
+        groups: workgroups of a dispatch.
+        constants: constants of the shaders by name; a float becomes the float32 next to it.
+        functions: names of functions that stand for other names in the parts.
+    """
+    everything = (Buffer(name="head", element="u32"), *buffers)
+    declared = [
+        f"@group(0) @binding({number}) var<storage, {buffer.access}> {buffer.name}: array<{buffer.element}>;"
+        for number, buffer in enumerate(everything)
+    ]
+    numbers = {**options.head.constants(), **(constants or {})}
+    written = [f"const {key} = {_literal(value)};" for key, value in numbers.items()]
+    choices = {"fma": "fma_native" if options.fused else "fma_exact"}
+    choices["dot"] = "dot_packed" if options.packed_dot else "dot_shifts"
+    text = "\n".join(
+        part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts)
+    )
+    for placeholder, function in (functions or {}).items():
+        text = re.sub(rf"\b{placeholder}\b", function, text)
+    return Kernel(
+        name=name,
+        source="\n".join([*declared, *written, text]),
+        bindings=tuple(Binding(name=buffer.name, access=buffer.access) for buffer in everything),
+        groups=groups,
+    )

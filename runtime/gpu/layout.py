@@ -1,0 +1,154 @@
+"""The layout of a program before its limits are known: dispatches, values and buffers with sizes as functions of the limits.
+
+A planner asks for the sizes of hundreds of limits, so the layout of a bundle is made once, and no shader is written for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.onnx.kv_cache import blocks_of
+from edgedec.ops import Operation
+from edgedec.runtime.gpu.kernels.kernel import Kernel
+from edgedec.runtime.gpu.kernels.rows import Columns
+from edgedec.runtime.gpu.kernels.source import ShaderOptions
+from edgedec.runtime.gpu.program import Kind, When
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets._footprint import cache_rows, run_rows, usual_result_rows
+
+__all__ = ["BufferPlan", "Dispatch", "Extent", "Layout", "Place", "Sizes", "sizes_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The numbers on which the sizes of buffers depend.
+
+    Members:
+        rows, results: N and R, most rows and result rows of a submission.
+        positions: most rows of a sequence.
+        cache_blocks: blocks of the cache.
+        table_blocks: most entries of the block tables of a submission.
+    """
+
+    rows: int
+    results: int
+    positions: int
+    cache_blocks: int
+    table_blocks: int
+
+
+def sizes_of(limits: Limits, result_rows: int | None = None) -> Sizes:
+    """Return the sizes of a run within ``limits``; ``result_rows`` as in ``TargetModule.footprint``."""
+    rows, several = run_rows(limits), bool(limits.cache_rows or limits.batch_rows)
+    each = blocks_of(limits.positions)
+    return Sizes(
+        rows=rows,
+        results=(None if several else result_rows) or usual_result_rows(limits),
+        positions=limits.positions,
+        cache_blocks=blocks_of(cache_rows(limits)),
+        table_blocks=each * rows if several else each,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """The size of a buffer: words of 4 bytes, as a function of ``Sizes``."""
+
+    fixed: int = 0
+    row: int = 0  # for each of N rows
+    result: int = 0  # for each of R result rows
+    position: int = 0  # for each position
+    block: int = 0  # for each block of the cache
+    row_position: int = 0  # for each row and position, rounded up to whole blocks
+
+    def nbytes(self, sizes: Sizes) -> int:
+        """Return the bytes."""
+        whole = 16 * blocks_of(sizes.positions)
+        words = self.fixed + self.row * sizes.rows + self.result * sizes.results + self.position * sizes.positions
+        return 4 * (words + self.block * sizes.cache_blocks + self.row_position * sizes.rows * whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferPlan:
+    """A buffer of the program; see ``program.Buffer``. ``make`` returns the contents of a constant."""
+
+    extent: Extent
+    kind: Kind
+    item: str
+    make: Callable[[Bundle, Sizes], NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of a value of the graph.
+
+    Members:
+        buffer: name of its buffer, or of its slot until slots are assigned.
+        columns: its columns in the buffer's rows.
+        width: number of columns.
+        results: True if it has a row for each result row only.
+    """
+
+    buffer: str
+    columns: Columns
+    width: int
+    results: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """A step whose kernel is not built yet.
+
+    Members:
+        name: the operations of the graph.
+        build: makes the kernel.
+        buffers: names of its buffers after the header.
+        when: see ``program.Step``.
+        weight_bytes: bytes of weights that it reads once for a few rows.
+    """
+
+    name: str
+    build: Callable[[ShaderOptions, Sizes], Kernel]
+    buffers: tuple[str, ...]
+    when: When = "pass"
+    weight_bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class Layout:
+    """The program of a bundle for any limits.
+
+    Members:
+        operations: the operations of the graph.
+        embedding: name of the embedding's weight.
+        embeds_only: True if the embedding is not on the device.
+        vocab, width: logits of a row, columns of an embedding.
+        ids: ids of the tokenizer.
+        buffers: all buffers by name, activations as slots.
+        dispatches: all steps.
+        places: values that taps may name.
+        logits: name of the buffer of the logits.
+    """
+
+    operations: tuple[Operation, ...]
+    embedding: str
+    embeds_only: bool
+    vocab: int
+    width: int
+    ids: int
+    buffers: dict[str, BufferPlan] = field(default_factory=dict)
+    dispatches: list[Dispatch] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+    taps: Mapping[str, Place] = field(default_factory=dict)
+
+    def item_bytes(self, sizes: Sizes) -> dict[str, int]:
+        """Return the bytes of the buffers by item of the memory plan."""
+        items: dict[str, int] = {}
+        for plan in self.buffers.values():
+            items[plan.item] = items.get(plan.item, 0) + plan.extent.nbytes(sizes)
+        return items

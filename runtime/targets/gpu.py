@@ -1,0 +1,343 @@
+"""The target ``gpu``: the project's own kernels in WGSL on Vulkan, Metal or D3D12, with the same results as on the CPU.
+
+A pass, or several that are submitted together, is one submission to the device (runtime/gpu). ``submit`` returns while it
+runs, so the host may draft. Commits become moves of rows at the start of the next submission. If a pass asks for the likeliest
+tokens, its logits stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.memory import MemoryUse
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
+from edgedec.ops import Linear
+from edgedec.runtime import visibility
+from edgedec.runtime.gpu.device import GpuDevice, open_device
+from edgedec.runtime.gpu.driver import driver_cost
+from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
+from edgedec.runtime.gpu.footprint import gpu_footprint
+from edgedec.runtime.gpu.layout import bundle_layout
+from edgedec.runtime.gpu.lowering import constants, lower
+from edgedec.runtime.gpu.probe import arithmetic
+from edgedec.runtime.gpu.program import TOP_K
+from edgedec.runtime.gpu.rows import GpuRows, GpuState
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.targets import Bounds
+from edgedec.runtime.targets._blocks import BlockArena
+from edgedec.runtime.targets._results import check_pass, top_k
+from edgedec.schemes import FloatScheme
+
+__all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
+
+_KV_CHOICES = (16, 8, 32)  # as on the CPU
+_Work = tuple[GpuState, Pass]
+
+
+class GpuTarget:
+    """A bundle on a GPU. The rows of a result may be the target's own memory, which its next pass overwrites."""
+
+    cost_model: CostModel | None = None
+
+    def __init__(
+        self, bundle: Bundle, device: GpuDevice, *, limits: Limits, taps: tuple[str, ...], kv_bits: int | None = None
+    ) -> None:
+        self.bundle, self.limits, self._kv_bits = bundle, limits, kv_bits or _KV_CHOICES[0]
+        layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
+        own = arithmetic(device)
+        self.program = lower(layout, limits, fused=own.fused)
+        self.executor = Executor(device, self.program, constants(bundle, layout, limits))
+        self._rows = GpuRows()
+        self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)
+        self._head = self.program.layout.new()
+        self._embedding = bundle.row_reader(layout.embedding) if self.program.embeds_only else None
+        self._ids = bundle.tokens.size
+        self._best = np.full((self.program.results, self.program.vocab), -np.inf, np.float32)  # finite at ``_finite`` only
+        self._finite: list[tuple[int, I32]] = []
+        self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))
+        self.info = TargetInfo(
+            vocab=self.program.vocab,
+            tokenizer_hash=bundle.tokenizer_hash,
+            positions=limits.positions,
+            taps=taps,
+            masks="any",
+            batch_invariant=own.subnormals and _all_quantized(layout.operations),
+            block_rows=BLOCK_ROWS,
+            kernel=f"wgsl on {device.adapter.label}",
+            top_k=TOP_K,
+            overlaps=True,
+        )
+
+    def footprint(self, limits: Limits) -> Bytes:
+        """Return the bytes of memory that a run within ``limits`` takes."""
+        return gpu_footprint(self.bundle, limits, kv_bits=self._kv_bits)
+
+    @property
+    def free_rows(self) -> int:
+        """Rows of the cache that no sequence holds."""
+        return self._arena.free_rows
+
+    def open(self, limits: Limits) -> State:
+        """Return the empty cache of a new sequence."""
+        return GpuState.opened(self._arena)
+
+    def close(self) -> None:
+        """Free the memory on the device. A second call does nothing."""
+        self.executor.close()
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        """Start the passes and return. Those whose rows do not fit into one run take several.
+
+        Raises:
+            CacheFullError: the caches of all sequences together have no room for the passes.
+            DeviceError: the device was lost.
+        """
+        passes = [(self._checked(state, item), item) for state, item in work]
+        if len({id(state) for state, _ in passes}) < len(passes):
+            raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
+        self._arena.reserve([(state, len(item.ids)) for state, item in passes])
+        ticket = _GpuTicket(self)
+        for run in self._runs(passes):
+            ticket.add(run, self._start(run))
+        for state, item in passes:
+            state.passed(len(item.ids))
+        return ticket
+
+    def _checked(self, state: State, work: Pass) -> GpuState:
+        assert isinstance(state, GpuState)
+        state.check_open()
+        if state.arena is not self._arena:
+            raise UsageError("the sequence belongs to another target; open one with Target.open of this one")
+        check_pass(work, state.length, self.limits, self.info)
+        for name in work.taps:
+            if name not in self.program.taps:
+                raise UnsupportedError(f"the target was opened without the tap {name!r}; open it with taps=")
+        return state
+
+    def _runs(self, passes: Sequence[_Work]) -> list[list[_Work]]:
+        """Divide passes, in order, into runs whose rows, results and blocks fit the program."""
+        runs: list[list[_Work]] = []
+        layout, rows, results, blocks = self.program.layout, 0, 0, 0
+        for state, work in passes:
+            more = len(work.ids), len(_result_rows(work)), blocks_of(state.length + len(work.ids))
+            if (
+                not runs
+                or rows + more[0] > layout.rows
+                or results + more[1] > layout.results
+                or blocks + more[2] > layout.blocks
+            ):
+                runs.append([])
+                rows = results = blocks = 0
+            runs[-1].append((state, work))
+            rows, results, blocks = rows + more[0], results + more[1], blocks + more[2]
+        return runs
+
+    def _start(self, run: Sequence[_Work]) -> RunningPass:
+        """Write the inputs of a run and submit it."""
+        program, n, results = self.program, 0, list[I32]()
+        for _, work in run:
+            results.append(_result_rows(work) + np.int32(n))
+            n += len(work.ids)
+        result_rows = np.concatenate(results).astype(np.int32)
+        ids, embeds = self._inputs([work for _, work in run])
+        visible = np.zeros((n, -(-n // 64)), np.uint64)
+        row = 0
+        for _, work in run:
+            own = self._visible(work)
+            visible[row : row + len(own), : own.shape[1]] = own
+            row += len(own)
+        program.layout.write(
+            self._head,
+            ids=ids,
+            positions=np.concatenate([work.positions for _, work in run]).astype(np.int32),
+            sequences=[(len(work.ids), state.length) for state, work in run],
+            result_rows=result_rows,
+            visible=visible,
+            tables=[state.table[: blocks_of(state.length + len(work.ids))] for state, work in run],
+        )
+        self.executor.write(program.head, self._head)
+        if len(embeds):
+            self.executor.write(program.embeds, embeds)
+        wants = [work.top_k for _, work in run if len(_result_rows(work))]
+        wanted = Wanted(
+            rows=n,
+            results=len(result_rows),
+            top=all(0 < k <= program.top_k for k in wants) and bool(wants),
+            taps=tuple(dict.fromkeys(name for _, work in run for name in work.taps)),
+        )
+        return self.executor.submit(wanted, self._move())
+
+    def _move(self) -> int:
+        """Write the next moves of rows, after submitting those for which there is no room. Return their number."""
+        program = self.program
+        while self._rows.waiting > program.most_moves:
+            self.executor.write(program.moves, self._rows.take(program.most_moves))
+            self.executor.submit(Wanted(0, 0), program.most_moves)
+        pairs = self._rows.take(program.most_moves)
+        if pairs[0]:
+            self.executor.write(program.moves, pairs)
+        return int(pairs[0])
+
+    def _visible(self, work: Pass) -> NDArray[np.uint64]:
+        n = len(work.ids)
+        return self._causal[:n, : -(-n // 64)] if work.visible is None else work.visible
+
+    def _inputs(self, passes: Sequence[Pass]) -> tuple[I32, F32]:
+        """Return the ids of all rows, int32 [n], and the embeddings of rows without a token, float32 [m, width]."""
+        ids, embeds, count = list[I32](), list[F32](), 0
+        for work in passes:
+            own = work.ids
+            if work.embeds is not None:
+                own = np.where(own < 0, own - np.int32(count), own).astype(np.int32)
+                embeds.append(work.embeds)
+                count += len(work.embeds)
+            ids.append(own)
+        all_ids = np.concatenate(ids).astype(np.int32)
+        stacked = np.concatenate(embeds).astype(np.float32) if embeds else np.empty((0, self.program.width), np.float32)
+        if self._embedding is None and len(stacked) <= self.program.layout.rows:
+            return all_ids, stacked
+        return self._embedded(all_ids, stacked)
+
+    def _embedded(self, ids: I32, embeds: F32) -> tuple[I32, F32]:
+        """Return the rows as embeddings alone, which the host looks up where the device has no embedding."""
+        reader = self._embedding or self.bundle.row_reader(self.program.embedding)
+        rows = reader.rows(np.maximum(ids, 0))
+        own = ids < 0
+        rows[own] = embeds[-ids[own] - 1]
+        return -1 - np.arange(len(ids), dtype=np.int32), rows
+
+    def results(self, run: Sequence[_Work], running: RunningPass) -> list[PassResult]:
+        """Wait for a run and return the result of each of its passes."""
+        arrays, results, row, result = running.arrays(), list[PassResult](), 0, 0
+        if "top_ids" in arrays:
+            logits = self._filled(run, arrays["top_ids"], arrays["top_logits"])
+        else:
+            logits = arrays.get("logits", np.empty((0, self.program.vocab), np.float32))
+        for _, work in run:
+            end, stop = row + len(work.ids), result + len(_result_rows(work))
+            top = None
+            if "top_ids" in arrays and stop > result:
+                k = min(work.top_k, self._ids)
+                top = arrays["top_ids"][result:stop, :k], arrays["top_logits"][result:stop, :k]
+            elif work.top_k:
+                top = top_k(logits[result:stop], work.top_k, self._ids)
+            taps = {
+                name: arrays[name][result:stop] if self.program.taps[name].results else arrays[name][row:end]
+                for name in work.taps
+                if name in arrays
+            }
+            results.append(PassResult(logits=logits[result:stop], top=top, taps=taps, seconds=running.seconds))
+            row, result = end, stop
+        return results
+
+    def _filled(self, run: Sequence[_Work], ids: I32, values: F32) -> F32:
+        """Return rows of logits that are finite at the likeliest tokens of each row only."""
+        for at, before in self._finite:
+            self._best[at, before] = -np.inf
+        self._finite = []
+        row = 0
+        for _, work in run:
+            k = min(work.top_k, self._ids)
+            for _ in _result_rows(work):
+                self._best[row, ids[row, :k]] = values[row, :k]
+                self._finite.append((row, ids[row, :k]))
+                row += 1
+        return self._best[:row]
+
+
+class _GpuTicket:
+    """Runs that were submitted together. All but the last one are finished, because they use the same memory."""
+
+    def __init__(self, target: GpuTarget) -> None:
+        self._target = target
+        self._done: list[PassResult] = []
+        self._last: tuple[Sequence[_Work], RunningPass] | None = None
+
+    def add(self, run: Sequence[_Work], running: RunningPass) -> None:
+        """Add a run, and keep the results of the one before it."""
+        if self._last is not None:
+            self._done += [_copied(result) for result in self._target.results(*self._last)]
+        self._last = run, running
+
+    def result(self) -> list[PassResult]:
+        """Wait until all runs are finished and return the result of each pass.
+
+        Raises:
+            DeviceError: the device was lost.
+        """
+        if self._last is not None:
+            self._done += self._target.results(*self._last)
+            self._last = None
+        return self._done
+
+
+def _copied(result: PassResult) -> PassResult:
+    return PassResult(logits=result.logits.copy(), top=result.top, taps=result.taps, seconds=result.seconds)
+
+
+def _result_rows(work: Pass) -> I32:
+    """Return the rows of a pass whose logits it returns."""
+    return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
+
+
+def _all_quantized(operations: Sequence[Any]) -> bool:
+    """Return whether no matrix is float, whose sums have another order than on the CPU."""
+    linears = (operation for operation in operations if isinstance(operation, Linear))
+    return not any(isinstance(scheme, FloatScheme) for linear in linears for scheme in linear.schemes)
+
+
+def footprint(
+    bundle: Bundle,
+    limits: Limits,
+    *,
+    device: str = "gpu",
+    threads: int = 0,
+    kv_bits: int | None = None,
+    result_rows: int | None = None,
+) -> Bytes:
+    """Return the charged bytes by item, which are those of the program's buffers and of the driver's objects."""
+    return gpu_footprint(bundle, limits, kv_bits=kv_bits or _KV_CHOICES[0], result_rows=result_rows)
+
+
+def driver_bytes() -> int:
+    """Return the bytes that the driver of the chosen adapter took when it was opened, which are beside a plan's sum."""
+    return driver_cost(open_device()).device_bytes
+
+
+def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
+    """Return the supported bits of keys and values."""
+    return _KV_CHOICES
+
+
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+    """Return the limits of the device: there are none."""
+    return Bounds()
+
+
+def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+    """Return nothing: WebGPU does not tell how much memory a GPU has."""
+    return ()
+
+
+def create(
+    bundle: Bundle,
+    *,
+    device: str,
+    limits: Limits,
+    threads: int,
+    taps: tuple[str, ...],
+    kv_bits: int | None = None,
+) -> Target:
+    """Return the target (entry point of the plug-in).
+
+    Raises:
+        DeviceError: there is no adapter, or its driver refuses a shader or a buffer.
+        UnsupportedError: the model has an operation that is not lowered to kernels.
+    """
+    return GpuTarget(bundle, open_device(), limits=limits, taps=taps, kv_bits=kv_bits)
