@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import GpuDevice
 
-__all__ = ["Arithmetic", "arithmetic", "run_once"]
+__all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once"]
 
 # a * b + c of the inputs; the same with a barrier between the roundings; a + b; a - b; a * b.
 _SOURCE = """
@@ -74,6 +74,39 @@ def run_once(device: GpuDevice, name: str, source: str, inputs: list[NDArray[Any
     return result
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticCases:
+    """Inputs on which the possible answers of an adapter differ.
+
+    Members:
+        source: shader whose bindings are zeros uint32 [4], the inputs and the results.
+        inputs: float32 [n, 4].
+        results: float32 [n, 5], correctly rounded: fma, a product and a sum, a sum, a difference, a product.
+        normal: number of cases without subnormal numbers, which come first.
+    """
+
+    source: str
+    inputs: NDArray[np.float32]
+    results: NDArray[np.float32]
+    normal: int
+
+
+@cache
+def arithmetic_cases() -> ArithmeticCases:
+    """Return the cases of ``arithmetic``."""
+    rng, count = np.random.default_rng(5), 192
+    normal = rng.standard_normal((count, 4)).astype(np.float32)
+    normal[:, 2] = -normal[:, 0] * normal[:, 1] * (1 + rng.choice([0, 2**-22, 2**-12], count)).astype(np.float32)
+    tiny = (normal[:64] * np.float32(1e-20)).astype(np.float32)
+    tiny[:, 2] = rng.standard_normal(64).astype(np.float32) * np.float32(1e-40)
+    x = np.ascontiguousarray(np.concatenate([normal, tiny]))
+    a, b, c = (x[:, column] for column in range(3))
+    exact = a.astype(np.float64) * b  # 48 bits, so the sum below is rounded once more only where it is shorter than 53
+    fused = _round_sum(exact, c)
+    right = np.stack([fused, a * b + c, a + b, a - b, a * b], 1)
+    return ArithmeticCases(source=_SOURCE, inputs=x, results=right, normal=count)
+
+
 @cache
 def arithmetic(device: GpuDevice) -> Arithmetic:
     """Measure the arithmetic of a device, once.
@@ -81,24 +114,17 @@ def arithmetic(device: GpuDevice) -> Arithmetic:
     Raises:
         DeviceError: sums or products are not rounded correctly, so that no result of the device would be exact.
     """
-    rng = np.random.default_rng(5)
-    normal = rng.standard_normal((192, 4)).astype(np.float32)
-    normal[:, 2] = -normal[:, 0] * normal[:, 1] * (1 + rng.choice([0, 2**-22, 2**-12], 192)).astype(np.float32)
-    tiny = (normal[:64] * np.float32(1e-20)).astype(np.float32)
-    tiny[:, 2] = rng.standard_normal(64).astype(np.float32) * np.float32(1e-40)
-    x = np.ascontiguousarray(np.concatenate([normal, tiny]))
-    y = run_once(device, "arithmetic", _SOURCE, [np.zeros(4, np.uint32), x], 5 * len(x)).reshape(-1, 5)
-    a, b, c = (x[:, column] for column in range(3))
-    exact = a.astype(np.float64) * b  # 48 bits, so the sum below is rounded once more only where it is shorter than 53
-    fused = _round_sum(exact, c)
-    right = np.stack([fused, a * b + c, a + b, a - b, a * b], 1)
+    cases = arithmetic_cases()
+    right, normal = cases.results, cases.normal
+    inputs = [np.zeros(4, np.uint32), cases.inputs]
+    y = run_once(device, "arithmetic", cases.source, inputs, right.size).reshape(right.shape)
     same = y.view(np.uint32) == right.view(np.uint32)
-    if not same[:192, 1:].all():
+    if not same[:normal, 1:].all():
         raise DeviceError(
             f"device gpu: {device.adapter.label} does not round float32 sums and products correctly; update its driver, or "
             "use --device cpu"
         )
-    return Arithmetic(fused=bool(same[:192, 0].all()), subnormals=bool(same[192:, 1:].all()))
+    return Arithmetic(fused=bool(same[:normal, 0].all()), subnormals=bool(same[normal:, 1:].all()))
 
 
 def _round_sum(product: NDArray[np.float64], addend: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -35,10 +35,11 @@ class Node:
         The script may write ``await use("NAME")`` for a module of ``runtime/``.
         """
         program = (
-            'import { readFileSync } from "node:fs";\n'
+            'import { readFileSync, writeFileSync } from "node:fs";\n'
             "const use = (name) => import(`./runtime/${name}.js`);\n"
             f"const run = async (value) => {{\n{script}\n}};\n"
-            'console.log(JSON.stringify(await run(JSON.parse(readFileSync(0, "utf-8"))) ?? null));\n'
+            'const result = await run(JSON.parse(readFileSync(0, "utf-8")));\n'
+            'writeFileSync(new URL("result.json", import.meta.url), JSON.stringify(result ?? null));\n'
             "process.exit(0);\n"
         )
         file = self.folder / "test.js"
@@ -53,7 +54,7 @@ class Node:
             env=self._environment,
         )
         assert finished.returncode == 0, finished.stderr
-        return json.loads(finished.stdout)
+        return json.loads((self.folder / "result.json").read_text("utf-8"))
 
 
 def find_node() -> str:

@@ -50,7 +50,6 @@ async function begin() {
     row("Context", `${site.positions} tokens`),
   );
   show("plan", "");
-  $("load").disabled = true;
   const adapter = await findAdapter(navigator, isSecureContext);
   $("figures").append(
     row("This GPU", adapterName(adapter)),

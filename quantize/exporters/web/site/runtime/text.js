@@ -5,13 +5,7 @@
  * are compared before the first answer (`probes.js`).
  */
 
-import { PrependNormalizer, Tokenizer as Library } from "../vendor/tokenizers.js";
-
-// The Rust library, which edgedec uses, prepends nothing to an empty text; the one for JavaScript does.
-const prepend = PrependNormalizer.prototype.normalize;
-PrependNormalizer.prototype.normalize = function (text) {
-  return text === "" ? text : prepend.call(this, text);
-};
+import { ByteFallbackDecoder, PrependNormalizer, Tokenizer as Library } from "../vendor/tokenizers.js";
 
 const BYTE_TOKEN = /^<0x[0-9A-Fa-f]{2}>$/;
 // The beginning of a character at the end of bytes, which are written as characters up to U+00FF.
@@ -21,6 +15,31 @@ const INCOMPLETE = new RegExp(
 );
 const UTF8 = new TextDecoder("utf-8", { ignoreBOM: true });
 const STRICT_UTF8 = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
+
+// In two things the library for JavaScript differs from the one in Rust, which edgedec uses. Rust prepends nothing to an empty
+// text, and a run of byte tokens that is not UTF-8 becomes one U+FFFD for each byte.
+const prepend = PrependNormalizer.prototype.normalize;
+PrependNormalizer.prototype.normalize = function (text) {
+  return text === "" ? text : prepend.call(this, text);
+};
+ByteFallbackDecoder.prototype.decode_chain = (tokens) => {
+  const texts = [];
+  let run = [];
+  const close = () => {
+    if (run.length) texts.push(isUtf8(run) ? UTF8.decode(new Uint8Array(run)) : "\uFFFD".repeat(run.length));
+    run = [];
+  };
+  for (const token of tokens) {
+    if (BYTE_TOKEN.test(token)) {
+      run.push(byteOf(token));
+    } else {
+      close();
+      texts.push(token);
+    }
+  }
+  close();
+  return texts;
+};
 
 /** A tokenizer, made of the parsed `tokenizer.json` of a bundle. */
 export class Tokenizer {
@@ -154,7 +173,7 @@ class TokenStream {
   }
 
   runBytes() {
-    return this.run.map((id) => Number.parseInt(this.tokenizer.tokenOf(id).slice(3, 5), 16));
+    return this.run.map((id) => byteOf(this.tokenizer.tokenOf(id)));
   }
 
   added(segment) {
@@ -167,6 +186,11 @@ class TokenStream {
     if (!isEmpty) this.anchor = segment;
     else if (this.anchor.at(-1) !== this.emptyId) this.anchor = [...this.anchor, ...segment]; // it ends a run of byte tokens
   }
+}
+
+/** Return the byte that a byte token stands for. */
+function byteOf(token) {
+  return Number.parseInt(token.slice(3, 5), 16);
 }
 
 function isUtf8(bytes) {
