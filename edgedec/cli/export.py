@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli.console import print_json, print_table, progress
-from edgedec.cli.options import CtxSize, Json, KvBits, Verbose, option, resolve_model
+from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import UsageError
 from edgedec.spelling import must_be_one_of
 
@@ -25,14 +25,19 @@ def export(
         str | None,
         option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: draft model to add to the export."),
     ] = None,
-    ctx_size: CtxSize = 0,
-    kv_bits: KvBits = None,
+    ctx_size: Annotated[
+        int,
+        option("-c", "--ctx-size", metavar="N", help="With web: context in tokens; 0: the model's, at most 2048."),
+    ] = 0,
+    kv_bits: Annotated[
+        int | None, option("--kv-bits", metavar="N", help="With web: bits of keys and values: 16 (default), 8 or 32.")
+    ] = None,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Write a bundle in a format of other programs, or as a page with which a browser runs it (web).
 
-    The output is written completely or not at all. --ctx-size and --kv-bits are for web.
+    The output is written completely or not at all.
     """
     from edgedec.bundle import Bundle
 
@@ -54,14 +59,14 @@ def export(
 
             counts = export_onnx(opened, output, draft=draft, progress=report)
         elif format == "web":
-            from edgedec.quantize.exporters.web.export import KV_BITS, export_web
+            from edgedec.quantize.exporters.web.export import export_web
 
             counts = export_web(
                 opened,
                 output,
                 name=Path(bundle).name.removesuffix(".edgedec") or "model",
                 ctx_size=ctx_size,
-                kv_bits=KV_BITS[0] if kv_bits is None else kv_bits,
+                kv_bits=kv_bits,
                 progress=report,
             )
         else:

@@ -14,10 +14,24 @@ from tests.web.support.node import Node
 pytestmark = pytest.mark.thorough
 
 SIZE = 192
-MESSAGES = ["Hello.", "Tell me a story about a cat. " * 4, "And?", "x " * 60, "What then?", "Why?", "word " * 30, "End."]
-ANSWERS = ["Hi.", "Once upon a time there was a cat. " * 5, "Nothing.", "y " * 20, "Then it slept.", "It was tired."] + [
-    "So be it."
-] * 2
+MESSAGES = [
+    "Hello.",
+    "Tell me a story about a cat. " * 4,
+    "And?",
+    "x " * 60,
+    "What then?",
+    "Why?",
+    "word " * 30,
+    "End.",
+]
+ANSWERS = [
+    "Hi.",
+    "Once upon a time there was a cat. " * 5,
+    "Nothing.",
+    "y " * 20,
+    "Then it slept.",
+    "It was tired.",
+] + ["So be it."] * 2
 
 
 @pytest.mark.parametrize("has_template", [True, False])

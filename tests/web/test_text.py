@@ -21,7 +21,16 @@ from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 
-PIECES = (*" \n\t.,'-0123456789aeionrstABCéñß日本🙂\u0301\u00a0\u200b<>|_▁Ġ\r\x00", "<s>", "</s>", "the", "ing", "  ", "👩\u200d👧", "'ll")
+PIECES = (
+    *" \n\t.,'-0123456789aeionrstABCéñß日本🙂\u0301\u00a0\u200b<>|_▁Ġ\r\x00",
+    "<s>",
+    "</s>",
+    "the",
+    "ing",
+    "  ",
+    "👩\u200d👧",
+    "'ll",
+)
 # Llama 2's template, which has roles, slices, a default system message and an exception, but no blank lines.
 LLAMA_2 = (
     "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system = messages[0]['content'] %}"

@@ -39,14 +39,18 @@ def test_a_package_reaches_nothing_outside(name: str) -> None:
     assert REACHES_OUT.findall(code((VENDOR / name).read_text("utf-8"))) == []
 
 
-@pytest.mark.parametrize("call", ["fetch('x')", "await import(name)", "eval(text)", "new Function('x')", "navigator.gpu"])
+@pytest.mark.parametrize(
+    "call", ["fetch('x')", "await import(name)", "eval(text)", "new Function('x')", "navigator.gpu"]
+)
 def test_the_search_finds_calls(call: str) -> None:
     assert REACHES_OUT.findall(code(f"const x = 1; // a comment\n{call}"))
 
 
 def test_our_own_files_name_no_address_and_only_one_fetches() -> None:
     files = {path.relative_to(SITE).as_posix(): path.read_text("utf-8") for path in SITE.rglob("*") if path.is_file()}
-    assert {name for name, text in files.items() if re.search(r"https?://|//[a-z]+\.[a-z]|[\"']data:(?!,)", text)} == set()
+    assert {
+        name for name, text in files.items() if re.search(r"https?://|//[a-z]+\.[a-z]|[\"']data:(?!,)", text)
+    } == set()
     assert {name for name, text in files.items() if re.search(r"\bfetch\(|XMLHttpRequest|WebSocket", text)} == {
         "runtime/download.js"
     }

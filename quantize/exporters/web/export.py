@@ -15,13 +15,13 @@ from edgedec.quantize.exporters.web.probes import probes, spellings
 from edgedec.quantize.exporters.web.site_writer import SITE, SiteModel, variant_name, write_site
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
+from edgedec.runtime.targets._cpu import KV_CHOICES
 from edgedec.runtime.text.chat_template import check_template
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["KV_BITS", "export_web"]
+__all__ = ["export_web"]
 
-KV_BITS = (16, 8, 32)  # bits of keys and values, the default first, which is that of the CPU target
 _CONTEXT = 2048  # tokens of context, if the model has more, as in a run without --ctx-size
 _ROWS = 32  # rows of a pass over a prompt
 _BINDING_BYTES = 128 << 20  # Source: WebGPU's default maxStorageBufferBindingSize, which every browser's GPU has
@@ -33,7 +33,7 @@ def export_web(
     *,
     name: str,
     ctx_size: int = 0,
-    kv_bits: int = KV_BITS[0],
+    kv_bits: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, int]:
     """Write a bundle as a site and return the numbers of its ``kernels``, ``dispatches`` and ``pieces`` of weights.
@@ -45,7 +45,7 @@ def export_web(
         output: the folder; an existing one is replaced if it is a site, or empty.
         name: name of the model on the page.
         ctx_size: context in tokens; 0: the model's, at most 2048.
-        kv_bits: bits of keys and values, one of ``KV_BITS``.
+        kv_bits: bits of keys and values: 16, 8 or 32; None: 16, the default of the CPU target.
         progress: called while weights are packed.
 
     Raises:
@@ -54,17 +54,18 @@ def export_web(
         BundleError: the bundle lacks a tensor, or its chat template does not parse.
     """
     most = context_size(bundle.config)
-    if not 0 <= ctx_size <= most:
-        raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
-    if kv_bits not in KV_BITS:
-        raise UsageError(f"--kv-bits must be {', '.join(map(str, KV_BITS[:-1]))} or {KV_BITS[-1]}, not {kv_bits}")
+    if not 0 <= ctx_size <= most or ctx_size == 1:
+        raise UsageError(f"--ctx-size must be 2 to {most}, which is what the model has, not {ctx_size}")
+    bits = KV_CHOICES[0] if kv_bits is None else kv_bits
+    if bits not in KV_CHOICES:
+        raise UsageError(f"--kv-bits must be 16, 8 or 32, not {kv_bits}")
     positions = ctx_size or min(most, _CONTEXT)
     bundle.check(build_graph(bundle.config))
     tokenizer, template = Tokenizer.load(bundle.tokenizer_file), bundle.chat_template
     TextStream(tokenizer)  # raises now what the page could not tell
     if template is not None:
         check_template(template)
-    layout = bundle_layout(bundle, kv_bits, binding_bytes=_BINDING_BYTES, embeds_only=False)
+    layout = bundle_layout(bundle, bits, binding_bytes=_BINDING_BYTES, embeds_only=False)
     blocks = blocks_of(positions)
     sizes = Sizes(rows=_ROWS, results=1, positions=positions, cache_blocks=blocks, table_blocks=blocks)
     programs = {

@@ -24,7 +24,7 @@ TEXTS = (
     " ",
     "one\n\ntwo\r\nthree\n",
     "It's 12345.6 and 1,000,000; don't I'LL they've",
-    "CamelCase snake_case kebab-case C++ f(x) = x^2; \"quoted\" <tag/>",
+    'CamelCase snake_case kebab-case C++ f(x) = x^2; "quoted" <tag/>',
     "naïve façade Ünïcode e\u0301 é ﬁ ½ ™ \u00a0\u2003x",
     "日本語のテキスト 한국어 العربية हिन्दी Ελληνικά",
     "🙂 👩\u200d👩\u200d👧 🇩🇪 👍🏽",

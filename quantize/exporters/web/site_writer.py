@@ -26,7 +26,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SiteModel:
-    """What a site holds of a model.
+    """The parts of a model that a site holds.
 
     Members:
         name: name on the page.

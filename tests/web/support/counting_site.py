@@ -65,7 +65,9 @@ def counting_program() -> GpuProgram:
         most_moves=1,
         embeds_only=False,
         layout=layout,
-        buffers=tuple(Buffer(name=name, nbytes=size, kind=_kind(kind), item=item) for name, size, kind, item in buffers),
+        buffers=tuple(
+            Buffer(name=name, nbytes=size, kind=_kind(kind), item=item) for name, size, kind, item in buffers
+        ),
         kernels=(kernel,),
         steps=(Step(name="count", kernel=0, buffers=(0, 2, 3), when="top"),),
         head=0,
