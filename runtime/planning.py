@@ -23,6 +23,7 @@ from edgedec.runtime.targets import (
     GPU_DEVICES,
     TargetModule,
     check_kv_bits,
+    driver_bytes,
     host_device,
     is_accelerator,
     target_module,
@@ -335,6 +336,7 @@ def make_plan(
         ),
         memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, context),
+        driver_bytes=driver_bytes(device),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)

@@ -28,12 +28,12 @@ from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan
-from edgedec.runtime.protocols import I32, AcceleratorTarget
+from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.targets import driver_bytes, open_target, target_module
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -90,8 +90,7 @@ class Session:
             progress=progress,
         )
         self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
-        top_k = 0 if self._device is None else self._device.top_k
-        self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=top_k)
+        self._requests = RequestBuilder(run, vocab=bundle.tokens.size, top_k=self.target.info.top_k)
         self._power: PowerMeter | None = None
         try:
             if self._device is not None:
@@ -111,7 +110,7 @@ class Session:
             self.state,
             self.run,
             vocab_limit=self.bundle.tokens.size,
-            overlaps=self._device is not None,
+            overlaps=self.target.info.overlaps,
             device=device,
             threads=threads,
         )
@@ -177,6 +176,8 @@ class Session:
             spec = replace(spec, draft=bundle_folder(spec.draft))
         # This imports ONNX Runtime, which belongs to the baseline and is not charged to the model.
         target_module(device, accelerator)
+        baseline = MemoryMeter().baseline_bytes
+        driver_bytes(device)  # a driver's own memory is beside the plan, so it is opened before the meter
         charged = charged_folders(folder)
         if spec is not None and spec.draft is not None:
             charged = (*charged, *charged_folders(Path(spec.draft)))
@@ -194,7 +195,7 @@ class Session:
                 budget_bytes=budget_bytes,
                 sequences=sequences,
                 beside=beside,
-                baseline_bytes=meter.baseline_bytes,
+                baseline_bytes=baseline,
                 accelerator=accelerator,
             )
             run.plan.require()
@@ -245,8 +246,8 @@ class Session:
 
     def _close_device(self) -> None:
         with ExitStack() as stack:
-            if self._device is not None:
-                stack.callback(self._device.close)
+            if isinstance(self.target, ClosableTarget):
+                stack.callback(self.target.close)
             if self._power is not None:
                 stack.callback(self._power.stop)
 

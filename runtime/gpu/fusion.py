@@ -120,9 +120,7 @@ class _Grouping:
             if isinstance(add, Add) and len(set(add.inputs)) == 2:
                 (residual,) = set(add.inputs) - set(operation.outputs)
                 if residual in self._made:
-                    return Node(
-                        operations=(operation, add), inputs=(*operation.inputs, residual), outputs=add.outputs
-                    )
+                    return Node(operations=(operation, add), inputs=(*operation.inputs, residual), outputs=add.outputs)
         return Node(operations=(operation,), inputs=operation.inputs, outputs=operation.outputs)
 
     def _attention(self, operation: Attention) -> Node:
@@ -136,9 +134,14 @@ class _Grouping:
                 f"the GPU rotates the queries and keys of an attention alike, and {operation.name} has two rotations, or "
                 f"one for either alone; {_HINT}"
             )
-        sources = [maker.inputs[0] if isinstance(maker, Rope) else name for maker, name in zip(makers, operation.inputs)]
+        sources = [
+            maker.inputs[0] if isinstance(maker, Rope) else name for maker, name in zip(makers, operation.inputs)
+        ]
         return Node(operations=(*rotations, operation), inputs=tuple(sources), outputs=operation.outputs)
 
 
 def _alike(rotations: Sequence[Rope]) -> bool:
-    return len(rotations) == 2 and len({(r.layout, r.inverse_frequencies, r.magnitude, r.head_dim) for r in rotations}) == 1
+    return (
+        len(rotations) == 2
+        and len({(r.layout, r.inverse_frequencies, r.magnitude, r.head_dim) for r in rotations}) == 1
+    )

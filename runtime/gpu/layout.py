@@ -21,7 +21,7 @@ from edgedec.runtime.gpu.program import Kind, When
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._footprint import cache_rows, run_rows, usual_result_rows
 
-__all__ = ["BufferPlan", "Dispatch", "Extent", "Layout", "Place", "Sizes", "sizes_of"]
+__all__ = ["BufferPlan", "Dispatch", "Layout", "Place", "Sizes", "sizes_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +56,16 @@ def sizes_of(limits: Limits, result_rows: int | None = None) -> Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
-    """The size of a buffer: words of 4 bytes, as a function of ``Sizes``."""
-
-    fixed: int = 0
-    row: int = 0  # for each of N rows
-    result: int = 0  # for each of R result rows
-    position: int = 0  # for each position
-    block: int = 0  # for each block of the cache
-    row_position: int = 0  # for each row and position, rounded up to whole blocks
-
-    def nbytes(self, sizes: Sizes) -> int:
-        """Return the bytes."""
-        whole = 16 * blocks_of(sizes.positions)
-        words = self.fixed + self.row * sizes.rows + self.result * sizes.results + self.position * sizes.positions
-        return 4 * (words + self.block * sizes.cache_blocks + self.row_position * sizes.rows * whole)
-
-
-@dataclass(frozen=True, kw_only=True)
 class BufferPlan:
-    """A buffer of the program; see ``program.Buffer``. ``make`` returns the contents of a constant."""
+    """A buffer of the program.
 
-    extent: Extent
+    Members:
+        words: its size in words of 4 bytes.
+        kind, item: see ``program.Buffer``.
+        make: makes the contents of a constant.
+    """
+
+    words: Callable[[Sizes], int]
     kind: Kind
     item: str
     make: Callable[[Bundle, Sizes], NDArray[Any]] | None = None
@@ -150,5 +138,5 @@ class Layout:
         """Return the bytes of the buffers by item of the memory plan."""
         items: dict[str, int] = {}
         for plan in self.buffers.values():
-            items[plan.item] = items.get(plan.item, 0) + plan.extent.nbytes(sizes)
+            items[plan.item] = items.get(plan.item, 0) + 4 * plan.words(sizes)
         return items

@@ -6,6 +6,7 @@ measured once for each device with inputs on which the possible answers differ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,8 +16,12 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import GpuDevice
+from edgedec.runtime.gpu.kernels.codes import code_stride
+from edgedec.runtime.gpu.kernels.head import HeadLayout
+from edgedec.runtime.gpu.kernels.rows import norm_quantize
+from edgedec.runtime.gpu.kernels.source import ShaderOptions
 
-__all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once"]
+__all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once", "sample_pipelines"]
 
 # a * b + c of the inputs; the same with a barrier between the roundings; a + b; a - b; a * b.
 _SOURCE = """
@@ -49,13 +54,15 @@ class Arithmetic:
     subnormals: bool
 
 
-def run_once(device: GpuDevice, name: str, source: str, inputs: list[NDArray[Any]], words: int) -> NDArray[np.float32]:
-    """Run one workgroup row of a kernel over buffers that are made for it, and return its last binding, float32 [words]."""
+def run_once(
+    device: GpuDevice, name: str, source: str, arrays: Sequence[NDArray[Any]], access: Sequence[str], groups: int
+) -> NDArray[np.uint8]:
+    """Run a kernel once over buffers that are made of ``arrays``, and return what is in the last one then."""
     usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
-    pipeline, layout = device.pipeline(name, source, ["read"] * len(inputs) + ["read_write"])
-    buffers = [device.buffer(name, array.nbytes, usage) for array in inputs] + [device.buffer(name, 4 * words, usage)]
+    pipeline, layout = device.pipeline(name, source, access)
+    buffers = [device.buffer(name, array.nbytes, usage) for array in arrays]
     with device.naming(f"the test {name}"):
-        for buffer, array in zip(buffers, inputs, strict=False):
+        for buffer, array in zip(buffers, arrays, strict=True):
             device.raw.queue.write_buffer(buffer, 0, array)
         group = device.raw.create_bind_group(
             layout=layout,
@@ -65,10 +72,10 @@ def run_once(device: GpuDevice, name: str, source: str, inputs: list[NDArray[Any
         compute = encoder.begin_compute_pass()
         compute.set_pipeline(pipeline)
         compute.set_bind_group(0, group)
-        compute.dispatch_workgroups(-(-len(inputs[-1]) // 64))
+        compute.dispatch_workgroups(groups)
         compute.end()
         device.raw.queue.submit([encoder.finish()])
-        result = np.frombuffer(device.raw.queue.read_buffer(buffers[-1]), np.float32)
+        result = np.frombuffer(device.raw.queue.read_buffer(buffers[-1]), np.uint8)
     for buffer in buffers:
         buffer.destroy()
     return result
@@ -107,6 +114,18 @@ def arithmetic_cases() -> ArithmeticCases:
     return ArithmeticCases(source=_SOURCE, inputs=x, results=right, normal=count)
 
 
+def sample_pipelines(device: GpuDevice) -> int:
+    """Compile and run a few kernels of a usual size, and return their number."""
+    options = ShaderOptions(head=HeadLayout(rows=1, results=1, blocks=1))
+    widths = (64, 128, 192, 256)
+    for width in widths:
+        kernel = norm_quantize(options, width=width, eps=1e-5)
+        words = (options.head.words, width, width, code_stride(width), 1)
+        arrays = [np.zeros(count, np.uint32) for count in words]
+        run_once(device, kernel.name, kernel.source, arrays, [binding.access for binding in kernel.bindings], 1)
+    return len(widths)
+
+
 @cache
 def arithmetic(device: GpuDevice) -> Arithmetic:
     """Measure the arithmetic of a device, once.
@@ -116,8 +135,9 @@ def arithmetic(device: GpuDevice) -> Arithmetic:
     """
     cases = arithmetic_cases()
     right, normal = cases.results, cases.normal
-    inputs = [np.zeros(4, np.uint32), cases.inputs]
-    y = run_once(device, "arithmetic", cases.source, inputs, right.size).reshape(right.shape)
+    arrays = [np.zeros(4, np.uint32), cases.inputs, np.zeros(right.size, np.float32)]
+    result = run_once(device, "arithmetic", cases.source, arrays, ["read", "read", "read_write"], len(right) // 64)
+    y = result.view(np.float32).reshape(right.shape)
     same = y.view(np.uint32) == right.view(np.uint32)
     if not same[:normal, 1:].all():
         raise DeviceError(

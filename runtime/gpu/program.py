@@ -39,8 +39,9 @@ from typing import Any, Literal
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 
-__all__ = ["CONSTANT_ALIGNMENT", "Buffer", "GpuProgram", "Kind", "Step", "Tap", "When"]
+__all__ = ["CONSTANT_ALIGNMENT", "TOP_K", "Buffer", "GpuProgram", "Kind", "Step", "Tap", "When"]
 
+TOP_K = 16  # likeliest tokens that the device finds for each row; drafters that learn from them want ten
 CONSTANT_ALIGNMENT = 256  # bytes: each constant begins at a multiple, in the file of all constants
 _VERSION = 1
 
@@ -139,6 +140,12 @@ class GpuProgram:
     top_ids: int
     top_logits: int
     taps: Mapping[str, Tap] = field(default_factory=dict)
+
+    @property
+    def readback_bytes(self) -> int:
+        """Size of the buffer that the host maps: rows of logits or the likeliest tokens, and all taps."""
+        rows = 4 * self.results * max(self.vocab, 2 * self.top_k)
+        return rows + sum(4 * tap.width * (self.results if tap.results else self.rows) for tap in self.taps.values())
 
     def constant_offsets(self) -> dict[int, int]:
         """Return the first byte of each constant, by index of its buffer, in one file that holds all of them in order."""

@@ -25,6 +25,7 @@ __all__ = [
     "TargetModule",
     "check_kv_bits",
     "device_names",
+    "driver_bytes",
     "host_device",
     "is_accelerator",
     "open_target",
@@ -35,6 +36,7 @@ GPU_DEVICES = ("cuda", "webgpu")
 ONNX_DEVICES = ("cpu", *GPU_DEVICES)
 
 
+_GPU = "gpu"  # name of the file of the target that has a driver
 _ACCELERATOR = "accelerator"  # name of the file that implements all devices of edgedec.device
 
 
@@ -54,6 +56,15 @@ def is_accelerator(device: str) -> bool:
 def host_device(device: str) -> str:
     """Return the device of a draft model for a target on ``device``: an accelerator holds one model, so it is the CPU."""
     return "cpu" if is_accelerator(device) else device
+
+
+def driver_bytes(device: str) -> int:
+    """Return the bytes that the driver of a GPU takes in this process, beside a plan's sum; 0 for other devices.
+
+    Raises:
+        DeviceError: there is no adapter.
+    """
+    return int(load(__name__, _GPU).driver_bytes()) if device == _GPU else 0
 
 
 @dataclass(frozen=True, kw_only=True)

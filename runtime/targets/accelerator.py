@@ -170,6 +170,8 @@ class ProgramTarget:
             taps=(),
             masks="any",
             batch_invariant=True,
+            top_k=self.top_k,
+            overlaps=True,
         )
 
     @property

@@ -20,15 +20,27 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
 from edgedec.runtime.gpu.device import GpuDevice, open_device
-from edgedec.runtime.gpu.driver import driver_cost
+from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
-from edgedec.runtime.gpu.layout import bundle_layout
-from edgedec.runtime.gpu.lowering import constants, lower
+from edgedec.runtime.gpu.layout import sizes_of
+from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
 from edgedec.runtime.gpu.program import TOP_K
 from edgedec.runtime.gpu.rows import GpuRows, GpuState
-from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    Bytes,
+    CostModel,
+    Limits,
+    Pass,
+    PassResult,
+    State,
+    Target,
+    TargetInfo,
+    Ticket,
+)
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._blocks import BlockArena
 from edgedec.runtime.targets._results import check_pass, top_k
@@ -51,15 +63,18 @@ class GpuTarget:
         self.bundle, self.limits, self._kv_bits = bundle, limits, kv_bits or _KV_CHOICES[0]
         layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
         own = arithmetic(device)
-        self.program = lower(layout, limits, fused=own.fused)
-        self.executor = Executor(device, self.program, constants(bundle, layout, limits))
+        sizes = sizes_of(limits)
+        self.program = lower(layout, sizes, fused=own.fused)
+        self.executor = Executor(device, self.program, constants(bundle, layout, sizes))
         self._rows = GpuRows()
         self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)
         self._head = self.program.layout.new()
-        self._embedding = bundle.row_reader(layout.embedding) if self.program.embeds_only else None
+        self._embedding = bundle.row_reader(layout.embedding)
         self._ids = bundle.tokens.size
-        self._best = np.full((self.program.results, self.program.vocab), -np.inf, np.float32)  # finite at ``_finite`` only
-        self._finite: list[tuple[int, I32]] = []
+        self._best = np.full(
+            (self.program.results, self.program.vocab), -np.inf, np.float32
+        )  # finite at ``_finite`` only
+        self._finite: list[I32] = []  # of each row
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))
         self.info = TargetInfo(
             vocab=self.program.vocab,
@@ -121,57 +136,57 @@ class GpuTarget:
         return state
 
     def _runs(self, passes: Sequence[_Work]) -> list[list[_Work]]:
-        """Divide passes, in order, into runs whose rows, results and blocks fit the program."""
+        """Divide passes, in order, into runs whose rows and blocks fit the program."""
         runs: list[list[_Work]] = []
-        layout, rows, results, blocks = self.program.layout, 0, 0, 0
+        layout, rows, blocks = self.program.layout, 0, 0
         for state, work in passes:
-            more = len(work.ids), len(_result_rows(work)), blocks_of(state.length + len(work.ids))
-            if (
-                not runs
-                or rows + more[0] > layout.rows
-                or results + more[1] > layout.results
-                or blocks + more[2] > layout.blocks
-            ):
+            more = len(work.ids), blocks_of(state.length + len(work.ids))
+            if not runs or rows + more[0] > layout.rows or blocks + more[1] > layout.blocks:
                 runs.append([])
-                rows = results = blocks = 0
+                rows = blocks = 0
             runs[-1].append((state, work))
-            rows, results, blocks = rows + more[0], results + more[1], blocks + more[2]
+            rows, blocks = rows + more[0], blocks + more[1]
         return runs
 
-    def _start(self, run: Sequence[_Work]) -> RunningPass:
-        """Write the inputs of a run and submit it."""
+    def _start(self, run: Sequence[_Work]) -> list[RunningPass]:
+        """Write the inputs of a run and submit it; result rows for which there is no room follow in further submissions."""
         program, n, results = self.program, 0, list[I32]()
         for _, work in run:
             results.append(_result_rows(work) + np.int32(n))
             n += len(work.ids)
         result_rows = np.concatenate(results).astype(np.int32)
         ids, embeds = self._inputs([work for _, work in run])
-        visible = np.zeros((n, -(-n // 64)), np.uint64)
-        row = 0
-        for _, work in run:
-            own = self._visible(work)
-            visible[row : row + len(own), : own.shape[1]] = own
-            row += len(own)
-        program.layout.write(
-            self._head,
-            ids=ids,
-            positions=np.concatenate([work.positions for _, work in run]).astype(np.int32),
-            sequences=[(len(work.ids), state.length) for state, work in run],
-            result_rows=result_rows,
-            visible=visible,
-            tables=[state.table[: blocks_of(state.length + len(work.ids))] for state, work in run],
-        )
-        self.executor.write(program.head, self._head)
-        if len(embeds):
-            self.executor.write(program.embeds, embeds)
+        self.executor.write(program.embeds, embeds)
         wants = [work.top_k for _, work in run if len(_result_rows(work))]
-        wanted = Wanted(
-            rows=n,
-            results=len(result_rows),
-            top=all(0 < k <= program.top_k for k in wants) and bool(wants),
-            taps=tuple(dict.fromkeys(name for _, work in run for name in work.taps)),
-        )
-        return self.executor.submit(wanted, self._move())
+        top = bool(wants) and all(0 < k <= program.top_k for k in wants)
+        taps = tuple(dict.fromkeys(name for _, work in run for name in work.taps))
+        started, visible = list[RunningPass](), self._visible(run, n)
+        for first in range(0, max(1, len(result_rows)), program.results):
+            part = result_rows[first : first + program.results]
+            program.layout.write(
+                self._head,
+                ids=ids,
+                positions=np.concatenate([work.positions for _, work in run]).astype(np.int32),
+                sequences=[(len(work.ids), state.length) for state, work in run],
+                result_rows=part,
+                visible=visible,
+                tables=[state.table[: blocks_of(state.length + len(work.ids))] for state, work in run],
+            )
+            pairs = self._move()
+            self.executor.write(program.head, self._head)
+            wanted = Wanted(rows=n, results=len(part), top=top, taps=taps, again=first > 0)
+            started.append(self.executor.submit(wanted, pairs))
+        return started
+
+    def _visible(self, run: Sequence[_Work], n: int) -> NDArray[np.uint64]:
+        """Return the masks of all rows, each among the rows of its own sequence, uint64 [n, words]."""
+        visible, row = np.zeros((n, -(-n // 64)), np.uint64), 0
+        for _, work in run:
+            rows = len(work.ids)
+            words = -(-rows // 64)
+            visible[row : row + rows, :words] = self._causal[:rows, :words] if work.visible is None else work.visible
+            row += rows
+        return visible
 
     def _move(self) -> int:
         """Write the next moves of rows, after submitting those for which there is no room. Return their number."""
@@ -184,12 +199,11 @@ class GpuTarget:
             self.executor.write(program.moves, pairs)
         return int(pairs[0])
 
-    def _visible(self, work: Pass) -> NDArray[np.uint64]:
-        n = len(work.ids)
-        return self._causal[:n, : -(-n // 64)] if work.visible is None else work.visible
-
     def _inputs(self, passes: Sequence[Pass]) -> tuple[I32, F32]:
-        """Return the ids of all rows, int32 [n], and the embeddings of rows without a token, float32 [m, width]."""
+        """Return the ids of all rows, int32 [n], and their embeddings, float32 [n, width].
+
+        The host looks embeddings up, as on the CPU, so that a table of a whole vocabulary is not in memory.
+        """
         ids, embeds, count = list[I32](), list[F32](), 0
         for work in passes:
             own = work.ids
@@ -200,29 +214,30 @@ class GpuTarget:
             ids.append(own)
         all_ids = np.concatenate(ids).astype(np.int32)
         stacked = np.concatenate(embeds).astype(np.float32) if embeds else np.empty((0, self.program.width), np.float32)
-        if self._embedding is None and len(stacked) <= self.program.layout.rows:
-            return all_ids, stacked
-        return self._embedded(all_ids, stacked)
+        rows = self._embedding.rows(np.maximum(all_ids, 0))
+        own = all_ids < 0
+        rows[own] = stacked[-all_ids[own] - 1]
+        return -1 - np.arange(len(all_ids), dtype=np.int32), rows
 
-    def _embedded(self, ids: I32, embeds: F32) -> tuple[I32, F32]:
-        """Return the rows as embeddings alone, which the host looks up where the device has no embedding."""
-        reader = self._embedding or self.bundle.row_reader(self.program.embedding)
-        rows = reader.rows(np.maximum(ids, 0))
-        own = ids < 0
-        rows[own] = embeds[-ids[own] - 1]
-        return -1 - np.arange(len(ids), dtype=np.int32), rows
-
-    def results(self, run: Sequence[_Work], running: RunningPass) -> list[PassResult]:
+    def results(self, run: Sequence[_Work], started: Sequence[RunningPass]) -> list[PassResult]:
         """Wait for a run and return the result of each of its passes."""
-        arrays, results, row, result = running.arrays(), list[PassResult](), 0, 0
+        parts = [running.arrays() for running in started]
+        arrays = {
+            name: parts[0][name]
+            if len(parts) == 1 or (name in self.program.taps and not self.program.taps[name].results)
+            else np.concatenate([part[name] for part in parts])
+            for name in parts[0]
+        }
+        results, row, result = list[PassResult](), 0, 0
         if "top_ids" in arrays:
             logits = self._filled(run, arrays["top_ids"], arrays["top_logits"])
         else:
             logits = arrays.get("logits", np.empty((0, self.program.vocab), np.float32))
+        seconds = sum(running.seconds for running in started)
         for _, work in run:
             end, stop = row + len(work.ids), result + len(_result_rows(work))
             top = None
-            if "top_ids" in arrays and stop > result:
+            if "top_ids" in arrays and work.top_k:
                 k = min(work.top_k, self._ids)
                 top = arrays["top_ids"][result:stop, :k], arrays["top_logits"][result:stop, :k]
             elif work.top_k:
@@ -230,25 +245,28 @@ class GpuTarget:
             taps = {
                 name: arrays[name][result:stop] if self.program.taps[name].results else arrays[name][row:end]
                 for name in work.taps
-                if name in arrays
             }
-            results.append(PassResult(logits=logits[result:stop], top=top, taps=taps, seconds=running.seconds))
+            results.append(PassResult(logits=logits[result:stop], top=top, taps=taps, seconds=seconds))
             row, result = end, stop
         return results
 
     def _filled(self, run: Sequence[_Work], ids: I32, values: F32) -> F32:
-        """Return rows of logits that are finite at the likeliest tokens of each row only."""
-        for at, before in self._finite:
+        """Return rows of logits that are finite at the likeliest tokens of each row only.
+
+        They are the target's own memory, because new rows of a whole vocabulary would take longer than the rest of this.
+        """
+        for at, before in enumerate(self._finite):
             self._best[at, before] = -np.inf
         self._finite = []
-        row = 0
+        if len(ids) > len(self._best):
+            self._best = np.full((len(ids), self.program.vocab), -np.inf, np.float32)
         for _, work in run:
             k = min(work.top_k, self._ids)
             for _ in _result_rows(work):
+                row = len(self._finite)
                 self._best[row, ids[row, :k]] = values[row, :k]
-                self._finite.append((row, ids[row, :k]))
-                row += 1
-        return self._best[:row]
+                self._finite.append(ids[row, :k])
+        return self._best[: len(ids)]
 
 
 class _GpuTicket:
@@ -257,13 +275,13 @@ class _GpuTicket:
     def __init__(self, target: GpuTarget) -> None:
         self._target = target
         self._done: list[PassResult] = []
-        self._last: tuple[Sequence[_Work], RunningPass] | None = None
+        self._last: tuple[Sequence[_Work], list[RunningPass]] | None = None
 
-    def add(self, run: Sequence[_Work], running: RunningPass) -> None:
+    def add(self, run: Sequence[_Work], started: list[RunningPass]) -> None:
         """Add a run, and keep the results of the one before it."""
         if self._last is not None:
             self._done += [_copied(result) for result in self._target.results(*self._last)]
-        self._last = run, running
+        self._last = run, started
 
     def result(self) -> list[PassResult]:
         """Wait until all runs are finished and return the result of each pass.
@@ -307,7 +325,7 @@ def footprint(
 
 def driver_bytes() -> int:
     """Return the bytes that the driver of the chosen adapter took when it was opened, which are beside a plan's sum."""
-    return driver_cost(open_device()).device_bytes
+    return opened_device()[1].device_bytes
 
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:

@@ -98,9 +98,7 @@ def assemble(
     written = [f"const {key} = {_literal(value)};" for key, value in numbers.items()]
     choices = {"fma": "fma_native" if options.fused else "fma_exact"}
     choices["dot"] = "dot_packed" if options.packed_dot else "dot_shifts"
-    text = "\n".join(
-        part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts)
-    )
+    text = "\n".join(part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts))
     for placeholder, function in (functions or {}).items():
         text = re.sub(rf"\b{placeholder}\b", function, text)
     return Kernel(
