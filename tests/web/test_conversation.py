@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from typing import Any
 
 import pytest
 
@@ -13,25 +15,18 @@ from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 
-SIZE = 192
-MESSAGES = [
-    "Hello.",
-    "Tell me a story about a cat. " * 4,
-    "And?",
-    "x " * 60,
-    "What then?",
-    "Why?",
-    "word " * 30,
-    "End.",
-]
-ANSWERS = [
-    "Hi.",
-    "Once upon a time there was a cat. " * 5,
-    "Nothing.",
-    "y " * 20,
-    "Then it slept.",
-    "It was tired.",
-] + ["So be it."] * 2
+SIZES = (64, 128, 300)  # tokens of context
+WORDS = ("cat", "story", "Once", "sleep", "why", "green", "hill")
+
+
+def turns(seed: int, size: int) -> list[tuple[str, str]]:
+    """Return messages with answers; the longest of them take two thirds of a context."""
+    rng = random.Random(seed)
+
+    def text() -> str:
+        return " ".join(rng.choices(WORDS, k=rng.randrange(1, size // 6)))
+
+    return [(text(), text()) for _ in range(24)]
 
 
 @pytest.mark.parametrize("has_template", [True, False])
@@ -40,35 +35,39 @@ def test_prompts_and_dropped_turns_are_those_of_python(
 ) -> None:
     if not has_template:
         monkeypatch.setattr(Conversation, "is_plain", property(lambda self: True))
-    with Session.open(demo.bundle_path(), threads=1, ctx_size=SIZE) as session:
-        template = session.bundle.chat_template
-        conversation = Conversation(session)
-        expected = []
-        for message, answer in zip(MESSAGES, ANSWERS, strict=True):
-            ids, dropped = conversation.ask(message)
-            expected.append({"ids": ids.tolist(), "dropped": dropped})
-            conversation.answered(message, answer, used=len(ids))
-        json_text = session.bundle.tokenizer_file.read_text("utf-8")
-    assert sum(turn["dropped"] > 0 for turn in expected) >= 2
+    expected: list[list[dict[str, Any]]] = []
+    for size in SIZES:
+        with Session.open(demo.bundle_path(), threads=1, ctx_size=size) as session:
+            template = session.bundle.chat_template
+            json_text = session.bundle.tokenizer_file.read_text("utf-8")
+            conversation = Conversation(session)
+            prompts = []
+            for message, answer in turns(size, size):
+                ids, dropped = conversation.ask(message)
+                prompts.append({"ids": ids.tolist(), "dropped": dropped})
+                conversation.answered(message, answer, used=len(ids))
+            expected.append(prompts)
+    assert all(len({prompt["dropped"] for prompt in prompts}) >= 3 for prompts in expected)
     results = node.run(
         """
         const { Tokenizer } = await use("text");
         const { ChatTemplate } = await use("template");
         const { Conversation } = await use("conversation");
         const template = value.template && new ChatTemplate(value.template, { bos: "<s>", eos: "</s>" });
-        const conversation = new Conversation(new Tokenizer(value.json), template, value.size);
-        return value.messages.map((message, at) => {
-          const turn = conversation.ask(message);
-          conversation.answered(message, value.answers[at]);
-          return turn;
+        const tokenizer = new Tokenizer(value.json);
+        return value.conversations.map(({ size, turns }) => {
+          const conversation = new Conversation(tokenizer, template, size);
+          return turns.map(([message, answer]) => {
+            const prompt = conversation.ask(message);
+            conversation.answered(message, answer);
+            return prompt;
+          });
         });
         """,
         {
             "json": json.loads(json_text),
             "template": template if has_template else None,
-            "size": SIZE,
-            "messages": MESSAGES,
-            "answers": ANSWERS,
+            "conversations": [{"size": size, "turns": turns(size, size)} for size in SIZES],
         },
     )
     assert results == expected

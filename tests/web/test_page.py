@@ -212,3 +212,23 @@ def test_the_page_fits_the_screen(page: Page, site: Path, width: int) -> None:
         page.wait(f"{IDLE} && {TEXTS}.length === 2")
         assert page.run("document.documentElement.scrollWidth") <= width
     page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_controls_have_names_for_screen_readers(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        plan = named_roles(page)
+        click(page, "load")
+        page.wait(IDLE + " && document.activeElement.id === 'message'")
+        chat = named_roles(page)
+    controls = {"textbox", "button", "spinbutton", "log", "table"}
+    assert [role for role, name in plan + chat if role in controls and not name] == []
+    assert {"button", "spinbutton", "table"} <= {role for role, _ in plan}
+    assert {"textbox", "button", "spinbutton", "log"} <= {role for role, _ in chat}
+
+
+def named_roles(page: Page) -> list[tuple[str, str]]:
+    """Return role and name of each element that a screen reader meets."""
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]

@@ -45,7 +45,7 @@ async function begin() {
   const plan = makePlan(site);
   $("figures").replaceChildren(
     row("To fetch from this site", mebibytes(plan.downloadBytes)),
-    row("GPU memory", mebibytes(plan.gpuBytes)),
+    row("GPU memory for the model; browser and driver take more", mebibytes(plan.gpuBytes)),
     ...Object.entries(plan.items).map(([name, bytes]) => row(`of it, ${name}`, mebibytes(bytes))),
     row("Context", `${site.positions} tokens`),
   );
