@@ -185,6 +185,20 @@ def test_a_browser_without_webgpu_is_told_what_is_missing(page: Page, site: Path
         page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
 
 
+def test_a_gpu_that_writes_other_tokens_is_reported(page: Page, site: Path, damaged: Path) -> None:
+    manifest = damaged / "some" / "folder" / "site.json"
+    content = json.loads(manifest.read_text("utf-8"))
+    content["known_answer"]["tokens"][1] += 1
+    manifest.write_text(json.dumps(content), "utf-8")
+    for folder, note in ((damaged, "it wrote other tokens after a known text than edgedec"), (site, "")):
+        with served(folder) as address:
+            page.open(f"{address}/some/folder/")
+            page.wait(CAN_LOAD)
+            click(page, "load")
+            page.wait(IDLE + " && document.activeElement.id === 'message'")
+            assert (note in page.run(STATE)) if note else page.run(STATE) == ""
+
+
 def test_a_lost_gpu_is_reported(page: Page, site: Path) -> None:
     with served(site) as address:
         page.open(f"{address}/some/folder/")

@@ -11,7 +11,7 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.web.probes import probes, spellings
+from edgedec.quantize.exporters.web.probes import known_answer, probes, spellings
 from edgedec.quantize.exporters.web.site_writer import SITE, SiteModel, variant_name, write_site
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
@@ -38,7 +38,8 @@ def export_web(
 ) -> dict[str, int]:
     """Write a bundle as a site and return the numbers of its ``kernels``, ``dispatches`` and ``pieces`` of weights.
 
-    The folder is written completely or not at all. It refers to nothing outside of it.
+    The folder is written completely or not at all. It refers to nothing outside of it. The model is run on the CPU for a
+    moment, so that a browser can compare its tokens.
 
     Args:
         bundle: the model.
@@ -80,6 +81,7 @@ def export_web(
         tokenizer=bundle.tokenizer_file.read_bytes(),
         chat_template=template,
         probes=probes(bundle, tokenizer),
+        known_answer=known_answer(bundle, ctx_size=positions, kv_bits=bits),
         programs=programs,
         constants=constants(bundle, layout, sizes),
     )

@@ -1,7 +1,8 @@
-"""Texts and conversations with their results here, which a browser compares with its own before the first answer.
+"""Texts, conversations and an answer with their results here, which a browser compares with its own.
 
 Tokenizer and template engine of the browser are other programs than those of the Python side. A tokenizer that they read
-differently would change the answers without a sign; with probes the page refuses it and names the text.
+differently would change the answers without a sign; with probes the page refuses it and names the text. The answer was written
+by the CPU's kernels, so that the page can say whether its GPU writes the same.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from typing import Any
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["CONVERSATIONS", "TEXTS", "probes", "spellings"]
+__all__ = ["CONVERSATIONS", "TEXTS", "known_answer", "probes", "spellings"]
+
+_ANSWER_TOKENS = 16
 
 # One text for each thing on which tokenizers differ: blanks, lines, digits, contractions, case, accents composed and
 # decomposed, compatibility forms, other scripts, emoji of several characters, control characters, special tokens.
@@ -69,6 +74,22 @@ def probes(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, Any]:
             continue
         conversations.append({"messages": messages, "text": text})
     return {"texts": texts, "conversations": conversations}
+
+
+def known_answer(bundle: Bundle, *, ctx_size: int, kv_bits: int) -> dict[str, list[int]] | None:
+    """Return ``prompt`` and ``tokens``, ids of a text and of its greedy continuation by the CPU's own kernels.
+
+    None: they are not installed, and other executors may write other tokens where two are equally likely.
+
+    Raises:
+        BundleError, UnsupportedError: the CPU cannot run the model.
+    """
+    with Session.open(bundle.path, ctx_size=ctx_size, kv_bits=kv_bits) as session:
+        if not session.target.info.batch_invariant:
+            return None
+        prompt = session.tokenizer.encode(TEXTS[0])[: ctx_size // 2]
+        answer = session.generate(prompt, n_predict=_ANSWER_TOKENS, sampling=SamplingConfig(temperature=0))
+    return {"prompt": prompt.tolist(), "tokens": answer.tokens}
 
 
 def _messages(contents: Sequence[str]) -> list[dict[str, str]]:

@@ -35,7 +35,7 @@ class SiteModel:
         spellings: texts of these tokens for the chat template.
         tokenizer: content of ``tokenizer.json``.
         chat_template: the template; None if there is none.
-        probes: see ``probes.py``.
+        probes, known_answer: results of the functions of ``probes.py`` of these names.
         programs: the program for each kind of arithmetic, by ``variant_name``. Their buffers are the same.
         constants: makers of the contents of the constants, by the names of their buffers.
     """
@@ -47,6 +47,7 @@ class SiteModel:
     tokenizer: bytes
     chat_template: str | None
     probes: Mapping[str, Any]
+    known_answer: Mapping[str, Any] | None
     programs: Mapping[str, GpuProgram]
     constants: Mapping[str, Callable[[], NDArray[Any]]]
 
@@ -84,6 +85,7 @@ def write_site(folder: Path, model: SiteModel, progress: Progress = silent) -> l
         "programs": {name: file.as_json() for name, file in programs.items()},
         "weights": [file.as_json() for file in weights],
         "probes": model.probes,
+        "known_answer": model.known_answer,
     }
     write_file(folder, SITE, _json(site))
     return weights

@@ -99,6 +99,7 @@ def write_counting_site(folder: Path) -> None:
             tokenizer=bundle.tokenizer_file.read_bytes(),
             chat_template=bundle.chat_template,
             probes=probes(bundle, tokenizer),
+            known_answer={"prompt": [100, 200], "tokens": [200 + STEP, 200 + 2 * STEP]},
             programs=dict.fromkeys(variants, counting_program()),
             constants={
                 "padding": partial(np.zeros, PADDING_WORDS, np.int32),

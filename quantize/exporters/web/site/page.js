@@ -6,6 +6,9 @@ import { fetchSite, loadModel } from "./runtime/load.js";
 import { makePlan, mebibytes, refusals } from "./runtime/plan.js";
 
 const $ = (id) => document.getElementById(id);
+const INEXACT =
+  "This GPU does not compute as the CPU does: it wrote other tokens after a known text than edgedec. Answers may differ from " +
+  "those of edgedec, or be wrong; a newer driver or browser may help.";
 const SECTIONS = ["plan", "loading", "chat"];
 const base = new URL("./", document.baseURI);
 let conversation = null;
@@ -81,7 +84,10 @@ async function load(site, plan) {
   }
   conversation = new Conversation(session.tokenizer, session.template, session.positions);
   globalThis.edgedec = { session, conversation };
-  show("chat", session.template ? "" : "The model has no chat template; it continues messages and answers as plain lines.");
+  const notes = [];
+  if (!session.template) notes.push("The model has no chat template; it continues messages and answers as plain lines.");
+  if (session.isExact === false) notes.push(INEXACT);
+  show("chat", notes.join(" "));
   $("message").focus();
 }
 

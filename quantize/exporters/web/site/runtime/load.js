@@ -43,11 +43,21 @@ export async function loadModel(base, site, plan, { navigator, signal, onStage, 
     const executor = await Executor.create(device, program);
     onStage("Fetching weights");
     await fetchWeights(base, site.weights, executor, signal, onBytes);
-    return new Session(executor, tokenizer, template, site);
+    onStage("Trying a known text");
+    const session = new Session(executor, tokenizer, template, site);
+    session.isExact = await writesKnownAnswer(session, site.known_answer);
+    return session;
   } catch (error) {
     device.destroy();
     throw error;
   }
+}
+
+/** Return true if the tokens after a known prompt are those of the CPU; null if the site has none. */
+async function writesKnownAnswer(session, known) {
+  if (!known) return null;
+  const { tokens } = await session.generate(known.prompt, { mostTokens: known.tokens.length });
+  return tokens.length === known.tokens.length && tokens.every((token, at) => token === known.tokens[at]);
 }
 
 /** Bring the pieces of the weights into the GPU's memory, one after another. */
