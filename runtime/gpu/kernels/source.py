@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from edgedec.errors import EdgedecError
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Binding, Groups, Kernel
 
@@ -27,11 +28,18 @@ class ShaderOptions:
         head: layout of the header of a pass.
         fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in integers.
         packed_dot: True if the compiler has ``dot4I8Packed``.
+        row_steps: numbers of rows, ascending, for which a matrix product has code of its own; the last is 8. Fewer take less
+            time to compile, which matters on software drivers.
     """
 
     head: HeadLayout
     fused: bool = False
     packed_dot: bool = True
+    row_steps: tuple[int, ...] = (1, 4, 8)
+
+    def __post_init__(self) -> None:
+        if sorted(set(self.row_steps)) != list(self.row_steps) or self.row_steps[-1:] != (8,) or self.row_steps[0] < 1:
+            raise EdgedecError(f"row_steps must ascend to 8, not {self.row_steps}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,7 @@ def each_row(text: str, rows: int) -> str:
     repeated = _EACH_ROW.sub(
         lambda line: "\n".join(re.sub(r"ROW(?!S|_)", str(row), line[1]) for row in range(rows)), text
     )
-    return repeated.replace("ROWS", str(rows))
+    return re.sub(r"(?<![A-Z]_)ROWS", str(rows), repeated)
 
 
 def _literal(value: float | int | bool) -> str:

@@ -36,8 +36,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var word = lane; word < (CODE_WORDS + LANES - 1u) / LANES * LANES; word += LANES) {
         var packed = 0u;
         if (used && word < CODE_WORDS) {
-            packed = code(4u * word, scale) | (code(4u * word + 1u, scale) << 8u) | (code(4u * word + 2u, scale) << 16u) |
-                     (code(4u * word + 3u, scale) << 24u);
+            for (var j = 0u; j < 4u; j += 1u) { packed |= code(4u * word + j, scale) << (8u * j); }
         }
         word_sums[lane] = dot4(packed, 0x01010101u);
         workgroupBarrier();

@@ -13,11 +13,9 @@ fn parts_of_exp(x: f32) -> Parts {
     let n = sub(z, MAGIC);
     var r = fused(n, -0.693359375, x);
     r = fused(n, 2.12194440e-4, r);
-    var y = fused(1.9875691500e-4, r, 1.3981999507e-3);
-    y = fused(y, r, 8.3334519073e-3);
-    y = fused(y, r, 4.1665795894e-2);
-    y = fused(y, r, 1.6666665459e-1);
-    y = fused(y, r, 5.0000001201e-1);
+    var y = 1.9875691500e-4;
+    var factors = array(1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1);
+    for (var i = 0u; i < 5u; i += 1u) { y = fused(y, r, factors[i]); }
     return Parts(r, y, z);
 }
 

@@ -9,7 +9,7 @@ var<private> norm_factor: f32;
 
 // Computes the factor of the row. Every invocation of the workgroup calls this.
 fn prepare(lane: u32) {
-    var sum = 0.0;
+    var sum = nothing();
     for (var start = 0u; start < WIDTH; start += NORM_CHUNK) {
         let count = min(NORM_CHUNK, WIDTH - start);
         for (var i = lane; i < count; i += LANES) { norm_values[i] = source(start + i); }

@@ -1,0 +1,137 @@
+"""What products of quantized activations and all kinds of matrices have in common: sizes, buffers, and the end of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
+from edgedec.runtime.gpu.kernels.kernel import Count, Kernel, spread
+from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble, each_row, shader
+
+__all__ = ["OUTS", "SLICES", "Ending", "Packed", "linear", "tiled", "tiles"]
+
+OUTS = 32  # outputs of a workgroup
+SLICES = 8  # invocations that share the columns of an output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A matrix, or several with the same columns stacked by rows, in a kernel's layout.
+
+    Members:
+        weights: uint32 words, whose number is a multiple of 4.
+        scales: 32-bit words.
+    """
+
+    weights: NDArray[np.uint32]
+    scales: NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What follows a product, output by output: ``+ bias``, then a soft cap, then ``+ residual``.
+
+    Members:
+        bias: True for a buffer ``bias`` [outputs].
+        residual: True for a buffer ``residual`` [rows, outputs].
+        soft_cap: an output y becomes soft_cap * tanh(y / soft_cap) by the CPU kernels' function of scores; None: no cap.
+        results: True if the rows are the result rows of the pass, not all of its rows.
+    """
+
+    bias: bool = False
+    residual: bool = False
+    soft_cap: float | None = None
+    results: bool = False
+
+    def source(self) -> str:
+        """Return the function ``finish`` of a shader."""
+        lines = ["fn finish(row: u32, column: u32, product: f32) {", "    if (column >= OUTPUTS) { return; }"]
+        lines.append("    var result = product;")
+        if self.bias:
+            lines.append("    result = add(result, bias[column]);")
+        if self.soft_cap is not None:
+            lines.append("    result = cap_of(result, SOFT_CAP, TWICE);")
+        if self.residual:
+            lines.append("    result = add(result, residual[row * OUTPUTS + column]);")
+        return "\n".join([*lines, "    y[row * OUTPUTS + column] = result;", "}", ""])
+
+    def buffers(self) -> list[Buffer]:
+        """Return the buffers of the function, without the output."""
+        return [Buffer(name=name) for name in ("bias", "residual") if getattr(self, name)]
+
+
+def tiles(outputs: int) -> int:
+    """Return the number of workgroups for the outputs of a matrix."""
+    return -(-outputs // OUTS)
+
+
+def tiled(values: NDArray[Any], fill: float = 0) -> NDArray[Any]:
+    """Return values [outputs, ...] as [tiles, OUTS, ...], with ``fill`` after the last output."""
+    padded = np.full((tiles(len(values)) * OUTS, *values.shape[1:]), fill, values.dtype)
+    padded[: len(values)] = values
+    return padded.reshape(-1, OUTS, *values.shape[1:])
+
+
+def linear(
+    name: str,
+    options: ShaderOptions,
+    *,
+    sweep: str,
+    outputs: int,
+    inputs: int,
+    ending: Ending,
+    constants: Mapping[str, int],
+    partials: int = 1,
+) -> Kernel:
+    """Return a product: (codes, scales, weights, weight_scales, bias?, residual?) -> y [rows, outputs].
+
+    ``sweep`` names the shader with the function ``sweep_ROWS``, and ``partials`` is the number of values that an invocation
+    leaves to others for each row.
+    """
+    capped = ending.soft_cap is not None
+    caps = {"SOFT_CAP": float(ending.soft_cap), "TWICE": float(np.float32(2) / np.float32(ending.soft_cap))} if (
+        ending.soft_cap is not None
+    ) else {}
+    return assemble(
+        name,
+        options,
+        buffers=(
+            Buffer(name="codes", element="vec4<u32>"),
+            Buffer(name="scales"),
+            Buffer(name="weights", element="vec4<u32>"),
+            Buffer(name="weight_scales"),
+            *ending.buffers(),
+            Buffer(name="y", access="read_write"),
+        ),
+        parts=(
+            "dot",
+            *(("fma", "exp") if capped else ()),
+            "linear_common",
+            ending.source(),
+            *(each_row(shader(sweep), rows) for rows in options.row_steps),
+            "linear_main",
+        ),
+        constants={
+            "OUTPUTS": outputs,
+            "OUTS": OUTS,
+            "SLICES": SLICES,
+            "TILES": tiles(outputs),
+            "CODE_WORDS": code_words(inputs),
+            "CODE_STRIDE": code_stride(inputs),
+            "PARTIALS": partials * SLICES * 8 * OUTS,
+            **constants,
+            **caps,
+        },
+        functions={
+            "WORK_ROWS": "result_count" if ending.results else "row_count",
+            "SWEEP": " else ".join(
+                f"if (count <= {rows}u) {{ sweep_{rows}(tile, first, count, lane); }}" for rows in options.row_steps
+            ),
+        },
+        groups=spread(tiles(outputs), Count(results=1, divisor=8) if ending.results else Count(rows=1, divisor=8)),
+    )

@@ -1,0 +1,12 @@
+// The entry point of matrix products. A workgroup computes OUTS outputs for 8 rows, so each weight is read once for 8 rows.
+// SLICES invocations share the columns of an output; invocations next to one another read outputs next to one another.
+
+@compute @workgroup_size(OUTS * SLICES)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    start();
+    let tile = group.x + group.y * 65535u;
+    if (tile >= TILES) { return; }
+    let first = group.z * MOST_ROWS;
+    let count = min(MOST_ROWS, WORK_ROWS() - first);
+    SWEEP
+}
