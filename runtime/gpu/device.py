@@ -217,6 +217,10 @@ class GpuDevice:
             lines = "\n".join(str(error).splitlines()[:12])
             raise DeviceError(f"device gpu: {self.adapter.label} refuses {part}:\n{lines}") from error
 
+    def wait(self) -> None:
+        """Wait until everything that was submitted is finished, so that the driver frees its copies of written data."""
+        self.raw._poll_wait()  # ``on_submitted_work_done_sync`` of wgpu 0.32 fails, for a callback has another type
+
     def destroy(self) -> None:
         """Give the device up: everything that uses it fails from now on."""
         self.raw.destroy()

@@ -99,7 +99,7 @@ class Executor:
             for start in range(0, data.nbytes, UPLOAD_BYTES):
                 queue.write_buffer(self._buffers[index], start, data[start : start + UPLOAD_BYTES])
                 queue.submit([])
-                queue.on_submitted_work_done_sync()
+                self._device.wait()
 
     def _prepare(self) -> list[tuple[When, Any, Any, Any]]:
         """Compile the kernels, equal ones once, and make the bind group of each step."""

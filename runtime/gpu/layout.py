@@ -17,7 +17,7 @@ from edgedec.ops import Operation
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.gpu.program import Kind, When
+from edgedec.runtime.gpu.program import TOP_K, Kind, When
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._footprint import cache_rows, run_rows, usual_result_rows
 
@@ -133,6 +133,11 @@ class Layout:
     dispatches: list[Dispatch] = field(default_factory=list)
     places: dict[str, Place] = field(default_factory=dict)
     taps: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def top_k(self) -> int:
+        """Likeliest tokens that the device finds for each row."""
+        return min(TOP_K, self.ids)
 
     def item_bytes(self, sizes: Sizes) -> dict[str, int]:
         """Return the bytes of the buffers by item of the memory plan."""

@@ -16,25 +16,27 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.graph import Graph
+from edgedec.graph import Graph, KvState
 from edgedec.manifest import Tensor
-from edgedec.ops import Add, Embed, GatedActivation, Operation, QuantizeActivation, RmsNorm, SelectRows
-from edgedec.runtime.gpu.attending import lower_attention
+from edgedec.ops import Add, Embed, GatedActivation, Linear, Operation, QuantizeActivation, RmsNorm, SelectRows
+from edgedec.runtime.gpu.attending import cache_shape, lower_attention, state_plan
 from edgedec.runtime.gpu.fusion import Node, group_operations
 from edgedec.runtime.gpu.kernels import rows
 from edgedec.runtime.gpu.kernels.codes import code_stride
-from edgedec.runtime.gpu.kernels.embed import embed
+from edgedec.runtime.gpu.kernels.embedding import embed, pack_embedding
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
-from edgedec.runtime.gpu.kernels.move import move_rows
+from edgedec.runtime.gpu.kernels.results import move_rows, top_k
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.gpu.kernels.top import top_k
 from edgedec.runtime.gpu.layout import BufferPlan, Dispatch, Layout, Place, Sizes
 from edgedec.runtime.gpu.matrices import lower_linear
-from edgedec.runtime.gpu.program import TOP_K, Buffer, GpuProgram, Step, Tap, When
+from edgedec.runtime.gpu.program import Buffer, GpuProgram, Step, Tap, When
 from edgedec.runtime.gpu.slots import Slots
+from edgedec.runtime.gpu.weights import read_part
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme
 
 __all__ = ["Lowering", "bundle_layout", "constants", "lower"]
 
@@ -99,18 +101,14 @@ class Lowering:
         return self.layout
 
     def _inputs(self) -> None:
-        layout, width = self.layout, self.layout.width
+        width = self.layout.width
         self.buffer("embeds", BufferPlan(words=partial(_per_row, words=width), kind="input", item="embeds"))
         self.buffer("moves", BufferPlan(words=lambda sizes: 1 + 2 * MOST_MOVES, kind="input", item="moves"))
         for state in self.graph.states.values():
             self.buffer(state.name, state_plan(state))
-        self.dispatch(
-            "moves of rows",
-            lambda options, sizes: move_rows(options, states=tuple(self.graph.states.values())),
-            ("moves", *self.graph.states),
-            when="moves",
-        )
-        assert layout.buffers
+            self.dispatch(
+                f"{state.name}.moves", partial(_mover, state), ("moves", state.name), when="moves"
+            )
 
     def _outputs(self) -> None:
         layout = self.layout
@@ -118,14 +116,20 @@ class Lowering:
         place = self.place(output)
         if not place.results or place.width != layout.vocab:
             raise UnsupportedError(f"the GPU returns logits of selected rows, and {output!r} has other rows or columns")
+        k = layout.top_k
         for name in ("top_ids", "top_logits"):
-            self.buffer(name, BufferPlan(words=partial(_per_result, words=TOP_K), kind="output", item=_LOGITS))
-        self.dispatch(
-            "the likeliest tokens",
-            lambda options, sizes: top_k(options, vocab=layout.vocab, k=TOP_K, size=layout.ids),
-            ("logits", "top_ids", "top_logits"),
-            when="top",
+            self.buffer(name, BufferPlan(words=partial(_per_result, words=k), kind="output", item=_LOGITS))
+
+        def likeliest(part: int, options: ShaderOptions, sizes: Sizes) -> Kernel:
+            kernel = top_k(options, vocab=layout.vocab, k=k, size=layout.ids)[part]
+            assert isinstance(kernel, Kernel)
+            return kernel
+
+        found = self.scratch(
+            "found", lambda sizes: top_k(ShaderOptions(head=head_layout(sizes)), vocab=layout.vocab, k=k, size=layout.ids).scratch
         )
+        self.dispatch("likeliest tokens of parts", partial(likeliest, 0), ("logits", found), when="top")
+        self.dispatch("likeliest tokens", partial(likeliest, 1), (found, "top_ids", "top_logits"), when="top")
         for name in self._taps:
             if name not in self._places:
                 raise UnsupportedError(f"the graph has no value {name!r} to return")
@@ -199,6 +203,10 @@ class Lowering:
         """Add a buffer that all nodes of a kind share, and return its name."""
         return self.buffer(name, BufferPlan(words=words, kind="activation", item=_ACTIVATIONS))
 
+    def release(self, value: str) -> None:
+        """Let other values have the slot of a value that is not read any more."""
+        self._slots.release(value)
+
     def dispatch(
         self,
         name: str,
@@ -209,7 +217,7 @@ class Lowering:
         when: When = "pass",
         weight_bytes: int = 0,
     ) -> None:
-        """Add a step. With ``results``, its rows are the result rows."""
+        """Add a step. With ``results``, its rows are the result rows, and there are as many workgroups."""
         if results:
             build, when = partial(_on_results, build), "results"
         self.layout.dispatches.append(
@@ -244,11 +252,39 @@ class Lowering:
         return width
 
     def _embed(self, node: Node, op: Embed) -> None:
-        layout = self.layout
-        place = self.new(node.outputs[0], layout.width, results=False)
-        tensor = self.tensors[op.weight]
-        build, tables = embed_kernel(self, op, tensor)
-        self.dispatch(node.name, build, (*tables, "embeds", place.buffer))
+        width, tensor = self.layout.width, self.tensors[op.weight]
+        place = self.new(node.outputs[0], width, results=False)
+        scheme: Scheme = FloatScheme()
+        tables, tiled = ["embeds"], False  # no row has an id, so the table is not read
+        if not self.layout.embeds_only:
+            scheme, (tables, tiled) = tensor.scheme, self._tables(op.weight, tensor)
+        self.dispatch(
+            node.name,
+            lambda options, sizes: embed(options, width=width, scheme=scheme, scale=op.scale, tiled=tiled),
+            (*tables, "embeds", place.buffer),
+        )
+
+    def _tables(self, weight: str, tensor: Tensor) -> tuple[list[str], bool]:
+        """Return the names of an embedding's table and scales, and True if they are those of the head's product."""
+        scheme = tensor.scheme
+        tied = any(weight in op.weights for op in self.graph.operations if isinstance(op, Linear))
+        if isinstance(scheme, Int8Scheme) and tied and tensor.count <= self.binding_bytes // 2:
+            return [f"{weight}.codes", f"{weight}.scales"], True  # ``lower_linear`` adds them
+        part = "codes" if isinstance(scheme, Int8Scheme) else "values"
+        vocab, width = tensor.shape
+        size = scheme.parts(tensor.shape)[part].dtype.itemsize
+        names = [
+            self.constant(
+                f"{weight}.table",
+                vocab * -(-width * size // 4),
+                lambda bundle, sizes: pack_embedding(read_part(bundle, weight, part)),
+            )
+        ]
+        if isinstance(scheme, Int8Scheme):
+            names.append(
+                self.constant(f"{weight}.row_scales", vocab, lambda bundle, sizes: read_part(bundle, weight, "scale"))
+            )
+        return names, False
 
     def _select(self, node: Node) -> None:
         x = self.place(node.inputs[0])
@@ -345,16 +381,16 @@ def _per_result(sizes: Sizes, words: int) -> int:
 def _on_results(build: Callable[[ShaderOptions, Sizes], Kernel], options: ShaderOptions, sizes: Sizes) -> Kernel:
     """Return a kernel of rows for the result rows."""
     kernel = build(options, sizes)
-    counted = "fn row_count() -> u32 { return head[1]; }"
-    assert counted in kernel.source, "head.wgsl has another function for the number of rows"
 
     def swapped(count: Count) -> Count:
         return replace(count, rows=0, results=count.rows + count.results)
 
     groups = Groups(x=swapped(kernel.groups.x), y=swapped(kernel.groups.y), z=swapped(kernel.groups.z))
-    return replace(
-        kernel, source=kernel.source.replace(counted, "fn row_count() -> u32 { return head[2]; }"), groups=groups
-    )
+    return replace(kernel, groups=groups)
+
+
+def _mover(state: KvState, options: ShaderOptions, sizes: Sizes) -> Kernel:
+    return move_rows(options, cache=cache_shape(state, sizes))
 
 
 def bundle_layout(
@@ -425,7 +461,7 @@ def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True)
         positions=sizes.positions,
         vocab=layout.vocab,
         width=layout.width,
-        top_k=TOP_K,
+        top_k=layout.top_k,
         most_moves=MOST_MOVES,
         embeds_only=layout.embeds_only,
         layout=head,

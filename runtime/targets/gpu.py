@@ -26,7 +26,6 @@ from edgedec.runtime.gpu.footprint import gpu_footprint
 from edgedec.runtime.gpu.layout import sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
-from edgedec.runtime.gpu.program import TOP_K
 from edgedec.runtime.gpu.rows import GpuRows, GpuState
 from edgedec.runtime.protocols import (
     F32,
@@ -85,7 +84,7 @@ class GpuTarget:
             batch_invariant=own.subnormals and _all_quantized(layout.operations),
             block_rows=BLOCK_ROWS,
             kernel=f"wgsl on {device.adapter.label}",
-            top_k=TOP_K,
+            top_k=layout.top_k,
             overlaps=True,
         )
 

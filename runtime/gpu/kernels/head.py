@@ -23,8 +23,8 @@ __all__ = ["ROW_TABLES", "HeadLayout"]
 U32 = NDArray[np.uint32]
 
 # id: int32, -k is row k - 1 of the pass's embeddings; position; number of the row's sequence; its first row in this pass;
-# its committed rows; offset of its block table in the blocks.
-ROW_TABLES = ("id", "position", "sequence", "first", "past", "table")
+# its committed rows; rows of its sequence in this pass; offset of its block table in the blocks.
+ROW_TABLES = ("id", "position", "sequence", "first", "past", "count", "table")
 _FIXED = 8  # words before the tables
 
 
@@ -129,7 +129,7 @@ class HeadLayout:
         for number, ((count, past), table) in enumerate(zip(sequences, tables, strict=True)):
             if len(table) * BLOCK_ROWS < past + count:
                 raise EdgedecError(f"sequence {number} has {len(table)} blocks for {past + count} rows")
-            for name, value in (("sequence", number), ("first", first), ("past", past), ("table", block)):
+            for name, value in (("sequence", number), ("first", first), ("past", past), ("count", count), ("table", block)):
                 at = self.table(name) + first
                 to[at : at + count] = value
             signed[self.tables + block : self.tables + block + len(table)] = table

@@ -8,15 +8,43 @@ struct Parts {  // of e^x = 2^n * (1 + r + y * r^2), where z is n + MAGIC
     z: f32,
 }
 
+const EXP_FACTORS = array(1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1);
+
+// The steps are in a loop, so that `fused`, which may be long, occurs once: z = x / ln 2 + MAGIC, r = x - n * ln 2 in two steps,
+// and five steps of the polynomial y of r.
 fn parts_of_exp(x: f32) -> Parts {
-    let z = fused(x, 1.44269504088896341, MAGIC);
-    let n = sub(z, MAGIC);
-    var r = fused(n, -0.693359375, x);
-    r = fused(n, 2.12194440e-4, r);
-    var y = 1.9875691500e-4;
-    var factors = array(1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1);
-    for (var i = 0u; i < 5u; i += 1u) { y = fused(y, r, factors[i]); }
-    return Parts(r, y, z);
+    var factors = EXP_FACTORS;
+    var made = Parts(0.0, 0.0, 0.0);
+    var a = x;
+    var b = 1.44269504088896341;
+    var c = MAGIC;
+    for (var step = 0u; step < 8u; step += 1u) {
+        let result = fused(a, b, c);
+        switch step {
+            case 0u: {
+                made.z = result;
+                a = sub(result, MAGIC);
+                b = -0.693359375;
+                c = x;
+            }
+            case 1u: {
+                b = 2.12194440e-4;
+                c = result;
+            }
+            case 2u: {
+                made.r = result;
+                a = 1.9875691500e-4;
+                b = result;
+                c = factors[0];
+            }
+            default: {
+                a = result;
+                c = factors[min(step - 2u, 4u)];
+            }
+        }
+    }
+    made.y = a;
+    return made;
 }
 
 fn times_power(y: f32, z: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) + (bitcast<u32>(z) << 23u)); }

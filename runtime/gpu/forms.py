@@ -1,0 +1,121 @@
+"""The forms of matrices on a GPU: for each scheme its kernel, its packing and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from edgedec.errors import UnsupportedError
+from edgedec.ops import Linear
+from edgedec.runtime.gpu.kernels.kernel import Kernel
+from edgedec.runtime.gpu.kernels.linear import OUTS, Packed, tiles
+from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
+from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
+from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
+
+__all__ = ["Form", "form_of"]
+
+Parts = Mapping[str, NDArray[Any]]
+
+
+class Form(Protocol):
+    """A form of matrices. Two are equal if matrices can be stacked.
+
+    Members:
+        parts: names of the stored parts that packing needs.
+    """
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+
+    def words(self, outputs: int, inputs: int) -> int:
+        """Return the words of the packed codes."""
+
+    def scale_words(self, outputs: int, inputs: int) -> int:
+        """Return the words of the packed scales; 0: they are among the codes."""
+
+    def row_bytes(self, inputs: int) -> int:
+        """Return the bytes of an output in the larger of the two."""
+
+    def rows(self, parts: Parts, start: int, stop: int) -> Parts:
+        """Return rows [start, stop) of the stored parts."""
+
+    def pack(self, inputs: int, matrices: Sequence[Parts]) -> Packed:
+        """Return stacked matrices in the kernel's layout."""
+
+    def build(self, options: Any, **sizes: Any) -> Kernel:
+        """Return the kernel."""
+
+
+def _whole(count: int, step: int) -> int:
+    return -(-count // step)
+
+
+@dataclass(frozen=True)
+class _Int8:
+    scheme: Int8Scheme
+    parts = ("codes", "scale")
+
+    def words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * _whole(inputs, 16) * 4
+
+    def scale_words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS
+
+    def row_bytes(self, inputs: int) -> int:
+        return 16 * _whole(inputs, 16)
+
+    def rows(self, parts: Parts, start: int, stop: int) -> Parts:
+        codes = parts["codes"][start:stop] if self.scheme.rows else parts["codes"][:, start:stop]
+        return {"codes": codes, "scale": parts["scale"][start:stop]}
+
+    def pack(self, inputs: int, matrices: Sequence[Parts]) -> Packed:
+        return pack_int8(self.scheme, [(parts["codes"], parts["scale"]) for parts in matrices])
+
+    def build(self, options: Any, **sizes: Any) -> Kernel:
+        return linear_int8(options, **sizes)
+
+
+@dataclass(frozen=True)
+class _Ternary:
+    scheme: TernaryScheme
+    parts = ("codes", "scale")
+
+    def words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * self.scheme.planes * _whole(inputs, 64) * 4
+
+    def scale_words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * self.scheme.planes * self.scheme.groups(inputs)
+
+    def row_bytes(self, inputs: int) -> int:
+        return self.scheme.planes * max(16 * _whole(inputs, 64), 4 * self.scheme.groups(inputs))
+
+    def rows(self, parts: Parts, start: int, stop: int) -> Parts:
+        scale = parts["scale"][:, start:stop] if self.scheme.group_size else parts["scale"]
+        return {"codes": parts["codes"][:, start:stop], "scale": scale}
+
+    def pack(self, inputs: int, matrices: Sequence[Parts]) -> Packed:
+        return pack_ternary(self.scheme, inputs, [(parts["codes"], parts["scale"]) for parts in matrices])
+
+    def build(self, options: Any, **sizes: Any) -> Kernel:
+        kind = partial(linear_ternary, planes=self.scheme.planes, group_size=self.scheme.group_size)
+        return kind(options, **sizes)
+
+
+def form_of(scheme: Scheme, operation: Linear) -> Form:
+    """Return the form of a matrix.
+
+    Raises:
+        UnsupportedError: there is no kernel for its scheme; the message names the operation.
+    """
+    if isinstance(scheme, Int8Scheme):
+        return _Int8(scheme)
+    if isinstance(scheme, TernaryScheme) and not scheme.tied:
+        return _Ternary(scheme)
+    raise UnsupportedError(
+        f"the GPU has no kernel for {scheme.kind} matrices ({operation.name}); quantize the model, or use --device cpu"
+    )
