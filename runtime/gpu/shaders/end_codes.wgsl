@@ -33,7 +33,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (lane == 0u) { scales[row] = scale; }
     let first = row * CODE_STRIDE;
     // LANES is a multiple of 8, so the words of 32 columns belong to one step.
-    for (var word = lane; word < (CODE_WORDS + LANES - 1u) / LANES * LANES; word += LANES) {
+    // The loop counts words that all lanes know: browsers allow a barrier only where every invocation surely comes by.
+    for (var start_word = 0u; start_word < CODE_WORDS; start_word += LANES) {
+        let word = start_word + lane;
         var packed = 0u;
         if (used && word < CODE_WORDS) {
             for (var j = 0u; j < 4u; j += 1u) { packed |= code(4u * word + j, scale) << (8u * j); }
