@@ -19,7 +19,7 @@ from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
-from edgedec.runtime.engine.spill import SpillFolder
+from edgedec.runtime.engine.spill import SpillableState, SpillFolder
 from edgedec.runtime.protocols import Limits, Request, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
@@ -120,8 +120,11 @@ class Scheduler:
         return 0 if self._cache is None else self._cache.rows
 
     def keep_on_disk(self, disk: SpillFolder) -> None:
-        """Let rows that are kept for their prefixes move to ``disk`` when their room in a shared cache is needed."""
-        if self._cache is not None and self._shared:
+        """Let rows that are kept for their prefixes move to ``disk`` when their room in a shared cache is needed.
+
+        Rows of a target that cannot hand them out stay where they are.
+        """
+        if self._cache is not None and self._shared and isinstance(self.decoders[0].state, SpillableState):
             self._cache.disk = disk
 
     def keep_prefixes(self, keep: bool) -> None:

@@ -30,9 +30,7 @@ __all__ = ["cache_shape", "lower_attention", "state_plan"]
 
 def cache_shape(state: KvState, sizes: Sizes) -> CacheShape:
     """Return the shape of a state's cache."""
-    return CacheShape(
-        kv_heads=state.kv_heads, head_dim=state.head_dim, bits=state.bits, blocks=sizes.cache_blocks
-    )
+    return CacheShape(kv_heads=state.kv_heads, head_dim=state.head_dim, bits=state.bits, blocks=sizes.cache_blocks)
 
 
 def state_plan(state: KvState) -> BufferPlan:
@@ -83,9 +81,7 @@ def lower_attention(lowering: Lowering, node: Node) -> None:
     buffers = (q.buffer, k.buffer, v.buffer, *tables_of, turned.buffer, state.name)
     lowering.dispatch(f"{node.name}.append", append, buffers)
     heads = max(op.heads for op in lowering.graph.operations if isinstance(op, Attention))
-    scores = lowering.scratch(
-        "scores", lambda sizes: sizes.rows * heads * BLOCK_ROWS * blocks_of(sizes.positions)
-    )
+    scores = lowering.scratch("scores", lambda sizes: sizes.rows * heads * BLOCK_ROWS * blocks_of(sizes.positions))
     lowering.dispatch(f"{node.name}.scores", partial(attend, 0), (turned.buffer, state.name, scores))
     lowering.release(f"{operation.name}.turned")
     out = lowering.new(node.outputs[0], q.width, results=False)

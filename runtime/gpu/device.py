@@ -10,18 +10,19 @@ import contextlib
 import importlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from edgedec.environment import GPU
 from edgedec.errors import DeviceError
 from edgedec.install_hint import install_extra
 
-__all__ = ["Adapter", "GpuDevice", "adapters", "close_device", "open_device"]
+__all__ = ["Adapter", "GpuDevice", "Pipeline", "adapters", "chosen_adapter", "close_device", "open_device"]
 
-_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")  # in the order of preference
+_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")  # kinds of adapters, the preferred one first
 _BACKENDS = ("Vulkan", "Metal", "DX12")
 _BINDINGS = 8  # storage buffers of a kernel at most, which every WebGPU device has
 _DRIVERS = "install the driver of your GPU, or a software one, which is slow (Debian: apt install mesa-vulkan-drivers)"
@@ -133,6 +134,19 @@ def chosen_adapter() -> Adapter:
     return matching[0]
 
 
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A compiled kernel.
+
+    Members:
+        raw: wgpu's pipeline.
+        layout: the layout of its bind group.
+    """
+
+    raw: Any
+    layout: Any
+
+
 class GpuDevice:
     """An open device.
 
@@ -161,6 +175,7 @@ class GpuDevice:
         except Exception as error:  # wgpu's exceptions share no base
             raise DeviceError(f"device gpu: {adapter.label} cannot be opened: {error}; run: edgedec doctor") from error
         self.usages = _wgpu().BufferUsage
+        self._pipelines: WeakValueDictionary[tuple[str, ...], Pipeline] = WeakValueDictionary()
 
     def buffer(self, name: str, nbytes: int, usage: int) -> Any:
         """Return a new buffer of zeros.
@@ -171,8 +186,8 @@ class GpuDevice:
         with self.naming(f"the buffer {name} of {nbytes} bytes"):
             return self.raw.create_buffer(label=name, size=nbytes, usage=usage)
 
-    def pipeline(self, name: str, source: str, access: Sequence[str]) -> tuple[Any, Any]:
-        """Compile a kernel. Return the pipeline and the layout of its bind group.
+    def pipeline(self, name: str, source: str, access: Sequence[str]) -> Pipeline:
+        """Compile a kernel, unless some program has it already.
 
         Args:
             name: name of the kernel, for messages.
@@ -182,6 +197,9 @@ class GpuDevice:
         Raises:
             DeviceError: the shader does not compile; the message names the kernel and has the compiler's first lines.
         """
+        compiled = self._pipelines.get((source, *access))
+        if compiled is not None:
+            return compiled
         kinds = {"read": "read-only-storage", "read_write": "storage"}
         with self.naming(f"the shader {name}"):
             module = self.raw.create_shader_module(label=name, code=source)
@@ -191,12 +209,13 @@ class GpuDevice:
                     for index, kind in enumerate(access)
                 ]
             )
-            pipeline = self.raw.create_compute_pipeline(
+            raw = self.raw.create_compute_pipeline(
                 label=name,
                 layout=self.raw.create_pipeline_layout(bind_group_layouts=[layout]),
                 compute={"module": module, "entry_point": "main"},
             )
-        return pipeline, layout
+        compiled = self._pipelines[(source, *access)] = Pipeline(raw, layout)
+        return compiled
 
     @contextlib.contextmanager
     def naming(self, part: str) -> Iterator[None]:
@@ -220,10 +239,6 @@ class GpuDevice:
     def wait(self) -> None:
         """Wait until everything that was submitted is finished, so that the driver frees its copies of written data."""
         self.raw._poll_wait()  # ``on_submitted_work_done_sync`` of wgpu 0.32 fails, for a callback has another type
-
-    def destroy(self) -> None:
-        """Give the device up: everything that uses it fails from now on."""
-        self.raw.destroy()
 
 
 _open: dict[str, GpuDevice] = {}

@@ -1,4 +1,4 @@
-"""What the driver of an adapter takes, measured when the adapter is used for the first time and kept in the cache folder."""
+"""Measure the memory of an adapter's driver when it is used for the first time, and keep it in the cache folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DriverCost:
     pipeline_bytes: int
 
 
-_UNKNOWN = DriverCost(device_bytes=64 << 20, pipeline_bytes=512 << 10)  # where charged memory cannot be measured
+_UNKNOWN = DriverCost(device_bytes=64 << 20, pipeline_bytes=512 << 10)  # a guess for systems without a meter
 
 
 def opened_device() -> tuple[GpuDevice, DriverCost]:

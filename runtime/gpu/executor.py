@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import GpuDevice
 from edgedec.runtime.gpu.program import GpuProgram, When
-from edgedec.runtime.protocols import F32, I32
 
 __all__ = ["UPLOAD_BYTES", "Executor", "RunningPass", "Wanted"]
 
@@ -68,12 +67,14 @@ class Executor:
 
     Members:
         program: the parameter of this name.
-        dispatches: number of dispatches of the last pass.
+        dispatches: dispatches of the last submission.
+        submissions: submissions so far.
+        read_bytes: bytes that were copied to the host so far.
     """
 
     def __init__(self, device: GpuDevice, program: GpuProgram, constants: Constants) -> None:
         self.program, self._device = program, device
-        self.dispatches = 0
+        self.dispatches = self.submissions = self.read_bytes = 0
         usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
         self._buffers: dict[int, Any] = {}
         for constant in (True, False):  # memory of activations is there only when the uploads have ended
@@ -110,10 +111,10 @@ class Executor:
         ]
         steps = []
         for step in program.steps:
-            pipeline, layout = pipelines[step.kernel]
+            pipeline = pipelines[step.kernel]
             with self._device.naming(f"the buffers of {step.name}"):
                 group = raw.create_bind_group(
-                    layout=layout,
+                    layout=pipeline.layout,
                     entries=[
                         {"binding": place, "resource": {"buffer": self._buffers[index], "offset": 0}}
                         for place, index in enumerate(step.buffers)
@@ -139,7 +140,7 @@ class Executor:
             for when, pipeline, group, groups in self._steps:
                 x, y, z = groups.of(rows, results)
                 if runs[when] and x and y and z:
-                    calls.append((pipeline._internal, group._internal, x, y, z))
+                    calls.append((pipeline.raw._internal, group._internal, x, y, z))
             self._calls[key] = calls
         return self._calls[key]
 
@@ -160,6 +161,8 @@ class Executor:
         calls = self._calls_of(wanted, pairs)
         copies = self._copies(wanted)
         self.dispatches = len(calls)
+        self.submissions += 1
+        self.read_bytes += sum(copy.nbytes for copy in copies)
         raw, began = self._device.raw, time.perf_counter()
         with self._device.naming("a pass"):
             encoder = raw.create_command_encoder()

@@ -13,9 +13,10 @@ from edgedec.errors import UnsupportedError
 from edgedec.ops import Linear
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.linear import OUTS, Packed, tiles
+from edgedec.runtime.gpu.kernels.linear_grid import linear_grid, pack_grid
 from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
 from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
-from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
+from edgedec.schemes import Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
 __all__ = ["Form", "form_of"]
 
@@ -106,6 +107,52 @@ class _Ternary:
         return kind(options, **sizes)
 
 
+@dataclass(frozen=True)
+class _Grid:
+    scheme: Int4Scheme | TernaryScheme
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        if isinstance(self.scheme, Int4Scheme) and self.scheme.offset:
+            return ("codes", "factors", "steps")
+        return ("codes", "scale")
+
+    @property
+    def _has_high_bits(self) -> bool:
+        """True if codes have five bits."""
+        return isinstance(self.scheme, TernaryScheme) and self.scheme.planes == 3
+
+    def _code_words(self, inputs: int) -> int:
+        blocks = _whole(inputs, 32)
+        return 4 * (blocks + (_whole(blocks, 4) if self._has_high_bits else 0))
+
+    def _scale_words(self, inputs: int) -> int:
+        groups = self.scheme.groups(inputs)
+        if isinstance(self.scheme, TernaryScheme):
+            return groups
+        return _whole(groups, 2) + (_whole(groups, 8) if self.scheme.offset else 0)
+
+    def words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * self._code_words(inputs)
+
+    def scale_words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * self._scale_words(inputs)
+
+    def row_bytes(self, inputs: int) -> int:
+        return 4 * max(self._code_words(inputs), self._scale_words(inputs))
+
+    def rows(self, parts: Parts, start: int, stop: int) -> Parts:
+        if isinstance(self.scheme, TernaryScheme):  # the first axis is that of the planes
+            return {name: part[:, start:stop] for name, part in parts.items()}
+        return {name: part[start:stop] for name, part in parts.items()}
+
+    def pack(self, inputs: int, matrices: Sequence[Parts]) -> Packed:
+        return pack_grid(self.scheme, inputs, matrices)
+
+    def build(self, options: Any, **sizes: Any) -> Kernel:
+        return linear_grid(options, scheme=self.scheme, **sizes)
+
+
 def form_of(scheme: Scheme, operation: Linear) -> Form:
     """Return the form of a matrix.
 
@@ -116,6 +163,8 @@ def form_of(scheme: Scheme, operation: Linear) -> Form:
         return _Int8(scheme)
     if isinstance(scheme, TernaryScheme) and not scheme.tied:
         return _Ternary(scheme)
+    if isinstance(scheme, Int4Scheme | TernaryScheme):
+        return _Grid(scheme)
     raise UnsupportedError(
         f"the GPU has no kernel for {scheme.kind} matrices ({operation.name}); quantize the model, or use --device cpu"
     )

@@ -100,11 +100,12 @@ class _Grouping:
         if isinstance(operation, Linear):
             return self._linear(operation)
         chain: list[Operation] = [operation]
-        if isinstance(operation, GatedActivation) and isinstance(norm := self._only_reader(chain[-1]), RmsNorm):
-            if norm.heads == 1 and isinstance(self._only_reader(norm), QuantizeActivation):
-                chain.append(norm)
-        if isinstance(chain[-1], GatedActivation) or (isinstance(chain[-1], RmsNorm) and chain[-1].heads == 1):
-            if isinstance(quantize := self._only_reader(chain[-1]), QuantizeActivation):
+        norm = self._only_reader(operation) if isinstance(operation, GatedActivation) else None
+        if norm is not None and _is_whole_norm(norm) and isinstance(self._only_reader(norm), QuantizeActivation):
+            chain.append(norm)
+        if isinstance(chain[-1], GatedActivation) or _is_whole_norm(chain[-1]):
+            quantize = self._only_reader(chain[-1])
+            if isinstance(quantize, QuantizeActivation):
                 chain.append(quantize)
         return Node(operations=tuple(chain), inputs=operation.inputs, outputs=chain[-1].outputs)
 
@@ -135,9 +136,14 @@ class _Grouping:
                 f"one for either alone; {_HINT}"
             )
         sources = [
-            maker.inputs[0] if isinstance(maker, Rope) else name for maker, name in zip(makers, operation.inputs)
+            maker.inputs[0] if isinstance(maker, Rope) else name
+            for maker, name in zip(makers, operation.inputs, strict=True)
         ]
         return Node(operations=(*rotations, operation), inputs=tuple(sources), outputs=operation.outputs)
+
+
+def _is_whole_norm(operation: Operation) -> bool:
+    return isinstance(operation, RmsNorm) and operation.heads == 1
 
 
 def _alike(rotations: Sequence[Rope]) -> bool:

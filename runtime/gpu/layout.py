@@ -97,14 +97,12 @@ class Dispatch:
         build: makes the kernel.
         buffers: names of its buffers after the header.
         when: see ``program.Step``.
-        weight_bytes: bytes of weights that it reads once for a few rows.
     """
 
     name: str
     build: Callable[[ShaderOptions, Sizes], Kernel]
     buffers: tuple[str, ...]
     when: When = "pass"
-    weight_bytes: int = 0
 
 
 @dataclass(kw_only=True)

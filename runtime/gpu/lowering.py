@@ -1,7 +1,8 @@
 """Lower a graph to a program: a layout for any limits, then the program and its constants for some.
 
-Each node of ``fusion.py`` becomes a few dispatches. Values live in slots, which they share when they are not alive at the same
-time; the outputs of linears that read the same input lie beside one another in one slot, and their readers know the columns.
+Each node of ``fusion.py`` becomes a few dispatches. Values live in slots, which they share when they are not alive at the
+same time; the outputs of linears that read the same input lie beside one another in one slot, and their readers know the
+columns.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from edgedec.runtime.gpu.program import Buffer, GpuProgram, Step, Tap, When
 from edgedec.runtime.gpu.slots import Slots
 from edgedec.runtime.gpu.weights import read_part
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
-
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme
 
 __all__ = ["Lowering", "bundle_layout", "constants", "lower"]
@@ -106,9 +106,7 @@ class Lowering:
         self.buffer("moves", BufferPlan(words=lambda sizes: 1 + 2 * MOST_MOVES, kind="input", item="moves"))
         for state in self.graph.states.values():
             self.buffer(state.name, state_plan(state))
-            self.dispatch(
-                f"{state.name}.moves", partial(_mover, state), ("moves", state.name), when="moves"
-            )
+            self.dispatch(f"{state.name}.moves", partial(_mover, state), ("moves", state.name), when="moves")
 
     def _outputs(self) -> None:
         layout = self.layout
@@ -125,9 +123,10 @@ class Lowering:
             assert isinstance(kernel, Kernel)
             return kernel
 
-        found = self.scratch(
-            "found", lambda sizes: top_k(ShaderOptions(head=head_layout(sizes)), vocab=layout.vocab, k=k, size=layout.ids).scratch
-        )
+        def found_words(sizes: Sizes) -> int:
+            return top_k(ShaderOptions(head=head_layout(sizes)), vocab=layout.vocab, k=k, size=layout.ids).scratch
+
+        found = self.scratch("found", found_words)
         self.dispatch("likeliest tokens of parts", partial(likeliest, 0), ("logits", found), when="top")
         self.dispatch("likeliest tokens", partial(likeliest, 1), (found, "top_ids", "top_logits"), when="top")
         for name in self._taps:
@@ -215,13 +214,12 @@ class Lowering:
         *,
         results: bool = False,
         when: When = "pass",
-        weight_bytes: int = 0,
     ) -> None:
         """Add a step. With ``results``, its rows are the result rows, and there are as many workgroups."""
         if results:
             build, when = partial(_on_results, build), "results"
         self.layout.dispatches.append(
-            Dispatch(name=name, build=build, buffers=tuple(buffers), when=when, weight_bytes=weight_bytes)
+            Dispatch(name=name, build=build, buffers=tuple(buffers), when=when)
         )
 
     # Nodes

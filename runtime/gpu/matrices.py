@@ -59,7 +59,9 @@ def lower_linear(lowering: Lowering, node: Node) -> None:
         for part in _parts(rows, form, inputs, lowering.binding_bytes):
             count = sum(item.stop - item.start for item in part)
             columns = replace(first.columns, offset=start)
-            _dispatch(lowering, node, operation, form, part, inputs, replace(first, columns=columns, width=count), residual)
+            _dispatch(
+                lowering, node, operation, form, part, inputs, replace(first, columns=columns, width=count), residual
+            )
             start += count
 
 
@@ -106,8 +108,9 @@ def _dispatch(
     residual: Place | None,
 ) -> None:
     name = "|".join(
-        item.weight if (item.start, item.stop) == (0, lowering.tensors[item.weight].shape[0]) else
-        f"{item.weight}[{item.start}:{item.stop}]"
+        item.weight
+        if (item.start, item.stop) == (0, lowering.tensors[item.weight].shape[0])
+        else f"{item.weight}[{item.start}:{item.stop}]"
         for item in part
     )
     packing = _Packing(form, tuple(part), inputs)
@@ -121,15 +124,12 @@ def _dispatch(
         buffers.append(lowering.constant(f"{name}.bias", outputs, partial(_biases, tuple(part))))
     if residual is not None:
         buffers.append(residual.buffer)
-    ending = Ending(
-        bias=biased, residual=residual is not None, soft_cap=operation.soft_cap, results=place.results
-    )
+    ending = Ending(bias=biased, residual=residual is not None, soft_cap=operation.soft_cap, results=place.results)
     lowering.dispatch(
         node.name,
         partial(_kernel, form.build, outputs, inputs, ending, place.columns),
         (*(lowering.place(value).buffer for value in operation.inputs), *buffers, place.buffer),
         results=place.results,
-        weight_bytes=4 * (words + scale_words),
     )
 
 
@@ -181,10 +181,8 @@ class _Packing:
         return packed.scales
 
     def _pack(self, bundle: Bundle) -> Packed:
-        return self.form.pack(
-            self.inputs,
-            [
-                self.form.rows({part: read_part(bundle, item.weight, part) for part in self.form.parts}, item.start, item.stop)
-                for item in self.part
-            ],
-        )
+        matrices = []
+        for item in self.part:
+            stored = {part: read_part(bundle, item.weight, part) for part in self.form.parts}
+            matrices.append(self.form.rows(stored, item.start, item.stop))
+        return self.form.pack(self.inputs, matrices)

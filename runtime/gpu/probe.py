@@ -1,4 +1,4 @@
-"""What an adapter's arithmetic is like: whether its fma has one rounding, and whether it keeps subnormal numbers.
+"""Measure an adapter's arithmetic: whether its fma has one rounding, and whether it keeps subnormal numbers.
 
 The kernels work on any adapter that rounds sums, differences and products correctly, which WebGPU requires. The rest is
 measured once for each device with inputs on which the possible answers differ.
@@ -59,18 +59,18 @@ def run_once(
 ) -> NDArray[np.uint8]:
     """Run a kernel once over buffers that are made of ``arrays``, and return what is in the last one then."""
     usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
-    pipeline, layout = device.pipeline(name, source, access)
+    pipeline = device.pipeline(name, source, access)
     buffers = [device.buffer(name, array.nbytes, usage) for array in arrays]
     with device.naming(f"the test {name}"):
         for buffer, array in zip(buffers, arrays, strict=True):
             device.raw.queue.write_buffer(buffer, 0, array)
         group = device.raw.create_bind_group(
-            layout=layout,
+            layout=pipeline.layout,
             entries=[{"binding": at, "resource": {"buffer": buffer}} for at, buffer in enumerate(buffers)],
         )
         encoder = device.raw.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        compute.set_pipeline(pipeline)
+        compute.set_pipeline(pipeline.raw)
         compute.set_bind_group(0, group)
         compute.dispatch_workgroups(groups)
         compute.end()

@@ -22,8 +22,8 @@ runtime in a browser, which reads ``GpuProgram.as_json``. Both do the same:
    - copy ``logits`` float32 [r, vocab], or ``top_ids`` int32 and ``top_logits`` float32 [r, top_k] each, to a buffer that
      the host can map, submit once, and map it.
 
-4. A row of a submission is committed by moving its keys and values from its slot to the slot of its new place; if it is there
-   already, nothing is done. Rows that are not committed are overwritten by the next pass.
+4. A row of a submission is committed by moving its keys and values from its slot to the slot of its new place; if it is
+   there already, nothing is done. Rows that are not committed are overwritten by the next pass.
 
 Sequences divide the cache into blocks of 16 rows; the header has the table of blocks of each sequence. A browser that writes
 one text uses the table 0, 1, 2 ...

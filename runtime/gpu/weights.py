@@ -1,4 +1,4 @@
-"""Read parts of weights from the bundle's file without mapping it, because mapped pages would be charged beside the upload."""
+"""Read parts of weights from the bundle's file without mapping it: mapped pages would be charged beside the upload."""
 
 from __future__ import annotations
 

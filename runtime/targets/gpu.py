@@ -1,8 +1,8 @@
 """The target ``gpu``: the project's own kernels in WGSL on Vulkan, Metal or D3D12, with the same results as on the CPU.
 
 A pass, or several that are submitted together, is one submission to the device (runtime/gpu). ``submit`` returns while it
-runs, so the host may draft. Commits become moves of rows at the start of the next submission. If a pass asks for the likeliest
-tokens, its logits stay on the device.
+runs, so the host may draft. Commits become moves of rows at the start of the next submission. If a pass asks for the
+likeliest tokens, its logits stay on the device.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
 
-_KV_CHOICES = (16, 8, 32)  # as on the CPU
+_KV_CHOICES = (16, 8, 32)  # supported bits of keys and values, those of the CPU; the first is the default
 _Work = tuple[GpuState, Pass]
 
 
@@ -73,7 +73,7 @@ class GpuTarget:
         self._best = np.full(
             (self.program.results, self.program.vocab), -np.inf, np.float32
         )  # finite at ``_finite`` only
-        self._finite: list[I32] = []  # of each row
+        self._finite: list[I32] = []  # the finite columns of each row
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))
         self.info = TargetInfo(
             vocab=self.program.vocab,

@@ -21,10 +21,11 @@ from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import form, pack, tree, unpack
 from tests.conformance.test_targets import CONFIG
+from tests.support.gpu_here import need_gpu
 
 ROWS = 6  # rows of a pass, after three committed ones
 LIMITS = Limits(nodes=8, depth=7, positions=32)
-DECLARED = {"cpu": "any", "float_reference": "any", "reference": "any", "portable": "tree"}
+DECLARED = {"cpu": "any", "float_reference": "any", "reference": "any", "portable": "tree", "gpu": "any"}
 MASKS = st.lists(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), min_size=ROWS, max_size=ROWS).map(
     lambda rows: np.array(rows) | np.eye(ROWS, dtype=np.bool_)
 )
@@ -41,10 +42,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.open(folder)
 
 
-@pytest.fixture(scope="module", params=list(DECLARED))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.thorough] if name == "gpu" else []) for name in DECLARED],
+)
 def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
     if request.param == "portable":
         return OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=())
+    if request.param == "gpu":
+        need_gpu()
     if request.param == "cpu" and usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     options: dict[str, Any] = {}

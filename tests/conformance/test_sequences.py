@@ -20,6 +20,7 @@ from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import tree
 from tests.conformance.test_targets import CONFIG
+from tests.support.gpu_here import need_gpu
 
 LIMITS = Limits(nodes=8, depth=7, positions=64, cache_rows=640, batch_rows=20)
 WINDOW = {"model_type": "mistral", "sliding_window": 11}
@@ -31,12 +32,18 @@ CASES: dict[str, dict[str, Any]] = {
     "float_reference-8": {},
     "portable-32": {},
     "interpreter-8": {},
+    "gpu-16": WINDOW,
 }
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.thorough] if name == "gpu-16" else []) for name in CASES],
+)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Target:
     device, _, bits = request.param.partition("-")
+    if device == "gpu":
+        need_gpu()
     if device == "cpu" and usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     folder = tmp_path_factory.mktemp("bundles") / "b"

@@ -121,11 +121,11 @@ def test_streams_of_any_ids_are_those_of_python(node: Node, shared_data: Path, n
     content = source(name, shared_data)
     tokenizer = Tokenizer(content)
     rng = random.Random(11)
-    cases = []
-    for case in range(120):
+    cases = list[dict[str, Any]]()
+    for number in range(120):
         text = "".join(rng.choices(PIECES, k=20))
         ids = tokenizer.encode(text).tolist()
-        if case % 2:  # any ids, among them invalid bytes, special tokens and ids without a token
+        if number % 2:  # any ids, among them invalid bytes, special tokens and ids without a token
             few = rng.sample(range(min(tokenizer.size, 300)), 8)
             ids = [rng.choice([*few, rng.randrange(tokenizer.size + 3)]) for _ in range(30)]
         split = rng.randrange(len(ids) + 1)

@@ -75,12 +75,12 @@ class PieceWriter:
 
     def write(self, data: NDArray[Any]) -> None:
         """Append the bytes of an array to the stream."""
-        rest = memoryview(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+        rest = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self.written += len(rest)
-        while rest:
+        while len(rest):
             if self._size == self._limit:
                 self._end()
-            part = rest[: self._limit - self._size]
+            part = rest[: self._limit - self._size].tobytes()
             if self._file is None:
                 path = self._folder / self._name
                 path.parent.mkdir(parents=True, exist_ok=True)

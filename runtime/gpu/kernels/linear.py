@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.kernel import Count, Kernel, spread
 from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble, each_row, shader
 
-__all__ = ["OUTS", "SLICES", "Ending", "Packed", "linear", "tiled", "tiles"]
+__all__ = ["OUTS", "SLICES", "Ending", "Packed", "linear", "product", "tiled", "tiles"]
 
 OUTS = 32  # outputs of a workgroup
 SLICES = 8  # invocations that share the columns of an output
@@ -60,6 +60,12 @@ class Ending:
             lines.append("    result = add(result, residual[row * OUTPUTS + column]);")
         return "\n".join([*lines, "    y[row * OUTPUTS + column] = result;", "}", ""])
 
+    def constants(self) -> dict[str, float]:
+        """Return the constants of the function."""
+        if self.soft_cap is None:
+            return {}
+        return {"SOFT_CAP": float(self.soft_cap), "TWICE": float(np.float32(2) / np.float32(self.soft_cap))}
+
     def buffers(self) -> list[Buffer]:
         """Return the buffers of the function, without the output."""
         return [Buffer(name=name) for name in ("bias", "residual") if getattr(self, name)]
@@ -87,31 +93,54 @@ def linear(
     ending: Ending,
     constants: Mapping[str, int],
     partials: int = 1,
+    before: Sequence[str] = (),
+    scale_element: str = "f32",
 ) -> Kernel:
     """Return a product: (codes, scales, weights, weight_scales, bias?, residual?) -> y [rows, outputs].
 
     ``sweep`` names the shader with the function ``sweep_ROWS``, and ``partials`` is the number of values that an invocation
-    leaves to others for each row.
+    leaves to others for each row. ``before`` are further parts of the shader, and ``scale_element`` is the type of an element of
+    ``weight_scales``.
     """
-    capped = ending.soft_cap is not None
-    caps = {"SOFT_CAP": float(ending.soft_cap), "TWICE": float(np.float32(2) / np.float32(ending.soft_cap))} if (
-        ending.soft_cap is not None
-    ) else {}
-    return assemble(
+    return product(
         name,
         options,
+        sweep=sweep,
+        outputs=outputs,
+        ending=ending,
         buffers=(
             Buffer(name="codes", element="vec4<u32>"),
             Buffer(name="scales"),
             Buffer(name="weights", element="vec4<u32>"),
-            Buffer(name="weight_scales"),
-            *ending.buffers(),
-            Buffer(name="y", access="read_write"),
+            Buffer(name="weight_scales", element=scale_element),
         ),
+        before=("dot", "linear_codes", *before),
+        constants={"CODE_WORDS": code_words(inputs), "CODE_STRIDE": code_stride(inputs), **constants},
+        partials=partials,
+    )
+
+
+def product(
+    name: str,
+    options: ShaderOptions,
+    *,
+    sweep: str,
+    outputs: int,
+    ending: Ending,
+    buffers: Sequence[Buffer],
+    before: Sequence[str],
+    constants: Mapping[str, int],
+    partials: int = 1,
+) -> Kernel:
+    """Return a product whose first buffers are ``buffers``: (..., bias?, residual?) -> y [rows, outputs]."""
+    return assemble(
+        name,
+        options,
+        buffers=(*buffers, *ending.buffers(), Buffer(name="y", access="read_write")),
         parts=(
-            "dot",
-            *(("fma", "exp") if capped else ()),
             "linear_common",
+            *before,
+            *(("fma", "exp") if ending.soft_cap is not None else ()),
             ending.source(),
             *(each_row(shader(sweep), rows) for rows in options.row_steps),
             "linear_main",
@@ -121,11 +150,9 @@ def linear(
             "OUTS": OUTS,
             "SLICES": SLICES,
             "TILES": tiles(outputs),
-            "CODE_WORDS": code_words(inputs),
-            "CODE_STRIDE": code_stride(inputs),
             "PARTIALS": partials * SLICES * 8 * OUTS,
             **constants,
-            **caps,
+            **ending.constants(),
         },
         functions={
             "WORK_ROWS": "result_count" if ending.results else "row_count",

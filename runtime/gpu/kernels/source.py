@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from edgedec.errors import EdgedecError
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Binding, Groups, Kernel
 
@@ -28,18 +27,19 @@ class ShaderOptions:
         head: layout of the header of a pass.
         fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in integers.
         packed_dot: True if the compiler has ``dot4I8Packed``.
-        row_steps: numbers of rows, ascending, for which a matrix product has code of its own; the last is 8. Fewer take less
-            time to compile, which matters on software drivers.
+        compact: True on software drivers, whose compilers take seconds for what a GPU's driver compiles at once: loops stay
+            loops, and a matrix product has code for 8 rows only.
     """
 
     head: HeadLayout
     fused: bool = False
     packed_dot: bool = True
-    row_steps: tuple[int, ...] = (1, 4, 8)
+    compact: bool = False
 
-    def __post_init__(self) -> None:
-        if sorted(set(self.row_steps)) != list(self.row_steps) or self.row_steps[-1:] != (8,) or self.row_steps[0] < 1:
-            raise EdgedecError(f"row_steps must ascend to 8, not {self.row_steps}")
+    @property
+    def row_steps(self) -> tuple[int, ...]:
+        """Numbers of rows for which a matrix product has code of its own."""
+        return (8,) if self.compact else (1, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,8 @@ def assemble(
         parts: names of shaders, or whole texts of several lines, in order; the header and float arithmetic come before them.
         groups: workgroups of a dispatch.
         constants: constants of the shaders by name; a float becomes the float32 next to it.
-        functions: names of functions that stand for other names in the parts.
+        functions: expressions that stand for names in the parts, besides FOUR, the number of steps of a loop that a compiler
+            may unroll.
     """
     everything = (Buffer(name="head", element="u32"), *buffers)
     declared = [
@@ -106,8 +107,11 @@ def assemble(
     written = [f"const {key} = {_literal(value)};" for key, value in numbers.items()]
     choices = {"fma": "fma_native" if options.fused else "fma_exact"}
     choices["dot"] = "dot_packed" if options.packed_dot else "dot_shifts"
-    text = "\n".join(part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts))
-    for placeholder, function in (functions or {}).items():
+    text = "\n".join(
+        part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts)
+    )
+    names = {"FOUR": "(4u ^ zero_word)" if options.compact else "4u", **(functions or {})}
+    for placeholder, function in names.items():
         text = re.sub(rf"\b{placeholder}\b", function, text)
     return Kernel(
         name=name,

@@ -16,7 +16,7 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
                 var sum_ROW = 0;  // each row
                 for (var block = unit * UNIT_BLOCKS; block < min((unit + 1u) * UNIT_BLOCKS, BLOCKS); block += 1u) {
                     let packed = weights[(planes * BLOCKS + block) * OUTS + out];
-                    for (var j = 0u; j < 4u; j += 1u) {
+                    for (var j = 0u; j < FOUR; j += 1u) {
                         let word = packed[j];
                         let a = word & 0x03030303u;
                         let b = (word >> 2u) & 0x03030303u;

@@ -1,20 +1,21 @@
-"""The device on which the target ``gpu`` is tested: whatever adapter this machine has, usually a software one."""
+"""The device on which the target ``gpu`` is tested."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.gpu_here import need_gpu
+
+if TYPE_CHECKING:
+    from edgedec.runtime.gpu.device import GpuDevice
+
 
 @pytest.fixture(scope="session")
-def gpu() -> Any:
+def gpu() -> GpuDevice:
     """Return the open device; a test is skipped where there is none."""
-    pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
-    from edgedec.errors import DeviceError
+    need_gpu()
     from edgedec.runtime.gpu.device import open_device
 
-    try:
-        return open_device()
-    except DeviceError as error:
-        pytest.skip(str(error))
+    return open_device()

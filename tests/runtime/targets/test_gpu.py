@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import importlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,22 @@ import pytest
 pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
 
 from edgedec.bundle import Bundle
-from edgedec.errors import CacheFullError, DeviceError, UsageError
+from edgedec.errors import CacheFullError, DeviceError, UnsupportedError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.gpu import device as device_module
+from edgedec.runtime.gpu import lowering
 from edgedec.runtime.gpu.device import adapters, open_device
+from edgedec.runtime.gpu.kernels.embedding import embed
+from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.gpu import GpuTarget
-from edgedec.runtime.visibility import pack, tree
+from edgedec.runtime.visibility import tree
+from tests.support.gpu_here import need_gpu
 
 LIMITS = Limits(nodes=12, depth=8, positions=64)
+SHARED = Limits(nodes=12, depth=8, positions=64, cache_rows=160, batch_rows=12)
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 72,
@@ -80,7 +86,7 @@ def rows(n: int) -> I32:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder, made = tmp_path_factory.mktemp("gpu"), dict[tuple[str, str], Bundle]()
 
     def bundle(family: str, method: str) -> Bundle:
@@ -91,14 +97,11 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             made[key] = Bundle.open(path)
         return made[key]
 
-    yield bundle
+    return bundle
 
 
 def open_gpu(bundle: Bundle, limits: Limits = LIMITS, **options: Any) -> GpuTarget:
-    try:
-        open_device()
-    except DeviceError as error:
-        pytest.skip(str(error))
+    need_gpu()
     target = open_target(bundle, device="gpu", limits=limits, **options)
     assert isinstance(target, GpuTarget)
     return target
@@ -141,3 +144,160 @@ def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, 
         kept.append(logits)
     for gpu, cpu in zip(*kept, strict=True):
         np.testing.assert_array_equal(gpu.view(np.uint32), cpu.view(np.uint32))
+
+
+@pytest.fixture(scope="module")
+def target(bundles: Any) -> GpuTarget:
+    return open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_passes_that_are_submitted_together_are_one_submission(target: GpuTarget) -> None:
+    """Commits of scattered rows and copies of shared blocks are part of it, too."""
+    first, before = target.open(SHARED), target.executor.submissions
+    run(target, first, [1, 2, 3])
+    first.commit(np.array([0, 2], np.int32))
+    fork = first.fork()
+    both = [(state, Pass(ids=rows(2) + 7, positions=rows(2) + 2)) for state in (first, fork)]
+    one, other = target.submit(both).result()
+    assert target.executor.submissions == before + 2
+    np.testing.assert_array_equal(one.logits, other.logits)
+    fork.close()
+    first.close()
+
+
+@pytest.mark.thorough
+def test_logits_stay_on_the_device_if_the_likeliest_tokens_are_enough(target: GpuTarget) -> None:
+    state = target.open(SHARED)
+    whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
+    before = target.executor.read_bytes
+    result = run(target, state, [5, 6, 7], logits=rows(3), top_k=4)
+    assert target.executor.read_bytes - before == 3 * 2 * 4 * target.info.top_k
+    assert result.top is not None
+    ids, values = result.top
+    np.testing.assert_array_equal(ids, np.argsort(-whole, axis=1, kind="stable")[:, :4])
+    np.testing.assert_array_equal(values, np.take_along_axis(whole, ids, 1))
+    np.testing.assert_array_equal(np.take_along_axis(result.logits, ids, 1), values)
+    assert np.isfinite(result.logits).sum() == 12
+    state.close()
+
+
+@pytest.mark.thorough
+def test_more_result_rows_than_there_is_room_for_are_computed_in_turns(bundles: Any, target: GpuTarget) -> None:
+    """A run without guesses has room for the logits of one row; the others follow without the layers again."""
+    plain = open_gpu(bundles("llama", "int8"), Limits(nodes=12, depth=0, positions=64), kv_bits=16)
+    assert plain.program.results == 1
+    state, wide = plain.open(SHARED), target.open(SHARED)
+    before = plain.executor.submissions
+    np.testing.assert_array_equal(run(plain, state, [4, 5, 6]).logits, run(target, wide, [4, 5, 6]).logits)
+    assert plain.executor.submissions == before + 3
+    likeliest = run(plain, state, [4, 5, 6], top_k=2).top
+    assert likeliest is not None
+    np.testing.assert_array_equal(likeliest[0][:, 0], run(target, wide, [4, 5, 6]).logits.argmax(axis=1))
+    wide.close()
+
+
+@pytest.mark.thorough
+def test_a_full_cache_is_found_before_anything_runs(target: GpuTarget) -> None:
+    states = [target.open(SHARED) for _ in range(4)]
+    work = [(state, Pass(ids=rows(12), positions=rows(12))) for state in states]
+    for state, item in work[:3]:
+        for step in range(3):
+            target.submit([(state, replace(item, positions=rows(12) + 12 * step))]).result()
+            state.commit(rows(12))
+    before = target.executor.submissions
+    with pytest.raises(CacheFullError, match="the pass needs 4 more blocks"):
+        target.submit([(state, replace(item, positions=rows(12) + state.length)) for state, item in work])
+    assert target.executor.submissions == before
+    assert [state.length for state in states] == [36, 36, 36, 0]
+    for state in states:
+        state.close()
+
+
+@pytest.mark.thorough
+def test_a_sequence_occurs_once_in_a_submission(target: GpuTarget) -> None:
+    state = target.open(SHARED)
+    work = Pass(ids=rows(1), positions=rows(1))
+    with pytest.raises(UsageError, match="occurs twice"):
+        target.submit([(state, work), (state, work)])
+
+
+@pytest.mark.thorough
+def test_matrices_above_the_largest_binding_are_divided(
+    bundles: Any, target: GpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=6000))
+    divided = open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    codes = [buffer.nbytes for buffer in divided.program.buffers if buffer.name.endswith(".codes")]
+    assert max(codes) <= 6000
+    assert len(divided.program.steps) > len(target.program.steps)
+    state, whole = divided.open(SHARED), target.open(SHARED)
+    np.testing.assert_array_equal(run(divided, state, [1, 2, 3]).logits, run(target, whole, [1, 2, 3]).logits)
+    whole.close()
+
+
+@pytest.mark.thorough
+def test_a_row_that_is_above_the_largest_binding_is_refused(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=600))
+    with pytest.raises(UnsupportedError, match=r"32 rows of 72 columns are more than the device binds"):
+        open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_a_shader_that_does_not_compile_is_named(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> Kernel:
+        kernel = embed(*arguments, **options)
+        return replace(kernel, source=f"{kernel.source}\nfn broken( {{")
+
+    monkeypatch.setattr(lowering, "embed", broken)
+    with pytest.raises(DeviceError, match=r"refuses the shader embed:\n(.|\n)*expected identifier"):
+        open_gpu(bundles("llama", "int8"), replace(SHARED, positions=32), kv_bits=16)
+
+
+def test_no_adapter_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "adapters", tuple)
+    with pytest.raises(DeviceError, match=r"no adapter found; .*mesa-vulkan-drivers") as error:
+        open_device()
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.thorough
+def test_an_adapter_that_does_not_exist_is_refused_with_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_gpu()
+    monkeypatch.setenv("EDGEDEC_GPU", "no such GPU")
+    with pytest.raises(DeviceError, match=f"part of no adapter's name; there are: .*{adapters()[0].name.split()[0]}"):
+        open_device()
+
+
+@needs_kernels
+@pytest.mark.thorough
+def test_a_text_goes_on_after_its_device_was_lost(bundles: Any) -> None:
+    """The error is a message, the tokens so far are there, and a target that is opened again continues them."""
+    bundle = bundles("llama", "int8")
+    cpu = open_target(bundle, limits=SHARED, kv_bits=16, threads=1)
+    right = greedy(cpu, cpu.open(SHARED), [1, 2, 3], 12)
+    lost = open_gpu(bundle, SHARED, kv_bits=16)
+    state, device = lost.open(SHARED), open_device()
+    written = greedy(lost, state, [1, 2, 3], 5)
+    lib = importlib.import_module("wgpu.backends.wgpu_native").lib
+    lib.wgpuDeviceDestroy(device.raw._internal)
+    with pytest.raises(DeviceError, match=r"was lost at .*the texts are kept: open the model again") as error:
+        greedy(lost, state, [written[-1]], 1)
+    assert error.value.exit_code == 3
+    again = open_gpu(bundle, SHARED, kv_bits=16)
+    assert open_device() is not device
+    assert written + greedy(again, again.open(SHARED), [1, 2, 3, *written], 7) == right
+    lost.close()
+
+
+def greedy(target: Target, state: State, ids: list[int], count: int) -> list[int]:
+    """Return the next tokens at temperature 0."""
+    tokens: list[int] = []
+    for _ in range(count):
+        logits = run(target, state, ids, logits=rows(len(ids))[-1:]).logits
+        state.commit(rows(len(ids)))
+        ids = [int(logits[0].argmax())]
+        tokens += ids
+    return tokens

@@ -32,19 +32,14 @@ fn main(@builtin(global_invocation_id) place: vec3<u32>) {
 """
 
 
-def compute(
-    bench: Bench, expression: str, *operands: F32 | U32 | NDArray[np.int32], parts: tuple[str, ...] = ()
-) -> U32:
+def compute(bench: Bench, expression: str, *operands: F32 | U32 | NDArray[np.int32], parts: tuple[str, ...] = ()) -> U32:
     """Return the bits of an expression of x, y and z for each element of the operands, which are read as uint32."""
     count = len(operands[0])
     words = [operand.view(np.uint32) for operand in operands] + [np.zeros(count, np.uint32)] * (3 - len(operands))
     kernel = assemble(
         "each",
         OPTIONS,
-        buffers=(
-            *(Buffer(name=name, element="u32") for name in "abc"),
-            Buffer(name="out", element="u32", access="read_write"),
-        ),
+        buffers=(*(Buffer(name=name, element="u32") for name in "abc"), Buffer(name="out", element="u32", access="read_write")),
         parts=(*parts, _EACH.replace("EXPRESSION", expression)),
         constants={"COUNT": count},
         groups=Groups(x=Count(constant=min(-(-count // 64), 65535)), y=Count(constant=-(-count // 64), divisor=65535)),
@@ -149,11 +144,9 @@ def test_the_judge_of_fma_is_exact() -> None:
     for i in range(len(x)):
         if np.isfinite(made[i]) and np.isfinite([x[i], y[i], z[i]]).all():
             exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
-            below, above = (
-                (Fraction(float(np.nextafter(made[i], np.float32(s * np.inf)))) for s in (-1, 1))
-                if abs(made[i]) < 3e38
-                else (exact, exact)
-            )
+            below, above = (Fraction(float(np.nextafter(made[i], np.float32(s * np.inf)))) for s in (-1, 1)) if abs(
+                made[i]
+            ) < 3e38 else (exact, exact)
             middle = Fraction(float(made[i]))
             assert abs(exact - middle) <= min(abs(exact - below), abs(exact - above)) or below == above
 

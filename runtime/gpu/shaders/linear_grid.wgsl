@@ -1,0 +1,46 @@
+// Matrices with evenly spaced levels (int4, and ternary planes with tied scales): `grid_sweep` of grid_tile.hpp. ROWS rows at a time.
+//
+// weights[tile][block][out] has 32 columns of an output: bits 0-3 of byte b of word w are the code of column 8 * w + b, bits 4-7
+// that of column 8 * w + 4 + b. The highest bits of codes of 5 bits are in words after them, [tile][block / 4][out] with a
+// word for each of 4 blocks: bit m of byte b belongs to column 4 * m + b. kernels/linear_grid.py has the layout of the scales.
+
+fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
+    let out = lane % OUTS;
+    let slice = lane / OUTS;
+    let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
+    let to = slice * 8u * OUTS + out;
+    var total = nothing();  // of this output and row `slice`
+    for (var base = 0u; base < GROUPS; base += SLICES) {
+        let group = base + slice;
+        if (group < GROUPS) {
+            var sum_ROW = 0;  // each row
+            for (var block = group * (GROUP / 32u); block < min((group + 1u) * (GROUP / 32u), BLOCKS); block += 1u) {
+                let packed = weights[(tile * BLOCKS + block) * OUTS + out];
+                let high = high_word(tile, block, out);
+                for (var j = 0u; j < FOUR; j += 1u) {
+                    let a = (packed[j] & 0x0f0f0f0fu) | (((high >> (2u * j)) & 0x01010101u) << 4u);
+                    let b = ((packed[j] >> 4u) & 0x0f0f0f0fu) | (((high >> (2u * j + 1u)) & 0x01010101u) << 4u);
+                    let x_ROW = codes[at_ROW + 2u * block + j / 2u];  // each row
+                    sum_ROW += dot4(a, x_ROW[2u * (j % 2u)]) + dot4(b, x_ROW[2u * (j % 2u) + 1u]);  // each row
+                }
+            }
+            let scale = scale_of(tile, group, out);
+            let codes_ROW = code_sum(at_ROW, group * (GROUP / 32u), GROUP / 32u);  // each row
+            partial[to + ROWu * OUTS] = bitcast<u32>(mul(float_of(sum_ROW - ZERO * codes_ROW), scale));  // each row
+            if (OFFSET) {
+                let minimum = minimum_of(tile, group, out);
+                partial[to + (SLICES * 8u + ROWu) * OUTS] = bitcast<u32>(mul(float_of(codes_ROW), minimum));  // each row
+            }
+        }
+        workgroupBarrier();
+        if (slice < ROWSu) {
+            for (var i = 0u; i < min(SLICES, GROUPS - base); i += 1u) {
+                let place = (i * 8u + slice) * OUTS + out;
+                total = add(total, bitcast<f32>(partial[place]));
+                if (OFFSET) { total = sub(total, bitcast<f32>(partial[SLICES * 8u * OUTS + place])); }
+            }
+        }
+        workgroupBarrier();
+    }
+    if (slice < min(ROWSu, count)) { finish(first + slice, tile * OUTS + out, mul(total, scales[first + slice])); }
+}
