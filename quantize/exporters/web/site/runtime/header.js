@@ -4,7 +4,7 @@ import { SiteError } from "./errors.js";
 
 export const BLOCK_ROWS = 16; // rows of a block of the cache
 const FIXED = 8; // words before the tables
-const ROW_TABLES = ["id", "position", "sequence", "first", "past", "table"];
+const ROW_TABLES = ["id", "position", "sequence", "first", "past", "count", "table"];
 
 /** The header of passes of one text, whose cache is the blocks 0, 1, 2 and so on. */
 export class Header {
@@ -38,7 +38,7 @@ export class Header {
       throw new SiteError(`a pass of ${n} rows after ${past} with ${results.length} results does not fit the program`);
     }
     this.words.set([0, n, results.length, 1]);
-    for (const [name, value] of Object.entries({ sequence: 0, first: 0, past, table: 0 })) {
+    for (const [name, value] of Object.entries({ sequence: 0, first: 0, past, count: n, table: 0 })) {
       this.words.fill(value, this.table(name), this.table(name) + n);
     }
     this.signed.set(ids, this.table("id"));
