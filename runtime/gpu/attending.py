@@ -40,7 +40,7 @@ def state_plan(state: KvState) -> BufferPlan:
 
 def lower_attention(lowering: Lowering, node: Node) -> None:
     """Add the dispatches of an attention."""
-    operation, state = node.operations[-1], None
+    operation = node.operations[-1]
     assert isinstance(operation, Attention)
     state = lowering.graph.states[operation.state]
     rotation = node.operations[0] if isinstance(node.operations[0], Rope) else None
@@ -51,6 +51,11 @@ def lower_attention(lowering: Lowering, node: Node) -> None:
     tables_of = () if rotation is None else _tables(lowering, rotation)
     pairs = 0 if rotation is None else len(rotation.inverse_frequencies)
     layout = "half" if rotation is None else rotation.layout
+
+    heads = max(op.heads for op in lowering.graph.operations if isinstance(op, Attention))
+
+    def words(sizes: Sizes) -> int:
+        return sizes.rows * heads * BLOCK_ROWS * blocks_of(sizes.positions)
 
     def append(options: ShaderOptions, sizes: Sizes) -> Kernel:
         return rope_append(
@@ -65,7 +70,7 @@ def lower_attention(lowering: Lowering, node: Node) -> None:
         )
 
     def attend(part: int, options: ShaderOptions, sizes: Sizes) -> Kernel:
-        kernel = attention(
+        kernels = attention(
             options,
             heads=operation.heads,
             cache=cache_shape(state, sizes),
@@ -74,14 +79,13 @@ def lower_attention(lowering: Lowering, node: Node) -> None:
             window=state.window or 0,
             sinks=state.sinks,
             soft_cap=operation.soft_cap,
-        )[part]
-        assert isinstance(kernel, Kernel)
-        return kernel
+        )
+        assert kernels.scratch <= words(sizes)
+        return kernels.scores if part == 0 else kernels.values
 
     buffers = (q.buffer, k.buffer, v.buffer, *tables_of, turned.buffer, state.name)
     lowering.dispatch(f"{node.name}.append", append, buffers)
-    heads = max(op.heads for op in lowering.graph.operations if isinstance(op, Attention))
-    scores = lowering.scratch("scores", lambda sizes: sizes.rows * heads * BLOCK_ROWS * blocks_of(sizes.positions))
+    scores = lowering.scratch("scores", words)
     lowering.dispatch(f"{node.name}.scores", partial(attend, 0), (turned.buffer, state.name, scores))
     lowering.release(f"{operation.name}.turned")
     out = lowering.new(node.outputs[0], q.width, results=False)

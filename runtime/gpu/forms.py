@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import UnsupportedError
-from edgedec.ops import Linear
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.linear import OUTS, Packed, tiles
+from edgedec.runtime.gpu.kernels.linear_float import linear_float, pack_float
 from edgedec.runtime.gpu.kernels.linear_grid import linear_grid, pack_grid
 from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
 from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
-from edgedec.schemes import Int4Scheme, Int8Scheme, Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
 __all__ = ["Form", "form_of"]
 
@@ -28,10 +28,14 @@ class Form(Protocol):
 
     Members:
         parts: names of the stored parts that packing needs.
+        reads_floats: True if the product reads floats in columns of any matrix, not codes and their scales.
     """
 
     @property
     def parts(self) -> tuple[str, ...]: ...
+
+    @property
+    def reads_floats(self) -> bool: ...
 
     def words(self, outputs: int, inputs: int) -> int:
         """Return the words of the packed codes."""
@@ -60,6 +64,7 @@ def _whole(count: int, step: int) -> int:
 class _Int8:
     scheme: Int8Scheme
     parts = ("codes", "scale")
+    reads_floats = False
 
     def words(self, outputs: int, inputs: int) -> int:
         return tiles(outputs) * OUTS * _whole(inputs, 16) * 4
@@ -85,6 +90,7 @@ class _Int8:
 class _Ternary:
     scheme: TernaryScheme
     parts = ("codes", "scale")
+    reads_floats = False
 
     def words(self, outputs: int, inputs: int) -> int:
         return tiles(outputs) * OUTS * self.scheme.planes * _whole(inputs, 64) * 4
@@ -110,6 +116,7 @@ class _Ternary:
 @dataclass(frozen=True)
 class _Grid:
     scheme: Int4Scheme | TernaryScheme
+    reads_floats = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -153,18 +160,36 @@ class _Grid:
         return linear_grid(options, scheme=self.scheme, **sizes)
 
 
-def form_of(scheme: Scheme, operation: Linear) -> Form:
-    """Return the form of a matrix.
+@dataclass(frozen=True)
+class _Float:
+    scheme: FloatScheme
+    parts = ("values",)
+    reads_floats = True
 
-    Raises:
-        UnsupportedError: there is no kernel for its scheme; the message names the operation.
-    """
+    def words(self, outputs: int, inputs: int) -> int:
+        return tiles(outputs) * OUTS * self.row_bytes(inputs) // 4
+
+    def scale_words(self, outputs: int, inputs: int) -> int:
+        return 0
+
+    def row_bytes(self, inputs: int) -> int:
+        return 16 * _whole(inputs * self.scheme.parts((1, 1))["values"].dtype.itemsize, 16)
+
+    def rows(self, parts: Parts, start: int, stop: int) -> Parts:
+        return {"values": parts["values"][start:stop]}
+
+    def pack(self, inputs: int, matrices: Sequence[Parts]) -> Packed:
+        words = pack_float([parts["values"] for parts in matrices])
+        return Packed(weights=words, scales=np.empty(0, np.uint32))
+
+    def build(self, options: Any, **sizes: Any) -> Kernel:
+        return linear_float(options, scheme=self.scheme, **sizes)
+
+
+def form_of(scheme: Scheme) -> Form:
+    """Return the form of a matrix."""
     if isinstance(scheme, Int8Scheme):
         return _Int8(scheme)
     if isinstance(scheme, TernaryScheme) and not scheme.tied:
         return _Ternary(scheme)
-    if isinstance(scheme, Int4Scheme | TernaryScheme):
-        return _Grid(scheme)
-    raise UnsupportedError(
-        f"the GPU has no kernel for {scheme.kind} matrices ({operation.name}); quantize the model, or use --device cpu"
-    )
+    return _Float(scheme) if isinstance(scheme, FloatScheme) else _Grid(scheme)

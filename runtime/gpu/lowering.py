@@ -123,10 +123,9 @@ class Lowering:
             assert isinstance(kernel, Kernel)
             return kernel
 
-        def found_words(sizes: Sizes) -> int:
-            return top_k(ShaderOptions(head=head_layout(sizes)), vocab=layout.vocab, k=k, size=layout.ids).scratch
-
-        found = self.scratch("found", found_words)
+        one = ShaderOptions(head=HeadLayout(rows=1, results=1, blocks=1))
+        words = top_k(one, vocab=layout.vocab, k=k, size=layout.ids).scratch
+        found = self.scratch("found", partial(_per_result, words=words))
         self.dispatch("likeliest tokens of parts", partial(likeliest, 0), ("logits", found), when="top")
         self.dispatch("likeliest tokens", partial(likeliest, 1), (found, "top_ids", "top_logits"), when="top")
         for name in self._taps:
@@ -218,9 +217,7 @@ class Lowering:
         """Add a step. With ``results``, its rows are the result rows, and there are as many workgroups."""
         if results:
             build, when = partial(_on_results, build), "results"
-        self.layout.dispatches.append(
-            Dispatch(name=name, build=build, buffers=tuple(buffers), when=when)
-        )
+        self.layout.dispatches.append(Dispatch(name=name, build=build, buffers=tuple(buffers), when=when))
 
     # Nodes
 

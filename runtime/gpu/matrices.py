@@ -44,7 +44,7 @@ def lower_linear(lowering: Lowering, node: Node) -> None:
     assert isinstance(operation, Linear)
     places = _outputs(lowering, node, operation)
     weights = [
-        (form_of(lowering.tensors[weight].scheme, operation), weight, bias, place)
+        (form_of(lowering.tensors[weight].scheme), weight, bias, place)
         for weight, bias, place in zip(operation.weights, operation.biases, places, strict=True)
     ]
     residual = lowering.place(node.inputs[-1]) if isinstance(node.operations[-1], Add) else None
@@ -124,10 +124,13 @@ def _dispatch(
         buffers.append(lowering.constant(f"{name}.bias", outputs, partial(_biases, tuple(part))))
     if residual is not None:
         buffers.append(residual.buffer)
+    build = form.build
+    if form.reads_floats:
+        build = partial(form.build, x=lowering.place(operation.inputs[0]).columns)
     ending = Ending(bias=biased, residual=residual is not None, soft_cap=operation.soft_cap, results=place.results)
     lowering.dispatch(
         node.name,
-        partial(_kernel, form.build, outputs, inputs, ending, place.columns),
+        partial(_kernel, build, outputs, inputs, ending, place.columns),
         (*(lowering.place(value).buffer for value in operation.inputs), *buffers, place.buffer),
         results=place.results,
     )
@@ -142,14 +145,14 @@ def _kernel(
     options: ShaderOptions,
     sizes: Sizes,
 ) -> Kernel:
-    """Return the kernel of a product that writes some columns of the output's rows."""
+    """Return the kernel of a product that writes some columns of the output's rows, and reads those of the residual."""
     kernel = build(options, outputs=outputs, inputs=inputs, ending=ending)
     if columns == Columns(offset=0, stride=outputs):
         return kernel
-    written = "y[row * OUTPUTS + column] ="
-    assert written in kernel.source, "kernels/linear.py writes its output in another way"
-    places = f"y[row * {columns.stride}u + {columns.offset}u + column] ="
-    return replace(kernel, source=kernel.source.replace(written, places))
+    place = "[row * OUTPUTS + column]"  # of the output and of the residual, in ``Ending.source``
+    assert kernel.source.count(place) == 1 + ending.residual, "kernels/linear.py finds its output in another way"
+    part = f"[row * {columns.stride}u + {columns.offset}u + column]"
+    return replace(kernel, source=kernel.source.replace(place, part))
 
 
 def _biases(part: Sequence[_Rows], bundle: Bundle, sizes: Sizes) -> NDArray[np.float32]:

@@ -18,27 +18,15 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import GpuDevice
 from edgedec.runtime.gpu.kernels.codes import code_stride
 from edgedec.runtime.gpu.kernels.head import HeadLayout
+from edgedec.runtime.gpu.kernels.kernel import Kernel
+from edgedec.runtime.gpu.kernels.probes import arithmetic as arithmetic_kernel
 from edgedec.runtime.gpu.kernels.rows import norm_quantize
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 
 __all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once", "sample_pipelines"]
 
-# a * b + c of the inputs; the same with a barrier between the roundings; a + b; a - b; a * b.
-_SOURCE = """
-@group(0) @binding(0) var<storage, read> zero: array<u32>;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
-fn sealed(v: f32) -> f32 { return bitcast<f32>(bitcast<u32>(v) ^ zero[0]); }
-@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) at: vec3<u32>) {
-  if (at.x >= arrayLength(&x)) { return; }
-  let v = x[at.x];
-  y[5u * at.x] = fma(v.x, v.y, v.z);
-  y[5u * at.x + 1u] = sealed(sealed(v.x * v.y) + v.z);
-  y[5u * at.x + 2u] = v.x + v.y;
-  y[5u * at.x + 3u] = v.x - v.y;
-  y[5u * at.x + 4u] = v.x * v.y;
-}
-"""
+_HEAD = HeadLayout(rows=1, results=1, blocks=1)
+_NORMAL = 192  # triples of numbers that are not tiny
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +42,12 @@ class Arithmetic:
     subnormals: bool
 
 
-def run_once(
-    device: GpuDevice, name: str, source: str, arrays: Sequence[NDArray[Any]], access: Sequence[str], groups: int
-) -> NDArray[np.uint8]:
+def run_once(device: GpuDevice, kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int) -> NDArray[np.uint8]:
     """Run a kernel once over buffers that are made of ``arrays``, and return what is in the last one then."""
     usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
-    pipeline = device.pipeline(name, source, access)
-    buffers = [device.buffer(name, array.nbytes, usage) for array in arrays]
-    with device.naming(f"the test {name}"):
+    pipeline = device.pipeline(kernel.name, kernel.source, [binding.access for binding in kernel.bindings])
+    buffers = [device.buffer(kernel.name, array.nbytes, usage) for array in arrays]
+    with device.naming(f"the test {kernel.name}"):
         for buffer, array in zip(buffers, arrays, strict=True):
             device.raw.queue.write_buffer(buffer, 0, array)
         group = device.raw.create_bind_group(
@@ -81,49 +67,47 @@ def run_once(
     return result
 
 
+def sample_pipelines(device: GpuDevice) -> int:
+    """Compile and run a few kernels of a usual size, and return their number."""
+    options, widths = ShaderOptions(head=_HEAD), (64, 128, 192, 256)
+    for width in widths:
+        words = (_HEAD.words, width, width, code_stride(width), 1)
+        run_once(
+            device, norm_quantize(options, width=width, eps=1e-5), [np.zeros(count, np.uint32) for count in words], 1
+        )
+    return len(widths)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticCases:
-    """Inputs on which the possible answers of an adapter differ.
+    """Triples of numbers on which the possible answers of an adapter differ.
 
     Members:
-        source: shader whose bindings are zeros uint32 [4], the inputs and the results.
-        inputs: float32 [n, 4].
-        results: float32 [n, 5], correctly rounded: fma, a product and a sum, a sum, a difference, a product.
-        normal: number of cases without subnormal numbers, which come first.
+        kernel: the kernel that computes with them.
+        arrays: contents of its buffers before: the header, float32 [n, 3], zeros of the same shape.
+        results: float32 [n, 3], correctly rounded: fma, product and sum.
+        normal: number of triples that are not tiny, which come first.
     """
 
-    source: str
-    inputs: NDArray[np.float32]
+    kernel: Kernel
+    arrays: tuple[NDArray[Any], ...]
     results: NDArray[np.float32]
     normal: int
 
 
 @cache
 def arithmetic_cases() -> ArithmeticCases:
-    """Return the cases of ``arithmetic``."""
-    rng, count = np.random.default_rng(5), 192
-    normal = rng.standard_normal((count, 4)).astype(np.float32)
-    normal[:, 2] = -normal[:, 0] * normal[:, 1] * (1 + rng.choice([0, 2**-22, 2**-12], count)).astype(np.float32)
-    tiny = (normal[:64] * np.float32(1e-20)).astype(np.float32)
-    tiny[:, 2] = rng.standard_normal(64).astype(np.float32) * np.float32(1e-40)
-    x = np.ascontiguousarray(np.concatenate([normal, tiny]))
+    """Return the cases by which an adapter's arithmetic is measured, natively and in a browser."""
+    x = _numbers()
     a, b, c = (x[:, column] for column in range(3))
-    exact = a.astype(np.float64) * b  # 48 bits, so the sum below is rounded once more only where it is shorter than 53
-    fused = _round_sum(exact, c)
-    right = np.stack([fused, a * b + c, a + b, a - b, a * b], 1)
-    return ArithmeticCases(source=_SOURCE, inputs=x, results=right, normal=count)
-
-
-def sample_pipelines(device: GpuDevice) -> int:
-    """Compile and run a few kernels of a usual size, and return their number."""
-    options = ShaderOptions(head=HeadLayout(rows=1, results=1, blocks=1))
-    widths = (64, 128, 192, 256)
-    for width in widths:
-        kernel = norm_quantize(options, width=width, eps=1e-5)
-        words = (options.head.words, width, width, code_stride(width), 1)
-        arrays = [np.zeros(count, np.uint32) for count in words]
-        run_once(device, kernel.name, kernel.source, arrays, [binding.access for binding in kernel.bindings], 1)
-    return len(widths)
+    # Products of float32 have 48 bits, so they are exact here.
+    right = np.stack([_round_sum(a.astype(np.float64) * b, c), a * b, a + c], 1)
+    return ArithmeticCases(
+        kernel=arithmetic_kernel(ShaderOptions(head=_HEAD), count=len(x)),
+        arrays=(_HEAD.new(), x, np.zeros_like(x)),
+        results=right,
+        normal=_NORMAL,
+    )
 
 
 @cache
@@ -134,17 +118,25 @@ def arithmetic(device: GpuDevice) -> Arithmetic:
         DeviceError: sums or products are not rounded correctly, so that no result of the device would be exact.
     """
     cases = arithmetic_cases()
-    right, normal = cases.results, cases.normal
-    arrays = [np.zeros(4, np.uint32), cases.inputs, np.zeros(right.size, np.float32)]
-    result = run_once(device, "arithmetic", cases.source, arrays, ["read", "read", "read_write"], len(right) // 64)
-    y = result.view(np.float32).reshape(right.shape)
-    same = y.view(np.uint32) == right.view(np.uint32)
-    if not same[:normal, 1:].all():
+    groups, _, _ = cases.kernel.groups.of(1, 1)
+    y = run_once(device, cases.kernel, cases.arrays, groups).view(np.float32).reshape(-1, 3)
+    same = y.view(np.uint32) == cases.results.view(np.uint32)
+    if not same[:_NORMAL, 1:].all():
         raise DeviceError(
             f"device gpu: {device.adapter.label} does not round float32 sums and products correctly; update its driver, or "
             "use --device cpu"
         )
-    return Arithmetic(fused=bool(same[:normal, 0].all()), subnormals=bool(same[normal:, 1:].all()))
+    return Arithmetic(fused=bool(same[:_NORMAL, 0].all()), subnormals=bool(same[_NORMAL:, 1:].all()))
+
+
+def _numbers() -> NDArray[np.float32]:
+    """Return numbers a, b and c [n, 3] whose products and sums show each way of rounding; the last ones are tiny."""
+    rng = np.random.default_rng(5)
+    normal = rng.standard_normal((_NORMAL, 3)).astype(np.float32)
+    normal[:, 2] = -normal[:, 0] * normal[:, 1] * (1 + rng.choice([0, 2**-22, 2**-12], _NORMAL)).astype(np.float32)
+    tiny = (normal[:64] * np.float32(1e-20)).astype(np.float32)
+    tiny[:, 2] = rng.standard_normal(64).astype(np.float32) * np.float32(1e-40)
+    return np.ascontiguousarray(np.concatenate([normal, tiny]))
 
 
 def _round_sum(product: NDArray[np.float64], addend: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -127,8 +127,9 @@ def _arithmetic() -> dict[str, Any]:
     """Return the cases by which a browser chooses the program, with floats as their bits."""
     cases = arithmetic_cases()
     return {
-        "source": cases.source,
-        "inputs": cases.inputs.view(np.uint32).reshape(-1).tolist(),
+        "source": cases.kernel.source,
+        "buffers": [array.view(np.uint32).reshape(-1).tolist() for array in cases.arrays],
+        "groups": cases.kernel.groups.of(1, 1)[0],
         "results": cases.results.view(np.uint32).reshape(-1).tolist(),
         "normal": cases.normal,
     }

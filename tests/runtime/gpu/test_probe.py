@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/envir
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu import probe
 from edgedec.runtime.gpu.device import GpuDevice
+from edgedec.runtime.gpu.kernels.kernel import Kernel
+from edgedec.runtime.gpu.kernels.probes import arithmetic
 
 FLOATS = st.floats(-(2.0**40), 2.0**40, width=32)
 
@@ -38,7 +42,12 @@ def test_an_adapter_has_the_arithmetic_that_every_kernel_needs(gpu: GpuDevice) -
 
 
 def test_wrong_sums_are_refused(gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = probe._SOURCE.replace("v.x + v.y;", "v.x + v.y * 1.0000001;")
-    monkeypatch.setattr(probe, "_SOURCE", wrong)
+    def wrong(*arguments: Any, **options: Any) -> Kernel:
+        kernel = arithmetic(*arguments, **options)
+        changed = kernel.source.replace("mul(x[3u * i], x[3u * i + 1u])", "mul(x[3u * i], x[3u * i + 1u] * 1.0000001)")
+        assert changed != kernel.source
+        return replace(kernel, source=changed)
+
+    monkeypatch.setattr(probe, "arithmetic_kernel", wrong)
     with pytest.raises(DeviceError, match=r"does not round float32 sums .* --device cpu"):
         probe.arithmetic.__wrapped__(gpu)

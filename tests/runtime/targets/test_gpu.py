@@ -44,7 +44,7 @@ LLAMA: dict[str, Any] = {
 GEMMA2 = {
     "query_pre_attn_scalar": 4,
     "attn_logit_softcapping": 1.0,
-    "final_logit_softcapping": 0.05,
+    "final_logit_softcapping": None,
     "sliding_window": 13,
 }
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -55,6 +55,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": LLAMA | {"model_type": "qwen3"},
     "qwen2": LLAMA | {"model_type": "qwen2"},
     "gemma2": LLAMA | {"model_type": "gemma2", **GEMMA2},
+    "capped": LLAMA | {"model_type": "gemma2", **GEMMA2, "final_logit_softcapping": 0.05},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "int8": {"method": "int8"},
@@ -146,6 +147,17 @@ def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, 
         np.testing.assert_array_equal(gpu.view(np.uint32), cpu.view(np.uint32))
 
 
+@needs_kernels
+@pytest.mark.thorough
+def test_a_cap_of_logits_is_that_of_the_cpu_up_to_the_last_bits(bundles: Any) -> None:
+    """On the CPU ONNX Runtime's own Tanh bends them, whose bits depend on the processor; here it is the kernels' function."""
+    bundle = bundles("capped", "int8")
+    targets = open_gpu(bundle, kv_bits=16), open_target(bundle, limits=LIMITS, kv_bits=16, threads=1)
+    gpu, cpu = (run(target, target.open(LIMITS), list(range(3, 15))).logits for target in targets)
+    assert np.abs(cpu).max() > 0.03, "the cap of 0.05 acts"
+    np.testing.assert_array_max_ulp(gpu, cpu, 4)
+
+
 @pytest.fixture(scope="module")
 def target(bundles: Any) -> GpuTarget:
     return open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
@@ -202,14 +214,14 @@ def test_a_full_cache_is_found_before_anything_runs(target: GpuTarget) -> None:
     states = [target.open(SHARED) for _ in range(4)]
     work = [(state, Pass(ids=rows(12), positions=rows(12))) for state in states]
     for state, item in work[:3]:
-        for step in range(3):
+        for step in range(4):
             target.submit([(state, replace(item, positions=rows(12) + 12 * step))]).result()
             state.commit(rows(12))
     before = target.executor.submissions
     with pytest.raises(CacheFullError, match="the pass needs 4 more blocks"):
         target.submit([(state, replace(item, positions=rows(12) + state.length)) for state, item in work])
     assert target.executor.submissions == before
-    assert [state.length for state in states] == [36, 36, 36, 0]
+    assert [state.length for state in states] == [48, 48, 48, 0]
     for state in states:
         state.close()
 
@@ -227,10 +239,10 @@ def test_matrices_above_the_largest_binding_are_divided(
     bundles: Any, target: GpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = open_device()
-    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=6000))
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=14000))
     divided = open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
     codes = [buffer.nbytes for buffer in divided.program.buffers if buffer.name.endswith(".codes")]
-    assert max(codes) <= 6000
+    assert max(codes) <= 14000
     assert len(divided.program.steps) > len(target.program.steps)
     state, whole = divided.open(SHARED), target.open(SHARED)
     np.testing.assert_array_equal(run(divided, state, [1, 2, 3]).logits, run(target, whole, [1, 2, 3]).logits)

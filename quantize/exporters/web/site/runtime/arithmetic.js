@@ -3,13 +3,13 @@
 import { SiteError } from "./errors.js";
 
 const PACKED_DOT = "packed_4x8_integer_dot_product"; // language feature of WGSL
-const VALUES = 5; // results of a case: fma, then sums and products that every GPU must round correctly
+const VALUES = 3; // results of a case: fma, then a product and a sum that every GPU must round correctly
 
 /**
  * Return the name of the program for a device.
  *
- * `cases` are `{source, inputs, results, normal}`: a shader, the bits of its inputs and of the right results, and the number
- * of cases without subnormal numbers, which come first.
+ * `cases` are `{source, buffers, groups, results, normal}`: a shader, the words in its buffers before, its workgroups, the right
+ * words in the last buffer after it, and the number of cases without subnormal numbers, which come first.
  */
 export async function chooseProgram(device, languageFeatures, cases) {
   const results = await runCases(device, cases);
@@ -24,25 +24,26 @@ export async function chooseProgram(device, languageFeatures, cases) {
   return `${isFused ? "native" : "exact"}-${languageFeatures?.has(PACKED_DOT) ? "packed" : "shifts"}`;
 }
 
-async function runCases(device, { source, inputs, results }) {
+/** Return the words in the last buffer after the shader has run. */
+async function runCases(device, cases) {
   const { STORAGE, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage;
-  const words = [new Uint32Array(4), Uint32Array.from(inputs), new Uint32Array(results.length)];
+  const words = cases.buffers.map((buffer) => Uint32Array.from(buffer));
   const buffers = words.map(({ byteLength }) => device.createBuffer({ size: byteLength, usage: STORAGE | COPY_SRC | COPY_DST }));
   words.forEach((data, at) => device.queue.writeBuffer(buffers[at], 0, data));
-  const { byteLength } = words[2];
+  const { byteLength } = words.at(-1);
   const staging = device.createBuffer({ size: byteLength, usage: MAP_READ | COPY_DST });
   const pipeline = await device.createComputePipelineAsync({
     layout: "auto",
-    compute: { module: device.createShaderModule({ label: "arithmetic", code: source }), entryPoint: "main" },
+    compute: { module: device.createShaderModule({ label: "arithmetic", code: cases.source }), entryPoint: "main" },
   });
   const encoder = device.createCommandEncoder();
   const pass = encoder.beginComputePass();
   pass.setPipeline(pipeline);
   const entries = buffers.map((buffer, binding) => ({ binding, resource: { buffer } }));
   pass.setBindGroup(0, device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }));
-  pass.dispatchWorkgroups(Math.ceil(results.length / VALUES / 64));
+  pass.dispatchWorkgroups(cases.groups);
   pass.end();
-  encoder.copyBufferToBuffer(buffers[2], 0, staging, 0, byteLength);
+  encoder.copyBufferToBuffer(buffers.at(-1), 0, staging, 0, byteLength);
   device.queue.submit([encoder.finish()]);
   await staging.mapAsync(GPUMapMode.READ);
   const copy = new Uint32Array(staging.getMappedRange().slice(0));
