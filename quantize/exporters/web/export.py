@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 from edgedec.atomic import new_folder
@@ -12,7 +11,7 @@ from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.web.probes import known_answer, probes, spellings
-from edgedec.quantize.exporters.web.site_writer import SITE, SiteModel, variant_name, write_site
+from edgedec.quantize.exporters.web.site_writer import SITE, VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.targets._cpu import KV_CHOICES
@@ -69,10 +68,7 @@ def export_web(
     layout = bundle_layout(bundle, bits, binding_bytes=_BINDING_BYTES, embeds_only=False)
     blocks = blocks_of(positions)
     sizes = Sizes(rows=_ROWS, results=1, positions=positions, cache_blocks=blocks, table_blocks=blocks)
-    programs = {
-        variant_name(fused=fused, packed_dot=packed): lower(layout, sizes, fused=fused, packed_dot=packed)
-        for fused, packed in product((True, False), repeat=2)
-    }
+    programs = {variant: lower(layout, sizes, **variant._asdict()) for variant in VARIANTS}
     model = SiteModel(
         name=name,
         bundle=bundle.sha256,
@@ -87,5 +83,5 @@ def export_web(
     )
     with new_folder(output, SITE) as new:
         pieces = write_site(new, model, progress)
-    program = programs[variant_name(fused=True, packed_dot=True)]
+    program = programs[VARIANTS[0]]
     return {"kernels": len(program.kernels), "dispatches": len(program.steps), "pieces": len(pieces)}

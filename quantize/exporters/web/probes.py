@@ -1,8 +1,8 @@
 """Texts, conversations and an answer with their results here, which a browser compares with its own.
 
 Tokenizer and template engine of the browser are other programs than those of the Python side. A tokenizer that they read
-differently would change the answers without a sign; with probes the page refuses it and names the text. The answer was written
-by the CPU's kernels, so that the page can say whether its GPU writes the same.
+differently would change the answers without a sign; with probes the page refuses it and names the text. The answer is
+that of the CPU's kernels, so that the page can say whether its GPU writes the same.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def probes(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, Any]:
 def known_answer(bundle: Bundle, *, ctx_size: int, kv_bits: int) -> dict[str, list[int]] | None:
     """Return ``prompt`` and ``tokens``, ids of a text and of its greedy continuation by the CPU's own kernels.
 
-    None: they are not installed, and other executors may write other tokens where two are equally likely.
+    None: the tokenizer makes no ids of the text, or the kernels do not compute all of the model, and others may write other
+    tokens where two are equally likely.
 
     Raises:
         BundleError, UnsupportedError: the CPU cannot run the model.
@@ -88,6 +89,8 @@ def known_answer(bundle: Bundle, *, ctx_size: int, kv_bits: int) -> dict[str, li
         if not session.target.info.batch_invariant:
             return None
         prompt = session.tokenizer.encode(TEXTS[0])[: ctx_size // 2]
+        if not len(prompt):
+            return None
         answer = session.generate(prompt, n_predict=_ANSWER_TOKENS, sampling=SamplingConfig(temperature=0))
     return {"prompt": prompt.tolist(), "tokens": answer.tokens}
 

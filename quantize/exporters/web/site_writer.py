@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,31 @@ from edgedec.quantize.exporters.web.runtime_files import write_runtime
 from edgedec.runtime.gpu.probe import arithmetic_cases
 from edgedec.runtime.gpu.program import CONSTANT_ALIGNMENT, GpuProgram
 
-__all__ = ["SITE", "SiteModel", "variant_name", "write_site"]
+__all__ = ["SITE", "VARIANTS", "SiteModel", "Variant", "write_site"]
 
 SITE = "site.json"
 _VERSION = 1
+
+
+class Variant(NamedTuple):
+    """A kind of adapter, by the members of ``ShaderOptions``; arithmetic.js chooses one by its name."""
+
+    fused: bool
+    packed_dot: bool
+    compact: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its program."""
+        kind = "compact" if self.compact else "native" if self.fused else "exact"
+        return f"{kind}-{'packed' if self.packed_dot else 'shifts'}"
+
+
+VARIANTS = tuple(
+    Variant(fused=fused, packed_dot=packed, compact=compact)
+    for fused, compact in ((True, False), (False, False), (False, True))
+    for packed in (True, False)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +57,7 @@ class SiteModel:
         tokenizer: content of ``tokenizer.json``.
         chat_template: the template; None if there is none.
         probes, known_answer: results of the functions of ``probes.py`` of these names.
-        programs: the program for each kind of arithmetic, by ``variant_name``. Their buffers are the same.
+        programs: the program of each of ``VARIANTS``. Their buffers are the same.
         constants: makers of the contents of the constants, by the names of their buffers.
     """
 
@@ -48,13 +69,8 @@ class SiteModel:
     chat_template: str | None
     probes: Mapping[str, Any]
     known_answer: Mapping[str, Any] | None
-    programs: Mapping[str, GpuProgram]
+    programs: Mapping[Variant, GpuProgram]
     constants: Mapping[str, Callable[[], NDArray[Any]]]
-
-
-def variant_name(*, fused: bool, packed_dot: bool) -> str:
-    """Return the name of the program for adapters with such arithmetic (``ShaderOptions``)."""
-    return f"{'native' if fused else 'exact'}-{'packed' if packed_dot else 'shifts'}"
 
 
 def write_site(folder: Path, model: SiteModel, progress: Progress = silent) -> list[SiteFile]:
@@ -63,8 +79,8 @@ def write_site(folder: Path, model: SiteModel, progress: Progress = silent) -> l
     any_program = next(iter(model.programs.values()))
     weights = _write_weights(folder, any_program, model.constants, progress)
     programs = {
-        name: write_file(folder, f"model/program-{name}.json", _json(program.as_json()))
-        for name, program in model.programs.items()
+        variant.name: write_file(folder, f"model/program-{variant.name}.json", _json(program.as_json()))
+        for variant, program in model.programs.items()
     }
     template = model.chat_template
     site = {

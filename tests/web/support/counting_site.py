@@ -16,7 +16,7 @@ import numpy as np
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.quantize.exporters.web.probes import probes, spellings
-from edgedec.quantize.exporters.web.site_writer import SiteModel, variant_name, write_site
+from edgedec.quantize.exporters.web.site_writer import VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import ONE, Binding, Count, Groups, Kernel
 from edgedec.runtime.gpu.program import Buffer, GpuProgram, Kind, Step
@@ -88,7 +88,6 @@ def write_counting_site(folder: Path) -> None:
     """Write a site with the embedded model's tokenizer and template, and the counting program."""
     bundle = Bundle.open(demo.bundle_path())
     tokenizer = Tokenizer.load(bundle.tokenizer_file)
-    variants = [variant_name(fused=fused, packed_dot=packed) for fused in (False, True) for packed in (False, True)]
     write_site(
         folder,
         SiteModel(
@@ -100,7 +99,7 @@ def write_counting_site(folder: Path) -> None:
             chat_template=bundle.chat_template,
             probes=probes(bundle, tokenizer),
             known_answer={"prompt": [100, 200], "tokens": [200 + STEP, 200 + 2 * STEP]},
-            programs=dict.fromkeys(variants, counting_program()),
+            programs=dict.fromkeys(VARIANTS, counting_program()),
             constants={
                 "padding": partial(np.zeros, PADDING_WORDS, np.int32),
                 "step": partial(np.full, 1, STEP, np.int32),

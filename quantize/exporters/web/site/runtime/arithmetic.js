@@ -6,12 +6,13 @@ const PACKED_DOT = "packed_4x8_integer_dot_product"; // language feature of WGSL
 const VALUES = 3; // results of a case: fma, then a product and a sum that every GPU must round correctly
 
 /**
- * Return the name of the program for a device.
+ * Return the name of the program for a device. `isSoftware` says that a processor emulates the GPU; such a driver takes seconds
+ * to compile what others compile at once.
  *
  * `cases` are `{source, buffers, groups, results, normal}`: a shader, the words in its buffers before, its workgroups, the right
  * words in the last buffer after it, and the number of cases without subnormal numbers, which come first.
  */
-export async function chooseProgram(device, languageFeatures, cases) {
+export async function chooseProgram(device, { isSoftware, languageFeatures }, cases) {
   const results = await runCases(device, cases);
   let isFused = true;
   for (let at = 0; at < VALUES * cases.normal; at += 1) {
@@ -21,7 +22,7 @@ export async function chooseProgram(device, languageFeatures, cases) {
     }
     isFused = false;
   }
-  return `${isFused ? "native" : "exact"}-${languageFeatures?.has(PACKED_DOT) ? "packed" : "shifts"}`;
+  return `${isSoftware ? "compact" : isFused ? "native" : "exact"}-${languageFeatures?.has(PACKED_DOT) ? "packed" : "shifts"}`;
 }
 
 /** Return the words in the last buffer after the shader has run. */

@@ -29,6 +29,11 @@ export function adapterName({ info }) {
   return words.length ? words.join(" ") : "a GPU without a name";
 }
 
+/** Return true if a processor emulates the GPU. */
+export function isSoftware({ info, isFallbackAdapter }) {
+  return Boolean(info?.isFallbackAdapter ?? isFallbackAdapter) || info?.architecture === "swiftshader";
+}
+
 /** Return a device that can hold the largest buffer of a plan. */
 export async function openDevice(adapter, plan) {
   try {

@@ -1,7 +1,7 @@
 /** The way from the files of a site to a session: small files and the GPU first, so that what cannot run fetches no weights. */
 
 import { chooseProgram } from "./arithmetic.js";
-import { findAdapter, openDevice } from "./device.js";
+import { findAdapter, isSoftware, openDevice } from "./device.js";
 import { fetchFile, fetchJson, fetchManifest, fetchText } from "./download.js";
 import { SiteError } from "./errors.js";
 import { Executor } from "./executor.js";
@@ -38,7 +38,8 @@ export async function loadModel(base, site, plan, { navigator, signal, onStage, 
     checkProbes(site.probes, tokenizer, template);
     onStage("Preparing the GPU");
     const cases = await fetchJson(base, site.arithmetic, { signal });
-    const name = await chooseProgram(device, navigator.gpu.wgslLanguageFeatures, cases);
+    const traits = { isSoftware: isSoftware(adapter), languageFeatures: navigator.gpu.wgslLanguageFeatures };
+    const name = await chooseProgram(device, traits, cases);
     const program = await fetchJson(base, site.programs[name], { signal });
     const executor = await Executor.create(device, program);
     onStage("Fetching weights");

@@ -41,9 +41,13 @@ ByteFallbackDecoder.prototype.decode_chain = (tokens) => {
   return texts;
 };
 
+// Parts that a `tokenizer.json` may leave out, which the library asks for.
+const PARTS = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null, added_tokens: [] };
+
 /** A tokenizer, made of the parsed `tokenizer.json` of a bundle. */
 export class Tokenizer {
-  constructor(json) {
+  constructor(content) {
+    const json = { ...PARTS, ...content };
     this.library = new Library(json, { clean_up_tokenization_spaces: false });
     this.decoder = json.decoder;
     this.special = new Set(json.added_tokens.filter((token) => token.special).map((token) => token.content));
