@@ -231,7 +231,7 @@ class Plan:
         items: bytes of each item; ``phases`` tells which of them exist at the same time.
         total_bytes: sum of the largest phase.
         baseline_bytes: memory of Python and the libraries, which is not part of the total.
-        driver_bytes: memory of a GPU's driver, measured when it was opened for the first time; not part of the total, either.
+        driver_bytes: memory of a GPU's driver, measured when it was opened for the first time; not part of it, either.
         draft_model: True if the drafter has a model.
         draft_tokens: largest number of guesses on a path.
         tree_nodes: nodes of a tree, including its root.

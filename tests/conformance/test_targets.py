@@ -51,8 +51,8 @@ LIMITS = Limits(nodes=16, depth=8, positions=64)
 # checked in RTL elsewhere
 ACCELERATOR, ACCELERATOR_LIMITS = "interpreter", replace(LIMITS, nodes=8)
 TAPS = ("layers.0.out", "final_norm")
-# webgpu and cuda have separate live tests: tests/runtime/targets/. gpu has few cases, because a software adapter takes seconds
-# to compile its kernels; tests/runtime/targets/test_gpu.py compares the others with the CPU.
+# webgpu and cuda have separate live tests: tests/runtime/targets/. gpu has few cases, because a software adapter compiles
+# its kernels for seconds; tests/runtime/targets/test_gpu.py compares the others with the CPU.
 GPU_CASES = [("gpu", 16, "planes2"), ("gpu", 8, "int8")]
 DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu", "gpu") and not is_accelerator(name)]
 # targets that a device's name alone does not select: the stock operators in the place of the kernels, with the form of

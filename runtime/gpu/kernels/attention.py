@@ -48,8 +48,8 @@ def rope_append(
 ) -> Kernel:
     """Return (q, k, v, cos_table?, sin_table?) -> rotated q, out [n, heads * head_dim], and new rows in the cache.
 
-    The first ``2 * pairs`` columns of a head are rotated; the tables are float32 [positions, pairs]. Without pairs there are no
-    tables.
+    The first ``2 * pairs`` columns of a head are rotated; the tables are float32 [positions, pairs], and without pairs there
+    are none.
     """
     width, kv_width = heads * cache.head_dim, cache.kv_heads * cache.head_dim
     places = {
@@ -59,7 +59,9 @@ def rope_append(
     }
     if not 0 <= 2 * pairs <= cache.head_dim:
         raise EdgedecError(f"{pairs} pairs do not fit heads of {cache.head_dim}")
-    strides = {f"{name}_{part}": getattr(at, part.lower()) for name, at in places.items() for part in ("OFFSET", "STRIDE")}
+    strides = {
+        f"{name}_{part}": getattr(at, part.lower()) for name, at in places.items() for part in ("OFFSET", "STRIDE")
+    }
     rotation = (_HALF if layout == "half" else _INTERLEAVED) if pairs else "\n    return source(d);"
     return assemble(
         "rope_append",
@@ -113,9 +115,10 @@ def attention(
     group = heads // cache.kv_heads
     if heads % cache.kv_heads:
         raise EdgedecError(f"{heads} heads are no multiple of {cache.kv_heads} key/value heads")
-    # Without an operation that rounds once, `fused` is long, so it occurs once.
+    # Without an operation that rounds once, `fused` is long, so it occurs once in either kernel.
     at_once = next(count for count in (4, 3, 2, 1) if group % count == 0) if options.fused else 1
     lanes = 64 if cache.head_dim <= 64 else 128 if cache.head_dim <= 128 else 256
+    dim_groups = -(-cache.head_dim // lanes)
     stride = blocks_of(positions) * BLOCK_ROWS
     slot_groups = min(_SLOT_GROUPS, -(-stride // _SLOTS))
     constants: dict[str, float | int] = {
@@ -128,6 +131,7 @@ def attention(
         "SCALE": float(scale),
         "PER_WORD": 32 // cache.bits,
         "LANES": lanes,
+        "DIM_GROUPS": dim_groups,
     }
     score_of = "fn score_of(x: f32) -> f32 { return x; }\n"
     if soft_cap is not None:
@@ -160,9 +164,9 @@ def attention(
             "exp",
             "cache",
             "attention_common",
-            each_row(shader("attention_values"), -(-cache.head_dim // lanes)),
+            each_row(shader("attention_values"), 8 if options.fused else 1),
         ),
         constants=constants,
-        groups=Groups(x=Count(constant=heads), z=_EACH),
+        groups=Groups(x=Count(constant=heads * dim_groups), z=_EACH),
     )
     return AttentionKernels(scores=scores, values=values, scratch=options.head.rows * heads * stride)

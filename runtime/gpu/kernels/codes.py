@@ -1,8 +1,9 @@
 """The layout of quantized activations between kernels.
 
-A row of ``width`` columns is a sequence of 32-bit words: the int8 codes, four in a word with the first in the lowest bits, in
-whole blocks of 64 columns, where codes after the last column are 0; then int32 sums of the codes of each 32 columns, which
-matrices need whose codes are stored with an offset. A row has a multiple of 4 words, so that shaders read 16 bytes at a time.
+A row of ``width`` columns is a sequence of 32-bit words: the int8 codes, four in a word with the first in the lowest bits,
+in whole blocks of 64 columns, where codes after the last column are 0; then int32 sums of the codes of each 32 columns,
+which matrices need whose codes are stored with an offset. A row has a multiple of 4 words, so that shaders read 16 bytes at
+a time.
 """
 
 from __future__ import annotations

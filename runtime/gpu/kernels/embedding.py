@@ -48,8 +48,8 @@ def pack_embedding(values: NDArray[Any]) -> NDArray[np.uint32]:
 def embed(options: ShaderOptions, *, width: int, scheme: Scheme, scale: float = 1.0, tiled: bool = False) -> Kernel:
     """Return (table, row_scales?, embeds) -> out [n, width].
 
-    The table is that of ``pack_embedding``, or with ``tiled`` the weights of ``pack_int8``, which a product with the same matrix
-    reads as well; ``row_scales`` [vocab] is there with int8. Row k - 1 of ``embeds`` [m, width] belongs to the id -k.
+    The table is that of ``pack_embedding``, or with ``tiled`` the weights of ``pack_int8``, which a product with the same
+    matrix reads as well; ``row_scales`` [vocab] is there with int8. Row k - 1 of ``embeds`` [m, width] belongs to the id -k.
 
     Raises:
         UnsupportedError: the scheme is not stored by rows.

@@ -2,8 +2,8 @@
 
 All words are 32 bits. Word 0 is always 0 (shaders use it as a number that no compiler knows), word 1 the number of rows n,
 word 2 the number of result rows r, word 3 the number of sequences. From word 8 on, there are a table for each of the
-``ROW_TABLES``, [rows]; the result rows, [results]; masks, [rows][words], in which bit j of row i is set if the row sees row j
-of its own sequence in this pass; and the block tables of the sequences one after another, [blocks].
+``ROW_TABLES``, [rows]; the result rows, [results]; masks, [rows][words], in which bit j of row i is set if the row sees row
+j of its own sequence in this pass; and the block tables of the sequences one after another, [blocks].
 """
 
 from __future__ import annotations
@@ -129,7 +129,13 @@ class HeadLayout:
         for number, ((count, past), table) in enumerate(zip(sequences, tables, strict=True)):
             if len(table) * BLOCK_ROWS < past + count:
                 raise EdgedecError(f"sequence {number} has {len(table)} blocks for {past + count} rows")
-            for name, value in (("sequence", number), ("first", first), ("past", past), ("count", count), ("table", block)):
+            for name, value in (
+                ("sequence", number),
+                ("first", first),
+                ("past", past),
+                ("count", count),
+                ("table", block),
+            ):
                 at = self.table(name) + first
                 to[at : at + count] = value
             signed[self.tables + block : self.tables + block + len(table)] = table

@@ -1,4 +1,4 @@
-"""What products of quantized activations and all kinds of matrices have in common: sizes, buffers, and the end of an output."""
+"""The common parts of matrix products: sizes, buffers, and the end of an output."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What follows a product, output by output: ``+ bias``, then a soft cap, then ``+ residual``.
+    """The end of a product, output by output: ``+ bias``, then a soft cap, then ``+ residual``.
 
     Members:
         bias: True for a buffer ``bias`` [outputs].
         residual: True for a buffer ``residual`` [rows, outputs].
-        soft_cap: an output y becomes soft_cap * tanh(y / soft_cap) by the CPU kernels' function of scores; None: no cap.
+        soft_cap: an output y becomes soft_cap * tanh(y / soft_cap) with the bits of ONNX Runtime's Tanh; None: no cap.
         results: True if the rows are the result rows of the pass, not all of its rows.
     """
 
@@ -55,7 +55,7 @@ class Ending:
         if self.bias:
             lines.append("    result = add(result, bias[column]);")
         if self.soft_cap is not None:
-            lines.append("    result = cap_of(result, SOFT_CAP, TWICE);")
+            lines.append("    result = capped(result, SOFT_CAP);")
         if self.residual:
             lines.append("    result = add(result, residual[row * OUTPUTS + column]);")
         return "\n".join([*lines, "    y[row * OUTPUTS + column] = result;", "}", ""])
@@ -64,7 +64,7 @@ class Ending:
         """Return the constants of the function."""
         if self.soft_cap is None:
             return {}
-        return {"SOFT_CAP": float(self.soft_cap), "TWICE": float(np.float32(2) / np.float32(self.soft_cap))}
+        return {"SOFT_CAP": float(self.soft_cap)}
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers of the function, without the output."""
@@ -99,8 +99,8 @@ def linear(
     """Return a product: (codes, scales, weights, weight_scales, bias?, residual?) -> y [rows, outputs].
 
     ``sweep`` names the shader with the function ``sweep_ROWS``, and ``partials`` is the number of values that an invocation
-    leaves to others for each row. ``before`` are further parts of the shader, and ``scale_element`` is the type of an element of
-    ``weight_scales``.
+    leaves to others for each row. ``before`` are further parts of the shader, and ``scale_element`` is the type of the
+    elements of ``weight_scales``.
     """
     return product(
         name,
@@ -140,7 +140,7 @@ def product(
         parts=(
             "linear_common",
             *before,
-            *(("fma", "exp") if ending.soft_cap is not None else ()),
+            *(("fma", "tanh") if ending.soft_cap is not None else ()),
             ending.source(),
             *(each_row(shader(sweep), rows) for rows in options.row_steps),
             "linear_main",

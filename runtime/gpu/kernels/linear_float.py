@@ -25,7 +25,7 @@ _VALUES = {
 
 
 def pack_float(matrices: Sequence[NDArray[Any]]) -> NDArray[np.uint32]:
-    """Convert stored matrices [outputs, inputs] of one dtype and equal columns to words, [tile][block][output] of 4 words."""
+    """Convert stored matrices [outputs, inputs] of one dtype and equal columns to [tile][block][output] of 4 words."""
     values = np.concatenate(matrices)
     size = values.dtype.itemsize
     blocks = -(-values.shape[1] * size // 16)

@@ -89,9 +89,7 @@ def pack_grid(
     return Packed(weights=words.astype(np.uint32), scales=_scales(form, matrices))
 
 
-def _levels(
-    scheme: Int4Scheme | TernaryScheme, codes: NDArray[np.uint8], inputs: int, zero: int
-) -> NDArray[np.uint8]:
+def _levels(scheme: Int4Scheme | TernaryScheme, codes: NDArray[np.uint8], inputs: int, zero: int) -> NDArray[np.uint8]:
     """Return the codes uint8 [outputs, inputs]."""
     if isinstance(scheme, Int4Scheme):
         return scheme.unpack(codes)[:, :inputs]
@@ -126,8 +124,8 @@ def linear_grid(
 ) -> Kernel:
     """Return the product with a matrix of ``pack_grid``: (codes, scales, weights, weight_scales, ...) -> y.
 
-    It reads ``outputs * inputs * bits / 8`` bytes of codes for each 8 rows (bits: 4, and 5 for three planes), and per group and
-    output 4 bytes of scales, 2 with int4, and 2.5 with its offset.
+    It reads ``outputs * inputs * bits / 8`` bytes of codes for each 8 rows (bits: 4, and 5 for three planes), and per group
+    and output 4 bytes of scales, 2 with int4, and 2.5 with its offset.
 
     Raises:
         UnsupportedError: the scheme has no evenly spaced levels.

@@ -17,9 +17,7 @@ __all__ = ["linear_int8", "pack_int8"]
 _COLUMNS = 16  # columns of 16 bytes
 
 
-def pack_int8(
-    scheme: Int8Scheme, matrices: Sequence[tuple[NDArray[np.int8], NDArray[np.float32]]]
-) -> Packed:
+def pack_int8(scheme: Int8Scheme, matrices: Sequence[tuple[NDArray[np.int8], NDArray[np.float32]]]) -> Packed:
     """Convert stored codes and scales of matrices with equal columns to [tile][block][output] of 16 columns."""
     codes = np.concatenate([stored if scheme.rows else stored.T for stored, _ in matrices])
     blocks = -(-codes.shape[1] // _COLUMNS)

@@ -23,8 +23,8 @@ fn main(@builtin(global_invocation_id) place: vec3<u32>) {
 def arithmetic(options: ShaderOptions, *, count: int) -> Kernel:
     """Return x [count, 3] -> out [count, 3]: of three numbers a, b and c, the adapter's own fma(a, b, c), a * b and a + c.
 
-    ``ShaderOptions.fused`` may be True only if every fma is that of the CPU. Where products and sums differ, the adapter turns
-    subnormal numbers to 0, or does worse.
+    ``ShaderOptions.fused`` may be True only if every fma is that of the CPU. Where products and sums differ, the adapter
+    turns subnormal numbers to 0, or does worse.
     """
     return assemble(
         "arithmetic",

@@ -64,8 +64,8 @@ def top_k(options: ShaderOptions, *, vocab: int, k: int, size: int) -> TopKernel
 def move_rows(options: ShaderOptions, *, cache: CacheShape) -> Kernel:
     """Return moves -> cache: copy slots one after another.
 
-    ``moves`` are uint32: their number, then for each the slot that is copied and the one that it is copied to, where a slot is
-    ``16 * block + number in the block``.
+    ``moves`` are uint32: their number, then for each the slot that is copied and the one that it is copied to, where a slot
+    is ``16 * block + number in the block``.
     """
     return assemble(
         "move_rows",

@@ -50,9 +50,7 @@ def _constants(width: int, x: Columns | None, up: Columns | None = None, heads: 
     }
 
 
-def norm(
-    options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: Columns | None = None
-) -> Kernel:
+def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: Columns | None = None) -> Kernel:
     """Return the RMS norm of each ``width`` columns: (x [n, heads * width], gain [width]) -> out [n, heads * width].
 
     ``gain`` has the operation's offset added already, in float32.

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from edgedec.runtime.gpu.kernels.head import HeadLayout
-from edgedec.runtime.gpu.kernels.kernel import Binding, Groups, Kernel
+from edgedec.runtime.gpu.kernels.kernel import MOST_GROUPS, Binding, Groups, Kernel
 
 __all__ = ["Buffer", "ShaderOptions", "assemble", "each_row", "shader"]
 
@@ -21,7 +21,7 @@ _EACH_ROW = re.compile(r"^(.*?)\s*// each row$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class ShaderOptions:
-    """What every shader of a program has in common.
+    """The options that all shaders of a program share.
 
     Members:
         head: layout of the header of a pass.
@@ -103,13 +103,11 @@ def assemble(
         f"@group(0) @binding({number}) var<storage, {buffer.access}> {buffer.name}: array<{buffer.element}>;"
         for number, buffer in enumerate(everything)
     ]
-    numbers = {**options.head.constants(), **(constants or {})}
+    numbers = {**options.head.constants(), "MOST_GROUPS": MOST_GROUPS, **(constants or {})}
     written = [f"const {key} = {_literal(value)};" for key, value in numbers.items()]
     choices = {"fma": "fma_native" if options.fused else "fma_exact"}
     choices["dot"] = "dot_packed" if options.packed_dot else "dot_shifts"
-    text = "\n".join(
-        part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts)
-    )
+    text = "\n".join(part if "\n" in part else shader(choices.get(part, part)) for part in ("head", "float", *parts))
     names = {"FOUR": "(4u ^ zero_word)" if options.compact else "4u", **(functions or {})}
     for placeholder, function in names.items():
         text = re.sub(rf"\b{placeholder}\b", function, text)

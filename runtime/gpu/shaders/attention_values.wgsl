@@ -1,5 +1,6 @@
-// Weights and their sums with the values: `weigh` and `add` of attention_tile.hpp. A workgroup has one query head of one row, and
-// an invocation has the dimensions lane, lane + LANES ...
+// Weights and their sums with the values: `weigh` and `add` of attention_tile.hpp. A workgroup has LANES dimensions of one query
+// head of one row. The values of ROWS slots are loaded before the first of them is added, so that the chain of sums does not
+// wait for each of them.
 
 const TILE = 128u;  // slots whose weights are in workgroup memory
 const HIDDEN = 0xffffffffu;
@@ -13,8 +14,11 @@ var<workgroup> places: array<u32, TILE>;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     start();
     let row = group.z;
-    let head_number = group.x / (HEADS / KV_HEADS);
-    let first = (row * HEADS + group.x) * SLOT_STRIDE;
+    let query_head = group.x / DIM_GROUPS;
+    let d = group.x % DIM_GROUPS * LANES + lane;
+    let word = min(d, HEAD_DIM - 1u) / PER_WORD;
+    let head_number = query_head / (HEADS / KV_HEADS);
+    let first = (row * HEADS + query_head) * SLOT_STRIDE;
     let count = slot_count(row);
     var top = bitcast<f32>(0xff800000u ^ zero_word);  // -infinity
     for (var slot = lane; slot < count; slot += LANES) {
@@ -31,7 +35,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     top = largest[0];
     var total = nothing();
-    var sum_ROW = nothing();  // each row
+    var sum = nothing();
     for (var tile = 0u; tile < count; tile += TILE) {
         for (var i = lane; i < TILE; i += LANES) {
             let slot = tile + i;
@@ -46,16 +50,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         }
         workgroupBarrier();
-        for (var i = 0u; i < min(TILE, count - tile); i += 1u) {
-            let place = places[i];
-            if (place == HIDDEN) { continue; }
-            total = add(total, weights[i]);
-            let d_ROW = min(lane + ROWu * LANES, HEAD_DIM - 1u);  // each row
-            let value_ROW = element(cache[value_word(head_number, place, d_ROW / PER_WORD)], d_ROW % PER_WORD);  // each row
-            sum_ROW = fused(factors[i], value_ROW, sum_ROW);  // each row
+        for (var i = 0u; i < min(TILE, count - tile); i += ROWSu) {
+            let place_ROW = places[i + ROWu];  // each row
+            let hidden_ROW = place_ROW == HIDDEN;  // each row
+            let loaded_ROW = cache[value_word(head_number, select(place_ROW, 0u, hidden_ROW), word)];  // each row
+            total = select(add(total, weights[i + ROWu]), total, hidden_ROW);  // each row
+            sum = select(fused(factors[i + ROWu], element(loaded_ROW, d % PER_WORD), sum), sum, hidden_ROW);  // each row
         }
         workgroupBarrier();
     }
-    let to = (row * HEADS + group.x) * HEAD_DIM + lane;
-    if (lane + ROWu * LANES < HEAD_DIM) { out[to + ROWu * LANES] = div(sum_ROW, total); }  // each row
+    if (d < HEAD_DIM) { out[(row * HEADS + query_head) * HEAD_DIM + d] = div(sum, total); }
 }

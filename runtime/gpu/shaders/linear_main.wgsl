@@ -4,7 +4,7 @@
 @compute @workgroup_size(OUTS * SLICES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     start();
-    let tile = group.x + group.y * 65535u;
+    let tile = group.x + group.y * MOST_GROUPS;
     if (tile >= TILES) { return; }
     let first = group.z * MOST_ROWS;
     let count = min(MOST_ROWS, WORK_ROWS() - first);

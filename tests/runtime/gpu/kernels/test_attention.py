@@ -1,4 +1,4 @@
-"""Compare rotation, cache and attention with the CPU kernels, to the bit: several sequences, trees, windows, shared blocks."""
+"""Compare attention with the CPU kernels, to the bit: rotation, cache, several sequences, trees, windows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import cache_layout
 from edgedec.runtime import visibility
+from edgedec.runtime.gpu.kernels import source
 from edgedec.runtime.gpu.kernels.attention import attention, rope_append
 from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.head import HeadLayout
@@ -24,7 +25,6 @@ from tests.runtime.gpu.kernels.support.cpu import cpu_kernels
 
 POSITIONS, BLOCKS = 200, 20
 LAYOUT = HeadLayout(rows=48, results=4, blocks=64)
-OPTIONS = ShaderOptions(head=LAYOUT)
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Both:
     state: KvState
     layout: Literal["half", "interleaved"] | None = "half"
     soft_cap: float | None = None
+    options: ShaderOptions = field(default_factory=lambda: ShaderOptions(head=LAYOUT))
     buffer: KvBuffer = field(init=False)
     cache: NDArray[np.uint32] = field(init=False)
     shape: CacheShape = field(init=False)
@@ -53,10 +54,10 @@ class Both:
         starts = np.cumsum([0, self.heads, self.state.kv_heads]) * self.state.head_dim
         q, k, v = (Columns(offset=int(start), stride=width) for start in starts)
         self.append = rope_append(
-            OPTIONS, heads=self.heads, cache=self.shape, pairs=pairs, layout=self.layout or "half", q=q, k=k, v=v
+            self.options, heads=self.heads, cache=self.shape, pairs=pairs, layout=self.layout or "half", q=q, k=k, v=v
         )
         self.kernels = attention(
-            OPTIONS,
+            self.options,
             heads=self.heads,
             cache=self.shape,
             positions=POSITIONS,
@@ -131,9 +132,7 @@ class Both:
         """Compare every word of the caches."""
         kind = {32: np.dtype(np.float32), 16: np.dtype(np.float16), 8: np.dtype(np.int8)}[self.state.bits]
         d, words, slots = self.state.head_dim, self.shape.dim_words, BLOCKS * 16
-        for views, part in zip(
-            self.buffer.heads(), self.cache.reshape(self.state.kv_heads, -1), strict=True
-        ):
+        for views, part in zip(self.buffer.heads(), self.cache.reshape(self.state.kv_heads, -1), strict=True):
             keys = part[: slots * words].reshape(BLOCKS, words, 16).transpose(0, 2, 1)
             values = part[slots * words : 2 * slots * words].reshape(BLOCKS, 16, words)
             made_keys, made_values = (np.ascontiguousarray(x).view(kind)[..., :d] for x in (keys, values))
@@ -162,16 +161,32 @@ CASES = [
     (3, kv(3, 12, 8), "interleaved", None),
     (4, kv(1, 64, 32), "half", 20.0),
     (2, kv(2, 96, 16, window=9, sinks=3), "half", None),
-    (2, kv(1, 20, 8, window=16), None, None),
+    (2, kv(1, 260, 8, window=16), None, None),  # more dimensions than invocations of a workgroup
 ]
 
 
-@pytest.mark.parametrize(("heads", "state", "layout", "cap"), CASES, ids=lambda value: str(getattr(value, "bits", value)))
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("heads", "state", "layout", "cap"), CASES, ids=lambda value: str(getattr(value, "bits", value))
+)
 def test_passes_of_two_sequences(
     gpu_device: Bench, heads: int, state: KvState, layout: Literal["half", "interleaved"] | None, cap: float | None
 ) -> None:
+    check_passes(Both(gpu_device, heads, state, layout, cap))
+
+
+@pytest.mark.thorough
+def test_query_heads_that_share_a_key_are_scored_together(gpu_device: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give an adapter's fma one rounding: then scores of several heads are computed at once."""
+    exact, read = source.shader("fma_exact"), source.shader
+    monkeypatch.setattr(source, "shader", lambda name: exact if name == "fma_native" else read(name))
+    both = Both(gpu_device, 8, kv(2, 12, 16), options=ShaderOptions(head=LAYOUT, fused=True))
+    assert both.kernels.scores.groups.x.constant == 2
+    check_passes(both)
+
+
+def check_passes(both: Both) -> None:
     """Run a text, then a tree beside the text of a second sequence that shares a block with the first, then single rows."""
-    both = Both(gpu_device, heads, state, layout, cap)
     first, second = [5, 2, 7, 0], [5, 9, 1]
     n = 37
     both.run(rows(both, 0, n), [(n, 0)], [first[:3]], np.arange(n, dtype=np.int32), np.tri(n, dtype=np.bool_))

@@ -32,14 +32,19 @@ fn main(@builtin(global_invocation_id) place: vec3<u32>) {
 """
 
 
-def compute(bench: Bench, expression: str, *operands: F32 | U32 | NDArray[np.int32], parts: tuple[str, ...] = ()) -> U32:
+def compute(
+    bench: Bench, expression: str, *operands: F32 | U32 | NDArray[np.int32], parts: tuple[str, ...] = ()
+) -> U32:
     """Return the bits of an expression of x, y and z for each element of the operands, which are read as uint32."""
     count = len(operands[0])
     words = [operand.view(np.uint32) for operand in operands] + [np.zeros(count, np.uint32)] * (3 - len(operands))
     kernel = assemble(
         "each",
         OPTIONS,
-        buffers=(*(Buffer(name=name, element="u32") for name in "abc"), Buffer(name="out", element="u32", access="read_write")),
+        buffers=(
+            *(Buffer(name=name, element="u32") for name in "abc"),
+            Buffer(name="out", element="u32", access="read_write"),
+        ),
         parts=(*parts, _EACH.replace("EXPRESSION", expression)),
         constants={"COUNT": count},
         groups=Groups(x=Count(constant=min(-(-count // 64), 65535)), y=Count(constant=-(-count // 64), divisor=65535)),
@@ -78,8 +83,10 @@ def same(made: U32, right: F32, operands: tuple[F32, ...] = ()) -> None:
 
 
 SPECIAL = np.array(
-    [0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x3F800000, 0xBF800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000]
-    + [0x7FC00000, 0x3F7FFFFF, 0x3F800001, 0x4B000000, 0x4B7FFFFF, 0x33800000, 0x00FFFFFF],
+    [
+        *(0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x3F800000, 0xBF800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000),
+        *(0x7FC00000, 0x3F7FFFFF, 0x3F800001, 0x4B000000, 0x4B7FFFFF, 0x33800000, 0x00FFFFFF),
+    ],
     np.uint32,
 ).view(np.float32)
 
@@ -144,9 +151,11 @@ def test_the_judge_of_fma_is_exact() -> None:
     for i in range(len(x)):
         if np.isfinite(made[i]) and np.isfinite([x[i], y[i], z[i]]).all():
             exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
-            below, above = (Fraction(float(np.nextafter(made[i], np.float32(s * np.inf)))) for s in (-1, 1)) if abs(
-                made[i]
-            ) < 3e38 else (exact, exact)
+            below, above = (
+                (Fraction(float(np.nextafter(made[i], np.float32(s * np.inf)))) for s in (-1, 1))
+                if abs(made[i]) < 3e38
+                else (exact, exact)
+            )
             middle = Fraction(float(made[i]))
             assert abs(exact - middle) <= min(abs(exact - below), abs(exact - above)) or below == above
 
@@ -172,6 +181,14 @@ def test_fused_products_are_exact(gpu_device: Bench) -> None:
     x, y, z = triples(subnormal=True)
     expression = f"bitcast<u32>(fused({as_float('x')}, {as_float('y')}, {as_float('z')}))"
     same(compute(gpu_device, expression, x, y, z, parts=("fma_exact",)), exact_fma(x, y, z), (x, y, z))
+
+
+def test_an_adapters_own_fma_is_near(gpu_device: Bench) -> None:
+    x, y, z = (numbers(seed, 1 << 12, wide=False) for seed in (15, 16, 17))
+    expression = f"bitcast<u32>(fused({as_float('x')}, {as_float('y')}, {as_float('z')}))"
+    made = compute(gpu_device, expression, x, y, z, parts=("fma_native",)).view(np.float32)
+    size = np.abs(x.astype(np.float64) * y) + np.abs(z)
+    assert (np.abs(made - exact_fma(x, y, z).astype(np.float64)) <= size * 2**-23).all()
 
 
 def test_halves_are_exact(gpu_device: Bench) -> None:

@@ -20,7 +20,6 @@ from tests.runtime.gpu.kernels.support.cpu import cpu_gate, cpu_kernels, cpu_nor
 
 LAYOUT = HeadLayout(rows=16, results=4, blocks=1)
 OPTIONS = ShaderOptions(head=LAYOUT)
-WIDTHS = (8, 64, 83, 288, 2560)
 EPS = 1e-5
 
 
@@ -62,9 +61,9 @@ def room(n: int, width: int) -> dict[str, NDArray[Any]]:
     return {"codes": np.full(n * code_stride(width), 7, np.uint32), "scales": np.zeros(n, np.float32)}
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("n", [1, 9])
-def test_quantize(gpu_device: Bench, width: int, n: int) -> None:
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize(("n", "width"), [(9, 83), (1, 8), (3, 2560)])
+def test_quantize(gpu_device: Bench, n: int, width: int) -> None:
     x = values(width, n, width)
     kernel = rows.quantize(OPTIONS, width=width)
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": x, **room(n, width)}, rows=n), x)
@@ -82,9 +81,9 @@ def test_a_row_that_is_not_finite_has_no_codes_and_no_other_row_changes(gpu_devi
     assert not codes[[1, 3]].any()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("heads", [1, 3])
-def test_norm(gpu_device: Bench, width: int, heads: int) -> None:
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize(("heads", "width"), [(3, 83), (1, 2560), (2, 8)])
+def test_norm(gpu_device: Bench, heads: int, width: int) -> None:
     n = 5
     x, gain = values(width, n, width * heads), values(1, 1, width)[0]
     kernel = rows.norm(OPTIONS, width=width, eps=EPS, heads=heads)
@@ -92,9 +91,9 @@ def test_norm(gpu_device: Bench, width: int, heads: int) -> None:
     assert made["out"][: x.size].tobytes() == cpu_norm(x, gain, EPS).tobytes()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("n", [1, 9])
-def test_norm_quantize(gpu_device: Bench, width: int, n: int) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize(("n", "width"), [(9, 288), (1, 4100)])
+def test_norm_quantize(gpu_device: Bench, n: int, width: int) -> None:
     x, gain = values(width, n, width), values(2, 1, width)[0]
     kernel = rows.norm_quantize(OPTIONS, width=width, eps=EPS)
     made = gpu_device.run(kernel, {"head": head(n), "x": x, "gain": gain, **room(n, width)}, rows=n)
@@ -103,11 +102,13 @@ def test_norm_quantize(gpu_device: Bench, width: int, n: int) -> None:
 
 def gates(seed: int, n: int, width: int) -> tuple[F32, F32]:
     rng = np.random.default_rng(seed)
-    gate = (rng.normal(size=(n, width)) * 10.0 ** rng.integers(-3, 3, (n, 1))).astype(np.float32)
+    gate = (rng.normal(size=(n, width)) * 10.0 ** rng.integers(-3, 2, (n, 1))).astype(np.float32)
+    # No result is subnormal, which SwiftShader turns to 0.
     gate[0, :8] = 0.0, -0.0, 88.0, -88.0, 1e30, -1e30, 1e-30, -1e-30
     return gate, rng.normal(size=(n, width)).astype(np.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("activation", ["silu", "relu2", "gelu_tanh"])
 def test_gate(gpu_device: Bench, activation: Activation) -> None:
     n, width = 5, 3000
@@ -121,8 +122,8 @@ def test_gate(gpu_device: Bench, activation: Activation) -> None:
     assert np.array_equal(made["out"][: up.size].reshape(right.shape)[known], right.view(np.uint32)[known])
 
 
-@pytest.mark.parametrize("activation", ["silu", "relu2", "gelu_tanh"])
-@pytest.mark.parametrize("width", [64, 83, 288])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("activation", "width"), [("silu", 83), ("relu2", 288)])
 def test_gate_quantize_and_gate_norm_quantize(gpu_device: Bench, activation: Activation, width: int) -> None:
     n = 3
     gate, up = gates(4, n, width)

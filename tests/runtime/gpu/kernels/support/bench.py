@@ -25,7 +25,7 @@ DRIVERS = (
 
 
 def adapters() -> dict[str, Any]:
-    """Return the adapters of this machine by a short name: software drivers that are installed, or those of VK_DRIVER_FILES."""
+    """Return the adapters of the installed software drivers, or of VK_DRIVER_FILES, by a short name."""
     found = [str(path) for path in DRIVERS if path.exists()]
     if found:
         os.environ.setdefault("VK_DRIVER_FILES", os.pathsep.join(found))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +11,7 @@ from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import DOMAIN, register
 from edgedec.runtime.protocols import F32
 
-__all__ = ["cpu_gate", "cpu_kernels", "cpu_norm"]
+__all__ = ["cpu_gate", "cpu_kernels", "cpu_norm", "cpu_soft_cap"]
 
 
 def cpu_kernels() -> Kernels:
@@ -23,11 +21,11 @@ def cpu_kernels() -> Kernels:
     return kernels
 
 
-def _run(kind: str, inputs: dict[str, F32], attributes: dict[str, Any]) -> F32:
-    node = Node(kind=kind, inputs=list(inputs), outputs=["out"], name="node", domain=DOMAIN, attributes=attributes)
+def _run(inputs: dict[str, F32], nodes: list[Node]) -> F32:
+    """Return the value ``out`` of nodes."""
     model = encode_model(
         "one",
-        nodes=[node],
+        nodes=nodes,
         inputs=[ValueInfo(name=name, dtype=DataType.FLOAT, shape=array.shape) for name, array in inputs.items()],
         outputs=[ValueInfo(name="out", dtype=DataType.FLOAT, shape=None)],
         constants=[],
@@ -43,10 +41,23 @@ def _run(kind: str, inputs: dict[str, F32], attributes: dict[str, Any]) -> F32:
 
 def cpu_norm(x: F32, gain: F32, eps: float) -> F32:
     """Return the norm of each ``len(gain)`` columns of x [n, width]."""
-    return _run("RmsNorm", {"x": x[None], "gain": gain}, {"eps": eps})[0]
+    node = Node(kind="RmsNorm", inputs=["x", "gain"], outputs=["out"], domain=DOMAIN, attributes={"eps": eps})
+    return _run({"x": x[None], "gain": gain}, [node])[0]
 
 
 def cpu_gate(activation: str, gate: F32, up: F32) -> F32:
     """Return activation(gate) * up of rows [n, width]."""
     number = {"silu": 0, "relu2": 1, "gelu_tanh": 2}[activation]
-    return _run("GatedActivation", {"gate": gate[None], "up": up[None]}, {"activation": number})[0]
+    attributes = {"activation": number}
+    node = Node(kind="GatedActivation", inputs=["gate", "up"], outputs=["out"], domain=DOMAIN, attributes=attributes)
+    return _run({"gate": gate[None], "up": up[None]}, [node])[0]
+
+
+def cpu_soft_cap(x: F32, cap: float) -> F32:
+    """Return cap * tanh(x / cap) as the CPU target computes it of logits [n, width]."""
+    nodes = [
+        Node(kind="Div", inputs=["x", "cap"], outputs=["in_caps"]),
+        Node(kind="Tanh", inputs=["in_caps"], outputs=["bent"]),
+        Node(kind="Mul", inputs=["bent", "cap"], outputs=["out"]),
+    ]
+    return _run({"x": x, "cap": np.array([cap], np.float32)}, nodes)
