@@ -34,7 +34,7 @@ _OPTIONAL = (
     ("onnxruntime_ep_webgpu", "--device webgpu"),
     ("pynq", "driving a PYNQ board"),
 )
-_CPU_FLAGS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp", "asimd", "neon")  # spellings of /proc/cpuinfo
+_CPU_FLAGS = ("avx512_vnni", "avx_vnni", "avx2", "i8mm", "asimddp", "asimd", "neon")  # spellings of /proc/cpuinfo
 _MARKS = {"ok": "ok      ", "absent": "absent  ", "missing": "MISSING "}
 
 

@@ -47,13 +47,14 @@ def _write(tokenizer_json: str, first: int, count: int, file: Path) -> None:
 class Shards:
     """Files ``folder/train-k.npy`` with the token ids of the documents of the seeds from ``k * documents`` on.
 
-    While one shard is in use, a separate process writes the next one.
+    While one shard is in use, ``ahead`` separate processes write the next ones.
     """
 
     folder: Path
     tokenizer_json: str
     documents: int
     writes: bool = True  # False: another process writes the shards, and this one waits for them
+    ahead: int = 1  # shards that are written in advance, by as many processes
     _ahead: dict[int, Future[None]] = field(default_factory=dict, init=False)
     _last: dict[tuple[int, int], tuple[NDArray[np.uint16], NDArray[np.int64]]] = field(default_factory=dict, init=False)
     _pool: list[ProcessPoolExecutor] = field(default_factory=list, init=False)
@@ -86,12 +87,12 @@ class Shards:
         if not self.writes or shard in self._ahead or self.file(shard).exists():
             return
         if not self._pool:
-            self._pool.append(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+            self._pool.append(ProcessPoolExecutor(self.ahead, mp_context=get_context("spawn")))
         first = shard * self.documents
         self._ahead[shard] = self._pool[0].submit(_write, self.tokenizer_json, first, self.documents, self.file(shard))
 
     def close(self) -> None:
-        """End the process that writes shards in advance."""
+        """End the processes that write shards in advance."""
         for pool in self._pool:
             pool.shutdown(cancel_futures=True)
         self._pool.clear()
@@ -112,8 +113,8 @@ class ShardedBatches(Batches):
     def at(self, step: int, steps: int) -> NDArray[np.int64]:
         """Return the rows of a step: int64 [rows, length + 1]."""
         shard = min(self.first_shard + step // self.steps_per_shard, self.last_shard)
-        if shard < self.last_shard:
-            self.shards.prepare(shard + 1)
+        for later in range(shard + 1, min(shard + self.shards.ahead, self.last_shard) + 1):
+            self.shards.prepare(later)
         text, starts = self.shards.rows(shard, self.length)
         length = self.long_length if self.long_length and step >= steps * (1 - self.long_share) else self.length
         rng = np.random.default_rng((self.seed, step))

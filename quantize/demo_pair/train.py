@@ -182,6 +182,7 @@ class _Pair:
         every: int,
         package_every: int,
         compiled: bool,
+        writers: int,
     ) -> None:
         self.recipe, self.folder, self.stages, self.place = recipe, folder, stages, place
         self.every, self.package_every, self.compiled = every, package_every, compiled
@@ -190,7 +191,11 @@ class _Pair:
         self.valid = np.load(text / "valid.npy")
         self.tokenizer = Tokenizer.from_file(str(text / "tokenizer.json"))
         self.shards = Shards(
-            folder=text, tokenizer_json=self.tokenizer.to_str(), documents=recipe.shard_documents, writes=place.first
+            folder=text,
+            tokenizer_json=self.tokenizer.to_str(),
+            documents=recipe.shard_documents,
+            writes=place.first,
+            ahead=writers,
         )
 
     def stage(
@@ -343,6 +348,15 @@ def main() -> int:
         "--shard-documents", type=int, default=defaults.shard_documents, help="documents per part of the text"
     )
     parser.add_argument(
+        "--layers",
+        type=int,
+        default=defaults.layers,
+        help="layers of trunk, twin and target; 1.8 million parameters each",
+    )
+    parser.add_argument(
+        "--writers", type=int, default=1, help="processes that write text in advance; a GPU is faster than one of them"
+    )
+    parser.add_argument(
         "--threads", type=int, default=1, help="a run may continue with another number; its sums then round differently"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -356,7 +370,12 @@ def main() -> int:
     args = parser.parse_args()
     level = logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    recipe = Recipe(steps=args.steps, batch_tokens=args.batch_tokens, shard_documents=args.shard_documents)
+    for option in ("steps", "layers", "writers"):
+        if getattr(args, option) < 1:
+            parser.error(f"--{option} must be at least 1, not {getattr(args, option)}")
+    recipe = Recipe(
+        steps=args.steps, layers=args.layers, batch_tokens=args.batch_tokens, shard_documents=args.shard_documents
+    )
     torch.set_num_threads(args.threads)
     stages = args.stages or args.output / "stages"
     try:
@@ -372,6 +391,7 @@ def main() -> int:
             every=args.every,
             package_every=args.package_every,
             compiled=args.compile,
+            writers=args.writers,
         ).run()
     except EdgedecError as error:
         sys.stderr.write(f"edgedec: {error}\n")

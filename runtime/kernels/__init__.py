@@ -25,7 +25,15 @@ from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 
-CODE_PATHS = ("amx", "avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
+CODE_PATHS = (
+    "amx",
+    "avx512vnni",
+    "avx2",
+    "neon_i8mm",
+    "neon_dotprod",
+    "neon",
+    "scalar",
+)  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
 _ABI = 6  # value of edgedec_abi() in api.cpp

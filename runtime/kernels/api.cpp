@@ -207,7 +207,7 @@ EDGEDEC_API int32_t edgedec_grid_matmul(const char* path, int64_t outputs, int64
             *staging.scale(t) = token_scales[t];
             staging.sum(*use, t, group_size);
         }
-        staging.arrange_fours();
+        staging.arrange_for_grid(*use);
         const edgedec::Staged view = staging.view(group_size);
         for (int64_t tile = first; tile < last; ++tile) use->grid(w, view, tile, out, outputs);
     } catch (const std::bad_alloc&) {

@@ -15,6 +15,9 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
+#if defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -23,15 +26,20 @@
 #include <unistd.h>
 #endif
 
+#ifndef EDGEDEC_I8MM
+#define EDGEDEC_I8MM 1  // recipe.py defines it as 0 if the compiler does not know these instructions
+#endif
+
 namespace edgedec {
 namespace {
 
 // kPaths is ordered by speed, the fastest path first.
-#define EDGEDEC_PATH(name, usable)                                                                           \
+#define EDGEDEC_PATH(name, usable, order)                                                                    \
     {#name,       tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, \
-     grid_##name, norm_##name, gate_##name,     usable,     false}
-#define EDGEDEC_NO_PATH(name) \
-    {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false}
+     grid_##name, norm_##name, gate_##name,     usable,     order,         false}
+#define EDGEDEC_NO_PATH(name)                                                                                  \
+    {#name,   nullptr, nullptr, nullptr, nullptr,     nullptr, nullptr,                                        \
+     nullptr, nullptr, nullptr, nullptr, Order::rows, false}
 
 bool always() { return true; }
 
@@ -67,15 +75,16 @@ bool has_amx() {
 constexpr Path kPaths[] = {
 #if EDGEDEC_AMX
     {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx,
-     grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, has_amx, true},
+     grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, has_amx, Order::fours, true},
 #else
     EDGEDEC_NO_PATH(amx),
 #endif
-    EDGEDEC_PATH(avx512vnni, has_avx512vnni),
-    EDGEDEC_PATH(avx2, has_avx2),
+    EDGEDEC_PATH(avx512vnni, has_avx512vnni, Order::fours),
+    EDGEDEC_PATH(avx2, has_avx2, Order::fours),
+    EDGEDEC_NO_PATH(neon_i8mm),
     EDGEDEC_NO_PATH(neon_dotprod),
     EDGEDEC_NO_PATH(neon),
-    EDGEDEC_PATH(scalar, always),
+    EDGEDEC_PATH(scalar, always, Order::rows),
 };
 #elif defined(__aarch64__)
 bool has_dotprod() {
@@ -87,18 +96,39 @@ bool has_dotprod() {
     return false;
 #endif
 }
+#if EDGEDEC_I8MM
+// One token runs with dot products, so those are needed, too.
+bool has_i8mm() {
+#if defined(__linux__)
+    constexpr unsigned long kHwcap2 = 26, kI8mm = 1UL << 13;  // AT_HWCAP2 and HWCAP2_I8MM. Source: Linux's arm64/elf_hwcaps
+    return has_dotprod() && (getauxval(kHwcap2) & kI8mm);
+#elif defined(__APPLE__)
+    int answer = 0;
+    size_t size = sizeof answer;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &answer, &size, nullptr, 0) == 0 && answer;
+#else
+    return false;
+#endif
+}
+#endif
 constexpr Path kPaths[] = {
-    EDGEDEC_PATH(neon_dotprod, has_dotprod),
-    EDGEDEC_PATH(neon, always),
+#if EDGEDEC_I8MM
+    {"neon_i8mm", tile_neon_i8mm, quantize_neon_dotprod, sum_neon_dotprod, attend_neon_dotprod, append_neon_dotprod,
+     int8_rows_neon_i8mm, grid_neon_i8mm, norm_neon_dotprod, gate_neon_dotprod, has_i8mm, Order::pairs, false},
+#else
+    EDGEDEC_NO_PATH(neon_i8mm),
+#endif
+    EDGEDEC_PATH(neon_dotprod, has_dotprod, Order::rows),
+    EDGEDEC_PATH(neon, always, Order::rows),
     EDGEDEC_NO_PATH(amx),
     EDGEDEC_NO_PATH(avx512vnni),
     EDGEDEC_NO_PATH(avx2),
-    EDGEDEC_PATH(scalar, always),
+    EDGEDEC_PATH(scalar, always, Order::rows),
 };
 #else
 constexpr Path kPaths[] = {
-    EDGEDEC_NO_PATH(amx),          EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2),
-    EDGEDEC_NO_PATH(neon_dotprod), EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always),
+    EDGEDEC_NO_PATH(amx),          EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2), EDGEDEC_NO_PATH(neon_i8mm),
+    EDGEDEC_NO_PATH(neon_dotprod), EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always, Order::rows),
 };
 #endif
 
@@ -231,7 +261,7 @@ std::vector<float> grid_product(const Path& path, uint32_t seed, int64_t tokens,
         *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
         x.sum(path, t, group_size);
     }
-    x.arrange_fours();
+    x.arrange_for_grid(path);
     std::vector<float> out(static_cast<size_t>(tokens * w.outputs));
     for (int64_t tile = 0; tile < w.tiles(); ++tile) path.grid(w, x.view(group_size), tile, out.data(), w.outputs);
     return out;

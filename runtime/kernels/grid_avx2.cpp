@@ -14,7 +14,7 @@ inline __m256i four_columns(const int8_t* x) {
 }
 
 struct Dot {
-    static constexpr bool kFours = true;
+    static constexpr Order kOrder = Order::fours;
 
     // Up to four tokens use both halves of a line (rows 0-7 and 8-15) at a time, more tokens one half and then the other.
     template <int T, int kBits>

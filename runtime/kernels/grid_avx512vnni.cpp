@@ -7,7 +7,7 @@ namespace edgedec {
 namespace {
 
 struct Dot {
-    static constexpr bool kFours = true;
+    static constexpr Order kOrder = Order::fours;
 
     template <int T, int kBits>
     static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t, const int32_t* start,

@@ -14,7 +14,7 @@ inline int8x8_t four_columns_twice(const int8_t* x) {
 }
 
 struct Dot {
-    static constexpr bool kFours = false;
+    static constexpr Order kOrder = Order::rows;
 
     // A quarter of a line is 4 rows.
     template <int T, int kBits>

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
 
 struct Dot {
-    static constexpr bool kFours = false;
+    static constexpr Order kOrder = Order::rows;
 
     // A quarter of a line is 4 rows. Eight tokens use two quarters at a time, which takes 16 sums in 32 registers.
     template <int T, int kBits>

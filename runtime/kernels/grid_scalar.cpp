@@ -5,7 +5,7 @@ namespace edgedec {
 namespace {
 
 struct Dot {
-    static constexpr bool kFours = false;
+    static constexpr Order kOrder = Order::rows;
 
     template <int T, int kBits>
     static void run(const uint8_t* block, int64_t count, const int8_t* x, int64_t stride, const int32_t* start,

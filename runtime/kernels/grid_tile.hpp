@@ -1,9 +1,8 @@
 // The loops around the dot product of a path for matrices with evenly spaced levels. Each path's file includes this once and
 // compiles it with its own instructions; everything is local, as in ternary_tile.hpp.
 //
-// Dot::run<T, kBits>(block, count, x, stride, start, sums) computes start[t] plus the exact sums of code * x of `count` blocks with
-// T tokens, int32 [T][16]. With Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride`
-// bytes.
+// Dot::run<T, kBits>(block, count, x, stride, start, sums) computes start[t] plus the exact sums of code * x of `count` blocks
+// with T tokens, int32 [T][16]. x has the order Dot::kOrder; tokens in rows have a distance of `stride` bytes.
 #pragma once
 
 #include "grid.hpp"
@@ -75,7 +74,7 @@ void grid_sweep(const Grid& w, const Staged& x, int64_t tile, int64_t first, flo
     const uint8_t* block = w.data + tile * w.tile_bytes();
     const uint8_t* scales = block + w.blocks() * kBytes;
     const int64_t scale_step = w.scale_bytes() / groups;  // the scales of the next tile are prefetched along with those of this
-    const int8_t* codes = (Dot::kFours ? x.fours : x.codes) + first * x.stride;
+    const int8_t* codes = codes_in(Dot::kOrder, x) + first * x.stride;
     Floats total[T][kVectors] = {};
     int64_t left = w.blocks();
     for (int64_t group = 0; group < groups; ++group, left -= group_blocks) {
@@ -96,7 +95,7 @@ void grid_sweep(const Grid& w, const Staged& x, int64_t tile, int64_t first, flo
                 for (int v = 0; v < kVectors; ++v) total[t][v] -= sum * minimum[v];
             }
         block += count * kBytes;
-        codes += count * kBlockColumns * (Dot::kFours ? T : 1);
+        codes += count * kBlockColumns * column_bytes(Dot::kOrder, T);
     }
     for (int t = 0; t < T; ++t) write_rows(w, x, tile, first + t, total[t], out, stride);
 }
@@ -118,6 +117,12 @@ void grid_tokens(const Grid& w, const Staged& x, int64_t tile, float* out, int64
     }
 }
 
+// Computes all tokens with codes of either size.
+template <class Dot>
+void grid_products(const Grid& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
+    w.bits == 5 ? grid_tokens<Dot, 5>(w, x, tile, out, stride) : grid_tokens<Dot, 4>(w, x, tile, out, stride);
+}
+
 }  // namespace
 }  // namespace edgedec
 
@@ -125,6 +130,6 @@ void grid_tokens(const Grid& w, const Staged& x, int64_t tile, float* out, int64
 #define EDGEDEC_DEFINE_GRID(name)                                                                        \
     namespace edgedec {                                                                                  \
     void grid_##name(const Grid& w, const Staged& x, int64_t tile, float* out, int64_t stride) {         \
-        w.bits == 5 ? grid_tokens<Dot, 5>(w, x, tile, out, stride) : grid_tokens<Dot, 4>(w, x, tile, out, stride); \
+        grid_products<Dot>(w, x, tile, out, stride);                                                     \
     }                                                                                                    \
     }  // namespace edgedec

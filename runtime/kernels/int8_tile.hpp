@@ -5,7 +5,7 @@
 //   Act, Codes, Sums      types of an activation (int8_t or int16_t), a vector of codes or activations, and a vector of sums
 //   kOffset               codes are used as code + kOffset; kOffset times the sum of activations is subtracted at the end
 //   kRegisters            sums that fit the registers, besides codes and activations
-//  along a row:
+//  along a row, for OneRow; a path may compute several rows at a time with a class of the same members:
 //   kStep                 columns of a vector
 //   codes(row), acts(x)   kStep codes, kStep activations
 //   add(sums, codes, acts), total(sums)
@@ -45,14 +45,14 @@ void stage(const Staged& x, int64_t token, int64_t start, int64_t count, typenam
     }
 }
 
-// Converts the sums of `count` outputs from `first` on to float32. sum(i, t) is the sum of output first + i.
-template <class Dot, int T, class Sum>
+// Converts the sums of `count` outputs from `first` on to float32. sum(i, t) is that of output first + i, with codes + kOffset.
+template <uint32_t kOffset, int T, class Sum>
 void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t count, float* out,
             int64_t stride, Sum sum) {
     for (int t = 0; t < T; ++t) {
         float* to = out + (token + t) * stride + first;
         const float scale = x.scales[token + t];
-        const uint32_t offset = Dot::kOffset * static_cast<uint32_t>(x.sums[token + t]);
+        const uint32_t offset = kOffset * static_cast<uint32_t>(x.sums[token + t]);
         for (int64_t i = 0; i < count; ++i) {  // modulo 2^32, because with the offset a sum may overflow
             const auto exact = static_cast<int32_t>(static_cast<uint32_t>(sum(i, t)) - offset);
             const float value = static_cast<float>(exact) * scale * w.scales[first + i];
@@ -80,35 +80,65 @@ void dot(const int8_t* row, int64_t count, const typename Dot::Act* acts, int64_
         sums[t] = static_cast<int32_t>(static_cast<uint32_t>(sums[t]) + static_cast<uint32_t>(Dot::total(total[t])));
 }
 
-// Reads one row after another, so that the codes are one sequential read. With several rows at a time the processor's own
-// prefetching is too slow.
+// The products of one stored row after another, so that the codes are one sequential read. With several rows at a time the
+// processor's own prefetching is too slow on x86-64.
 template <class Dot, int T>
+struct OneRow {
+    using Act = typename Dot::Act;
+    static constexpr uint32_t kOffset = Dot::kOffset;
+    static constexpr int kTokens = T, kRows = 1, kSums = T;
+    static constexpr int64_t kColumns = kChunk<Dot, T>;  // columns whose activations are in use at a time
+    static constexpr int64_t kColumnActs = 1;            // distance of two columns in `acts`
+    static constexpr int64_t kActs = T * kColumns;       // size of `acts`
+    static constexpr int64_t kLeastAhead = kAhead;       // least distance of prefetches in bytes
+
+    // Copies columns [start, start + count) of all tokens, and adds zeros up to whole units.
+    static void stage(const Staged& x, int64_t token, int64_t start, int64_t count, Act* acts) {
+        edgedec::stage<Dot, T>(x, token, start, count, acts);
+    }
+
+    // Adds the products of `count` columns of kRows rows, whole units, to sums [kRows][kSums]. The codes `ahead` bytes after them
+    // are prefetched.
+    static void dot(const int8_t* const (&rows)[kRows], int64_t count, const Act* acts, int64_t ahead, int32_t (*sums)[kSums]) {
+        edgedec::dot<Dot, T>(rows[0], count, acts, ahead, sums[0]);
+    }
+};
+
+// Reads Rows::kRows stored rows at a time. The last row is read again where there are fewer, and the further results are dropped.
+template <class Rows>
 void by_rows(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
              int64_t stride) {
-    const int64_t ahead = whole(kAhead, w.inputs);  // the same columns of a later row
+    const int64_t ahead = whole(Rows::kLeastAhead, w.inputs);  // the same columns of a later row
     const int8_t* const end = w.codes + w.outputs * w.inputs;
-    alignas(64) typename Dot::Act acts[T * kChunk<Dot, T>];
+    static_assert(kBlock % Rows::kRows == 0);
+    alignas(64) typename Rows::Act acts[Rows::kActs];
     for (int64_t block = first; block < last; block += kBlock) {
-        const int64_t rows = smaller(kBlock, last - block);
-        int32_t sums[kBlock][T] = {};
-        for (int64_t start = 0; start < w.inputs; start += kChunk<Dot, T>) {
-            const int64_t count = smaller(kChunk<Dot, T>, w.inputs - start), padded = whole(count, kUnit);
-            if (block == first || w.inputs > kChunk<Dot, T>) stage<Dot, T>(x, token, start, count, acts);
-            for (int64_t row = 0; row < rows; ++row) {
-                const int8_t* codes = w.codes + (block + row) * w.inputs + start;
+        const int64_t outputs = smaller(kBlock, last - block);
+        int32_t sums[kBlock][Rows::kSums] = {};
+        for (int64_t start = 0; start < w.inputs; start += Rows::kColumns) {
+            const int64_t count = smaller(Rows::kColumns, w.inputs - start), padded = whole(count, kUnit);
+            if (block == first || w.inputs > Rows::kColumns) Rows::stage(x, token, start, count, acts);
+            for (int64_t row = 0; row < outputs; row += Rows::kRows) {
+                const int8_t* rows[Rows::kRows];
+                for (int r = 0; r < Rows::kRows; ++r)
+                    rows[r] = w.codes + (block + smaller(row + r, outputs - 1)) * w.inputs + start;
                 // Codes that are read after a row's end belong to the next row and are multiplied by zeros.
-                if (padded <= end - codes) {
-                    dot<Dot, T>(codes, padded, acts, ahead, sums[row]);
+                if (padded <= end - rows[Rows::kRows - 1]) {
+                    Rows::dot(rows, padded, acts, ahead, sums + row);
                 } else {
-                    alignas(64) int8_t copy[kUnit] = {};
+                    alignas(64) int8_t copy[Rows::kRows][kUnit] = {};
                     const int64_t before = padded - kUnit;
-                    __builtin_memcpy(copy, codes + before, static_cast<size_t>(count - before));
-                    dot<Dot, T>(codes, before, acts, ahead, sums[row]);
-                    dot<Dot, T>(copy, kUnit, acts + before, 0, sums[row]);
+                    Rows::dot(rows, before, acts, ahead, sums + row);
+                    for (int r = 0; r < Rows::kRows; ++r) {
+                        __builtin_memcpy(copy[r], rows[r] + before, static_cast<size_t>(count - before));
+                        rows[r] = copy[r];
+                    }
+                    Rows::dot(rows, kUnit, acts + before * Rows::kColumnActs, 0, sums + row);
                 }
             }
         }
-        finish<Dot, T>(w, x, token, block, rows, out, stride, [&](int64_t i, int t) { return sums[i][t]; });
+        finish<Rows::kOffset, Rows::kTokens>(w, x, token, block, outputs, out, stride,
+                                             [&](int64_t i, int t) { return sums[i][t]; });
     }
 }
 
@@ -200,44 +230,48 @@ void by_columns(const Int8Matrix& w, const Staged& x, int64_t token, int64_t fir
                     add_panel<Dot, T>(panel, acts + column, &sums[0][i], kStrip);
                 }
         }
-        finish<Dot, T>(w, x, token, strip, outputs, out, stride, [&](int64_t i, int t) {
+        finish<Dot::kOffset, T>(w, x, token, strip, outputs, out, stride, [&](int64_t i, int t) {
             return sums[t][i / kPanel * kPanel + Dot::slot(i % kPanel)];
         });
     }
 }
 
-template <class Dot, int T>
-void int8_product(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
-                  int64_t stride) {
-    if (w.by_rows)
-        by_rows<Dot, T>(w, x, token, first, last, out, stride);
-    else
-        by_columns<Dot, T>(w, x, token, first, last, out, stride);
-}
+// Computes T tokens of a matrix in either order.
+template <class Dot>
+struct EitherOrder {
+    template <int T>
+    static void run(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
+                    int64_t stride) {
+        if (w.by_rows)
+            by_rows<OneRow<Dot, T>>(w, x, token, first, last, out, stride);
+        else
+            by_columns<Dot, T>(w, x, token, first, last, out, stride);
+    }
+};
 
 // Computes all tokens, eight at a time.
-template <class Dot>
+template <class Product>
 void all_tokens(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
     int64_t token = 0;
     for (; x.tokens - token >= kTokens; token += kTokens)
-        int8_product<Dot, kTokens>(w, x, token, first, last, out, stride);
+        Product::template run<kTokens>(w, x, token, first, last, out, stride);
     switch (x.tokens - token) {
-        case 1: return int8_product<Dot, 1>(w, x, token, first, last, out, stride);
-        case 2: return int8_product<Dot, 2>(w, x, token, first, last, out, stride);
-        case 3: return int8_product<Dot, 3>(w, x, token, first, last, out, stride);
-        case 4: return int8_product<Dot, 4>(w, x, token, first, last, out, stride);
-        case 5: return int8_product<Dot, 5>(w, x, token, first, last, out, stride);
-        case 6: return int8_product<Dot, 6>(w, x, token, first, last, out, stride);
-        case 7: return int8_product<Dot, 7>(w, x, token, first, last, out, stride);
+        case 1: return Product::template run<1>(w, x, token, first, last, out, stride);
+        case 2: return Product::template run<2>(w, x, token, first, last, out, stride);
+        case 3: return Product::template run<3>(w, x, token, first, last, out, stride);
+        case 4: return Product::template run<4>(w, x, token, first, last, out, stride);
+        case 5: return Product::template run<5>(w, x, token, first, last, out, stride);
+        case 6: return Product::template run<6>(w, x, token, first, last, out, stride);
+        case 7: return Product::template run<7>(w, x, token, first, last, out, stride);
         default: return;
     }
 }
 
 // With more than eight tokens, few outputs are computed at a time, so that the codes are in a cache for the second eight.
-template <class Dot>
+template <class Product>
 void int8_products(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
     const int64_t most = x.tokens <= kTokens ? last - first : w.by_rows ? kBlock : kSumCount / kTokens;
-    for (; first < last; first += most) all_tokens<Dot>(w, x, first, smaller(first + most, last), out, stride);
+    for (; first < last; first += most) all_tokens<Product>(w, x, first, smaller(first + most, last), out, stride);
 }
 
 }  // namespace
@@ -248,6 +282,6 @@ void int8_products(const Int8Matrix& w, const Staged& x, int64_t first, int64_t 
     namespace edgedec {                                                                                  \
     void int8_rows_##name(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, \
                           int64_t stride) {                                                              \
-        int8_products<Dot>(w, x, first, last, out, stride);                                              \
+        int8_products<EitherOrder<Dot>>(w, x, first, last, out, stride);                                 \
     }                                                                                                    \
     }  // namespace edgedec

@@ -58,7 +58,7 @@ class Kernel final : public Products<Kernel, Grid> {
         return nullptr;
     }
 
-    void arrange(Staging& staging) const { staging.arrange_fours(); }
+    void arrange(Staging& staging) const { staging.arrange_for_grid(*path_); }
     void run_part(const Staging& staging, size_t part, float* const* outs) const {
         run_tile(part, [&](size_t i, const Grid& w, int64_t tile) {
             path_->grid(w, staging.view(w.group_size), tile, outs[i], w.outputs);

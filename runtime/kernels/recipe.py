@@ -46,8 +46,12 @@ PATHS = {
         **dict.fromkeys(
             ("ternary_neon_dotprod", "int8_neon_dotprod", "grid_neon_dotprod"), ("-march=armv8.2-a+dotprod",)
         ),
+        **dict.fromkeys(("ternary_neon_i8mm", "int8_neon_i8mm", "grid_neon_i8mm"), ("-march=armv8.2-a+i8mm",)),
     },
 }
+# Options that some compilers in use refuse (GCC 9 and older), and the macro whose value 0 tells dispatch.cpp that the path's
+# files were left out.
+RECENT = {("-march=armv8.2-a+i8mm",): "EDGEDEC_I8MM"}
 _SAME = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
@@ -101,7 +105,10 @@ def build(
         KernelBuildError: the compiler cannot be run, or fails.
     """
     machine = _run([*compiler, "-dumpmachine"]).partition("-")[0]
-    sources = dict.fromkeys(units, ()) | PATHS.get(_SAME.get(machine, machine), {})
+    paths = PATHS.get(_SAME.get(machine, machine), {})
+    refused = {flags for flags in RECENT.keys() & paths.values() if not _accepts(compiler, flags)}
+    sources = dict.fromkeys(units, ()) | {name: flags for name, flags in paths.items() if flags not in refused}
+    extra = (*extra, *(f"-D{RECENT[flags]}=0" for flags in refused))
     files: list[tuple[Path, Sequence[str]]] = [(FOLDER / f"{name}.cpp", flags) for name, flags in sources.items()]
     if driver is not None:
         files.append((driver, ()))
@@ -126,6 +133,18 @@ def build_loop(
         files.append((driver, (f"-I{folder}",)))
     kind = ("-shared",) if driver is None else ("-static",) * static
     return _link(compiler, output, files, extra=extra, kind=kind)
+
+
+def _accepts(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    """Return whether the compiler and its assembler know the instructions that ``flags`` allow."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            _run([*compiler, *flags, "-x", "c++", "-c", os.devnull, "-o", str(Path(scratch) / "empty.o")])
+        except KernelBuildError:
+            return False
+    return True
 
 
 def _link(

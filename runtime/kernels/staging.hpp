@@ -15,7 +15,6 @@ class Staging {
         stride_ = (columns + 31) / 32 * 32;  // whole lines of ternary.hpp, and whole blocks of grid.hpp
         groups_ = (columns + 31) / 32;
         codes_.resize(static_cast<size_t>(tokens * stride_));
-        fours_.resize(codes_.size());
         scales_.resize(static_cast<size_t>(tokens));
         for (auto& sums : sums_) sums.resize(static_cast<size_t>(tokens * groups_));
     }
@@ -29,13 +28,27 @@ class Staging {
         const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
         path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
     }
-    // Fills Staged::fours or Staged::panels for ternary matrices. Call it after all tokens have their codes.
+    // Puts the codes into the order that ternary matrices need on the path. Call it after all tokens have their codes.
     void arrange(const Path& path) {
         if (path.panels && tokens_ >= kLeastPanelTokens) return arrange_panels();
-        arrange_fours();
+        arrange_for_grid(path);
     }
-    // Fills Staged::fours, which matrices with evenly spaced levels need on every path.
+    // Puts the codes into the order that matrices with evenly spaced levels need on the path, which have no panels.
+    void arrange_for_grid(const Path& path) {
+        if (path.order == Order::fours) arrange_fours();
+        if (path.order == Order::pairs && tokens_ >= kLeastPairTokens) arrange_pairs();
+    }
+    Staged view(int32_t group_size) const {
+        return {tokens_, stride_, codes_.data(), fours_.data(), pairs_.data(), sums_[slot(group_size)].data(),
+                scales_.data(), panels()};
+    }
+
+  private:
+    static constexpr int64_t kLine = 64;  // bytes of a line of the processor's cache
+    static constexpr int64_t kPanelBytes = kPanelTokens * kPanelColumns;
+
     void arrange_fours() {
+        fours_.resize(codes_.size());
         for (int64_t first = 0; first < tokens_; first += kTokens) {
             const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens;
             const int8_t* from = codes_.data() + first * stride_;
@@ -44,14 +57,21 @@ class Staging {
                 for (int64_t t = 0; t < group; ++t, to += 4) __builtin_memcpy(to, from + t * stride_ + four, 4);
         }
     }
-    Staged view(int32_t group_size) const {
-        return {tokens_,        stride_,         codes_.data(), fours_.data(), sums_[slot(group_size)].data(),
-                scales_.data(), panels()};
+    void arrange_pairs() {
+        constexpr int64_t kHalf = kPairColumns / 2;
+        pairs_.assign(static_cast<size_t>((tokens_ + tokens_ % 2) * stride_), 0);
+        for (int64_t first = 0; first < tokens_; first += kTokens) {
+            const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens, beside = group + group % 2;
+            const int8_t* from = codes_.data() + first * stride_;
+            int8_t* to = pairs_.data() + first * stride_;
+            for (int64_t block = 0; block < stride_; block += kPairColumns)
+                for (int64_t four = block; four < block + kHalf; four += 4, to += 8 * beside)
+                    for (int64_t t = 0; t < group; ++t) {
+                        __builtin_memcpy(to + 8 * t, from + t * stride_ + four, 4);
+                        __builtin_memcpy(to + 8 * t + 4, from + t * stride_ + four + kHalf, 4);
+                    }
+        }
     }
-
-  private:
-    static constexpr int64_t kLine = 64;  // bytes of a line of the processor's cache
-    static constexpr int64_t kPanelBytes = kPanelTokens * kPanelColumns;
 
     // Rows of panels begin at a line of the cache: otherwise each is read as two lines, which takes three times as long.
     int8_t* panels() {
@@ -80,7 +100,7 @@ class Staging {
     static size_t slot(int32_t group_size) { return static_cast<size_t>(group_size == 128 ? 3 : group_size / 32); }
 
     int64_t tokens_ = 0, columns_ = 0, stride_ = 0, groups_ = 0;
-    std::vector<int8_t> codes_, fours_, panels_;
+    std::vector<int8_t> codes_, fours_, pairs_, panels_;
     std::vector<float> scales_;
     std::vector<int32_t> sums_[4];  // for group sizes 0, 32, 64 and 128
 };

@@ -23,6 +23,8 @@ constexpr int64_t kLineBytes = 64;    // bytes of a line
 constexpr int kTokens = 8;            // tokens whose sums are held in registers
 constexpr int64_t kPanelTokens = 16, kPanelColumns = 64;  // sizes of a panel of Staged::panels
 constexpr int64_t kLeastPanelTokens = 5;                  // with fewer tokens there are no panels
+constexpr int64_t kPairColumns = 32;                      // columns of a block of Staged::pairs
+constexpr int64_t kLeastPairTokens = 2;                   // one token alone has no pairs
 // Maximum number of columns: 2^20 x 2 x 128 < 2^31, so that no int32 sum can overflow.
 constexpr int64_t kMostInputs = int64_t{1} << 20;
 constexpr int64_t kMostOutputs = int64_t{1} << 26;
@@ -45,7 +47,10 @@ struct Ternary {
     const char* problem() const;  // the reason why the sizes are invalid, or null
 };
 
-// Activations in the form that the kernels read.
+// The order in which a path reads the codes of activations, apart from panels: Staged::codes, Staged::fours or Staged::pairs.
+enum class Order { rows, fours, pairs };
+
+// Activations in the form that the kernels read. The orders are those of the path; the pointers to others are not valid.
 struct Staged {
     int64_t tokens;
     int64_t stride;       // bytes of a token's codes: columns rounded up to 32; the additional codes are 0
@@ -53,6 +58,10 @@ struct Staged {
     // The same codes in the order [stride / 4][tokens][4] for each group of kTokens tokens (the last may have fewer), so that
     // the operands of broadcasts have constant distances.
     const int8_t* fours;
+    // The same codes in the order [stride / 32][4][pairs][2][2][4] for each group of kTokens tokens: in each block of 32
+    // columns, columns 4 * i to 4 * i + 3 of a token and those 16 further on, then the same of the other token of the pair. A
+    // token without another has zeros beside it.
+    const int8_t* pairs;
     const int32_t* sums;  // [tokens][groups] sums of the codes, which correct for weights stored as trit + 1
     const float* scales;  // [tokens]
     // The same codes in the order [tokens / 16][columns / 64][16][64], if the path needs them and there are enough tokens. Columns
@@ -100,7 +109,8 @@ struct Path {
     RowNorm norm;
     GatedRows gate;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
-    bool panels;       // whether `tile` reads Staged::panels instead of Staged::fours
+    Order order;       // of the activations that `tile` and `grid` read
+    bool panels;       // whether `tile` reads Staged::panels from kLeastPanelTokens tokens on
 };
 
 // Returns the path of that name; null if there is none.
@@ -135,5 +145,6 @@ EDGEDEC_DECLARE_PATH(avx512vnni)
 EDGEDEC_DECLARE_PATH(amx)
 EDGEDEC_DECLARE_PATH(neon)
 EDGEDEC_DECLARE_PATH(neon_dotprod)
+EDGEDEC_DECLARE_PATH(neon_i8mm)
 
 }  // namespace edgedec

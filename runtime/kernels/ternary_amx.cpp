@@ -46,7 +46,8 @@ inline void unpack(const uint8_t* line, int64_t lines, uint8_t* to) {
 // The products of up to T tokens, 16 or 32, from `first` on. Tiles: 0 and 1 are sums, 2 codes, and 3 and 4 tokens.
 class Dot {
   public:
-    static constexpr bool kFours = false, kRagged = true;
+    static constexpr Order kOrder = Order::rows;
+    static constexpr bool kRagged = true;
     const int tokens;
 
     Dot(const Staged& x, int64_t first)

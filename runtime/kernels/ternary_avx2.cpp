@@ -23,7 +23,8 @@ inline void add_now(__m256i& sum, __m256i masked, __m256i act) {
 }
 
 struct Dot {
-    static constexpr bool kFours = true, kRagged = false;
+    static constexpr Order kOrder = Order::fours;
+    static constexpr bool kRagged = false;
 
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {

@@ -21,7 +21,8 @@ namespace {
 constexpr int64_t kUnshiftedLines = 4096;
 
 struct Dot {
-    static constexpr bool kFours = true, kRagged = false;
+    static constexpr Order kOrder = Order::fours;
+    static constexpr bool kRagged = false;
 
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {

@@ -17,7 +17,8 @@ inline int8x8_t four_columns_twice(const int8_t* x) {
 }
 
 struct Dot {
-    static constexpr bool kFours = false, kRagged = false;
+    static constexpr Order kOrder = Order::rows;
+    static constexpr bool kRagged = false;
 
     // A quarter of a line is 4 rows. A few tokens use several quarters at a time; eight tokens use one, which takes 16 sums in
     // 32 registers.

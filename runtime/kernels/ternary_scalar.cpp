@@ -5,7 +5,8 @@ namespace edgedec {
 namespace {
 
 struct Dot {
-    static constexpr bool kFours = false, kRagged = false;
+    static constexpr Order kOrder = Order::rows;
+    static constexpr bool kRagged = false;
 
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {

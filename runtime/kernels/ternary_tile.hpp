@@ -30,9 +30,18 @@ EDGEDEC_INLINE void prefetch_line(const uint8_t* line) {
     __builtin_prefetch(line + kNear, 0, 3);
 }
 
-// dot.run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. With
-// Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes. With Dot::kRagged, there are
-// only dot.tokens tokens, at most T.
+// Returns the codes of the activations in an order.
+EDGEDEC_INLINE const int8_t* codes_in(Order order, const Staged& x) {
+    return order == Order::rows ? x.codes : order == Order::fours ? x.fours : x.pairs;
+}
+
+// Returns the bytes of a column of T tokens in an order.
+constexpr int64_t column_bytes(Order order, int tokens) {
+    return order == Order::rows ? 1 : order == Order::fours ? tokens : tokens + tokens % 2;
+}
+
+// dot.run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. x has the order
+// Dot::kOrder; tokens in rows have a distance of `stride` bytes. With Dot::kRagged, there are only dot.tokens tokens, at most T.
 template <int T, class Dot>
 void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride, Dot& dot) {
     int tokens = T;
@@ -43,7 +52,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     const float* scales = w.group_size ? w.scales + tile * w.planes * groups * kTileRows : w.scales;
     Floats total[T][kVectors] = {};
     for (int32_t plane = 0; plane < w.planes; ++plane) {
-        const int8_t* codes = (Dot::kFours ? x.fours : x.codes) + first * x.stride;
+        const int8_t* codes = codes_in(Dot::kOrder, x) + first * x.stride;
         int64_t left = lines;
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t count = left < group_lines ? left : group_lines;
@@ -60,7 +69,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
                 }
             }
             line += count * kLineBytes;
-            codes += count * kLineColumns * (Dot::kFours ? T : 1);
+            codes += count * kLineColumns * column_bytes(Dot::kOrder, T);
             left -= count;
             if (w.group_size) scales += kTileRows;
         }

@@ -21,8 +21,8 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer((text for seed in range(60) for turn in conversation(seed) for text in turn), 512)
 
 
-def shards(folder: Path, *, writes: bool = True) -> Shards:
-    return Shards(folder=folder, tokenizer_json=tokenizer().to_str(), documents=20, writes=writes)
+def shards(folder: Path, *, writes: bool = True, ahead: int = 1) -> Shards:
+    return Shards(folder=folder, tokenizer_json=tokenizer().to_str(), documents=20, writes=writes, ahead=ahead)
 
 
 def test_rows_begin_at_documents_and_inside_long_ones() -> None:
@@ -89,5 +89,25 @@ def test_a_step_takes_its_rows_from_its_shard(tmp_path: Path, step: int) -> None
         text = texts[min(step // 4, 1)]
         starts = row_starts(text, 32)
         assert all(any(np.array_equal(row, text[start : start + 33]) for start in starts) for row in rows)
+    finally:
+        parts.close()
+
+
+@pytest.mark.thorough
+def test_several_shards_are_written_in_advance(tmp_path: Path) -> None:
+    parts = shards(tmp_path, ahead=3)
+    try:
+        text = parts.read(0)
+        batches = ShardedBatches(
+            train=text, valid=text, shards=parts, steps_per_shard=4, last_shard=4, tokens=128, length=32
+        )
+        batches.at(0, 20)
+        assert sorted(parts._ahead) == [1, 2, 3]
+        for shard in (1, 2, 3):
+            parts._ahead[shard].result()
+        # A shard does not depend on who wrote it, or on what was written beside it.
+        assert np.array_equal(parts.read(3), pack(documents(tokenizer(), range(60, 80))))
+        batches.at(12, 20)
+        assert sorted(parts._ahead)[-1] == 4
     finally:
         parts.close()

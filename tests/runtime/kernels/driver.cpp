@@ -1,11 +1,13 @@
 // Reads cases from standard input, as test_ternary.py writes them, packs and multiplies each on the code path that argv
-// names, and writes the results. For processors whose library no Python here could load.
+// names, and writes the results. Without arguments, it writes the name of the path that a process uses here. For processors
+// whose library no Python here could load.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
 
 extern "C" {
 const char* edgedec_error();
+const char* edgedec_path();
 int64_t edgedec_ternary_code_bytes(int64_t, int64_t, int32_t, int32_t);
 int64_t edgedec_ternary_scale_count(int64_t, int64_t, int32_t, int32_t);
 int32_t edgedec_ternary_pack(const uint8_t*, int64_t, int64_t, int64_t, int32_t, int64_t, int64_t, uint8_t*);
@@ -23,6 +25,11 @@ std::vector<T> take(int64_t count) {
 }
 
 int main(int argc, char** argv) {
+    if (argc == 1) {
+        const char* path = edgedec_path();
+        std::fputs(path ? path : edgedec_error(), stdout);
+        return !path;
+    }
     if (argc != 2 || !edgedec_path_usable(argv[1])) {
         std::fprintf(stderr, "the code path cannot run here, or fails its self-test\n");
         return 2;

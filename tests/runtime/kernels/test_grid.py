@@ -277,7 +277,8 @@ def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni"])]
+    ("processor", "code_paths"),
+    [("aarch64", ["neon", "neon_dotprod", "neon_i8mm", "scalar"]), ("simde", ["avx512vnni"])],
 )
 def test_paths_of_other_processors_are_exact_under_emulation(
     processor: str, code_paths: list[str], tmp_path: Path

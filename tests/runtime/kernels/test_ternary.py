@@ -396,7 +396,8 @@ def foreign_driver(name: str, folder: Path, source: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni", "amx"])]
+    ("processor", "code_paths"),
+    [("aarch64", ["neon", "neon_dotprod", "neon_i8mm", "scalar"]), ("simde", ["avx512vnni", "amx"])],
 )
 def test_paths_of_other_processors_are_exact_under_emulation(
     processor: str, code_paths: list[str], tmp_path: Path
