@@ -427,9 +427,7 @@ def head_layout(sizes: Sizes) -> HeadLayout:
     return HeadLayout(rows=sizes.rows, results=sizes.results, blocks=sizes.table_blocks)
 
 
-def lower(
-    layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False
-) -> GpuProgram:
+def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False) -> GpuProgram:
     """Return the program of a layout.
 
     Args:

@@ -55,7 +55,10 @@ def test_context_and_bits_are_options_of_web_only(edgedec: Edgedec, ternary: Pat
         outcome = edgedec("export", ternary, *flags, "-o", tmp_path / "m.gguf")
         assert outcome.code == 2
         assert "--ctx-size and --kv-bits are for --format web" in outcome.stderr
-    for flags, words in ((("-c", "1"), "--ctx-size must be 2 to "), (("--kv-bits", "4"), "--kv-bits must be 16, 8 or 32")):
+    for flags, words in (
+        (("-c", "1"), "--ctx-size must be 2 to "),
+        (("--kv-bits", "4"), "--kv-bits must be 16, 8 or 32"),
+    ):
         outcome = edgedec("export", ternary, "--format", "web", *flags, "-o", tmp_path / "site")
         assert outcome.code == 2
         assert words in outcome.stderr

@@ -23,10 +23,11 @@ export async function findAdapter(navigator, isSecure) {
   return adapter;
 }
 
-/** Return what an adapter calls itself. */
-export function adapterName({ info }) {
-  const words = [info?.vendor, info?.architecture, info?.description].filter(Boolean);
-  return words.length ? words.join(" ") : "a GPU without a name";
+/** Return what an adapter calls itself, marked if a processor emulates it. */
+export function adapterName(adapter) {
+  const { vendor, architecture, description } = adapter.info ?? {};
+  const name = [vendor, architecture, description].filter(Boolean).join(" ") || "a GPU without a name";
+  return isSoftware(adapter) ? `${name} (emulated by the processor, and slow)` : name;
 }
 
 /** Return true if a processor emulates the GPU. */
