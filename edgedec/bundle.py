@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,8 @@ from edgedec.manifest import (
 )
 from edgedec.missing import nothing_at
 from edgedec.ops import Embed
+from edgedec.row_reader import RowReader
 from edgedec.schemes import (
-    FloatScheme,
     Int4Scheme,
     Int8Scheme,
     Scheme,
@@ -51,7 +51,7 @@ from edgedec.schemes import (
     scheme_to_json,
 )
 
-__all__ = ["Bundle", "BundleWriter", "RowReader"]
+__all__ = ["Bundle", "BundleWriter"]
 
 Array = NDArray[Any]
 
@@ -198,14 +198,10 @@ class Bundle:
             BundleError: the tensor does not exist, or is not stored by rows.
         """
         tensor = self._tensor(name)
-        part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
-        if isinstance(tensor.scheme, TernaryScheme | Int4Scheme) or (
-            isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows
-        ):
+        if isinstance(tensor.scheme, Int4Scheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
-        scale = self.array(name, "scale").copy() if isinstance(tensor.scheme, Int8Scheme) else None
-        dtype = tensor.scheme.parts(tensor.shape)[part].dtype
-        return RowReader(self.weights_file, tensor.offsets[part], dtype, tensor.shape[1], scale)
+        scale = self.array(name, "scale").copy() if _has_small_scale(tensor.scheme) else None
+        return RowReader(self.weights_file, tensor, scale)
 
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -221,7 +217,7 @@ class Bundle:
         """Check that the bundle has all weights of a graph.
 
         Raises:
-            BundleError: a tensor is missing, has another shape, or is a ternary embedding.
+            BundleError: a tensor is missing, has another shape, or is an embedding of int4.
         """
         for name, spec in graph.weights.items():
             if self._tensor(name).shape != spec.shape:
@@ -232,56 +228,15 @@ class Bundle:
             if not isinstance(operation, Embed):
                 continue
             scheme = self.tensors[operation.weight].scheme
-            if isinstance(scheme, TernaryScheme | Int4Scheme):
+            if isinstance(scheme, Int4Scheme):
                 raise BundleError(
                     f"{self.path}: tensor {operation.weight} is {scheme.kind}, which an embedding never is"
                 )
 
 
-class StoredRows(NamedTuple):
-    """The place of a matrix that is stored by rows.
-
-    Members:
-        file: file descriptor, which stays open as long as the reader.
-        offset: position of the first row in the file, in bytes.
-        dtype: type of the stored numbers.
-        scales: float32 [rows], factors of int8 codes; None: there are none.
-    """
-
-    file: int
-    offset: int
-    dtype: np.dtype[Any]
-    scales: NDArray[np.float32] | None
-
-
-class RowReader:
-    """Look up rows of a stored matrix [rows, width] without mapping it.
-
-    A mapped table would be charged for many more rows than are read, because the system also maps neighbouring pages.
-    """
-
-    def __init__(
-        self, file: Path, offset: int, dtype: np.dtype[Any], width: int, scale: NDArray[np.float32] | None
-    ) -> None:
-        self._file = file.open("rb", buffering=0)
-        self._offset, self._dtype, self._width, self._scale = offset, dtype, width, scale
-
-    def stored_rows(self) -> StoredRows:
-        """Return the place of the rows."""
-        return StoredRows(self._file.fileno(), self._offset, self._dtype, self._scale)
-
-    def rows(self, ids: NDArray[np.int32], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """Return the rows of ids int32 [n], none negative, as float32 [n, width], in ``out`` if it is given."""
-        if out is None:
-            out = np.empty((len(ids), self._width), np.float32)
-        nbytes = self._width * self._dtype.itemsize
-        for row, token in zip(out, ids.tolist(), strict=True):
-            stored = np.frombuffer(os.pread(self._file.fileno(), nbytes, self._offset + token * nbytes), self._dtype)
-            if self._scale is None:
-                row[...] = stored
-            else:
-                np.multiply(stored, self._scale[token], out=row)
-        return out
+def _has_small_scale(scheme: Scheme) -> bool:
+    """Return whether a tensor has at most one scale for each row; groups have more, which are read with their row."""
+    return isinstance(scheme, Int8Scheme) or (isinstance(scheme, TernaryScheme) and not scheme.group_size)
 
 
 @dataclass(kw_only=True)

@@ -34,6 +34,7 @@ __all__ = [
     "MANIFEST",
     "READABLE_VERSIONS",
     "TEMPLATE",
+    "TERNARY_EMBEDDING",
     "TOKENIZER",
     "VERSION",
     "WEIGHTS",
@@ -48,7 +49,9 @@ __all__ = [
 
 FORMAT, VERSION = "edgedec-bundle", 1  # name of the format, and the version that is written
 READABLE_VERSIONS = (1,)  # versions that are opened, in ascending order; docs/bundle-format.md has the rule
-FEATURES = frozenset({"int4", "tied_planes"})  # features of a manifest's "requires" that this edgedec knows
+TERNARY_EMBEDDING = "ternary_embedding"  # feature of bundles whose embedding is ternary
+# Features of a manifest's "requires" that this edgedec knows.
+FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory

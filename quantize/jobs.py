@@ -20,11 +20,11 @@ from edgedec.errors import BundleError
 from edgedec.quantize.methods.float_bits import Rows, all_finite, pieces
 from edgedec.quantize.methods.int4 import int4_parts
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
+from edgedec.quantize.methods.native import NativeTernary, NotTernaryError, find_ternary, grouped_ternary
 from edgedec.quantize.methods.planes import Statistics, quantize_planes, quantize_tied
-from edgedec.quantize.readers.checkpoint import Int4Maker, Maker, TernaryMaker, Trits
+from edgedec.quantize.readers.checkpoint import Int4Maker, Maker, TernaryMaker, TwoBitMaker
 from edgedec.quantize.readers.safetensors_file import StoredTensor
-from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, split
 
 __all__ = ["Job", "JobResult", "fitted_parts", "load_finite", "run_job"]
 
@@ -38,14 +38,17 @@ class Job:
     Members:
         make: function that loads the matrix.
         where: name of the tensor in messages.
-        scheme: storage scheme of the result.
+        scheme: storage scheme of the result. If ternary weights are not fitted, planes and groups are those of the weights,
+            and ``scheme`` says how many planes they may have.
         fitted: planes or int4 codes are fitted to the weights; otherwise the weights must be ternary or int4 already.
+        otherwise: scheme of a matrix that turns out not to be ternary; None: it is an error.
     """
 
     make: Maker
     where: str
     scheme: Int4Scheme | Int8Scheme | TernaryScheme
     fitted: bool = False
+    otherwise: Int8Scheme | FloatScheme | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,14 @@ class JobResult:
     """Result of a job.
 
     Members:
-        parts: arrays to store, with the names and shapes of ``scheme.parts``.
+        scheme: the scheme of the arrays.
+        parts: arrays to store, with the names and shapes of ``scheme.parts``; none with a ``FloatScheme``, whose values need
+            no conversion.
         process: id of the process that ran the job.
         peak_bytes: peak resident memory of that process so far; 0 if the system does not report it.
     """
 
+    scheme: Scheme
     parts: Mapping[str, Array]
     process: int
     peak_bytes: int
@@ -82,15 +88,24 @@ def run_job(job: Job) -> JobResult:
         BundleError: the tensor is damaged, or cannot be read.
         UnsupportedError: the job expects a ternary tensor and the tensor is not ternary, or its type is not supported.
     """
+    scheme, parts = _converted(job)
+    return JobResult(scheme=scheme, parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
+
+
+def _converted(job: Job) -> tuple[Scheme, dict[str, Array]]:
     if isinstance(job.scheme, Int8Scheme):
-        parts = _int8(job)
-    elif job.fitted:
-        parts = fitted_parts(load_finite(job.make, job.where).astype(np.float32, copy=False), job.scheme)
-    elif isinstance(job.scheme, Int4Scheme):
-        parts = _native_int4(job)
-    else:
-        parts = _native(job, job.scheme)
-    return JobResult(parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
+        return job.scheme, _int8(job)
+    if job.fitted:
+        matrix = load_finite(job.make, job.where).astype(np.float32, copy=False)
+        return job.scheme, fitted_parts(matrix, job.scheme)
+    if isinstance(job.scheme, Int4Scheme):
+        return job.scheme, _native_int4(job)
+    try:
+        return _native_ternary(job, job.scheme)
+    except NotTernaryError:
+        if job.otherwise is None:
+            raise
+    return job.otherwise, _int8(job) if isinstance(job.otherwise, Int8Scheme) else {}
 
 
 def _rows(job: Job) -> Rows:
@@ -98,9 +113,8 @@ def _rows(job: Job) -> Rows:
     return job.make if isinstance(job.make, StoredTensor) else job.make()
 
 
-def _require_finite(job: Job, array: Rows) -> None:
-    if not all_finite(array):
-        raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
+def _not_finite(job: Job) -> BundleError:
+    return BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
 
 
 def _int8(job: Job) -> dict[str, Array]:
@@ -108,7 +122,8 @@ def _int8(job: Job) -> dict[str, Array]:
     codes, scale = np.empty(array.shape, np.int8), np.empty(array.shape[0], np.float32)
     for some in pieces(*array.shape):
         piece = array[some]
-        _require_finite(job, piece)
+        if not all_finite(piece):
+            raise _not_finite(job)
         codes[some], scale[some] = quantize_int8(piece.astype(np.float32))
     return {"codes": codes, "scale": scale}
 
@@ -129,30 +144,44 @@ def _native_int4(job: Job) -> dict[str, Array]:
     parts = job.make.int4()
     for part in parts.values():
         if part.dtype == np.float16 and not np.isfinite(part).all():
-            raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
+            raise _not_finite(job)
     return parts
 
 
-def _native(job: Job, scheme: TernaryScheme) -> dict[str, Array]:
-    trits, scales = _trits(job, scheme.group_size)
-    scale = np.asarray(scales)[None]
-    return {"codes": scheme.pack(trits[None]), "scale": np.asarray(scale, np.float32)}
+def _native_ternary(job: Job, scheme: TernaryScheme) -> tuple[TernaryScheme, dict[str, Array]]:
+    """Return the scheme and the parts of a matrix that is ternary, or has codes for two planes, without loss."""
+    codes = _native_codes(job, scheme)
+    planes = codes.trits[None]
+    if scheme.planes > 1 and codes.trits.max(initial=0) > 1:
+        planes, tied = split(codes.trits, tied=scheme.tied), scheme.tied
+        found = TernaryScheme(planes=scheme.planes, group_size=codes.group_size, tied=tied)
+    else:
+        found = TernaryScheme(group_size=codes.group_size)
+    scale = codes.scales[None] if codes.group_size else codes.scales
+    if len(planes) > 1 and not found.tied:
+        scale = np.repeat(scale, len(planes), axis=0)
+    return found, {"codes": found.pack(planes), "scale": scale}
 
 
-def _trits(job: Job, group_size: int) -> Trits:
-    """Return the reader's own trits if it has them with scales for the same groups; otherwise compute them."""
+def _native_codes(job: Job, scheme: TernaryScheme) -> NativeTernary:
+    """Return the reader's own trits or codes if it has them; otherwise find them in the floats."""
+    if scheme.planes > 1:
+        assert isinstance(job.make, TwoBitMaker)
+        return _finite_groups(job, *job.make.codes(), least=1)
     if isinstance(job.make, TernaryMaker):
-        stored = job.make.trits()
-        if bool(np.ndim(stored.scales)) == bool(group_size):
-            if not np.isfinite(stored.scales).all():
-                raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
-            return stored
-    where = f"{job.where}: it"
-    if group_size:
-        return Trits(*native_ternary_groups(load_finite(job.make, job.where), group_size, where))
-    array = _rows(job)
-    _require_finite(job, array)
-    return Trits(*native_ternary(array, where))
+        return _finite_groups(job, *job.make.trits())
+    try:
+        return find_ternary(_rows(job), f"{job.where}: it")
+    except FloatingPointError:
+        raise _not_finite(job) from None
+
+
+def _finite_groups(
+    job: Job, codes: NDArray[np.int8], scales: NDArray[np.float32] | np.float32, group_size: int, least: int = 0
+) -> NativeTernary:
+    if not np.isfinite(scales).all():
+        raise _not_finite(job)
+    return grouped_ternary(codes, scales, group_size, least=least)
 
 
 def _peak_bytes() -> int:

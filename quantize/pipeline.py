@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import BundleWriter
-from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph import Graph
-from edgedec.manifest import Tokens
+from edgedec.manifest import TERNARY_EMBEDDING, Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
 from edgedec.quantize.jobs import Job, fitted_parts, load_finite, run_job
-from edgedec.quantize.methods import METHODS
 from edgedec.quantize.methods.planes import Statistics
+from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
-from edgedec.spelling import must_be_one_of
 from edgedec.workers import WorkerPool
 
 __all__ = [
@@ -45,6 +43,7 @@ __all__ = [
     "QuantizeReport",
     "checkpoint_graph",
     "has_int4_layers",
+    "has_two_bit_layers",
     "local_workers",
     "quantize",
     "tensor_loader",
@@ -58,77 +57,9 @@ F32 = NDArray[np.float32]
 
 _WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
 _MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
-_TIED_PLANES = 3  # planes whose scales are tied by default
+_TWO_BIT_PLANES = 2  # planes that hold any 2-bit code
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizeOptions:
-    """Options of ``quantize``.
-
-    With the method ternary and ``planes`` 0 the checkpoint must be ternary already, and is stored without loss. With the
-    method int4, matrices that the file stores as Q4_0 or Q4_K are taken without loss.
-
-    Members:
-        tied: tie the scales of planes 3:1. None: those of three planes, which costs 0.2 to 0.3 % of perplexity, but not
-            those of two, which costs more.
-    """
-
-    method: str
-    planes: int = 0
-    group_size: int = 64
-    tied: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UsageError(must_be_one_of("method", self.method, METHODS))
-        if self.planes and self.method != "ternary":
-            raise UsageError(
-                f"--planes {self.planes} is for --method ternary, not {self.method}; write --method ternary --planes "
-                f"{min(max(self.planes, 1), 3)}, or leave --planes out"
-            )
-        if not 0 <= self.planes <= 3:
-            raise UsageError(f"--planes must be 1, 2 or 3 with --method ternary, not {self.planes}")
-        if self.group_size not in (32, 64, 128):
-            raise UsageError(f"--group-size must be 32, 64 or 128, not {self.group_size}")
-        if self.tied and self.planes < 2:
-            raise UsageError(
-                "--tied ties the scales of 2 or 3 planes: add --method ternary --planes 2, or leave it out"
-            )
-
-    @property
-    def ties(self) -> bool:
-        """True if the scales of planes are tied."""
-        return self.planes == _TIED_PLANES if self.tied is None else self.tied
-
-    @property
-    def fitted_scheme(self) -> Int4Scheme | TernaryScheme | None:
-        """The scheme of matrices whose codes are fitted; None for methods that fit nothing."""
-        if self.method == "int4":
-            return Int4Scheme()
-        return TernaryScheme(planes=self.planes, group_size=self.group_size, tied=self.ties) if self.planes else None
-
-
-@dataclass(kw_only=True)
-class QuantizeReport:
-    """Sizes and methods of a finished quantization.
-
-    Members:
-        group_size: largest number of columns of a ternary or int4 matrix that share a scale; 0: one per tensor, or none.
-        bits_per_weight: bits of all stored tensors, including scales, per parameter of the checkpoint.
-        worker_bytes: peak resident memory, including libraries, of each process of the worker pool.
-    """
-
-    parameters: int = 0
-    group_size: int = 0
-    stored_bytes: int = 0
-    methods: dict[str, int] = field(default_factory=dict)  # scheme -> number of tensors
-    worker_bytes: dict[int, int] = field(default_factory=dict)  # process, other than this one -> its peak
-
-    @property
-    def bits_per_weight(self) -> float:
-        return 8 * self.stored_bytes / self.parameters
 
 
 def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
@@ -166,9 +97,21 @@ def has_int4_layers(checkpoint: Checkpoint) -> bool:
     return any(info.int4 for name, info in checkpoint.tensors.items() if name.startswith("model.layers."))
 
 
+def has_two_bit_layers(checkpoint: Checkpoint) -> bool:
+    """Return whether the checkpoint stores matrices of its layers as 2-bit codes that two planes take without loss."""
+    return any(info.two_bit for name, info in checkpoint.tensors.items() if name.startswith("model.layers."))
+
+
+def _has_codes(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
+    """Return whether the checkpoint stores codes of the kind that the options ask for, which are then not fitted."""
+    if options.method == "int4":
+        return has_int4_layers(checkpoint)
+    return options.planes == _TWO_BIT_PLANES and has_two_bit_layers(checkpoint)
+
+
 def uses_calibration(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
     """Return whether calibration text would change the result."""
-    return bool(options.planes) or (options.method == "int4" and not has_int4_layers(checkpoint))
+    return (bool(options.planes) or options.method == "int4") and not _has_codes(checkpoint, options)
 
 
 def local_workers(checkpoint: Checkpoint) -> int:
@@ -212,31 +155,36 @@ class _Run:
         self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
         self.calibrated, self.pool = calibrated, pool
         self.rounded: Int8Weight | None = None  # the embedding, for calibration
+        self.stored: dict[str, Scheme] = {}
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
-        # A natively ternary or int4 model is rounded only where necessary: its embedding stays as it is, and matrices that
-        # are of another type, as the head may be, become int8.
-        self.native_int4 = options.method == "int4" and has_int4_layers(checkpoint)
-        self.native = self.native_int4 or (options.method == "ternary" and not options.planes)
-        # In other models a tied head would be stored exactly as the embedding is, so it is not stored again.
+        # A model that has ternary weights or codes is rounded only where necessary: an embedding of another type stays as
+        # it is, and matrices of another type, as the head may be, become int8.
+        self.has_codes = _has_codes(checkpoint, options)
+        self.native = self.has_codes or (options.method == "ternary" and not options.planes)
+        # A tied head is not stored again if it would be stored exactly as the embedding is. Of a native model that is known
+        # when its embedding is stored, which therefore comes first.
         self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
         self.report = QuantizeReport()
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done = sizes, 0
-        self._all = sum(size for name, size in sizes.items() if not (self.tied and name == self.head))
 
     def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array]) -> None:
         shape = self.graph.weights[name].shape
         self.writer.add(name, scheme, shape, parts)
+        self.stored[name] = scheme
+        if name == self.embedding and isinstance(scheme, TernaryScheme):
+            self.writer.features.add(TERNARY_EMBEDDING)
         if isinstance(scheme, TernaryScheme | Int4Scheme):
             self.report.group_size = max(self.report.group_size, scheme.group_size)
         self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())
         self.report.methods[scheme.kind] = self.report.methods.get(scheme.kind, 0) + 1
         self._done += self._sizes[name]
-        self.progress(name, self._done, self._all)
+        stored = sum(self._sizes.values()) - (self._sizes[self.head] if self.tied else 0)
+        self.progress(name, self._done, stored)
 
     def add_fitted(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
         """Fit and write one matrix, and return the dense matrix float32 [out, in] that is stored."""
@@ -253,7 +201,7 @@ class _Run:
             for name, spec in self.graph.weights.items()
             if (name == self.head and not self.tied) or len(spec.shape) == 1
         ]
-        return [self.embedding, *rest]
+        return rest if self.embedding in self.stored else [self.embedding, *rest]
 
     def inside(self) -> list[str]:
         """Return the names of the layers' matrices, in the bundle's order."""
@@ -261,23 +209,29 @@ class _Run:
 
     def _scheme(self, name: str) -> Int4Scheme | Int8Scheme | TernaryScheme | None:
         """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
-        floats = self.options.method == "float" or (self.native and name == self.embedding)
-        if floats or len(self.graph.weights[name].shape) == 1:
+        if self.options.method == "float" or len(self.graph.weights[name].shape) == 1:
             return None
         info = self.checkpoint.tensors[self.sources[name]]
-        if self.native_int4:
-            return info.int4 or Int8Scheme(rows=True)
-        if self.options.method == "int8" or name in (self.embedding, self.head):
+        if self.options.method == "int4" and self.has_codes:
+            return None if name == self.embedding else info.int4 or Int8Scheme(rows=True)
+        if self.has_codes and not info.two_bit:
+            return None if name == self.embedding else Int8Scheme(rows=True)
+        outside = name in (self.embedding, self.head)
+        if self.options.method == "int8" or (outside and not self.native):
             return Int8Scheme(rows=True)
-        return self.options.fitted_scheme or TernaryScheme(group_size=info.group_size)
+        return self.options.fitted_scheme or TernaryScheme()
 
     def _job(self, name: str, scheme: Int4Scheme | Int8Scheme | TernaryScheme) -> Job:
         source = self.sources[name]
+        kept: dict[str, Int8Scheme | FloatScheme] = {}
+        if not self.has_codes:
+            kept = {self.head: Int8Scheme(rows=True), self.embedding: FloatScheme()}
         return Job(
             make=_maker(self.checkpoint, source),
             where=f"{self.checkpoint.source}: tensor {source}",
             scheme=scheme,
             fitted=not self.native,
+            otherwise=kept.get(name),
         )
 
     def add(self, names: list[str]) -> None:
@@ -287,18 +241,29 @@ class _Run:
         results = map(run_job, jobs) if self.pool is None else self.pool.map(run_job, jobs)
         for name, scheme in schemes.items():
             if scheme is None:
-                values = _load(self.checkpoint, self.sources[name])
-                self._add(name, FloatScheme(dtype=values.dtype.name), {"values": values})
-                del values
+                self._add_floats(name)
                 continue
             result = next(results)
             if result.process != os.getpid():
                 self.report.worker_bytes[result.process] = result.peak_bytes
-            if name == self.embedding and isinstance(scheme, Int8Scheme) and self.calibrated:
+            if isinstance(result.scheme, FloatScheme):
+                self._add_floats(name)
+                continue
+            if name == self.embedding and isinstance(result.scheme, Int8Scheme) and self.calibrated:
                 self.rounded = Int8Weight(codes=result.parts["codes"], scale=result.parts["scale"])
-            self._add(name, scheme, result.parts)
+            self._add(name, result.scheme, result.parts)
             del result
         assert next(results, None) is None  # lets the pool's map run to its end
+
+    def _add_floats(self, name: str) -> None:
+        values = _load(self.checkpoint, self.sources[name])
+        self._add(name, FloatScheme(dtype=values.dtype.name), {"values": values})
+
+    def add_tied_embedding(self) -> None:
+        """Write the embedding of a native model with a tied head, and store a ternary one once."""
+        if self.native and self.checkpoint.config.get("tie_word_embeddings"):
+            self.add([self.embedding])
+            self.tied = isinstance(self.stored[self.embedding], TernaryScheme)
 
     def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
         """Run the float model and the model quantized so far in step on ids int32 [B, T], and quantize each layer.
@@ -372,6 +337,7 @@ def quantize(
     with BundleWriter.create(output) as writer:
         calibrated = calibration is not None and uses_calibration(checkpoint, options)
         run = _Run(checkpoint, writer, options, calibrated, pool, progress)
+        run.add_tied_embedding()
         if calibration is not None and calibrated:
             run.add(run.outside())
             assert run.rounded is not None

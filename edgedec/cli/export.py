@@ -32,6 +32,10 @@ def export(
     kv_bits: Annotated[
         int | None, option("--kv-bits", metavar="N", help="With web: bits of keys and values: 16 (default), 8 or 32.")
     ] = None,
+    trits: Annotated[
+        str,
+        option("--trits", metavar="TYPE", help="With gguf: type of ternary matrices: auto, TQ2_0, Q2_0 or F16."),
+    ] = "auto",
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -47,13 +51,15 @@ def export(
         raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
     if (ctx_size or kv_bits is not None) and format != "web":
         raise UsageError(f"--ctx-size and --kv-bits are for --format web; a {format} file leaves them to its reader")
+    if trits != "auto" and format != "gguf":
+        raise UsageError("--trits is for --format gguf, which has several types of ternary matrices; leave it out")
     opened = Bundle.open(resolve_model(bundle))
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
             from edgedec.quantize.exporters.gguf.export import export_gguf
 
-            counts = export_gguf(opened, output, progress=report)
+            counts = export_gguf(opened, output, trit_type=trits, progress=report)
         elif format == "onnx":
             from edgedec.quantize.exporters.onnx import export_onnx
 

@@ -16,8 +16,17 @@ from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
 
-__all__ = ["build_graph", "context_size"]
+__all__ = ["REFUSED", "build_graph", "check_family", "context_size"]
 
+_DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
+_MIXTURE = f"its layers are mixtures of experts, and {_DELTA_NETS}"
+REFUSED = {  # families that are known and not supported, and why
+    "qwen3_5": _DELTA_NETS,
+    "qwen3_5_text": _DELTA_NETS,
+    "qwen3_5_moe": _MIXTURE,
+    "qwen3_5_moe_text": _MIXTURE,
+    "prism_hadamard_qwen35": f"its weights are stored rotated, which needs the operation hadamard, and {_DELTA_NETS}",
+}
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
 
 
@@ -31,6 +40,20 @@ def context_size(config: Mapping[str, Any]) -> int:
     return min(made_for, longest_context(config) or made_for)
 
 
+def check_family(family: Any) -> None:
+    """Check the name of a family, a configuration's ``model_type``.
+
+    Raises:
+        UnsupportedError: the family is not supported; the message says why, if edgedec knows the family.
+    """
+    if isinstance(family, str) and family in names(__name__):
+        return
+    reason = f": {REFUSED[family]}" if isinstance(family, str) and family in REFUSED else ""
+    raise UnsupportedError(
+        f"model_type {reprlib.repr(family)} is not supported{reason}; known: {', '.join(names(__name__))}"
+    )
+
+
 def build_graph(config: Mapping[str, Any]) -> Graph:
     """Return the float graph of a Hugging Face style configuration.
 
@@ -39,10 +62,8 @@ def build_graph(config: Mapping[str, Any]) -> Graph:
         BundleError: a required key is missing or out of range.
     """
     family = config.get("model_type")
-    if not isinstance(family, str) or family not in names(__name__):
-        raise UnsupportedError(
-            f"model_type {reprlib.repr(family)} is not supported; known: {', '.join(names(__name__))}"
-        )
+    check_family(family)
+    assert isinstance(family, str)
     graph = load(__name__, family).build(config)
     assert isinstance(graph, Graph)
     return graph

@@ -15,7 +15,7 @@ from edgedec.schemes.floats import FloatScheme, FloatWeight
 from edgedec.schemes.int4 import Int4Scheme, Int4Weight
 from edgedec.schemes.int8 import Int8Scheme, Int8Weight
 from edgedec.schemes.part import StoredPart
-from edgedec.schemes.ternary import TernaryScheme, TernaryWeight, fold
+from edgedec.schemes.ternary import TernaryScheme, TernaryWeight, fold, split
 
 __all__ = [
     "FloatScheme",
@@ -33,6 +33,7 @@ __all__ = [
     "scheme_features",
     "scheme_from_json",
     "scheme_to_json",
+    "split",
 ]
 
 Scheme = FloatScheme | Int8Scheme | TernaryScheme | Int4Scheme

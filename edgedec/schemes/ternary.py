@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError
 from edgedec.schemes.part import Array, StoredPart, check_finite
 
-__all__ = ["TernaryScheme", "TernaryWeight", "fold"]
+__all__ = ["TernaryScheme", "TernaryWeight", "fold", "split"]
 
 _CODES_AT_ONCE = 1 << 18  # codes that are packed in one step, so that they stay in a core's cache
 
@@ -116,6 +116,15 @@ def fold(trits: NDArray[np.int8]) -> NDArray[np.int8]:
     return total
 
 
+def split(codes: NDArray[np.int8], *, tied: bool) -> NDArray[np.int8]:
+    """Return integers [...] in -2..2 as two planes of trits [2, ...]: 3 t1 + t2 with tied scales, else t1 + t2."""
+    if tied:
+        high = (np.abs(codes) > 1) * np.sign(codes)
+        return np.stack([high, codes - 3 * high]).astype(np.int8)
+    low = np.clip(codes, -1, 1)
+    return np.stack([low, codes - low]).astype(np.int8)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TernaryWeight:
     """A weight stored as a scaled sum of ternary planes."""
@@ -137,6 +146,10 @@ class TernaryWeight:
         if not self.group_size:
             return self.scale.reshape(1, 1, 1)
         return np.repeat(self.plane_scales(), self.group_size, axis=2)[..., : self.trits.shape[2]]
+
+    def rows(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        scale = self.scale[:, ids] if self.group_size else self.scale
+        return TernaryWeight(trits=self.trits[:, ids], scale=scale, group_size=self.group_size, tied=self.tied).dense()
 
     def dense(self) -> NDArray[np.float32]:
         if self.tied:

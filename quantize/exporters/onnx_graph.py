@@ -116,6 +116,11 @@ class GraphWriter:
         """Convert ids int64 [b, s] to rows float32 [b, s, hidden]."""
         name, ids = op.weight, self.bound[op.inputs[0]]
         scheme = self.bundle.tensors[name].scheme
+        if isinstance(scheme, TernaryScheme):
+            raise UnsupportedError(
+                f"{self.bundle.path}: {op.kind} {op.name} looks up rows of {name}, which is ternary; ONNX has no operator "
+                "for that; export it as gguf or safetensors"
+            )
         part = "values" if isinstance(scheme, FloatScheme) else "codes"
         rows = self.node("Gather", [self.tensor(name, self.bundle.array(name, part)), ids], f"{name}.rows")
         rows = self.node("Cast", [rows], f"{name}.float", to=TensorProto.FLOAT)

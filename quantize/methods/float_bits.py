@@ -20,6 +20,7 @@ __all__ = [
     "Rows",
     "absolute_sum",
     "all_finite",
+    "group_magnitudes",
     "largest_magnitude",
     "least_magnitude",
     "nonzeros",
@@ -90,6 +91,17 @@ def largest_magnitude(array: Rows) -> int:
 
 def all_finite(array: Rows) -> bool:
     return largest_magnitude(array) < _infinity(array.dtype)
+
+
+def group_magnitudes(piece: Array, size: int) -> Array:
+    """Return the bits of the magnitudes of a matrix [rows, columns] as unsigned integers [rows, groups, size].
+
+    A group is ``size`` neighbouring columns; the last one is filled with zeros.
+    """
+    magnitudes = _magnitudes(np.ascontiguousarray(piece))
+    if missing := -magnitudes.shape[1] % size:
+        magnitudes = np.pad(magnitudes, ((0, 0), (0, missing)))
+    return magnitudes.reshape(len(magnitudes), -1, size)
 
 
 def nonzeros(array: Rows) -> int:

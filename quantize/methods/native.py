@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from edgedec.quantize.methods.float_bits import (
     Rows,
     absolute_sum,
     all_finite,
+    group_magnitudes,
     largest_magnitude,
     least_magnitude,
     nonzeros,
@@ -21,33 +22,103 @@ from edgedec.quantize.methods.float_bits import (
     value_of,
 )
 
-__all__ = ["absmean_ternary", "native_ternary", "native_ternary_groups"]
+__all__ = [
+    "NativeTernary",
+    "NotTernaryError",
+    "absmean_ternary",
+    "find_ternary",
+    "grouped_ternary",
+    "native_ternary_groups",
+]
 
 F32 = npt.NDArray[np.float32]
+I8 = npt.NDArray[np.int8]
+
+_LEAST_GROUP, _MOST_GROUP = 32, 128  # columns that share a scale in a bundle
 
 _LEAST_MEAN = np.float32(1e-5)  # least mean magnitude in absmean, as in transformers
 
 
-def native_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
-    """Return trits int8 in {-1, 0, 1} and one scale such that ``scale * trits`` equals ``weight`` exactly.
+class NotTernaryError(UnsupportedError):
+    """A matrix has more magnitudes than a ternary matrix may have."""
 
-    ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is used in messages. The scale is the only nonzero
-    magnitude (not the mean of magnitudes, which padding changes); a tensor of zeros has scale 0.
+
+class NativeTernary(NamedTuple):
+    """A ternary matrix.
+
+    Members:
+        trits: int8 [out, in] in {-1, 0, 1}.
+        scales: float32 [1] with ``group_size`` 0, else [out, groups]; 0 where all trits are 0, and never negative.
+        group_size: columns of a row that share a scale: 128, 64 or 32; 0: the matrix has one scale.
+    """
+
+    trits: I8
+    scales: F32
+    group_size: int
+
+
+def find_ternary(weight: Rows, name: str = "tensor") -> NativeTernary:
+    """Return a matrix of floats [out, in] as trits and scales whose products equal it exactly.
+
+    There is one scale if the matrix has one nonzero magnitude, and otherwise one for each row and group of columns. The
+    groups are the largest of 128, 64 and 32 columns in which each has one nonzero magnitude; ``name`` is used in messages.
 
     Raises:
-        UnsupportedError: there is more than one nonzero magnitude, or a value is not finite.
+        NotTernaryError: a group of 32 columns has more than one nonzero magnitude.
+        FloatingPointError: a value is not finite.
     """
-    _require_finite(weight, name)
-    largest = largest_magnitude(weight)
-    trits = signs_from(weight, largest)
-    if nonzeros(weight) != np.count_nonzero(trits):
-        values = np.asarray(weight[:], np.float32)
-        distinct = np.unique(np.abs(values[values != 0])).size
-        raise UnsupportedError(
-            f"{name} is not ternary: it has {distinct} distinct nonzero magnitudes, a ternary tensor has 1; "
-            "quantize it with --planes 2"
-        )
-    return trits, value_of(weight.dtype, largest)
+    first = next(pieces(*weight.shape), slice(0))
+    if _has_one_magnitude(weight[first]):  # reading some rows tells that a matrix has groups, or is not ternary
+        largest = largest_magnitude(weight)
+        trits = signs_from(weight, largest)
+        if nonzeros(weight) == np.count_nonzero(trits):
+            _require_finite(weight, name)
+            return NativeTernary(trits, np.array([value_of(weight.dtype, largest)]), 0)
+    return _merged(*native_ternary_groups(weight, _LEAST_GROUP, name), _LEAST_GROUP, 0)
+
+
+def grouped_ternary(codes: I8, scales: F32 | np.float32, group_size: int, *, least: int = 0) -> NativeTernary:
+    """Return codes and their scales with the widest groups that say the same, and with scales that are not negative.
+
+    Args:
+        codes: int8 [out, in]; a sign that a scale has moves to them.
+        scales: float32 [] with ``group_size`` 0, else [out, groups].
+        group_size: columns of a group in the file, a multiple or divisor of 128 from 32 on.
+        least: 0 if the result may have one scale for the matrix, and 1 if it must have groups.
+    """
+    if not group_size:
+        group_size, scales = 128, np.broadcast_to(scales, (len(codes), -(-codes.shape[1] // 128)))
+    scales = np.asarray(scales, np.float32)
+    if group_size > _MOST_GROUP:  # groups of TQ2_0
+        groups = -(-codes.shape[1] // _MOST_GROUP)
+        scales, group_size = np.repeat(scales, group_size // _MOST_GROUP, axis=1)[:, :groups], _MOST_GROUP
+    signed, kept = np.empty_like(codes), np.empty(scales.shape, np.float32)
+    starts = np.arange(0, codes.shape[1], group_size)
+    for some in pieces(*codes.shape):
+        used = np.logical_or.reduceat(codes[some] != 0, starts, axis=1)
+        kept[some] = np.where(used, np.abs(scales[some]), np.float32(0))
+        signs = np.sign(scales[some]).astype(np.int8)
+        np.multiply(codes[some], np.repeat(signs, group_size, axis=1)[:, : codes.shape[1]], out=signed[some])
+    return _merged(signed, kept, group_size, least)
+
+
+def _has_one_magnitude(piece: Any) -> bool:
+    magnitudes = group_magnitudes(piece, 1)
+    return bool(((magnitudes == magnitudes.max(initial=0)) | (magnitudes == 0)).all())
+
+
+def _merged(trits: I8, scales: F32, group_size: int, least: int) -> NativeTernary:
+    """Join neighbouring groups with the same scale, where 0 equals any scale, as long as a group has columns to join."""
+    most = scales.max(initial=0)
+    if not least and ((scales == most) | (scales == 0)).all():
+        return NativeTernary(trits, np.array([most], np.float32), 0)
+    while group_size < min(_MOST_GROUP, trits.shape[1]):
+        pairs = np.pad(scales, ((0, 0), (0, scales.shape[1] % 2))).reshape(len(scales), -1, 2)
+        joined = pairs.max(axis=2)
+        if not ((pairs == joined[..., None]) | (pairs == 0)).all():
+            break
+        scales, group_size = joined, 2 * group_size
+    return NativeTernary(trits, np.ascontiguousarray(scales), group_size)
 
 
 def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
@@ -76,35 +147,35 @@ def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.
     return trits, scale if trits.any() else np.float32(0)
 
 
-def native_ternary_groups(
-    weight: npt.NDArray[Any], group_size: int, name: str = "tensor"
-) -> tuple[npt.NDArray[np.int8], F32]:
-    """Return trits [out, in] and scales [out, groups] as ``native_ternary`` does, with a scale per row and group.
+def native_ternary_groups(weight: Rows, group_size: int, name: str = "tensor") -> tuple[I8, F32]:
+    """Return trits [out, in] and scales [out, groups] whose products equal ``weight`` exactly.
 
-    A group is ``group_size`` columns; the last group of a row may be shorter. A group of zeros has scale 0.
+    A group is ``group_size`` columns; the last group of a row may be shorter. The scale of a group is its only nonzero
+    magnitude (not the mean of magnitudes, which padding changes); a group of zeros has scale 0.
 
     Raises:
-        UnsupportedError: a group has more than one nonzero magnitude, or a value is not finite.
+        NotTernaryError: a group has more than one nonzero magnitude.
+        FloatingPointError: a value is not finite.
     """
-    weight = np.ascontiguousarray(weight)
-    _require_finite(weight, name)
-    starts = np.arange(0, weight.shape[1], group_size)
-    scales = np.empty((len(weight), len(starts)), np.float32)
-    trits = signs_from(weight, 1)
-    for some in pieces(*weight.shape):
-        magnitudes = np.abs(weight[some].astype(np.float32, copy=False))
-        scales[some] = np.maximum.reduceat(magnitudes, starts, axis=1)
-        for group, start in enumerate(starts):
-            inside = slice(start, start + group_size)
-            wrong = (scales[some, group, None] * np.abs(trits[some, inside]) != magnitudes[:, inside]).any(axis=1)
-            if wrong.any():
-                raise UnsupportedError(
-                    f"{name} is not ternary in groups of {group_size}: row {some.start + int(wrong.argmax())} has "
-                    f"several nonzero magnitudes from column {start} on; quantize it with --planes 2"
-                )
+    outputs, inputs = weight.shape
+    trits, scales = np.empty((outputs, inputs), np.int8), np.empty((outputs, -(-inputs // group_size)), np.float32)
+    for some in pieces(outputs, inputs):
+        piece = np.ascontiguousarray(weight[some])
+        _require_finite(piece, name)
+        magnitudes = group_magnitudes(piece, group_size)
+        largest = magnitudes.max(axis=2)
+        other = ((magnitudes != largest[..., None]) & (magnitudes != 0)).any(axis=2)
+        if other.any():
+            row, group = np.argwhere(other)[0]
+            raise NotTernaryError(
+                f"{name} is not ternary in groups of {group_size}: row {some.start + row} has several nonzero magnitudes "
+                f"from column {group * group_size} on; quantize it with --planes 2"
+            )
+        trits[some] = signs_from(piece, 1)
+        scales[some] = largest.view(piece.dtype)
     return trits, scales
 
 
 def _require_finite(weight: Rows, name: str) -> None:
     if not all_finite(weight):
-        raise UnsupportedError(f"{name} holds values that are not finite; a ternary tensor holds -s, 0 and s only")
+        raise FloatingPointError(f"{name} holds values that are not finite")

@@ -64,6 +64,7 @@ class _StoredMatrix:
     scale: TensorEntry
     divides: bool
     info: TensorInfo
+    group_size: int
 
     @property
     def where(self) -> str:
@@ -82,7 +83,7 @@ class _StoredMatrix:
         return self._scaled(values, self._factors())
 
     def _scaled(self, values: F32, factors: F32) -> F32:
-        width = self.info.group_size or self.info.shape[1]
+        width = self.group_size or self.info.shape[1]
         with np.errstate(all="ignore"):  # NaN and infinity are refused later
             for group in range(factors.shape[1]):
                 values[:, group * width : (group + 1) * width] *= factors[:, group : group + 1]
@@ -110,14 +111,8 @@ class _PackedMatrix(_StoredMatrix):
         return self._scaled(self._unpacked().astype(np.float32), self._factors())
 
     def trits(self) -> Trits:
-        trits, factors = self._unpacked(), self._factors()
-        starts = np.arange(0, trits.shape[1], self.info.group_size or trits.shape[1])
-        used = np.empty((len(trits), len(starts)), np.bool_)
-        for some in pieces(*trits.shape):
-            used[some] = np.logical_or.reduceat(trits[some] != 0, starts, axis=1)
-        if self.info.group_size:
-            return Trits(trits, np.where(used, factors, np.float32(0)))
-        return Trits(trits, factors[0, 0] if used.any() else np.float32(0))
+        factors = self._factors()
+        return Trits(self._unpacked(), factors if self.group_size else factors[0, 0], self.group_size)
 
     def _unpacked(self) -> NDArray[np.int8]:
         """Return trits [out, in]. Up to three rows after them are padding and must have code 0."""
@@ -176,8 +171,8 @@ def read_bitnet_tensors(
     converted = {name for name in linears if layout.converts(name.removesuffix(".weight"))}
     if layout.online and config.get("tie_word_embeddings") and layout.converts("lm_head"):
         raise UnsupportedError(
-            f"{config_path}: modules_to_not_convert does not list lm_head, which is tied to the embedding; "
-            "a ternary embedding is not supported"
+            f"{config_path}: modules_to_not_convert does not list lm_head, which is tied to the embedding, so that one "
+            "matrix is rounded as the head and not as the embedding; save the two separately"
         )
     converted.discard("model.embed_tokens.weight")  # a tied head is an embedding, not a linear
     tensors: dict[str, TensorInfo] = {}
@@ -207,7 +202,7 @@ def read_bitnet_tensors(
         else:
             tensors[name], makers[name] = entry.info, StoredTensor(name=name, entry=entry)
     for name, matrix in scaled_biases.items():
-        if matrix.info.group_size:
+        if matrix.group_size:
             raise UnsupportedError(f"{matrix.where}: a bias together with scales per group is not supported")
         tensors[name] = replace(tensors[name], dtype="float32")
         makers[name] = partial(matrix.load_bias, name, entries[name])
@@ -232,9 +227,9 @@ def _stored_matrix(
             + (f" or {grouped}" if grouped else "; scales per group need group_size in quantization_config")
         )
     group_size = layout.group_size if scale.info.shape == grouped else 0
-    info = TensorInfo(shape=shape, dtype="float32", group_size=group_size)
+    info = TensorInfo(shape=shape, dtype="float32")
     kind = _PackedMatrix if packed else _StoredMatrix
-    return kind(name=name, entry=entry, scale=scale, divides=layout.divides, info=info)
+    return kind(name=name, entry=entry, scale=scale, divides=layout.divides, info=info, group_size=group_size)
 
 
 def _layout(path: Path, quantization: Mapping[str, Any]) -> _Layout:

@@ -15,7 +15,7 @@ from edgedec.families import build_graph, context_size
 from edgedec.graph import Graph
 from edgedec.schemes import Int4Scheme
 
-__all__ = ["Checkpoint", "Int4Maker", "Makers", "TensorInfo", "TernaryMaker", "Trits", "model_graph"]
+__all__ = ["Checkpoint", "Int4Maker", "Makers", "TensorInfo", "TernaryMaker", "Trits", "TwoBitMaker", "model_graph"]
 
 Maker = Callable[[], NDArray[Any]]
 
@@ -26,21 +26,26 @@ class TensorInfo:
 
     ``dtype`` is ``float32``, ``float16`` or ``bfloat16``; any other value is the file's own name for a type that
     ``Checkpoint.load`` refuses. Such tensors are listed because many checkpoints carry buffers that no model reads.
-    ``group_size`` is the number of columns of a row that share a scale in a natively ternary matrix. It is 0 if the whole
-    matrix shares one scale, and for every other tensor. ``int4`` is the scheme of a matrix whose maker is an ``Int4Maker``.
+    ``int4`` is the scheme of a matrix whose maker is an ``Int4Maker``, and ``two_bit`` is true if the maker is a
+    ``TwoBitMaker``.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    group_size: int = 0
     int4: Int4Scheme | None = None
+    two_bit: bool = False
 
 
 class Trits(NamedTuple):
-    """A ternary matrix: ``trits`` int8 [out, in] and ``scales`` float32 () or [out, groups], 0 where all trits are 0."""
+    """A ternary matrix as a file stores it.
+
+    ``trits`` int8 [out, in] are -1, 0 or 1; those of ``TwoBitMaker.codes`` are 2, too. ``scales`` are float32 () for one
+    scale and ``group_size`` 0, and otherwise [out, groups], one for each ``group_size`` columns. They may be negative.
+    """
 
     trits: NDArray[np.int8]
     scales: NDArray[np.float32] | np.float32
+    group_size: int = 0
 
 
 @runtime_checkable
@@ -50,6 +55,13 @@ class TernaryMaker(Protocol):
     def __call__(self) -> NDArray[Any]: ...
 
     def trits(self) -> Trits: ...
+
+
+@runtime_checkable
+class TwoBitMaker(TernaryMaker, Protocol):
+    """Loads a matrix that the file stores as codes of two bits. ``trits`` refuses it if a code has the value 2."""
+
+    def codes(self) -> Trits: ...
 
 
 @runtime_checkable

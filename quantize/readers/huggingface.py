@@ -21,6 +21,7 @@ from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_obje
 __all__ = ["read_huggingface"]
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_HADAMARD = "hadamard.json"  # PrismML's description of rotated weights
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)  # a plain file name: no separator, no drive, no "..", no NUL
 
 
@@ -30,11 +31,18 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     Raises:
         BundleError: a file is missing or damaged, or the files contradict each other.
         UnsupportedError: the folder has only pickled weights or only a SentencePiece tokenizer, or its weights are
-            quantized by another method than BitNet's.
+            quantized by another method than BitNet's, or stored rotated.
     """
     config_path = member(folder, "config.json")
     if config_path is None:
         raise BundleError(f"{folder} has no config.json; pass the folder of a Hugging Face checkpoint")
+    rotation = member(folder, _HADAMARD)
+    if rotation is not None:
+        raise UnsupportedError(
+            f"{rotation}: says that weights of the folder are stored rotated; that needs the operation hadamard, which "
+            "turns the values that such a weight reads and which edgedec does not have; use a folder whose weights are not "
+            "rotated"
+        )
     config = language_config(config_path, read_object(config_path))
     vocab_size = config.get("vocab_size")
     if type(vocab_size) is not int or vocab_size < 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.families import build_graph
+from edgedec.families import REFUSED, build_graph, check_family
 from edgedec.quantize.readers.checkpoint import model_graph
 from edgedec.quantize.readers.safetensors_file import TensorEntry
 from edgedec.quantize.readers.untrusted import shown
@@ -44,7 +44,13 @@ def language_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         BundleError: ``text_config`` is missing.
+        UnsupportedError: the family is known, and cannot be supported.
     """
+    if config.get("model_type") in tuple(REFUSED):
+        try:
+            check_family(config["model_type"])
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{path}: {error}") from None
     family = _SEEING.get(str(config.get("model_type")))
     if family is None:
         return config

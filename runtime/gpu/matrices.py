@@ -149,7 +149,7 @@ def _kernel(
     kernel = build(options, outputs=outputs, inputs=inputs, ending=ending)
     if columns == Columns(offset=0, stride=outputs):
         return kernel
-    place = "[row * OUTPUTS + column]"  # of the output and of the residual, in ``Ending.source``
+    place = "[row * OUTPUTS + column]"  # index of ``y`` and ``residual`` in ``Ending.source``
     assert kernel.source.count(place) == 1 + ending.residual, "kernels/linear.py finds its output in another way"
     part = f"[row * {columns.stride}u + {columns.offset}u + column]"
     return replace(kernel, source=kernel.source.replace(place, part))

@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 5; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 6; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -190,8 +190,13 @@ namespace {
 
 void check_target(const TargetArguments& it) {
     check(it.vocab >= 1 && it.width >= 1 && it.block_rows >= 1 && it.rows >= 1, "the sizes of the target are out of range");
-    check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::float16) && (it.stored || it.scales),
+    const bool ternary = it.stored == static_cast<int64_t>(Stored::ternary);
+    const bool scaled = it.stored == static_cast<int64_t>(Stored::int8) || (ternary && !it.group);
+    check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || it.scales),
           "the embedding has no such type");
+    check(!ternary || (it.planes >= 1 && it.planes <= kMostPlanes && it.row_bytes >= (it.width + 3) / 4 && it.group >= 0 &&
+                       it.group % 32 == 0 && (!it.tied || it.group)),
+          "the planes of the embedding are out of range");
 }
 
 void check_text_arguments(const TextArguments& it, int64_t vocab) {

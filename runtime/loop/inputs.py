@@ -11,7 +11,8 @@ from edgedec.runtime.protocols import F32
 
 __all__ = ["RUN", "STORED", "LoopInputs", "TargetArguments", "members"]
 
-STORED = ("int8", "float32", "bfloat16", "float16")  # types of an embedding, the values of ``Stored`` of rounds.hpp
+# Types of an embedding, the values of ``Stored`` of rounds.hpp; uint8 are the codes of a ternary one.
+STORED = ("int8", "float32", "bfloat16", "float16", "uint8")
 
 RUN = CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64)  # type of ``run`` of rounds.hpp
 
@@ -29,6 +30,7 @@ class TargetArguments(ctypes.Structure):
         *members(c_void_p, "row_positions", "result_rows", "visible", "sequences", "table", "logits"),
         *(*members(c_int64, "vocab", "rows"), ("run", RUN), ("session", c_void_p)),
         *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
+        *members(c_int64, "planes", "row_bytes", "group", "tied", "scales_offset"),
         ("block_rows", c_int64),
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
     )

@@ -35,16 +35,53 @@ float from_bfloat16(uint16_t number) {
     return value;
 }
 
+// Reads bytes of the bundle's weights.
+template <class Number>
+void read_row(const TargetArguments& it, int64_t offset, std::vector<Number>& row) {
+    const size_t bytes = row.size() * sizeof(Number);
+    if (pread(static_cast<int>(it.file), row.data(), bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes))
+        throw std::runtime_error("a row of the embedding cannot be read from the bundle");
+}
+
+// Writes ternary rows: the sum over the planes of trit * scale, or with tied planes their digits' integer * scale.
+void embed_ternary(const TargetArguments& it, const Tokens& tokens, float* to) {
+    const int64_t groups = it.group ? (it.width + it.group - 1) / it.group : 0;
+    std::vector<uint8_t> row(static_cast<size_t>(it.row_bytes));
+    std::vector<float> scales(static_cast<size_t>(groups));
+    std::vector<float> digits(static_cast<size_t>(it.width));
+    for (const int32_t token : tokens) {
+        std::fill(digits.begin(), digits.end(), 0.0f);
+        std::fill(to, to + it.width, 0.0f);
+        for (int64_t plane = 0; plane < it.planes; ++plane) {
+            read_row(it, it.offset + (plane * it.vocab + token) * it.row_bytes, row);
+            const bool scaled = !it.tied || plane == it.planes - 1;
+            if (groups && scaled) {
+                const int64_t before = (it.tied ? 0 : plane * it.vocab) + token;
+                read_row(it, it.scales_offset + before * groups * static_cast<int64_t>(sizeof(float)), scales);
+            }
+            for (int64_t at = 0; at < it.width; ++at) {
+                const int code = row[static_cast<size_t>(at / 4)] >> 2 * (at % 4) & 3;
+                float& digit = digits[static_cast<size_t>(at)];
+                digit = (it.tied ? 3.0f * digit : 0.0f) + static_cast<float>(code - 2);
+                if (scaled) to[at] += digit * (groups ? scales[static_cast<size_t>(at / it.group)] : it.scales[0]);
+            }
+        }
+        to += it.width;
+    }
+}
+
 // Writes the embedding of each token to `to`.
 void embed(const TargetArguments& it, const Tokens& tokens, float* to) {
     constexpr size_t kBytes[] = {1, 4, 2, 2};
     const auto stored = static_cast<Stored>(it.stored);
+    if (stored == Stored::ternary) {
+        embed_ternary(it, tokens, to);
+        return;
+    }
     const size_t bytes = static_cast<size_t>(it.width) * kBytes[it.stored];
     std::vector<uint8_t> row(bytes);
     for (const int32_t token : tokens) {
-        const auto offset = static_cast<off_t>(it.offset + token * static_cast<int64_t>(bytes));
-        if (pread(static_cast<int>(it.file), row.data(), bytes, offset) != static_cast<ssize_t>(bytes))
-            throw std::runtime_error("a row of the embedding cannot be read from the bundle");
+        read_row(it, it.offset + token * static_cast<int64_t>(bytes), row);
         if (stored == Stored::int8) {
             const float scale = it.scales[token];
             convert<int8_t>(row.data(), to, it.width, [scale](int8_t code) { return static_cast<float>(code) * scale; });

@@ -22,7 +22,9 @@ enum class Stop : int32_t {
 };
 
 // The type of the stored numbers of the embedding.
-enum class Stored : int64_t { int8 = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
+enum class Stored : int64_t { int8 = 0, float32 = 1, bfloat16 = 2, float16 = 3, ternary = 4 };
+
+constexpr int64_t kMostPlanes = 3;  // planes of a ternary embedding
 
 // A target's inputs and outputs, as `TargetArguments` of runtime/loop/inputs.py lays them out. Arrays belong to the caller.
 struct TargetArguments {
@@ -39,9 +41,12 @@ struct TargetArguments {
     // Runs a pass over this many rows, of which so many have logits; 0 is success (edgedec_session_run of the kernels).
     int32_t (*run)(void* session, int64_t rows, int64_t results);
     void* session;
-    // The embedding: rows of `width` numbers of the type `stored` in a file, with scales for int8.
+    // The embedding: `vocab` rows of `width` numbers of the type `stored` in a file, with scales for int8.
     int64_t file, offset, stored;
     const float* scales;
+    // A ternary embedding: planes one after the other, of rows of `row_bytes` with four codes in a byte. Each `group` columns
+    // have a float32 scale in the file; with `group` 0, scales[0] is the only one. With `tied`, only the last plane has scales.
+    int64_t planes, row_bytes, group, tied, scales_offset;
     // The rows of a block, and the function that moves rows (edgedec_kv_move of the kernels).
     int64_t block_rows;
     int32_t (*move)(const int64_t* numbers, int64_t count, void* cache, const int32_t* blocks, int64_t held, int64_t start,

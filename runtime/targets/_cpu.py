@@ -241,14 +241,13 @@ class CpuTarget:
     def lend(self, state: State, rows: int) -> LoopInputs | None:
         """Return the inputs and outputs of passes of 1 to ``rows`` rows, for the compiled loop.
 
-        The result is None if the loop cannot use them: the sequence is not one of this target, or the embedding is stored in
-        a form that the loop does not read.
+        The result is None if the loop cannot use them, because the sequence is not one of this target.
         """
         if not isinstance(state, ArenaState) or state.arena is not self._arena or rows > self._rows:
             return None
         if self._lent is None or not self._lent.fits(self, rows):
             self._lent = lend(self, rows)
-        return None if self._lent is None else self._lent.inputs
+        return self._lent.inputs
 
     def run_inputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], I32]:
         """Return the inputs of a run that the compiled loop writes besides ``PassArrays``.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from edgedec.onnx.kv_cache import BLOCK_ROWS
+from edgedec.row_reader import StoredRows
 from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
 
 if TYPE_CHECKING:
@@ -35,11 +36,29 @@ class Lent:
         return rows <= self.rows and target.bind(self.rows, self.rows) is self.arrays
 
 
-def lend(target: CpuTarget, rows: int) -> Lent | None:
-    """Lend the inputs and outputs of passes of up to ``rows`` rows; None if the embedding's scheme is not supported."""
+def _embedding_arguments(embedding: StoredRows, width: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "file": embedding.file,
+        "offset": embedding.offset,
+        "stored": STORED.index(embedding.dtype.name),
+        "scales": None if embedding.scales is None else embedding.scales.ctypes.data,
+    }
+    scheme = embedding.ternary
+    if scheme is None:
+        return arguments
+    block = scheme.block(width)
+    return arguments | {
+        "planes": scheme.planes,
+        "row_bytes": -(-width // block) * block // 4,
+        "group": scheme.group_size,
+        "tied": scheme.tied,
+        "scales_offset": embedding.scales_offset,
+    }
+
+
+def lend(target: CpuTarget, rows: int) -> Lent:
+    """Lend the inputs and outputs of passes of up to ``rows`` rows."""
     embedding = target.embedding.stored_rows()
-    if embedding.dtype.name not in STORED or (embedding.dtype.name == "int8") != (embedding.scales is not None):
-        return None
     arrays, session = target.bind(rows, rows), target.session
     result_rows, sequences, tables = target.run_inputs()
     buffers: dict[str, NDArray[Any]] = {
@@ -51,7 +70,6 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
         "table": tables,
         "logits": arrays.logits,
     }
-    scales = embedding.scales
     arguments = TargetArguments(
         **{name: array.ctypes.data for name, array in buffers.items()},
         **target.move_arguments(),
@@ -60,10 +78,7 @@ def lend(target: CpuTarget, rows: int) -> Lent | None:
         rows=rows,
         run=RUN(session.run_function),
         session=session.address,
-        file=embedding.file,
-        offset=embedding.offset,
-        stored=STORED.index(embedding.dtype.name),
-        scales=None if scales is None else scales.ctypes.data,
+        **_embedding_arguments(embedding, arrays.embed.shape[1]),
         block_rows=BLOCK_ROWS,
     )
     inputs = LoopInputs(

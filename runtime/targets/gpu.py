@@ -69,7 +69,6 @@ class GpuTarget:
         self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)
         self._head = self.program.layout.new()
         self._embedding = bundle.row_reader(layout.embedding)
-        self._ids = bundle.tokens.size
         self._best = np.full(
             (self.program.results, self.program.vocab), -np.inf, np.float32
         )  # finite at ``_finite`` only
@@ -237,10 +236,9 @@ class GpuTarget:
             end, stop = row + len(work.ids), result + len(_result_rows(work))
             top = None
             if "top_ids" in arrays and work.top_k:
-                k = min(work.top_k, self._ids)
-                top = arrays["top_ids"][result:stop, :k], arrays["top_logits"][result:stop, :k]
+                top = arrays["top_ids"][result:stop, : work.top_k], arrays["top_logits"][result:stop, : work.top_k]
             elif work.top_k:
-                top = top_k(logits[result:stop], work.top_k, self._ids)
+                top = top_k(logits[result:stop], work.top_k, self.bundle.tokens.size)
             taps = {
                 name: arrays[name][result:stop] if self.program.taps[name].results else arrays[name][row:end]
                 for name in work.taps
@@ -260,11 +258,11 @@ class GpuTarget:
         if len(ids) > len(self._best):
             self._best = np.full((len(ids), self.program.vocab), -np.inf, np.float32)
         for _, work in run:
-            k = min(work.top_k, self._ids)
             for _ in _result_rows(work):
                 row = len(self._finite)
-                self._best[row, ids[row, :k]] = values[row, :k]
-                self._finite.append(ids[row, :k])
+                likeliest = ids[row, : work.top_k]
+                self._best[row, likeliest] = values[row, : work.top_k]
+                self._finite.append(likeliest)
         return self._best[: len(ids)]
 
 

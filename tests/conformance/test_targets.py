@@ -79,7 +79,11 @@ def name_of(case: tuple[str, int, str]) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=[*CASES, *(pytest.param(case, marks=pytest.mark.thorough) for case in GPU_CASES)],
+    params=[
+        *CASES,
+        pytest.param(GPU_CASES[0], marks=pytest.mark.thorough),
+        pytest.param(GPU_CASES[1], marks=pytest.mark.slow),
+    ],
     ids=name_of,
 )
 def target(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Target:

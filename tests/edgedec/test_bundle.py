@@ -23,7 +23,7 @@ from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.families import build_graph
 from edgedec.manifest import ALIGNMENT, Tokens
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.edgedec.test_schemes import schemes, shapes
 from tests.support.make_tiny import CONFIG, SCHEMES, TOKENIZER, random_parts, write_bundle
 
@@ -175,10 +175,18 @@ def test_arrays_are_views_of_one_mapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "scheme", [*(FloatScheme(dtype=name) for name in ("float32", "float16", "bfloat16")), Int8Scheme(rows=True)]
+    "scheme",
+    [
+        *(FloatScheme(dtype=name) for name in ("float32", "float16", "bfloat16")),
+        Int8Scheme(rows=True),
+        TernaryScheme(),
+        TernaryScheme(group_size=128),
+        TernaryScheme(planes=3, group_size=32),
+        TernaryScheme(planes=3, group_size=32, tied=True),
+    ],
 )
 def test_requested_rows_are_read(tmp_path: Path, scheme: Scheme) -> None:
-    shape = (9, 13)
+    shape = (9, 43)
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("other", FloatScheme(), (5,), {"values": np.ones(5, np.float32)})
         writer.add("table", scheme, shape, random_parts(np.random.default_rng(0), scheme, shape))
@@ -188,11 +196,11 @@ def test_requested_rows_are_read(tmp_path: Path, scheme: Scheme) -> None:
     for ids in ([0], [8, 0, 8], [], list(range(9))):
         rows = reader.rows(np.array(ids, np.int32))
         assert rows.dtype == np.float32
-        assert rows.shape == (len(ids), 13)
+        assert rows.shape == (len(ids), 43)
         assert np.array_equal(rows, dense[np.array(ids, np.int32)])
 
 
-@pytest.mark.parametrize("scheme", [Int8Scheme(), TernaryScheme(), TernaryScheme(planes=2, group_size=32)])
+@pytest.mark.parametrize("scheme", [Int8Scheme(), Int4Scheme()])
 def test_rows_that_are_not_contiguous_are_refused(tmp_path: Path, scheme: Scheme) -> None:
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("w", scheme, (4, 40), random_parts(np.random.default_rng(0), scheme, (4, 40)))
@@ -223,15 +231,15 @@ def test_a_configuration_that_needs_more_tensors_is_refused(tmp_path: Path, chan
         Bundle.open(tmp_path / "model").check(build_graph({**CONFIG, **changes}))
 
 
-def test_a_ternary_embedding_is_refused(tmp_path: Path) -> None:
+def test_an_embedding_of_int4_is_refused(tmp_path: Path) -> None:
     graph = build_graph(CONFIG)
     rng = np.random.default_rng(0)
     with BundleWriter.create(tmp_path / "model") as writer:
         for name, spec in graph.weights.items():
-            scheme = TernaryScheme() if "embed" in name else FloatScheme()
+            scheme = Int4Scheme() if "embed" in name else FloatScheme()
             writer.add(name, scheme, spec.shape, random_parts(rng, scheme, spec.shape))
         finish(writer, config=CONFIG)
-    with pytest.raises(BundleError, match=r"tensor model\.embed_tokens\.weight is ternary"):
+    with pytest.raises(BundleError, match=r"tensor model\.embed_tokens\.weight is int4"):
         Bundle.open(tmp_path / "model").check(graph)
 
 

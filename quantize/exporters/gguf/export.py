@@ -1,9 +1,9 @@
 """Write a bundle as llama.cpp's GGUF, with the same codes and trits if GGML has a type for them, otherwise as float16.
 
-Trits with one scale for each 256 columns become TQ2_0, int8 codes become Q8_0; of these, only scales lose bits, because GGML
-stores them in float16. int4 becomes Q4_0, and with minima Q4_K, without any loss. Other trits (several planes, smaller
-groups, rows that are not a multiple of 256) and int8 or int4 rows that are not a multiple of the block become float16; the
-trits of a single plane are still the same when they are read back.
+Trits with one scale for each 256 columns become TQ2_0, and trits with one for each 64 columns Q2_0; int8 codes become Q8_0.
+Of these, only scales lose bits, because GGML stores them in float16. int4 becomes Q4_0, and with minima Q4_K, without any
+loss. Other trits (several planes, smaller groups, rows that are not a multiple of 64) and int8 or int4 rows that are not a
+multiple of the block become float16; the trits of a single plane are still the same when they are read back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed, RmsNorm
@@ -34,11 +34,13 @@ from edgedec.quantize.exporters.gguf.file import (
     BF16,
     F16,
     F32,
+    Q2_0,
     Q4_0,
     Q4_K,
     Q8_0,
     TQ2_0,
     PlannedGgufTensor,
+    q2_0,
     q4_0,
     q4_k,
     q8_0,
@@ -50,24 +52,32 @@ from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers.gguf.blocks import Kind
 from edgedec.quantize.readers.gguf.names import gguf_name
 from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, TernaryWeight, Weight
+from edgedec.spelling import must_be_one_of
 
-__all__ = ["export_gguf"]
+__all__ = ["TRIT_TYPES", "export_gguf"]
 
 Array = NDArray[Any]
 
 _FLOATS = {"float32": F32, "float16": F16, "bfloat16": BF16}
-_BLOCK, _GROUP = 256, 128
+TRIT_TYPES = ("auto", "TQ2_0", "Q2_0", "F16")  # types of ternary matrices; auto: the first of the others that is exact
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
 _ROWS_AT_ONCE = 2048
 
 
-def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> dict[str, int]:
+def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress: Progress = silent) -> dict[str, int]:
     """Write ``bundle`` as one GGUF file, completely or not at all, and return the number of tensors of each GGML type.
 
+    Args:
+        trit_type: type of ternary matrices, one of ``TRIT_TYPES``.
+
     Raises:
-        UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, which the message names.
+        UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, or ``trit_type`` cannot
+            express a ternary matrix; the message names it.
         EdgedecError: the disk is full, or permission is denied.
+        UsageError: there is no such ``trit_type``.
     """
+    if trit_type not in TRIT_TYPES:
+        raise UsageError(must_be_one_of("--trits", trit_type, TRIT_TYPES))
     config = bundle.config
     graph = build_graph(config)
     bundle.check(graph)
@@ -76,7 +86,7 @@ def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> d
     factors = rope_factors(config, graph)
     rows = _Rows(graph, target.neighbours and not config.get("rope_interleaved"))
     tensors = [
-        _planned(bundle, graph, target, names, rows)
+        _planned(bundle, graph, target, names, rows, trit_type)
         for names in _stored_together(graph, target)
         if names != (left_out,)
     ]
@@ -101,9 +111,9 @@ def _stored_together(graph: Graph, target: LlamaCppTarget) -> list[tuple[str, ..
 
 
 def _planned(
-    bundle: Bundle, graph: Graph, target: LlamaCppTarget, names: tuple[str, ...], rows: _Rows
+    bundle: Bundle, graph: Graph, target: LlamaCppTarget, names: tuple[str, ...], rows: _Rows, trit_type: str
 ) -> PlannedGgufTensor:
-    kinds = {_kind(bundle, name) for name in names}
+    kinds = {_kind(bundle, name, trit_type) for name in names}
     kind = kinds.pop() if len(kinds) == 1 else F16
     shapes = [graph.weights[name].shape for name in names]
 
@@ -138,7 +148,7 @@ class _Rows:
         return halves.swapaxes(1, 2).reshape(stored.shape)
 
 
-def _kind(bundle: Bundle, name: str) -> Kind:
+def _kind(bundle: Bundle, name: str, trit_type: str) -> Kind:
     tensor = bundle.tensors[name]
     weight = bundle.weight(name)
     if len(tensor.shape) == 1:
@@ -150,28 +160,61 @@ def _kind(bundle: Bundle, name: str) -> Kind:
     if isinstance(weight, Int4Weight):
         kind = Q4_0 if weight.minimum is None else Q4_K
         return kind if tensor.shape[1] % kind.block == 0 else F16
-    return F16 if _trit_scales(weight) is None else TQ2_0
+    return _trit_kind(bundle, name, weight, trit_type)
 
 
-def _trit_scales(weight: TernaryWeight) -> NDArray[np.float32] | None:
-    """Return the scales [out or 1, blocks or 1] of TQ2_0's blocks, or None if a block has several scales."""
+def _trit_kind(bundle: Bundle, name: str, weight: TernaryWeight, trit_type: str) -> Kind:
+    """Return the type of a ternary matrix.
+
+    Raises:
+        UnsupportedError: the type that was asked for does not hold the matrix exactly.
+    """
+    if trit_type == "F16":
+        return F16
+    wanted = [kind for kind in (TQ2_0, Q2_0) if trit_type in ("auto", kind.name)]
+    exact = [kind for kind in wanted if _trit_scales(weight, kind.block) is not None]
+    if exact or trit_type == "auto":
+        return exact[0] if exact else F16
     planes, _, inputs = weight.trits.shape
-    if planes > 1 or inputs % _BLOCK:
+    block = wanted[0].block
+    reason = f"has scales that differ inside a block of {block} columns"
+    if planes > 1:
+        reason = f"has {planes} planes"
+    elif inputs % block:
+        reason = f"has rows of {inputs}, no multiple of {block}"
+    raise UnsupportedError(
+        f"{bundle.path}: tensor {name} {reason}, so {trit_type} cannot hold it; leave out --trits, which takes the type "
+        "that can"
+    )
+
+
+def _trit_scales(weight: TernaryWeight, block: int) -> NDArray[np.float32] | None:
+    """Return the scales [out or 1, blocks or 1] of blocks of columns, or None if a block has several scales or planes.
+
+    A scale of 0 in a bundle means that all trits of the group are 0, so another scale may stand for it.
+    """
+    planes, _, inputs = weight.trits.shape
+    if planes > 1 or inputs % block:
         return None
     if not weight.group_size:
         return weight.scale.reshape(1, 1)
-    groups = weight.scale[0].reshape(len(weight.scale[0]), -1, _BLOCK // weight.group_size)
-    return groups[..., 0] if (groups == groups[..., :1]).all() else None
+    scale = weight.scale[0]
+    if weight.group_size >= block:
+        return np.repeat(scale, weight.group_size // block, axis=1)[:, : inputs // block]
+    groups = scale.reshape(len(scale), -1, block // weight.group_size)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=2)[..., None], axis=2)
+    return largest[..., 0] if ((groups == largest) | (groups == 0)).all() else None
 
 
 def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
     """Return the bytes of a tensor in the file."""
     weight: Weight = bundle.weight(name)
-    if kind is TQ2_0:
+    if kind in (TQ2_0, Q2_0):
         assert isinstance(weight, TernaryWeight)
-        scales = _trit_scales(weight)
+        scales = _trit_scales(weight, kind.block)
         assert scales is not None
-        return rows.arranged(name, tq2_0(name, weight.trits[0], scales))
+        packed = tq2_0 if kind is TQ2_0 else q2_0
+        return rows.arranged(name, packed(name, weight.trits[0], scales))
     if kind in (Q4_0, Q4_K):
         scheme = bundle.tensors[name].scheme
         assert isinstance(scheme, Int4Scheme)
@@ -212,7 +255,7 @@ def _head_of_bitnet(bundle: Bundle, graph: Graph) -> str | None:
     one, other = bundle.weight(embedding), bundle.weight(head)
     for start in range(0, graph.weights[head].shape[0], _ROWS_AT_ONCE):
         some = np.arange(start, min(start + _ROWS_AT_ONCE, graph.weights[head].shape[0]), dtype=np.int32)
-        assert not isinstance(one, TernaryWeight | Int4Weight)
+        assert not isinstance(one, Int4Weight)
         rows = one.rows(some)
         if isinstance(other, Int8Weight):
             codes, scale = quantize_int8(rows)

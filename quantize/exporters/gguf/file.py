@@ -1,6 +1,7 @@
 """Write GGUF files: the header, and GGML's blocks of the codes that a bundle holds.
 
-Source: docs/gguf.md of ggml; ``block_tq2_0``, ``block_q4_0``, ``block_q4_K`` and ``block_q8_0`` of its ggml-common.h.
+Source: docs/gguf.md of ggml; ``block_tq2_0``, ``block_q2_0``, ``block_q4_0``, ``block_q4_K`` and ``block_q8_0`` of its
+ggml-common.h.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ __all__ = [
     "BF16",
     "F16",
     "F32",
+    "Q2_0",
     "Q4_0",
     "Q4_K",
     "Q8_0",
     "TQ2_0",
     "PlannedGgufTensor",
     "Value",
+    "q2_0",
     "q4_0",
     "q4_k",
     "q8_0",
@@ -39,7 +42,7 @@ __all__ = [
 Array = NDArray[Any]
 Value = str | int | float | bool | Sequence[str] | Sequence[float] | Sequence[int]
 
-F32, F16, BF16, Q4_0, Q4_K, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 2, 12, 8, 35))
+F32, F16, BF16, Q2_0, Q4_0, Q4_K, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 42, 2, 12, 8, 35))
 _ALIGNMENT = 32  # default alignment of tensors in bytes
 _MAGIC, _VERSION = b"GGUF", 3
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
@@ -121,6 +124,20 @@ def tq2_0(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32]) -> Arr
     packed = four[..., 0, :] | four[..., 1, :] << 2 | four[..., 2, :] << 4 | four[..., 3, :] << 6
     blocks[..., :64] = packed.reshape(outputs, -1, 64)
     blocks[..., 64:] = _scales(name, scale, inputs // 256)
+    return blocks.reshape(outputs, -1)
+
+
+def q2_0(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32]) -> Array:
+    """Return Q2_0's blocks of a scale and 64 codes, uint8 [out, bytes].
+
+    The arguments are trits int8 [out, in] and scale float32 [out or 1, in / 64 or 1]. A code is trit + 1. A byte holds four
+    neighbouring columns, the first in its lowest bits.
+    """
+    outputs, inputs = trits.shape
+    blocks = np.empty((outputs, inputs // 64, 18), np.uint8)
+    blocks[..., :2] = _scales(name, scale, inputs // 64)
+    four = (trits + 1).view(np.uint8).reshape(outputs, -1, 16, 4)
+    blocks[..., 2:] = four[..., 0] | four[..., 1] << 2 | four[..., 2] << 4 | four[..., 3] << 6
     return blocks.reshape(outputs, -1)
 
 

@@ -1,8 +1,8 @@
 """Decode GGML's tensor types: their sizes in bytes and the values of their blocks.
 
-This module decodes F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, TQ1_0 and TQ2_0. Other types are decoded by the ``gguf``
-package if it is installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see ``i2s``. A tensor is
-decoded some rows at a time, which takes at most a few MB in addition to the result.
+This module decodes F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, and the ternary types of ``trits``. Other types are decoded by
+the ``gguf`` package if it is installed. The exception is bitnet.cpp's I2_S, whose number GGML no longer defines; see
+``i2s``. A tensor is decoded some rows at a time, which takes at most a few MB in addition to the result.
 
 Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
 """
@@ -13,8 +13,9 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -22,16 +23,16 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.install_hint import install_extra
+from edgedec.quantize.readers.gguf.trits import CODES, float16_at
 from edgedec.quantize.readers.untrusted import read_array
 from edgedec.schemes import Int4Scheme
 
-__all__ = ["INT4", "KINDS", "Kind", "decode", "int4_parts", "scales_of_trits"]
+__all__ = ["INT4", "KINDS", "Q2_0_LAYOUTS", "Codes", "Kind", "decode", "int4_parts", "read_codes"]
 
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
 
 _CHUNK_BYTES = 1 << 20
-_POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,9 @@ _TYPES = """
 35 TQ2_0 256 66
 36 I2_S 64 16 32
 39 MXFP4 32 17
+42 Q2_0 64 18
+142 PQ2_0 128 34
+143 PTQ1_0 128 28
 """
 
 
@@ -104,16 +108,13 @@ def _kinds() -> Iterator[Kind]:
 
 
 KINDS = {kind.number: kind for kind in _kinds()}
+# The number 42 stands for GGML's blocks of 64 values, and in PrismML's earlier files for blocks of 128 (those of PQ2_0).
+Q2_0_LAYOUTS = (KINDS[42], Kind(number=42, name="Q2_0", block=128, block_bytes=34))
 _FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 
 
-def _halves(blocks: U8, at: int) -> F32:
-    """Return the float16 at byte ``at`` of each block as float32 [rows, blocks, 1]."""
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2").astype(np.float32)
-
-
 def _q8_0(blocks: U8) -> F32:
-    values: F32 = _halves(blocks, 0) * blocks[..., 2:].view(np.int8)
+    values: F32 = float16_at(blocks, 0) * blocks[..., 2:].view(np.int8)
     return values
 
 
@@ -123,7 +124,7 @@ def _q4_0_codes(blocks: U8) -> U8:
 
 
 def _q4_0(blocks: U8) -> F32:
-    values: F32 = _halves(blocks, 0) * (_q4_0_codes(blocks).view(np.int8) - np.int8(8))
+    values: F32 = float16_at(blocks, 0) * (_q4_0_codes(blocks).view(np.int8) - np.int8(8))
     return values
 
 
@@ -149,7 +150,7 @@ def _q4_k_steps(blocks: U8) -> U8:
 
 def _q4_k(blocks: U8) -> F32:
     steps = _q4_k_steps(blocks).astype(np.float32)
-    scale, minimum = _halves(blocks, 0) * steps[..., 0], _halves(blocks, 2) * steps[..., 1]
+    scale, minimum = float16_at(blocks, 0) * steps[..., 0], float16_at(blocks, 2) * steps[..., 1]
     values: F32 = scale[..., None] * _q4_k_codes(blocks) - minimum[..., None]
     return values
 
@@ -162,7 +163,7 @@ def _q6_k(blocks: U8) -> F32:
     four = np.concatenate([lower & 15, lower >> 4], axis=-2)  # [..., half, quarter, 32]
     codes = four | (upper >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3) << 4
     steps = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
-    scale = _halves(blocks, 208) * steps
+    scale = float16_at(blocks, 208) * steps
     signed = codes.reshape(*shape, 16, 16).view(np.int8) - np.int8(32)
     values: F32 = scale[..., None] * signed
     return values
@@ -188,28 +189,9 @@ def int4_parts(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int
     return parts
 
 
-def _tq2_0(blocks: U8) -> F32:
-    """Decode TQ2_0: byte m of each 32 holds columns m, m + 32, m + 64 and m + 96 as trit + 1, two bits each."""
-    four = blocks[..., :64].reshape(*blocks.shape[:-1], 2, 1, 32)
-    codes = four >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3
-    if (codes == 3).any():
-        raise BundleError("a code is 3, which no trit has; the file is damaged")
-    trits = codes.reshape(*blocks.shape[:-1], 256).view(np.int8) - np.int8(1)
-    values: F32 = _halves(blocks, 64) * trits
-    return values
-
-
-def _tq1_0(blocks: U8) -> F32:
-    """Decode TQ1_0: digit n of a byte, from the highest of five, is ((byte * 3^n mod 256) * 3) >> 8.
-
-    The first 32 bytes hold five rows of 32 columns, the next 16 bytes five rows of 16, the last 4 bytes four rows of 4.
-    """
-    parts = []
-    for start, width, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
-        some = blocks[..., None, start : start + width] * _POWERS[:digits, None]  # wraps around
-        parts.append((some.astype(np.uint16) * 3 >> 8).reshape(*blocks.shape[:-1], -1))
-    trits = np.concatenate(parts, axis=-1).astype(np.int8) - np.int8(1)
-    values: F32 = _halves(blocks, 52) * trits
+def _product(codes_of: Callable[[U8], tuple[NDArray[np.int8], F32]], blocks: U8) -> F32:
+    codes, scale = codes_of(blocks)
+    values: F32 = scale * codes
     return values
 
 
@@ -218,11 +200,9 @@ _DECODERS: dict[str, Callable[[U8], F32]] = {
     "Q4_0": _q4_0,
     "Q4_K": _q4_k,
     "Q6_K": _q6_k,
-    "TQ1_0": _tq1_0,
-    "TQ2_0": _tq2_0,
+    **{name: partial(_product, codes_of) for name, codes_of in CODES.items()},
 }
 INT4 = {"Q4_0": Int4Scheme(), "Q4_K": Int4Scheme(offset=True)}  # types that are forms of int4
-_SCALE_AT = {"TQ1_0": 52, "TQ2_0": 64}
 
 
 def _by_package(kind: Kind, where: str) -> Callable[[U8], F32]:
@@ -290,18 +270,29 @@ def _chunks(path: Path, where: str, kind: Kind, offset: int, rows: int, columns:
         yield start, data.reshape(count, -1, kind.block_bytes)
 
 
-def scales_of_trits(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> int | None:
-    """Return 0, 1 or 2 for a matrix of trits with no, one, or several nonzero scales; None if the type holds no trits.
+class Codes(NamedTuple):
+    """A matrix of codes, int8 [rows, columns], and the scales of its blocks, float32 [rows, blocks]."""
+
+    codes: NDArray[np.int8]
+    scales: F32
+
+
+def read_codes(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> Codes:
+    """Return the codes of a matrix of a ternary type (``trits.CODES``), and its scales, which may be negative.
 
     Raises:
-        BundleError: the file has shrunk.
+        BundleError: the file has shrunk, or a scale is not finite, or a code is one that the type does not have.
     """
-    if kind.name not in _SCALE_AT:
-        return None
-    distinct: set[float] = set()
-    for _, blocks in _chunks(path, where, kind, offset, math.prod(shape[:-1]), shape[-1]):
-        scales = np.abs(_halves(blocks, _SCALE_AT[kind.name]))
-        distinct |= set(np.unique(scales[scales > 0])[:2].tolist())
-        if len(distinct) > 1:
-            return 2
-    return len(distinct)
+    rows, columns = shape
+    codes, scales = np.empty((rows, columns), np.int8), np.empty((rows, columns // kind.block), np.float32)
+    for start, blocks in _chunks(path, where, kind, offset, rows, columns):
+        some = slice(start, start + len(blocks))
+        try:
+            part, factors = CODES[kind.name](blocks)
+        except BundleError as error:
+            raise BundleError(f"{path}: {where}: {error}") from None
+        if not np.isfinite(factors).all():
+            wrong = start + int(np.argwhere(~np.isfinite(factors))[0, 0])
+            raise BundleError(f"{path}: {where}: the scale of a block in row {wrong} is NaN or infinity")
+        codes[some], scales[some] = part.reshape(len(blocks), columns), factors[..., 0]
+    return Codes(codes, scales)

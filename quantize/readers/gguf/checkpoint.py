@@ -11,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo
+from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo, Trits
 from edgedec.quantize.readers.gguf import i2s
-from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, scales_of_trits
+from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, read_codes
+from edgedec.quantize.readers.gguf.hadamard import check_hadamard
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
 from edgedec.quantize.readers.gguf.names import huggingface_names
 from edgedec.quantize.readers.gguf.parts import read_parts
 from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer, special_ids
+from edgedec.quantize.readers.gguf.trits import CODES, TWO_BIT
 from edgedec.quantize.readers.tokenizers.tokenizer_file import check_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_gguf"]
 
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_GROUP_SIZE = 128  # columns that share a scale in edgedec's widest group; in the file 256 columns of a row share one
 _ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 
@@ -42,16 +43,30 @@ class _Source:
     scale: GgufTensor | None
 
     def load(self) -> NDArray[Any]:
-        values = _decoded(self.tensor)
-        if self.scale is not None:
-            factor = _decoded(self.scale).astype(np.float32)
-            values = values.astype(np.float32, copy=False)
-            with np.errstate(all="ignore"):  # infinity is refused later
-                values *= factor.reshape(-1)[0]
-        self._arrange(values)
+        values = self._scaled(_decoded(self.tensor))
+        self.arrange(values)
         return values
 
-    def _arrange(self, values: NDArray[Any]) -> None:
+    def codes(self) -> Trits:
+        """Return a matrix of a ternary type as codes in -1..1, or -1..2 for types of two bits, and scales per block."""
+        tensor = self.tensor
+        codes, scales = read_codes(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
+        scales = self._scaled(scales)
+        self.arrange(codes)
+        self.arrange(scales)
+        return Trits(codes, scales, tensor.kind.block)
+
+    def _scaled(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values or scales times the separate factor, if there is one."""
+        if self.scale is None:
+            return values
+        factor = _decoded(self.scale).astype(np.float32)
+        values = values.astype(np.float32, copy=False)
+        with np.errstate(all="ignore"):  # infinity is refused later
+            values *= factor.reshape(-1)[0]
+        return values
+
+    def arrange(self, values: NDArray[Any]) -> None:
         """Reorder rows in place: neighbours, which llama.cpp rotates, become halves of a head."""
         if not self.head_dim:
             return
@@ -61,8 +76,12 @@ class _Source:
             head[...] = pairs.swapaxes(0, 1).reshape(head.shape)  # reshape copies
 
     def maker(self) -> Maker:
-        """Return the function that loads the tensor; of 4-bit codes, an ``Int4Maker``."""
-        return self.load if self.info.int4 is None else _Int4Source(self)
+        """Return the function that loads the tensor: an ``Int4Maker`` for 4-bit codes, a ``TernaryMaker`` for trits."""
+        if self.info.int4 is not None:
+            return _Int4Source(self)
+        if self.tensor.kind.name in CODES and len(self.tensor.shape) == 2:
+            return _TwoBitSource(self) if self.info.two_bit else _TernarySource(self)
+        return self.load
 
 
 @dataclass(frozen=True)
@@ -78,8 +97,40 @@ class _Int4Source:
         tensor = self.source.tensor
         parts = int4_parts(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
         for values in parts.values():
-            self.source._arrange(values)
+            self.source.arrange(values)
         return parts
+
+
+@dataclass(frozen=True)
+class _TernarySource:
+    """A matrix of trits in the file (``TernaryMaker``)."""
+
+    source: _Source
+
+    def __call__(self) -> NDArray[Any]:
+        return self.source.load()
+
+    def trits(self) -> Trits:
+        return self.source.codes()
+
+
+@dataclass(frozen=True)
+class _TwoBitSource(_TernarySource):
+    """A matrix of codes -1, 0, 1 and 2 in the file (``TwoBitMaker``), which may be trits."""
+
+    def codes(self) -> Trits:
+        return self.source.codes()
+
+    def trits(self) -> Trits:
+        codes = self.source.codes()
+        if twos := int(np.count_nonzero(codes.trits == 2)):
+            tensor = self.source.tensor
+            raise UnsupportedError(
+                f"{tensor.path}: tensor {tensor.name!r} ({tensor.kind.name}) is not ternary: {twos} of its "
+                f"{codes.trits.size} codes are 3, which means +2 times the scale; --method ternary --planes 2 takes them "
+                "without loss"
+            )
+        return codes
 
 
 def _decoded(tensor: GgufTensor) -> NDArray[Any]:
@@ -96,6 +147,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """
     header = _with_layouts(read_parts(path))
     known = architecture(header)
+    check_hadamard(header)
     config = configuration(header, known, _rope_factors(header))
     sources = _sources(header, known, config)
     vocab_size = config["vocab_size"]
@@ -209,10 +261,6 @@ def _scales(header: GgufHeader) -> Mapping[str, GgufTensor]:
 
 def _info(tensor: GgufTensor, scale: GgufTensor | None) -> TensorInfo:
     dtype = "float32" if scale is not None else _FLOATS.get(tensor.kind.name, "float32")
-    grouped, int4 = False, None
-    if len(tensor.shape) == 2:
-        int4 = INT4.get(tensor.kind.name) if scale is None else None
-        where = f"tensor {tensor.name!r}"
-        count = scales_of_trits(tensor.path, where, tensor.kind, tensor.offset, tensor.shape)
-        grouped = count is not None and count > 1
-    return TensorInfo(shape=tensor.shape, dtype=dtype, group_size=_GROUP_SIZE if grouped else 0, int4=int4)
+    matrix = len(tensor.shape) == 2
+    int4 = INT4.get(tensor.kind.name) if matrix and scale is None else None
+    return TensorInfo(shape=tensor.shape, dtype=dtype, int4=int4, two_bit=matrix and tensor.kind.name in TWO_BIT)

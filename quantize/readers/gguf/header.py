@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
+from edgedec.quantize.readers.gguf.blocks import KINDS, Q2_0_LAYOUTS, Kind
 from edgedec.quantize.readers.untrusted import file_bytes, shown
 
 __all__ = ["GgufHeader", "GgufTensor", "Value", "read_header"]
@@ -207,7 +207,7 @@ def _tensor(cursor: _Cursor, at: int) -> tuple[str, tuple[int, ...], Kind, int]:
     kind = KINDS.get(number)
     if kind is None:
         raise UnsupportedError(f"{path}: {where} has GGML's type {number}, which is not known; save it as F16 or Q8_0")
-    if sizes[0] % kind.block:
+    if sizes[0] % kind.block:  # Q2_0's block is the smaller of its two
         raise BundleError(
             f"{path}: {where} has rows of {sizes[0]}, not a multiple of {kind.name}'s block of {kind.block}"
         )
@@ -228,7 +228,8 @@ def _placed(
     start = -(-end // alignment) * alignment
     placed: dict[str, GgufTensor] = {}
     expected = 0
-    for name, shape, kind, offset in sorted(tensors, key=lambda tensor: tensor[3]):
+    tensors = sorted(tensors, key=lambda tensor: tensor[3])
+    for name, shape, kind, offset in _with_q2_0(path, tensors, alignment, size - start):
         where = f"{path}: tensor {name!r}"
         if name in placed:
             raise BundleError(f"{where} appears twice")
@@ -244,3 +245,42 @@ def _placed(
         placed[name] = GgufTensor(path=path, name=name, shape=shape, kind=kind, offset=start + offset)
         expected += math.ceil(nbytes / alignment) * alignment
     return placed
+
+
+def _with_q2_0(
+    path: Path, tensors: list[tuple[str, tuple[int, ...], Kind, int]], alignment: int, room: int
+) -> list[tuple[str, tuple[int, ...], Kind, int]]:
+    """Return the tensors, in the order of their offsets, with the blocks of Q2_0 that the places of the tensors imply.
+
+    All tensors of the number 42 have the same blocks. ``room`` is the number of bytes after the header.
+
+    Raises:
+        UnsupportedError: neither form of the blocks explains the places, or both do.
+    """
+    offsets = [*(offset for _, _, _, offset in tensors), -(-room // alignment) * alignment]
+    places = [
+        (name, shape, offsets[at + 1] - offset)
+        for at, (name, shape, kind, offset) in enumerate(tensors)
+        if kind == Q2_0_LAYOUTS[0]
+    ]
+    if not places:
+        return tensors
+    left = list(Q2_0_LAYOUTS)
+    for name, shape, nbytes in places:
+        left = [
+            kind
+            for kind in left
+            if shape[-1] % kind.block == 0 and nbytes == -(-kind.nbytes(shape) // alignment) * alignment
+        ]
+        if not left:
+            raise UnsupportedError(
+                f"{path}: tensor {name!r} of shape {shape} has GGML's type 42 and {nbytes} bytes, which are neither "
+                "Q2_0's blocks of 64 values in 18 bytes nor those of 128 values in 34 bytes, like the tensors before it; "
+                "the file is damaged, or another program uses this number; save it as F16"
+            )
+    if len(left) > 1:
+        raise UnsupportedError(
+            f"{path}: its tensors of GGML's type 42 are so small that they may have blocks of 64 or of 128 values; "
+            "save the model as F16"
+        )
+    return [(name, shape, left[0] if kind == Q2_0_LAYOUTS[0] else kind, at) for name, shape, kind, at in tensors]

@@ -195,6 +195,12 @@ _ARCHITECTURES = {
     "smollm3": Architecture(model_type="smollm3", neighbours=True, more=_smollm3),
 }
 
+_DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
+_REFUSED = {
+    "qwen35": _DELTA_NETS,
+    "qwen35moe": f"its layers are mixtures of experts, and {_DELTA_NETS}",
+}
+
 
 def architecture(header: GgufHeader) -> Architecture:
     """Return the architecture of a file.
@@ -204,6 +210,11 @@ def architecture(header: GgufHeader) -> Architecture:
     """
     name = header.metadata.get("general.architecture")
     known = _ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if isinstance(name, str) and name in _REFUSED:
+        raise UnsupportedError(
+            f"{header.path}: general.architecture {name!r} is not read: {_REFUSED[name]}; "
+            f"known: {', '.join(_ARCHITECTURES)}"
+        )
     if known is None:
         raise UnsupportedError(
             f"{header.path}: general.architecture {shown(name)} is not read; known: {', '.join(_ARCHITECTURES)}"

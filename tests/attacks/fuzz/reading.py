@@ -13,7 +13,7 @@ from edgedec.families import context_size
 from edgedec.ops import Rope
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
-from edgedec.quantize.readers.checkpoint import Makers
+from edgedec.quantize.readers.checkpoint import Makers, TwoBitMaker
 from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 
 __all__ = ["read_checkpoint", "read_vocabulary"]
@@ -60,8 +60,8 @@ def _check_trits(checkpoint: Checkpoint) -> None:
         return
     for name, maker in checkpoint.read_tensor.by_name.items():
         if hasattr(maker, "trits"):  # only TernaryMaker, which is slow to call
-            trits, scales = maker.trits()
-            width = checkpoint.tensors[name].group_size or trits.shape[1]
+            trits, scales, group_size = maker.codes() if isinstance(maker, TwoBitMaker) else maker.trits()
+            width = group_size or trits.shape[1]
             factors = np.asarray(scales).reshape(-1, 1) if np.ndim(scales) == 0 else np.asarray(scales)
             spread = factors[:, np.arange(trits.shape[1]) // width]
             assert np.array_equal(trits * spread, checkpoint.load(name)), "trits and numbers are the same matrix"

@@ -227,8 +227,8 @@ def gguf_files() -> Iterator[bytes]:
     yield gguf.file_bytes(gguf.metadata(), [*tensors, factors])
     yield gguf.file_bytes(gguf.metadata(), [*tensors, gguf.tensor("blk.0.attn_q.scale", np.ones(1, np.float32))])
     yield gguf.file_bytes(gguf.metadata(), [*tensors, *_fused()], version=2)
-    for number in (gguf.TQ1_0, gguf.TQ2_0, gguf.Q8_0, gguf.Q4_0, 14, 39, 1, 30):
-        width = 256 if KINDS[number].block == 256 else 32
+    for number in (gguf.TQ1_0, gguf.TQ2_0, gguf.Q8_0, gguf.Q4_0, 14, 39, 1, 30, 42, 142, 143):
+        width = max(32, KINDS[number].block)
         changes: dict[str, Any] = {"llama__feed_forward_length": width}
         wide = [
             _of_kind(tensor.name, number, width, 8) if tensor.name == b"blk.0.ffn_down.weight" else tensor
@@ -236,6 +236,18 @@ def gguf_files() -> Iterator[bytes]:
         ]
         yield gguf.file_bytes(gguf.metadata(**changes), wide)
     yield from _i2_s_files()
+    yield from _rotated_files()
+
+
+def _rotated_files() -> Iterator[bytes]:
+    """Yield files whose metadata say that weights are rotated, which are refused."""
+    keys: dict[str, Any] = {"version": 1, "block_size": 4, "transform": "normalized-sylvester-walsh-hadamard"}
+    keys |= {"axis": "input-last-dimension", "weight_names": ["blk.0.ffn_up.weight"]}
+    keys |= {"inverse_weight_names": ["token_embd.weight"]}
+    signs = {"sign_mode": "explicit", "sign_widths": [8], "sign_values": [1, -1] * 4}
+    for more in ({"sign_mode": "identity"}, signs):
+        changes = {f"prism__hadamard__{key}": value for key, value in (keys | more).items()}
+        yield gguf.file_bytes(gguf.metadata(**changes), _gguf_tensors("llama", {}))
 
 
 def _i2_s(trits: NDArray[np.int8]) -> bytes:

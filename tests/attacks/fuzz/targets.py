@@ -104,6 +104,7 @@ _OF_GGUF = (
     _COMMON
     | {"checkpoint", "gguf/checkpoint", "gguf/blocks", "gguf/header", "gguf/models", "gguf/names", "gguf/parts"}
     | {
+        "gguf/hadamard",
         "gguf/tokenizer",
         "tokenizers/piece_tokenizer",
     }
@@ -121,7 +122,7 @@ TARGETS = (
         files=_files(["model.gguf"], _GGUF),
         read=_checkpoint("model.gguf"),
         seeds=seeds.gguf_files,
-        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/i2s"},
+        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/i2s", "gguf/trits"},
     ),
     Target(
         name="gguf-parts",

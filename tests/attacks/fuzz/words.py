@@ -49,6 +49,7 @@ ARCHITECTURES = (
     "gemma2",
     "gemma3",
     "smollm3",
+    "qwen35",
     "clip",
 )
 _ARCHITECTURE_KEYS = """
@@ -62,13 +63,31 @@ _TOKENIZER_KEYS = """
 model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id
 add_bos_token add_eos_token add_space_prefix
 """
+_ROTATION_KEYS = """
+version block_size transform axis sign_mode sign_widths sign_values weight_names inverse_weight_names gdn_v_grouped
+"""
 GGUF_KEYS = (
     *(f"{name}.{key}" for name in ("llama", "phi3", "gemma3") for key in _ARCHITECTURE_KEYS.split()),
     *(f"tokenizer.ggml.{key}" for key in _TOKENIZER_KEYS.split()),
     *("tokenizer.chat_template", "general.architecture", "general.alignment"),
+    *(f"prism.hadamard.{key}" for key in _ROTATION_KEYS.split()),
     *("split.no", "split.count", "split.tensors.count", "x"),
 )
-GGUF_TEXTS = ("llama", "gpt2", "bert", *CUTS, *ARCHITECTURES, "none", "linear", "yarn", "longrope", "<s>", "a b")
+GGUF_TEXTS = (
+    "llama",
+    "gpt2",
+    "bert",
+    *CUTS,
+    *ARCHITECTURES,
+    "none",
+    "linear",
+    "yarn",
+    "longrope",
+    "<s>",
+    "a b",
+    "explicit",
+    "identity",
+)
 _PARTS = """
 attn_norm attn_q attn_k attn_v attn_output attn_qkv attn_q_norm attn_k_norm attn_sub_norm ffn_norm ffn_gate ffn_up ffn_down
 ffn_sub_norm post_attention_norm post_ffw_norm

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 from edgedec.quantize.demo_pair.stages import read_package
 from edgedec.quantize.distil.run_folder import RunFolder
-from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import open_checkpoint
 
 
@@ -41,7 +41,7 @@ def test_the_recipe_writes_three_checkpoints(tmp_path: Path) -> None:
     assert [target.config[key] for key in shape] == [twin.config[key] for key in shape]
     assert target.tokenizer_json == draft.tokenizer_json == twin.tokenizer_json
     name = "model.layers.3.mlp.down_proj.weight"
-    assert set(np.unique(native_ternary(target.load(name), name)[0])) == {-1, 0, 1}
+    assert set(np.unique(find_ternary(target.load(name), name)[0])) == {-1, 0, 1}
     assert len(np.unique(np.abs(twin.load(name).astype(np.float32)))) > 100
 
     times = {file: file.stat().st_mtime_ns for file in folder.rglob("checkpoint.pt")}

@@ -22,7 +22,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.exporters import bitnet
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, pack_trits
-from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
+from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import FloatWeight, TernaryWeight
@@ -47,12 +47,13 @@ def test_packing_equals_that_of_transformers(trits: NDArray[np.int8]) -> None:
 def check_round_trip(original: Model, folder: Path) -> None:
     """Check exporter, reader, native method and bundle: the same trits and scales, and scale * trit to the last bit."""
     checkpoint = open_checkpoint(export(folder / "m", original))
+    sizes = {}
     for name, weight in original.ternary.items():
         expected = bits(original.value(name) + np.float32(0))  # -0 becomes 0
         loaded = checkpoint.load(name)
         np.testing.assert_array_equal(bits(loaded), expected)
-        size = checkpoint.tensors[name].group_size
-        recovered = native_ternary_groups(loaded, size) if size else native_ternary(loaded)
+        recovered = find_ternary(loaded)
+        size = sizes[name] = recovered.group_size
         scales_by_column = (
             np.repeat(recovered[1], size, axis=1)[:, : loaded.shape[1]] if size else np.full(loaded.shape, recovered[1])
         )
@@ -70,7 +71,7 @@ def check_round_trip(original: Model, folder: Path) -> None:
     for name in original.ternary:
         weight_in_bundle = bundle.weight(name)
         assert isinstance(weight_in_bundle, TernaryWeight)
-        assert weight_in_bundle.group_size == checkpoint.tensors[name].group_size
+        assert weight_in_bundle.group_size == sizes[name]
         assert len(weight_in_bundle.trits) == 1
         np.testing.assert_array_equal(bits(weight_in_bundle.dense()), bits(original.value(name) + np.float32(0)))
     embedding = bundle.weight("model.embed_tokens.weight")

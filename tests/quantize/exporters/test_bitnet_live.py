@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from edgedec.families import build_graph
 from edgedec.passes import assign_schemes, quantize_activations
 from edgedec.quantize.exporters.bitnet import pack_trits
-from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight, Weight
@@ -69,8 +69,9 @@ def ours(checkpoint: Checkpoint) -> NDArray[np.float32]:
     for name in graph.weights:
         loaded = checkpoint.load(name)
         if name.endswith("_proj.weight"):
-            trits, scale = native_ternary(loaded)
-            weights[name] = TernaryWeight(trits=trits[None], scale=np.array([scale], np.float32), group_size=0)
+            trits, scale, group_size = find_ternary(loaded)
+            assert group_size == 0
+            weights[name] = TernaryWeight(trits=trits[None], scale=scale, group_size=0)
             schemes[name] = TernaryScheme()
         else:
             weights[name] = FloatWeight(values=loaded)

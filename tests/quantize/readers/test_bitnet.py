@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.native import find_ternary
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
+from edgedec.quantize.readers.checkpoint import Makers, TernaryMaker
 from tests.quantize.readers.support.make_checkpoints import write_hf
 from tests.quantize.support.make_bitnet_models import Model, model, tensors, write
 
@@ -31,7 +32,7 @@ def same_weights(folder: Path, original: Model) -> None:
         assert loaded.dtype == np.float32
         assert loaded.flags.c_contiguous
         np.testing.assert_array_equal(loaded, original.value(name))
-        info = TensorInfo(shape=loaded.shape, dtype="float32", group_size=original.group_size)
+        info = TensorInfo(shape=loaded.shape, dtype="float32")
         assert checkpoint.tensors[name] == info
     for name, values in original.dense.items():
         loaded = checkpoint.load(name)
@@ -60,7 +61,7 @@ def test_bitlinear_divides_by_its_scale(tmp_path: Path, quantization: dict[str, 
     for name, weight in original.ternary.items():
         scale = np.float32(1) / (np.float32(1) / np.float32(weight.scales))
         np.testing.assert_array_equal(checkpoint.load(name), weight.trits * scale)
-        assert native_ternary(checkpoint.load(name))[1] == scale
+        assert find_ternary(checkpoint.load(name))[1] == scale
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -84,7 +85,10 @@ def test_one_tensor_may_have_one_scale_among_groups(tmp_path: Path) -> None:
     contents = tensors(original) | {GATE + "_scale": np.array([0.5], np.float32)}
     checkpoint = open_checkpoint(write(tmp_path, original, contents, group_size=32, **OFFLINE))
     np.testing.assert_array_equal(checkpoint.load(GATE), original.ternary[GATE].trits * np.float32(0.5))
-    assert checkpoint.tensors[GATE].group_size == 0
+    assert isinstance(checkpoint.read_tensor, Makers)
+    matrix = checkpoint.read_tensor.by_name[GATE]
+    assert isinstance(matrix, TernaryMaker)
+    assert matrix.trits().group_size == 0
 
 
 def test_unpacked_weights_are_read(tmp_path: Path) -> None:

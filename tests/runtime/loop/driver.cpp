@@ -276,7 +276,12 @@ void rounds() {
         target.rows = number(10) ? kRows : kNodes;
         target.run = run;
         target.file = file;
-        target.stored = number(5);
+        target.stored = number(6);
+        target.planes = number(5);
+        target.row_bytes = (kWidth + 3) / 4 + number(3) - 1;
+        target.group = 32 * number(3);
+        target.tied = number(2);
+        target.scales_offset = number(20);
         target.scales = number(20) ? scales : nullptr;
         target.block_rows = kBlockRows;
         target.move = move;

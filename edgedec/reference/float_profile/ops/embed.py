@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.ops import Embed
 from edgedec.reference.float_profile.model import FloatPassContext
-from edgedec.schemes import Int4Weight, TernaryWeight
+from edgedec.schemes import Int4Weight
 
 __all__ = ["run"]
 
@@ -18,7 +18,7 @@ __all__ = ["run"]
 def run(op: Embed, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     (ids,) = inputs
     weight = context.weights(op.weight)
-    assert not isinstance(weight, TernaryWeight | Int4Weight), "embeddings are never ternary or int4"
+    assert not isinstance(weight, Int4Weight), "embeddings are never int4"
     out = weight.rows(np.maximum(ids, 0))
     embeds = np.zeros((0, out.shape[1]), np.float32) if context.embeds is None else context.embeds
     out[ids < 0] = embeds[-ids[ids < 0] - 1]

@@ -41,7 +41,9 @@ class EmbedConstants:
 def prepare(op: Embed, site: Site) -> EmbedConstants:
     weight = site.weights(op.weight)
     if not isinstance(weight, FloatWeight | Int8Weight):
-        raise unsupported(op, f"the table {op.weight} is ternary; keep it as int8 or float")
+        raise unsupported(
+            op, f"the table {op.weight} is ternary; the float targets run it (--device cpu or float_reference)"
+        )
     site.set_form(op, site.residual)
     return EmbedConstants(weight=weight, unit=site.residual.unit)
 

@@ -60,7 +60,13 @@ ROWS = (
     Row(title="Qwen 2, 2.5", family="qwen2", golden="qwen2/plain"),
     Row(title="Qwen 2.5, YaRN", family="qwen2", golden="qwen2/yarn"),
     Row(title="Qwen 2, windows in upper layers", family="qwen2", golden="qwen2/window"),
-    Row(title="Qwen 3", family="qwen3", golden="qwen3/plain", refused=_HEAD_NORMS),
+    Row(
+        title="Qwen 3",
+        family="qwen3",
+        golden="qwen3/plain",
+        refused=_HEAD_NORMS,
+        note="Ternary-Bonsai 1.7B, 4B and 8B, too",
+    ),
     Row(title="Mistral 0.1", family="mistral", golden="mistral/window", note="a window in every layer"),
     Row(title="Mistral 0.2 and later", family="mistral", golden="mistral/plain"),
     Row(title="SmolLM 3", family="smollm3", golden="smollm3/plain", note="every fourth layer does not rotate"),
@@ -113,6 +119,9 @@ _TAIL = """
 The rope scalings default, linear, llama3, yarn, longrope (up to the original context) and dynamic (up to the context) are
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
+
+Refused with the reason are `qwen3_5` and `qwen3_5_moe` (Qwen 3.5, Bonsai 2; `qwen35` and `qwen35moe` in GGUF), in which
+three of four layers are gated delta nets, and `prism_hadamard_qwen35`, whose weights are stored rotated.
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """

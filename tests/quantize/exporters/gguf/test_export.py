@@ -147,7 +147,7 @@ def test_int8_codes_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, A
 
 
 def test_trits_that_fit_no_block_are_written_as_float16(tmp_path: Path) -> None:
-    bundle = write(tmp_path / "a", TernaryScheme(), {"hidden_size": 192, "intermediate_size": 320, "head_dim": 48})
+    bundle = write(tmp_path / "a", TernaryScheme(), {"hidden_size": 160, "intermediate_size": 352, "head_dim": 40})
     assert export_gguf(bundle, tmp_path / "m.gguf")["F16"] == 15
     assert_same_codes(bundle, again(tmp_path / "m.gguf", tmp_path / "b", "ternary"))
 

@@ -15,13 +15,15 @@ import pytest
 from gguf import quants
 from tokenizers import Tokenizer
 
+from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.install_hint import install_extra
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf import blocks as blocks_module
-from edgedec.quantize.readers.gguf.blocks import KINDS, decode, scales_of_trits
+from edgedec.quantize.readers.gguf.blocks import KINDS, decode
 from edgedec.quantize.readers.gguf.header import read_header
+from edgedec.schemes import TernaryScheme
 from tests.quantize.readers.support import make_gguf as builder
 
 OURS = ("Q8_0", "Q4_0", "TQ1_0", "TQ2_0")
@@ -30,7 +32,7 @@ PACKAGES = ("Q4_1", "Q5_0", "Q5_1", "MXFP4")
 
 def test_sizes_of_types_equal_those_of_the_package() -> None:
     for number, kind in KINDS.items():
-        if kind.name == "I2_S":  # bitnet.cpp's type, which the package does not know
+        if kind.name in ("I2_S", "Q2_0", "PQ2_0", "PTQ1_0"):  # types that the package does not know
             continue
         name = gguf.GGMLQuantizationType(number)
         assert (name.name, gguf.GGML_QUANT_SIZES[name]) == (kind.name, (kind.block, kind.block_bytes))
@@ -180,23 +182,12 @@ def test_ternary_types_are_read_without_loss(tmp_path: Path, kind: str, scales: 
     trits = _ternary_file(tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind], scales)
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     name = "model.layers.0.mlp.up_proj.weight"
-    assert checkpoint.tensors[name].group_size == (128 if len(scales) > 1 else 0)
     quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)
-    from edgedec.bundle import Bundle
-
-    weight = Bundle.open(tmp_path / "b").weight(name)
+    bundle = Bundle.open(tmp_path / "b")
+    assert bundle.tensors[name].scheme == TernaryScheme(group_size=128 if len(scales) > 1 else 0)
+    weight = bundle.weight(name)
     expected = trits["blk.0.ffn_up.weight"] * np.resize(np.array(scales, np.float32), 256)[:, None]
     np.testing.assert_array_equal(weight.dense(), expected)
-
-
-def test_scales_are_counted_over_all_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks_module, "_CHUNK_BYTES", 66)
-    dense = np.ones((4, 256), np.float32)
-    dense[1] = 0  # a scale of zero is not counted
-    for last, expected in ((1.0, 1), (2.0, 2)):
-        dense[3] = last
-        (tmp_path / "x").write_bytes(quants.quantize(dense, gguf.GGMLQuantizationType.TQ2_0).tobytes())
-        assert scales_of_trits(tmp_path / "x", "a", KINDS[35], 0, (4, 256)) == expected
 
 
 def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:

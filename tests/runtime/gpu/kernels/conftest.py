@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
-
-pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
 
 from tests.runtime.gpu.kernels.support.bench import Bench, adapters
 
 NAMES = ("llvmpipe", "swiftshader")
 
-
-@functools.cache
-def _adapters() -> dict[str, object]:
-    return adapters()
+_adapters = functools.cache(adapters)
 
 
 @pytest.fixture(scope="session", params=NAMES)
 def gpu_device(request: pytest.FixtureRequest) -> Bench:
     """Return a bench on each software adapter."""
-    found = _adapters()
+    pytest.importorskip("wgpu", reason="the package wgpu is not installed; .ci/environment dev installs it")
+    found: dict[str, Any] = _adapters()
     if request.param not in found:
         pytest.skip(
             f"no Vulkan adapter {request.param} (found: {', '.join(found) or 'none'}); install mesa-vulkan-drivers for "

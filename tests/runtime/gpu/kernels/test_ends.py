@@ -32,10 +32,10 @@ TABLES: list[tuple[Scheme, bool]] = [
 ]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("scheme", "tiled"), TABLES, ids=str)
-@pytest.mark.parametrize("scale", [1.0, 7.25])
-def test_embed(gpu_device: Bench, scheme: Scheme, tiled: bool, scale: float) -> None:
-    vocab, width = 75, 301
+def test_embed(gpu_device: Bench, scheme: Scheme, tiled: bool) -> None:
+    vocab, width, scale = 75, 301, 1.0 if tiled else 7.25
     rng = np.random.default_rng(0)
     values: NDArray[Any] = rng.normal(size=(vocab, width)).astype(np.float32)
     buffers: dict[str, NDArray[Any]] = {}
@@ -71,6 +71,7 @@ def likeliest(logits: F32, k: int, size: int) -> tuple[I32, F32]:
     return order.astype(np.int32), np.take_along_axis(logits, order, 1)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(("vocab", "size", "k"), [(10, 7, 7), (5000, 4999, 1), (9000, 8200, 40)])
 def test_top_k(gpu_device: Bench, vocab: int, size: int, k: int) -> None:
     rng = np.random.default_rng(k)
@@ -95,6 +96,7 @@ def test_top_k(gpu_device: Bench, vocab: int, size: int, k: int) -> None:
     assert made["top_logits"][: 3 * k].tobytes() == best.tobytes()
 
 
+@pytest.mark.thorough
 def test_a_row_with_nan_ends_with_it(gpu_device: Bench) -> None:
     logits = np.array([[1, np.nan, 3, np.nan, 2]], np.float32)
     kernels = top_k(OPTIONS, vocab=5, k=4, size=5)
@@ -111,6 +113,7 @@ def test_too_few_logits_are_refused() -> None:
         top_k(OPTIONS, vocab=8, k=9, size=8)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("bits", [32, 8])
 def test_move_rows(gpu_device: Bench, bits: int) -> None:
     shape = CacheShape(kv_heads=2, head_dim=12, bits=bits, blocks=4)

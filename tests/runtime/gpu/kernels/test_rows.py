@@ -69,6 +69,7 @@ def test_quantize(gpu_device: Bench, n: int, width: int) -> None:
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": x, **room(n, width)}, rows=n), x)
 
 
+@pytest.mark.thorough
 def test_a_row_that_is_not_finite_has_no_codes_and_no_other_row_changes(gpu_device: Bench) -> None:
     x = values(0, 5, 70)
     x[1, 3], x[3, 69] = np.nan, -np.inf
@@ -123,7 +124,7 @@ def test_gate(gpu_device: Bench, activation: Activation) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("activation", "width"), [("silu", 83), ("relu2", 288)])
+@pytest.mark.parametrize(("activation", "width"), [("relu2", 83)])
 def test_gate_quantize_and_gate_norm_quantize(gpu_device: Bench, activation: Activation, width: int) -> None:
     n = 3
     gate, up = gates(4, n, width)
@@ -139,6 +140,7 @@ def test_gate_quantize_and_gate_norm_quantize(gpu_device: Bench, activation: Act
     check_codes(gpu_device.run(normed, buffers, rows=n), cpu_norm(right, gain, EPS))
 
 
+@pytest.mark.thorough(sample=1)
 def test_add_and_select(gpu_device: Bench) -> None:
     n, width = 6, 700
     a, b = values(6, n, width), values(7, n, width)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wgpu
+import pytest
 from numpy.typing import NDArray
-from wgpu.backends.wgpu_native.extras import set_instance_extras
 
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 
@@ -25,15 +25,23 @@ DRIVERS = (
 
 
 def adapters() -> dict[str, Any]:
-    """Return the adapters of the installed software drivers, or of VK_DRIVER_FILES, by a short name."""
+    """Return the adapters of the installed software drivers, or of this machine if there are none, by a short name.
+
+    wgpu has one instance for a process, which reads the variable with the drivers when it is made. These adapters have one
+    of their own, so that other tests keep theirs.
+    """
+    wgpu = importlib.import_module("wgpu")
+    helpers = importlib.import_module("wgpu.backends.wgpu_native._helpers")
+    extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
     found = [str(path) for path in DRIVERS if path.exists()]
-    if found:
-        os.environ.setdefault("VK_DRIVER_FILES", os.pathsep.join(found))
-    set_instance_extras(backends=["Vulkan"])  # without a probe of OpenGL, which needs a display
-    names: dict[str, Any] = {}
-    for adapter in wgpu.gpu.enumerate_adapters_sync():
-        name = adapter.info["device"].split()[0].lower()
-        names.setdefault(name, adapter)
+    with pytest.MonkeyPatch.context() as patch:
+        if found:
+            patch.setenv("VK_DRIVER_FILES", os.pathsep.join(found))
+        patch.setattr(helpers, "_the_instance", None)
+        extras.set_instance_extras(backends=["Vulkan"])  # without a probe of OpenGL, which needs a display
+        names: dict[str, Any] = {}
+        for adapter in wgpu.gpu.enumerate_adapters_sync():
+            names.setdefault(adapter.info["device"].split()[0].lower(), adapter)
     return names
 
 
@@ -59,9 +67,8 @@ class Bench:
             self._pipelines[kernel.source] = self.device.create_compute_pipeline(layout="auto", compute=stage)
         pipeline = self._pipelines[kernel.source]
         assert set(buffers) == {binding.name for binding in kernel.bindings}
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
         held = {
-            name: self.device.create_buffer_with_data(data=_words(array), usage=usage)
+            name: self.device.create_buffer_with_data(data=_words(array), usage="STORAGE|COPY_SRC")
             for name, array in buffers.items()
         }
         entries = [
