@@ -14,16 +14,23 @@ from edgedec.spelling import must_be_one_of
 
 __all__ = ["export"]
 
-FORMATS = ("gguf", "onnx", "safetensors")
+FORMATS = ("gguf", "onnx", "safetensors", "web")
 
 
 def export(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of the bundle, or 'demo'.")],
     output: Annotated[Path, option("-o", "--output", metavar="PATH", help="File (gguf) or folder to write.")],
-    format: Annotated[str, option("--format", metavar="NAME", help="Format: gguf, onnx or safetensors.")] = "gguf",
+    format: Annotated[str, option("--format", metavar="NAME", help="Format: gguf, onnx, safetensors or web.")] = "gguf",
     model_draft: Annotated[
         str | None,
         option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: draft model to add to the export."),
+    ] = None,
+    ctx_size: Annotated[
+        int,
+        option("-c", "--ctx-size", metavar="N", help="With web: context in tokens; 0: the model's, at most 2048."),
+    ] = 0,
+    kv_bits: Annotated[
+        int | None, option("--kv-bits", metavar="N", help="With web: bits of keys and values: 16 (default), 8 or 32.")
     ] = None,
     trits: Annotated[
         str,
@@ -32,7 +39,7 @@ def export(
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Write a bundle in a format of other programs.
+    """Write a bundle in a format of other programs, or as a page with which a browser runs it (web).
 
     The output is written completely or not at all.
     """
@@ -42,6 +49,8 @@ def export(
         raise UsageError(must_be_one_of("--format", format, FORMATS))
     if model_draft is not None and format != "onnx":
         raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
+    if (ctx_size or kv_bits is not None) and format != "web":
+        raise UsageError(f"--ctx-size and --kv-bits are for --format web; a {format} file leaves them to its reader")
     if trits != "auto" and format != "gguf":
         raise UsageError("--trits is for --format gguf, which has several types of ternary matrices; leave it out")
     opened = Bundle.open(resolve_model(bundle))
@@ -55,16 +64,27 @@ def export(
             from edgedec.quantize.exporters.onnx import export_onnx
 
             counts = export_onnx(opened, output, draft=draft, progress=report)
+        elif format == "web":
+            from edgedec.quantize.exporters.web.export import export_web
+
+            counts = export_web(
+                opened,
+                output,
+                name=Path(bundle).name.removesuffix(".edgedec") or "model",
+                ctx_size=ctx_size,
+                kv_bits=kv_bits,
+                progress=report,
+            )
         else:
             from edgedec.quantize.exporters.safetensors import export_safetensors
 
             counts = export_safetensors(opened, output)
-    files = [output] if output.is_file() else sorted(file for file in output.iterdir() if file.is_file())
+    files = [output] if output.is_file() else sorted(file for file in output.rglob("*") if file.is_file())
     result = {
         "output": str(output),
         "format": format,
         "bytes": sum(file.stat().st_size for file in files),
-        "files": [file.name for file in files],
+        "files": [file.name if file == output else file.relative_to(output).as_posix() for file in files],
         "tensors": counts,
     }
     if json:

@@ -179,6 +179,14 @@ def serve(
     no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
     no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
     no_ui: Annotated[bool, option("--no-ui", help="Do not serve the page for chats.")] = False,
+    web: Annotated[
+        Path | None,
+        option(
+            "--web",
+            metavar="FOLDER",
+            help="Offer a site of `edgedec export --format web` at /web/: the model in the user's browser.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
 ) -> None:
     """Answer requests over HTTP, as OpenAI's and llama.cpp's servers do.
@@ -193,6 +201,7 @@ def serve(
     from edgedec.runtime.server.memory import ServerMemory, server_items
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
+    from edgedec.runtime.server.web import check_site
 
     try:
         body_bytes = parse_bytes(max_body)
@@ -210,7 +219,10 @@ def serve(
         shows_slots=not no_slots,
         shows_metrics=not no_metrics,
         has_page=not no_ui,
+        web=web,
     )
+    if web is not None:
+        check_site(web)
     template = _chat_template(chat_template, chat_template_file)
     spec = run.spec()
     with _disk(run, disk_cache) as disk:

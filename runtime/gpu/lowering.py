@@ -427,7 +427,7 @@ def head_layout(sizes: Sizes) -> HeadLayout:
     return HeadLayout(rows=sizes.rows, results=sizes.results, blocks=sizes.table_blocks)
 
 
-def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True) -> GpuProgram:
+def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False) -> GpuProgram:
     """Return the program of a layout.
 
     Args:
@@ -435,9 +435,10 @@ def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True)
         sizes: numbers of rows.
         fused: True if the device's fma has one rounding.
         packed_dot: True if its compiler has ``dot4I8Packed``.
+        compact: True for shaders that a software driver compiles in less time.
     """
     head = head_layout(sizes)
-    options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot)
+    options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot, compact=compact)
     buffers = [Buffer(name="head", nbytes=4 * head.words, kind="input", item="head")]
     for name, plan in layout.buffers.items():
         buffers.append(Buffer(name=name, nbytes=4 * plan.words(sizes), kind=plan.kind, item=plan.item))

@@ -23,7 +23,7 @@ from edgedec.runtime.gpu.kernels.probes import arithmetic as arithmetic_kernel
 from edgedec.runtime.gpu.kernels.rows import norm_quantize
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 
-__all__ = ["Arithmetic", "arithmetic", "run_once", "sample_pipelines"]
+__all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once", "sample_pipelines"]
 
 _HEAD = HeadLayout(rows=1, results=1, blocks=1)
 _NORMAL = 192  # triples of numbers that are not tiny
@@ -78,6 +78,38 @@ def sample_pipelines(device: GpuDevice) -> int:
     return len(widths)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticCases:
+    """Triples of numbers on which the possible answers of an adapter differ.
+
+    Members:
+        kernel: the kernel that computes with them.
+        arrays: contents of its buffers before: the header, float32 [n, 3], zeros of the same shape.
+        results: float32 [n, 3], correctly rounded: fma, product and sum.
+        normal: number of triples that are not tiny, which come first.
+    """
+
+    kernel: Kernel
+    arrays: tuple[NDArray[Any], ...]
+    results: NDArray[np.float32]
+    normal: int
+
+
+@cache
+def arithmetic_cases() -> ArithmeticCases:
+    """Return the cases by which an adapter's arithmetic is measured, natively and in a browser."""
+    x = _numbers()
+    a, b, c = (x[:, column] for column in range(3))
+    # Products of float32 have 48 bits, so they are exact here.
+    right = np.stack([_round_sum(a.astype(np.float64) * b, c), a * b, a + c], 1)
+    return ArithmeticCases(
+        kernel=arithmetic_kernel(ShaderOptions(head=_HEAD), count=len(x)),
+        arrays=(_HEAD.new(), x, np.zeros_like(x)),
+        results=right,
+        normal=_NORMAL,
+    )
+
+
 @cache
 def arithmetic(device: GpuDevice) -> Arithmetic:
     """Measure the arithmetic of a device, once.
@@ -85,15 +117,10 @@ def arithmetic(device: GpuDevice) -> Arithmetic:
     Raises:
         DeviceError: sums or products are not rounded correctly, so that no result of the device would be exact.
     """
-    x = _numbers()
-    kernel = arithmetic_kernel(ShaderOptions(head=_HEAD), count=len(x))
-    arrays = [_HEAD.new(), x, np.zeros_like(x)]
-    groups, _, _ = kernel.groups.of(1, 1)
-    y = run_once(device, kernel, arrays, groups).view(np.float32).reshape(-1, 3)
-    a, b, c = (x[:, column] for column in range(3))
-    # Products of float32 have 48 bits, so they are exact here.
-    right = np.stack([_round_sum(a.astype(np.float64) * b, c), a * b, a + c], 1)
-    same = y.view(np.uint32) == right.view(np.uint32)
+    cases = arithmetic_cases()
+    groups, _, _ = cases.kernel.groups.of(1, 1)
+    y = run_once(device, cases.kernel, cases.arrays, groups).view(np.float32).reshape(-1, 3)
+    same = y.view(np.uint32) == cases.results.view(np.uint32)
     if not same[:_NORMAL, 1:].all():
         raise DeviceError(
             f"device gpu: {device.adapter.label} does not round float32 sums and products correctly; update its driver, or "

@@ -18,6 +18,7 @@ from edgedec.runtime.server.inspection import inspection_routes
 from edgedec.runtime.server.page import page_routes
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.web import web_routes
 
 __all__ = ["create_app"]
 
@@ -52,7 +53,9 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
     app.include_router(generation_routes(service, settings))
     app.include_router(inspection_routes(service, settings, gates))
     if settings.has_page:
-        app.include_router(page_routes())
+        app.include_router(page_routes(offers_web=settings.web is not None))
+    if settings.web is not None:
+        app.include_router(web_routes(settings.web))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from edgedec.errors import UsageError
@@ -36,6 +37,7 @@ class ServerSettings:
         sampling: sampling options that a request does not set.
         n_predict: maximum number of tokens for a request that does not set it; -1: until the context is full.
         shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
+        web: folder of a site that is served at ``/web/``; None: there is none.
 
     Raises:
         UsageError: a value is out of range, or the settings would open the server to strangers.
@@ -58,6 +60,7 @@ class ServerSettings:
     shows_slots: bool = True
     shows_metrics: bool = True
     has_page: bool = True
+    web: Path | None = None
 
     def __post_init__(self) -> None:
         if not all(self.addresses):
@@ -72,6 +75,11 @@ class ServerSettings:
                 raise UsageError(f"--allowed-host must be a host name or an address without a port, not {name!r}")
         for origin in self.cors_origins:
             _check_origin(origin)
+        if self.web is not None and self.api_keys:
+            raise UsageError(
+                "--web lets a browser fetch the weights without an API key, and a key is set; serve the folder by another "
+                "server, or leave out --web or the key"
+            )
         if self.api_keys:
             return
         if not all(map(is_loopback, self.addresses)):

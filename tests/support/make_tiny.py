@@ -111,6 +111,7 @@ def write_bundle(
     changes: Mapping[str, Any] | None = None,
     seed: int = 0,
     chat_template: str | None = "{{ messages }}\r\n",
+    tokenizer_json: str = TOKENIZER,
 ) -> dict[str, Weight]:
     """Write a bundle of a random model, and return its weights."""
     config = {**CONFIG, **(changes or {})}
@@ -124,7 +125,7 @@ def write_bundle(
             config=config,
             quantization={"method": kind},
             tokens=Tokens(size=40, bos=1, eos=(2, 3)),
-            tokenizer_json=TOKENIZER,
+            tokenizer_json=tokenizer_json,
             chat_template=chat_template,
         )
     return weights

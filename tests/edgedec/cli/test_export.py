@@ -50,6 +50,20 @@ def test_the_files_are_printed_as_a_table(edgedec: Edgedec, ternary: Path, tmp_p
     assert "m.gguf" in outcome.stdout
 
 
+def test_context_and_bits_are_options_of_web_only(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    for flags in (("-c", "64"), ("--kv-bits", "8")):
+        outcome = edgedec("export", ternary, *flags, "-o", tmp_path / "m.gguf")
+        assert outcome.code == 2
+        assert "--ctx-size and --kv-bits are for --format web" in outcome.stderr
+    for flags, words in (
+        (("-c", "1"), "--ctx-size must be 2 to "),
+        (("--kv-bits", "4"), "--kv-bits must be 16, 8 or 32"),
+    ):
+        outcome = edgedec("export", ternary, "--format", "web", *flags, "-o", tmp_path / "site")
+        assert outcome.code == 2
+        assert words in outcome.stderr
+
+
 def test_a_draft_is_exported_to_onnx_only(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     outcome = edgedec("export", ternary, "--format", "onnx", "-md", ternary, "-o", tmp_path / "m")
     assert outcome.code == 0, outcome.stderr
@@ -62,7 +76,7 @@ def test_a_draft_is_exported_to_onnx_only(edgedec: Edgedec, ternary: Path, tmp_p
 def test_an_unknown_format_is_refused(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     outcome = edgedec("export", ternary, "--format", "pickle", "-o", tmp_path / "m")
     assert outcome.code == 2
-    assert "--format must be one of gguf, onnx, safetensors, not 'pickle'" in outcome.stderr
+    assert "--format must be one of gguf, onnx, safetensors, web, not 'pickle'" in outcome.stderr
 
 
 def test_a_link_stays_a_link(edgedec: Edgedec, ternary: Path) -> None:

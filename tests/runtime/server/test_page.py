@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +13,12 @@ from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.server.page import page_routes
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
-from tests.runtime.server.support.chromium import Page, chromium
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import until
 from tests.runtime.test_exactness import Insistent
+from tests.support.chromium import Page, chromium, find_chromium
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 SHIFT = 8  # modifier of a key in the DevTools protocol
 
 
@@ -54,9 +52,7 @@ def speculating() -> Iterator[Served]:
 
 @pytest.fixture
 def page(speculating: Served, tmp_path: Path) -> Iterator[Page]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium; apt-get install chromium")
-    with chromium(CHROMIUM, tmp_path) as browser:
+    with chromium(find_chromium(), tmp_path) as browser:
         browser.open(f"http://127.0.0.1:{speculating.port}/")
         yield browser
 

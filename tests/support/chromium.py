@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 _SECONDS = 30.0  # maximum time of a command, and of what a test waits for
 # Chromium reads commands from the file with the number 3 and writes answers to 4.
@@ -22,7 +25,6 @@ _START = (
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
-    "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
@@ -30,6 +32,8 @@ _OPTIONS = (
     "--no-proxy-server",
     "--remote-debugging-pipe",
 )
+_WITHOUT_GPU = ("--disable-gpu",)
+_SOFTWARE_GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")  # WebGPU on the processor
 
 
 class Page:
@@ -37,12 +41,14 @@ class Page:
 
     Members:
         complaints: uncaught errors, and what the browser refused to load.
+        requests: addresses that the tab asked for, as far as ``Network.enable`` was called.
     """
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers, self._buffer = commands, answers, b""
         self._count, self._session = 0, ""
         self.complaints: list[str] = []
+        self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Accessibility"):
@@ -75,6 +81,8 @@ class Page:
             self.complaints.append(message["params"]["exceptionDetails"]["text"])
         if message.get("method") == "Log.entryAdded":
             self.complaints.append(message["params"]["entry"]["text"])
+        if message.get("method") == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
         return message
 
     def run(self, script: str) -> Any:
@@ -83,17 +91,18 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait(self, condition: str) -> None:
-        """Wait until an expression is true."""
-        until = time.monotonic() + _SECONDS
+    def wait(self, condition: str, seconds: float = _SECONDS) -> None:
+        """Wait until an expression is true, ``seconds`` at most."""
+        until = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
             assert time.monotonic() < until, f"{condition}; {self.complaints}"
             time.sleep(0.05)
 
     def open(self, url: str) -> None:
         """Load a page."""
+        self.run("globalThis.isLeft = true")
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.wait("!globalThis.isLeft && document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def key(self, name: str, text: str = "", modifiers: int = 0) -> None:
         """Press a key."""
@@ -107,12 +116,21 @@ class Page:
         self.call("Input.insertText", text=text)
 
 
+def find_chromium() -> str:
+    """Return the path of the browser, or skip the test."""
+    program = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("there is no chromium; apt-get install chromium")
+    return program
+
+
 @contextmanager
-def chromium(program: str, folder: Path) -> Iterator[Page]:
-    """Run the browser for the time of the block, with ``folder`` as its profile."""
+def chromium(program: str, folder: Path, *, webgpu: bool = False) -> Iterator[Page]:
+    """Run the browser for the time of the block, with ``folder`` as its profile; ``webgpu`` gives it a software GPU."""
     command_end, commands = os.pipe()
     answers, answer_end = os.pipe()
-    arguments = [program, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"]
+    options = (*_OPTIONS, *(_SOFTWARE_GPU if webgpu else _WITHOUT_GPU))
+    arguments = [program, *options, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(
         [sys.executable, "-c", _START, str(command_end), str(answer_end), *arguments],
         pass_fds=(command_end, answer_end),

@@ -1,0 +1,248 @@
+"""The page of a site in a real browser with a software GPU, and a model that only counts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.chromium import Page, chromium, find_chromium
+from tests.web.support.counting_site import STEP, served, write_counting_site
+
+pytestmark = pytest.mark.thorough
+
+STATE = "document.getElementById('state').textContent"
+ALERT = "document.getElementById('alert').textContent"
+TEXTS = "[...document.querySelectorAll('article .text')].map((one) => one.textContent)"
+IDLE = "!document.getElementById('send').disabled"
+CAN_LOAD = "!document.getElementById('load').disabled"
+TO_LOAD = "document.getElementById('figures').childElementCount > 7"  # the rows of the adapter are the last
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in whose sub-folder there is a site."""
+    root = tmp_path_factory.mktemp("server")
+    write_counting_site(root / "some" / "folder")
+    return root
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(find_chromium(), tmp_path_factory.mktemp("profile"), webgpu=True) as page:
+        page.call("Network.enable")
+        page.call("Network.setCacheDisabled", cacheDisabled=True)  # two servers may have the same address
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Page:
+    browser.complaints.clear()
+    browser.requests.clear()
+    return browser
+
+
+@pytest.fixture
+def damaged(site: Path, tmp_path: Path) -> Path:
+    """Return a copy of the site, for damage."""
+    shutil.copytree(site, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def click(page: Page, name: str) -> None:
+    page.run(f"document.getElementById('{name}').click()")
+
+
+def ask(page: Page, text: str) -> None:
+    page.run("document.getElementById('message').focus()")
+    page.type(text)
+    page.key("Enter", text="\r")
+
+
+def test_a_model_is_planned_loaded_and_talks_from_a_sub_folder(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        figures = page.run("document.getElementById('figures').textContent")
+        assert "GPU memory" in figures
+        assert "swiftshader" in figures
+        assert not any("weights" in url or "tokenizer.json" in url for url in page.requests), "the plan fetches little"
+        click(page, "load")
+        page.wait(f"{IDLE} && document.activeElement.id === 'message'")
+        page.run("document.getElementById('most').value = '4'")
+        ask(page, "Hello")
+        page.wait(f"{IDLE} && {TEXTS}.length === 2")
+        ids = page.run("edgedec.conversation.ask('x') && edgedec.session.cached")
+        assert [later - earlier for earlier, later in zip(ids[-3:], ids[-2:], strict=False)] == [STEP, STEP]
+        assert "4 tokens" in page.run("document.querySelector('.figures').textContent")
+        ask(page, "More")
+        page.wait(f"{IDLE} && {TEXTS}.length === 4")
+        cached = page.run("document.querySelectorAll('.figures')[1].textContent")
+        assert int(re.findall(r"(\d+) of them in the cache", cached)[0]) > 4, "the conversation stays in the cache"
+        click(page, "clear")
+        assert page.run(TEXTS) == []
+        assert page.complaints == []
+        assert {url.partition("/some/folder/")[0] for url in page.requests} == {address}
+
+
+def test_stop_ends_an_answer_whose_text_stays(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        click(page, "load")
+        page.wait(IDLE + " && document.activeElement.id === 'message'")
+        # Each token waits for a permit, so that the answer is still being written when it is stopped.
+        page.run(
+            "(() => { const { executor } = edgedec.session; const run = executor.run.bind(executor); let left = 3;"
+            "executor.run = async (...pass) => { while (left === 0) await new Promise((go) => setTimeout(go, 5));"
+            "left -= 1; return run(...pass); }; globalThis.permit = () => { left = 1; }; })()"
+        )
+        ask(page, "Hello")
+        page.wait("document.getElementById('speed').textContent.includes('3 tokens')")
+        assert page.run("document.getElementById('conversation').getAttribute('aria-busy')") == "true"
+        page.key("Escape")
+        page.run("permit()")
+        page.wait(IDLE)
+        assert page.run("document.getElementById('speed').textContent") == "Stopped"
+        assert len(page.run(TEXTS)[1]) > 0
+
+
+def test_a_budget_that_is_too_small_refuses_before_anything_is_fetched(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/?budget=0.01")
+        page.wait(TO_LOAD)
+        assert page.run(f"{CAN_LOAD} === false")
+        assert "more than the budget of 0.0 MiB" in page.run("document.getElementById('refusals').textContent")
+        page.run("document.getElementById('budget').value = '64'")
+        page.run("document.getElementById('budget').dispatchEvent(new Event('input'))")
+        assert page.run(f"{CAN_LOAD} && document.getElementById('refusals').textContent === ''")
+        assert not any("model/" in url for url in page.requests)
+
+
+def test_an_adapter_that_is_too_small_refuses_before_anything_is_fetched(page: Page, damaged: Path) -> None:
+    manifest = damaged / "some" / "folder" / "site.json"
+    content = json.loads(manifest.read_text("utf-8"))
+    content["memory"]["limits"]["maxBufferSize"] = 1 << 50
+    manifest.write_text(json.dumps(content), "utf-8")
+    with served(damaged) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(TO_LOAD)
+        assert page.run(f"{CAN_LOAD} === false")
+        refusal = page.run("document.getElementById('refusals').textContent")
+        assert re.fullmatch(r"the model needs maxBufferSize 1125899906842624, and this GPU offers \d+", refusal)
+        assert not any("model/" in url for url in page.requests)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("weights-000.bin", None, "model/weights-000.bin is missing (the server says 404)"),
+        ("weights-000.bin", b"\x01", "model/weights-000.bin is damaged (its SHA-256 is "),
+        ("tokenizer.json", b"x", "model/tokenizer.json is damaged"),
+    ],
+)
+def test_a_file_that_is_missing_or_damaged_is_named(
+    page: Page, damaged: Path, name: str, change: bytes | None, words: str
+) -> None:
+    file = damaged / "some" / "folder" / "model" / name
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change + file.read_bytes()[len(change) :])
+    with served(damaged) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        click(page, "load")
+        page.wait(f"{ALERT} !== ''")
+        assert words in page.run(ALERT)
+        assert page.run(CAN_LOAD), "it can be tried again"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("delete Navigator.prototype.gpu", "this browser has no WebGPU"),
+        ("navigator.gpu.requestAdapter = async () => null", "offers no GPU"),
+        (
+            "delete Navigator.prototype.gpu; Object.defineProperty(globalThis, 'isSecureContext', { value: false })",
+            "over https and on this machine",
+        ),
+    ],
+)
+def test_a_browser_without_webgpu_is_told_what_is_missing(page: Page, site: Path, script: str, words: str) -> None:
+    added = page.call("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"]
+    try:
+        with served(site) as address:
+            page.open(f"{address}/some/folder/")
+            page.wait(f"{ALERT} !== ''")
+            assert words in page.run(ALERT)
+            assert page.run(f"{CAN_LOAD} === false")
+    finally:
+        page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+
+
+def test_a_gpu_that_writes_other_tokens_is_reported(page: Page, site: Path, damaged: Path) -> None:
+    manifest = damaged / "some" / "folder" / "site.json"
+    content = json.loads(manifest.read_text("utf-8"))
+    content["known_answer"]["tokens"][1] += 1
+    manifest.write_text(json.dumps(content), "utf-8")
+    for folder, note in ((damaged, "it wrote other tokens after a known text than edgedec"), (site, "")):
+        with served(folder) as address:
+            page.open(f"{address}/some/folder/")
+            page.wait(CAN_LOAD)
+            click(page, "load")
+            page.wait(IDLE + " && document.activeElement.id === 'message'")
+            assert (note in page.run(STATE)) if note else page.run(STATE) == ""
+
+
+def test_a_lost_gpu_is_reported(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        click(page, "load")
+        page.wait(IDLE + " && document.activeElement.id === 'message'")
+        page.run("edgedec.session.executor.device.destroy()")
+        ask(page, "Hello")
+        page.wait(f"{ALERT} !== ''")
+        assert "the GPU was lost" in page.run(ALERT)
+        assert page.run("document.getElementById('message').value") == "Hello"
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_fits_the_screen(page: Page, site: Path, width: int) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=640, deviceScaleFactor=1, mobile=width < 500)
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        assert page.run("document.documentElement.scrollWidth") <= width
+        click(page, "load")
+        page.wait(IDLE + " && document.activeElement.id === 'message'")
+        page.run("document.getElementById('most').value = '20'")
+        ask(page, "x" * 200)
+        page.wait(f"{IDLE} && {TEXTS}.length === 2")
+        assert page.run("document.documentElement.scrollWidth") <= width
+    page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_controls_have_names_for_screen_readers(page: Page, site: Path) -> None:
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.wait(CAN_LOAD)
+        plan = named_roles(page)
+        click(page, "load")
+        page.wait(IDLE + " && document.activeElement.id === 'message'")
+        chat = named_roles(page)
+    controls = {"textbox", "button", "spinbutton", "log", "table"}
+    assert [role for role, name in plan + chat if role in controls and not name] == []
+    assert {"button", "spinbutton", "table"} <= {role for role, _ in plan}
+    assert {"textbox", "button", "spinbutton", "log"} <= {role for role, _ in chat}
+
+
+def named_roles(page: Page) -> list[tuple[str, str]]:
+    """Return role and name of each element that a screen reader meets."""
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]
