@@ -25,7 +25,7 @@ _PACKAGES = {
 
 # Modules whose own tests, if there are any, show only a part -> the file that simulates them. Tests that import less, of
 # estimates for instance, are nearer.
-SIMULATED_IN: Mapping[str, str] = {
+SIMULATED_IN: dict[str, str] = {
     "attention/score_memory": "tests/hw/attention/test_attention_path.py",
     "attention/weighted_values": "tests/hw/attention/test_attention_path.py",
     "datapath": "tests/hw/test_accelerator.py",
@@ -65,7 +65,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     path = module_path(root, module)
     own = root / "tests" / path.parent.relative_to(root) / f"test_{path.stem}.py"
     simulated_in = SIMULATED_IN.get(module.replace(".", "/"))
-    first = [file for file in (own, root / simulated_in if simulated_in else own) if file.is_file()]
+    nearest_tests = [file for file in (own, simulated_in and root / simulated_in) if file and file.is_file()]
     users = _users(root)
     distances = {path: 0}
     fringe = [path]
@@ -75,9 +75,9 @@ def covering_tests(root: Path, module: str) -> list[Path]:
             if user not in distances:
                 distances[user] = distances[nearest] + 1
                 fringe.append(user)
-    tests = [file for file in distances if file.name.startswith("test_") and file not in first]
+    tests = [file for file in distances if file.name.startswith("test_") and file not in nearest_tests]
     tests.sort(key=lambda file: (distances[file], file.parent != own.parent, file.stat().st_size, file))
-    tests = [*dict.fromkeys(first), *tests]
+    tests = nearest_tests + tests
     if not tests:
         raise UsageError(f"no test imports edgedec.hw.{module.replace('/', '.')}: write {own.relative_to(root)}")
     return tests

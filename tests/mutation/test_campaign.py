@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.mutation.covering_tests import SIMULATED_IN, covering_tests, module_n
 from tests.mutation.mutants import KINDS, find_mutants
 from tests.mutation.same_hardware import FILE, read_same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, Attempt, attempt_key
+from tests.mutation.worker import Log
 
 MODULE = '''"""Sums."""
 
@@ -195,6 +197,9 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
         (tree / path).write_text(text)
     names = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
     assert [path.name for path in covering_tests(tree, "sums")] == names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIMULATED_IN, "sums", "tests/test_through.py")
+        assert [path.name for path in covering_tests(tree, "sums")] == [names[0], names[3], *names[1:3]]
     assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
     assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
     assert module_names(tree) == ["alone", "parts/pairs", "sums"]
@@ -284,6 +289,20 @@ def test_an_unknown_end_is_an_error(tree: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(ToolError, match=r"test_sums.py gave -9 for sums.py:7:19: \+ -> -"):
         mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
+
+
+class Item:
+    """Stand for a test of pytest."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def test_short_tests_run_first_and_unknown_ones_last(tmp_path: Path) -> None:
+    items = [Item(name) for name in ("new", "long", "short", "newer")]
+    log = Log(tmp_path / "log", {"long": 3.0, "short": 0.5}, {}, 0.0)
+    log.pytest_collection_modifyitems(cast("list[pytest.Item]", items))
+    assert [item.nodeid for item in items] == ["short", "long", "new", "newer"]
 
 
 COMPONENT = """class Counter:
