@@ -126,7 +126,7 @@ def mutate(
         jobs: pytest processes at a time.
         results: a JSON Lines file; what stands in it is not run again, what is found is added. None: one for this tree
             in the cache folder.
-        limit_s: seconds of the processor for one test against a mutant; None: five times what it takes unchanged, and ten
+        limit_s: seconds of the processor for one test against a mutant; None: three times what it takes unchanged, and two
             seconds.
 
     Raises:
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--tests", type=int, default=3, help="test files that a survivor got past, nearest first (3)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="pytest processes at a time")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="for a mutant and test (5 times the usual, + 10)")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="for a mutant and test (3 times the usual, + 2)")
     parser.add_argument("--results", type=Path, help="JSON Lines file to resume from (one in the cache folder)")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="tree with hw/ and tests/ (this folder)")
     parser.add_argument("--json", action="store_true", help="machine output on stdout")

@@ -46,7 +46,7 @@ _OUTCOMES = {
     -signal.SIGSEGV: KILLED,
     -signal.SIGABRT: KILLED,
 }
-_LIMIT_S = 30.0  # seconds of the processor for a test of which nothing is known
+_LIMIT_S = 10.0  # seconds of the processor for a test of which nothing is known
 _PATIENCE_S = 3600.0  # for a whole file: of the clock, because a test may wait for something
 _WORKER = Path(__file__).with_name("worker.py")
 _LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Trials:
     only if the test that noticed it passes without it; that test runs once by itself, whatever the number of mutants.
 
     Args:
-        limit_s: seconds of the processor for one test against a mutant; None: five times what it takes unchanged, and ten
+        limit_s: seconds of the processor for one test against a mutant; None: three times what it takes unchanged, and two
             seconds.
     """
 
@@ -170,37 +170,40 @@ class Trials:
         """
         key = attempt_key(mutant, test)
         if key not in self._known:
-            end = self._run(mutant.module, mutant.text, test, "")
-            if end.code not in _OUTCOMES:
-                raise ToolError(f"pytest over {test.name} gave {end.code} for {mutant.diff}:\n{end.output[-2000:]}")
-            if end.code != 0:
-                known = len(self._unchanged)
+            end = self._run(mutant.module, mutant.text, str(test))
+            while end.code != 0:
+                had_its_limit = end.last_test in self._unchanged
                 unchanged = self._without_mutant(mutant.module, test, end.last_test)
                 if unchanged.code == _NO_TESTS:
                     return None
-                if end.code == _LATE and len(self._unchanged) > known:  # now the test's own limit counts
-                    end = self._run(mutant.module, mutant.text, test, "")
+                limit_s = _limit_s(unchanged.seconds_by_test.get(end.last_test, 0.0))
+                if end.code != _LATE or had_its_limit or self.limit_s or limit_s <= _LIMIT_S:
+                    break
+                end = self._run(mutant.module, mutant.text, str(test))  # it may have had too little time
+            if end.code not in _OUTCOMES:
+                raise ToolError(f"pytest over {test.name} gave {end.code} for {mutant.diff}:\n{end.output[-2000:]}")
             outcome = _OUTCOMES[end.code]
             _LOG.info("%s %s (%s, %.1f s)", outcome, mutant.diff, test.name, end.seconds)
             self._add(key, mutant.diff, test, outcome, end)
         return self._known[key]
 
     def _without_mutant(self, module: str, test: Path, name: str) -> _End:
-        """Run a test without a mutant, or the whole file if ``name`` is "".
+        """Run a test without a mutant, or only collect the file's if ``name`` is "": none ran with the mutant.
 
         Raises:
             ToolError: it does not pass.
         """
         with self._unchanged_lock:
             if (name or str(test)) not in self._unchanged:
-                end = self._run(module, module_path(self.root, module).read_text("utf-8"), test, name, limited=False)
+                arguments = [name] if name else ["--collect-only", str(test)]
+                end = self._run(module, module_path(self.root, module).read_text("utf-8"), *arguments, limited=False)
                 if end.code not in (0, _NO_TESTS):
                     raise ToolError(f"{module}: its tests must pass without a mutant first:\n{end.output[-2000:]}")
                 self._unchanged[name or str(test)] = end
         return self._unchanged[name or str(test)]
 
-    def _run(self, module: str, text: str, test: Path, name: str, limited: bool = True) -> _End:
-        """Run a test, or a file's tests if ``name`` is "", against the text of a module, the shortest first.
+    def _run(self, module: str, text: str, *arguments: str, limited: bool = True) -> _End:
+        """Run what pytest's arguments name against the text of a module, the shortest test first.
 
         The limit is of the processor's time, so that a busy machine kills no mutant.
 
@@ -208,9 +211,10 @@ class Trials:
             ToolError: the tests would not run against the text, or the worker has died.
         """
         options = ("-x", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--no-header", "--tb=line")
-        usual = {
+        unchanged = {
             name: seconds for end in tuple(self._unchanged.values()) for name, seconds in end.seconds_by_test.items()
         }
+        own_limits = limited and not self.limit_s
         with self._lock:
             worker = self._idle.pop() if self._idle else _Worker(self.root)
         try:
@@ -219,11 +223,11 @@ class Trials:
                 request = {
                     "folder": str(folder),
                     "module": f"edgedec.hw.{module.replace('/', '.')}",
-                    "arguments": [*options, name or str(test)],
+                    "arguments": [*options, *arguments],
                     "output": str(output),
                     "log": str(log),
                     "usual": self._usual,
-                    "limits_s": {} if self.limit_s else {name: 5 * seconds + 10 for name, seconds in usual.items()},
+                    "limits_s": {name: _limit_s(seconds) for name, seconds in unchanged.items() if own_limits},
                     "limit_s": (self.limit_s or _LIMIT_S) if limited else 0,
                     "patience_s": _PATIENCE_S,
                 }
@@ -249,6 +253,10 @@ class Trials:
         with self._lock, self.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(attempt)) + "\n")
             self._known[key] = attempt
+
+
+def _limit_s(usual_s: float) -> float:
+    return 3 * usual_s + 2
 
 
 def attempt_key(mutant: Mutant, test: Path) -> str:
