@@ -27,7 +27,7 @@ from edgedec.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
 from tests.mutation.same_hardware import read_same_hardware, same_hardware
-from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials, attempt_key, read_attempts
+from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Trials, attempt_key, read_attempts
 
 __all__ = ["LOGIC", "Known", "Report", "Result", "known", "mutate", "planned"]
 
@@ -167,8 +167,8 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
     Raises:
         UsageError: no file has a fast test.
     """
-    tried: list[Attempt] = []
-    for test in covering:
+    tried = [attempt for attempt in trials.stored(mutant, covering) if attempt.outcome != SURVIVED][:1]
+    for test in covering if not tried else ():
         if (attempt := trials.attempt(mutant, test)) is None:
             continue
         tried.append(attempt)

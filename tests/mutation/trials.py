@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,6 +161,11 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         for worker in self._idle:
             worker.close()
+
+    def stored(self, mutant: Mutant, tests: Sequence[Path]) -> list[Attempt]:
+        """Return the results of a mutant that need not be run again."""
+        keys = (attempt_key(mutant, test) for test in tests)
+        return [self._known[key] for key in keys if key in self._known]
 
     def attempt(self, mutant: Mutant, test: Path) -> Attempt | None:
         """Run a test file against a mutant, or return its stored result; None if the file has no fast test.
