@@ -47,7 +47,7 @@ _OUTCOMES = {
     -signal.SIGABRT: KILLED,
 }
 _LIMIT_S = 10.0  # seconds of the processor for a test of which nothing is known
-_PATIENCE_S = 3600.0  # for a whole file: of the clock, because a test may wait for something
+_PATIENCE_S = 3600.0  # seconds of the clock for a whole file, because a test may wait for something
 _WORKER = Path(__file__).with_name("worker.py")
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class _End:
     Attributes:
         code: pytest's exit code, or a signal's number times -1.
         last_test: the test that ran last, which is the one that failed, if any did; "" if none ran.
-        seconds_by_test: those of each test that ended.
+        seconds_by_test: seconds of each test that ended.
     """
 
     code: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP, Cause
 
-AFTER_RESET = {"identity": int.from_bytes(b"edec", "little"), "version": MAP_VERSION}  # of the registers that are not 0
+AFTER_RESET = {"identity": int.from_bytes(b"edec", "little"), "version": MAP_VERSION}  # registers that are not 0
 
 
 def test_causes_keep_their_numbers() -> None:
