@@ -93,7 +93,7 @@ def test_heads_follow_the_formulas_and_the_next_begins_soon(
             drained.append(now)
 
     words = [one.chances.reshape(-1, lanes, slots).tolist() for one in (head, other)]
-    inputs = {
+    inputs: dict[str, list[Any]] = {
         "chances": [{"chances": w, "last": w is word[-1]} for word in words for w in word],
         "ends": [0, 1],
         "scales": [list(v) for one in (head, other) for v in np.array(one.scales).reshape(-1, out_lanes).tolist()],
