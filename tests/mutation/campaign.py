@@ -27,7 +27,7 @@ from edgedec.paths import cache_folder
 from tests.mutation.covering_tests import covering_tests, module_names, module_path
 from tests.mutation.mutants import KINDS, Mutant, find_mutants
 from tests.mutation.same_hardware import read_same_hardware, same_hardware
-from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials, attempt_key, read_attempts
+from tests.mutation.trials import KILLED, SURVIVED, TIMED_OUT, Trials, attempt_key, read_attempts
 
 __all__ = ["LOGIC", "Known", "Report", "Result", "known", "mutate", "planned"]
 
@@ -126,8 +126,8 @@ def mutate(
         jobs: pytest processes at a time.
         results: a JSON Lines file; what stands in it is not run again, what is found is added. None: one for this tree
             in the cache folder.
-        limit_s: seconds of the processor for one mutant and file; None: five times what the file takes unchanged, and half a
-            minute.
+        limit_s: seconds of the processor for one test against a mutant; None: three times what it takes unchanged, and two
+            seconds.
 
     Raises:
         UsageError: an unknown module or kind, a module without tests, or nothing to mutate.
@@ -156,9 +156,8 @@ def mutate(
         raise UsageError(f"nothing to mutate in {', '.join(names)}")
     if results is None:
         results = cache_folder() / "mutation" / f"{hashlib.sha256(str(root).encode()).hexdigest()[:8]}.jsonl"
-    trials = Trials(root, results, limit_s)
     # Threads wait for processes: each mutant has an interpreter of its own.
-    with ThreadPoolExecutor(jobs) as pool:
+    with Trials(root, results, limit_s) as trials, ThreadPoolExecutor(jobs) as pool:
         return _report(list(pool.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
 
 
@@ -168,11 +167,11 @@ def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -
     Raises:
         UsageError: no file has a fast test.
     """
-    tried: list[Attempt] = []
-    for test in covering:
-        if trials.unchanged(mutant.module, test) is None:
+    tried = [attempt for attempt in trials.stored(mutant, covering) if attempt.outcome != SURVIVED][:1]
+    for test in covering if not tried else ():
+        if (attempt := trials.attempt(mutant, test)) is None:
             continue
-        tried.append(trials.attempt(mutant, test))
+        tried.append(attempt)
         if tried[-1].outcome != SURVIVED or len(tried) == tests:
             break
     if not tried:
@@ -297,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--tests", type=int, default=3, help="test files that a survivor got past, nearest first (3)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="pytest processes at a time")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="for a mutant and file (5 times the usual, + 30)")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="for a mutant and test (3 times the usual, + 2)")
     parser.add_argument("--results", type=Path, help="JSON Lines file to resume from (one in the cache folder)")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="tree with hw/ and tests/ (this folder)")
     parser.add_argument("--json", action="store_true", help="machine output on stdout")
@@ -331,14 +330,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_plan(root: Path, options: argparse.Namespace) -> int:
-    """Run or show the plan, or those of its modules that ``--modules`` names.
+    """Run or show the plan, or those of its modules that ``--modules`` names, in the order of the names.
+
+    Without names, the modules without a verdict run first.
 
     Raises:
         UsageError, ToolError: as ``mutate``.
     """
     plan = planned(root)
     if options.modules:
-        plan = {module: number for module, number in plan.items() if module in options.modules}
+        names = [module.replace(".", "/") for module in options.modules]
+        for name in names:
+            module_path(root, name)
+        plan = {name: plan[name] for name in names}
     results = options.results or root / _RESULTS
     if options.known or options.write_docs:
         rows = known(root, plan, results)
@@ -348,13 +352,17 @@ def _run_plan(root: Path, options: argparse.Namespace) -> int:
             write_blocks({"mutation modules": _known_table(rows), "mutation survivors": _reasons_table(rows)}, root)
         sys.stdout.write("\n".join([_known_table(rows), *(edit for row in rows for edit in row.survivors), ""]))
         return 0
-    for module, number in plan.items():
+    order = list(plan)
+    if not options.modules:
+        with_verdict = {row.module for row in known(root, plan, results) if row.tried}
+        order.sort(key=lambda module: module in with_verdict)
+    for module in order:
         # One module at a time: a module without a fast test is named and passed over.
         try:
             mutate(
                 root,
                 [module],
-                per_module={module: number},
+                per_module={module: plan[module]},
                 seed=_SEED,
                 tests=options.tests,
                 jobs=options.jobs,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from edgedec.errors import UsageError
@@ -23,9 +23,9 @@ _PACKAGES = {
 }
 
 
-# Modules without a test file of their own -> the file that simulates them. Tests that import less, of estimates for
-# instance, are nearer.
-SIMULATED_IN: Mapping[str, str] = {
+# Modules whose own tests, if there are any, show only a part -> the file that simulates them. Tests that import less, of
+# estimates for instance, are nearer.
+SIMULATED_IN: dict[str, str] = {
     "attention/score_memory": "tests/hw/attention/test_attention_path.py",
     "attention/weighted_values": "tests/hw/attention/test_attention_path.py",
     "datapath": "tests/hw/test_accelerator.py",
@@ -55,7 +55,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     """Return test files that import the module, itself or through others; the nearest first, and of equals the
     smallest.
 
-    The nearest is tests/hw/test_MODULE.py, or the file that ``SIMULATED_IN`` names; of others equally far, those beside it
+    The nearest are tests/hw/test_MODULE.py and the file that ``SIMULATED_IN`` names; of others equally far, those beside it
     come first. A file's distance is the number of imports that lead from it to the module, through hw/, boards/, sim/, the
     core and what tests share.
 
@@ -65,8 +65,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     path = module_path(root, module)
     own = root / "tests" / path.parent.relative_to(root) / f"test_{path.stem}.py"
     simulated_in = SIMULATED_IN.get(module.replace(".", "/"))
-    if simulated_in is not None and not own.is_file():
-        own = root / simulated_in
+    nearest_tests = [file for file in (own, simulated_in and root / simulated_in) if file and file.is_file()]
     users = _users(root)
     distances = {path: 0}
     fringe = [path]
@@ -76,23 +75,27 @@ def covering_tests(root: Path, module: str) -> list[Path]:
             if user not in distances:
                 distances[user] = distances[nearest] + 1
                 fringe.append(user)
-    tests = [file for file in distances if file.name.startswith("test_") and file != own]
+    tests = [file for file in distances if file.name.startswith("test_") and file not in nearest_tests]
     tests.sort(key=lambda file: (distances[file], file.parent != own.parent, file.stat().st_size, file))
-    if own.is_file():
-        tests.insert(0, own)
+    tests = nearest_tests + tests
     if not tests:
         raise UsageError(f"no test imports edgedec.hw.{module.replace('/', '.')}: write {own.relative_to(root)}")
     return tests
 
 
-def _users(root: Path) -> dict[Path, list[Path]]:
+def _users(root: Path) -> Mapping[Path, list[Path]]:
     """Return each file -> those that import it."""
+    paths = (path for folder in _PACKAGES.values() for path in sorted((root / folder).rglob("*.py")))
+    return _users_in(root, tuple((path, path.stat().st_mtime_ns) for path in paths))
+
+
+@lru_cache(maxsize=1)  # the same files for one module after another
+def _users_in(root: Path, files: tuple[tuple[Path, int], ...]) -> Mapping[Path, list[Path]]:
     users: dict[Path, list[Path]] = {}
-    for folder in _PACKAGES.values():
-        for path in sorted((root / folder).rglob("*.py")):
-            for name in _imports(path, path.stat().st_mtime_ns):
-                if (imported_file := _file(root, name)) is not None:
-                    users.setdefault(imported_file, []).append(path)
+    for path, changed in files:
+        for name in _imports(path, changed):
+            if (imported_file := _file(root, name)) is not None:
+                users.setdefault(imported_file, []).append(path)
     return users
 
 

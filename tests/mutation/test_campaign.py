@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.mutation.covering_tests import SIMULATED_IN, covering_tests, module_n
 from tests.mutation.mutants import KINDS, find_mutants
 from tests.mutation.same_hardware import FILE, read_same_hardware
 from tests.mutation.trials import KILLED, SURVIVED, Attempt, attempt_key
+from tests.mutation.worker import Log
 
 MODULE = '''"""Sums."""
 
@@ -96,15 +98,13 @@ def test_a_second_run_reuses_the_results_of_the_first(
     first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     with results.open("a") as file:
         file.write('{"key": "cut o')
-    monkeypatch.setattr("tests.mutation.trials._run", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr("tests.mutation.trials.Trials._run", lambda *_: pytest.fail("run again"))
     assert mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results) == first
     monkeypatch.undo()
-    # A changed test file makes all of them open again, and the tests without a mutant too.
+    # A changed test file makes all of them open again.
     (tree / "tests/hw/test_sums.py").write_text(TEST + "    assert total([]) == 0\n")
     mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     assert len(results.read_text().splitlines()) == 2 + 1 + 2
-    unchanged = results.with_suffix(".unchanged.jsonl")
-    assert len(unchanged.read_text().splitlines()) == 1 + 1
 
 
 def test_stored_verdicts_count_as_long_as_module_and_test_are_the_same(tree: Path, tmp_path: Path) -> None:
@@ -197,6 +197,9 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
         (tree / path).write_text(text)
     names = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
     assert [path.name for path in covering_tests(tree, "sums")] == names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIMULATED_IN, "sums", "tests/test_through.py")
+        assert [path.name for path in covering_tests(tree, "sums")] == [names[0], names[3], *names[1:3]]
     assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
     assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
     assert module_names(tree) == ["alone", "parts/pairs", "sums"]
@@ -288,6 +291,20 @@ def test_an_unknown_end_is_an_error(tree: Path, tmp_path: Path) -> None:
         mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
 
 
+class Item:
+    """Stand for a test of pytest."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def test_short_tests_run_first_and_unknown_ones_last(tmp_path: Path) -> None:
+    items = [Item(name) for name in ("new", "long", "short", "newer")]
+    log = Log(tmp_path / "log", {"long": 3.0, "short": 0.5}, {}, 0.0)
+    log.pytest_collection_modifyitems(cast("list[pytest.Item]", items))
+    assert [item.nodeid for item in items] == ["short", "long", "new", "newer"]
+
+
 COMPONENT = """class Counter:
     def elaborate(self, platform):
         count, ready = Signal(4), Signal()
@@ -369,9 +386,10 @@ def test_edits_that_are_the_same_hardware_are_edits_of_the_tree() -> None:
 
 
 @pytest.mark.thorough
-def test_simulated_modules_have_no_tests_of_their_own() -> None:
+def test_simulated_modules_have_the_named_file_after_their_own() -> None:
     """Find each file that is named for a module in the tree, ahead of the estimates' tests."""
     root = Path(__file__).resolve().parents[2]
     for module, test in SIMULATED_IN.items():
-        assert not (root / f"tests/hw/{module.rpartition('/')[0]}/test_{module.rpartition('/')[2]}.py").is_file()
-        assert covering_tests(root, module)[0] == root / test
+        folder, _, name = module.rpartition("/")
+        own = root / f"tests/hw/{folder}/test_{name}.py"
+        assert covering_tests(root, module)[own.is_file()] == root / test

@@ -16,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from edgedec.errors import ToolError
 from tests.mutation.covering_tests import module_path
@@ -28,40 +29,26 @@ from tests.mutation.mutants import Mutant
 __all__ = ["KILLED", "SURVIVED", "TIMED_OUT", "Attempt", "Trials", "attempt_key", "read_attempts"]
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
-_NOTHING = "nothing to run"
 _OUTER = ("hw", "quantize", "runtime", "boards", "sim")
-# meaning of pytest's exit codes for a mutant whose tests pass without it. 2: a test file cannot be imported; 3: an
-# internal error, which is then caused by the mutant; 4: a conftest cannot be imported; 5: the mutant removed all tests,
-# which a person would not notice; negative ones: the interpreter died
+_LATE = -signal.SIGPROF  # exit code after the time limit
+_NO_TESTS = 5  # exit code of pytest
+# meaning of the exit codes for a mutant whose tests pass without it. 2: a test file cannot be imported; 3: an internal
+# error, which is then caused by the mutant; 4: a conftest cannot be imported; 5: the mutant removed all tests, which a
+# person would not notice; negative ones: the interpreter died
 _OUTCOMES = {
     0: SURVIVED,
     1: KILLED,
     2: KILLED,
     3: KILLED,
     4: KILLED,
-    5: SURVIVED,
+    _NO_TESTS: SURVIVED,
+    _LATE: TIMED_OUT,
     -signal.SIGSEGV: KILLED,
     -signal.SIGABRT: KILLED,
 }
-_UNCHANGED_OUTCOMES = {0: SURVIVED, 5: _NOTHING}
-_MEMORY = 8 << 30  # bytes that a mutant's process may write; an edit may ask for a table of 2**60
-# The copy's module is found first, so that a test that would run against the tree fails with a message. Failing
-# examples are not reduced, because only the failure matters.
-_CHILD = f"""
-import importlib.util, pathlib, resource, sys
-resource.setrlimit(resource.RLIMIT_DATA, ({_MEMORY}, {_MEMORY}))
-limit, folder, module = (sys.argv.pop(1) for _ in range(3))
-if float(limit):
-    resource.setrlimit(resource.RLIMIT_CPU, (int(float(limit)) + 1, -1))
-origin = importlib.util.find_spec(module).origin
-if not pathlib.Path(origin).is_relative_to(folder):
-    sys.exit(f"imported {{origin}}")
-from hypothesis import Phase, settings
-settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
-settings.load_profile("mutants")
-import pytest
-sys.exit(pytest.main(sys.argv[1:]))
-"""
+_LIMIT_S = 10.0  # seconds of the processor for a test of which nothing is known
+_PATIENCE_S = 3600.0  # seconds of the clock for a whole file, because a test may wait for something
+_WORKER = Path(__file__).with_name("worker.py")
 _LOG = logging.getLogger(__name__)
 
 
@@ -77,56 +64,66 @@ def _copy(root: Path, module: str, text: str) -> Iterator[Path]:
         for name in _OUTER:
             if name != "hw" and (root / name).is_dir():
                 (package / name).symlink_to(root / name)
-        shutil.copytree(root / "hw", package / "hw", ignore=shutil.ignore_patterns("__pycache__"))
-        (package / "hw" / f"{module}.py").write_text(text, "utf-8")
+        # Compiled files come along: they are as old as their sources, except that of the mutant.
+        shutil.copytree(root / "hw", package / "hw")
+        path = package / "hw" / f"{module}.py"
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
+        path.write_text(text, "utf-8")
         yield Path(scratch)
 
 
-def _run(root: Path, module: str, text: str, test: Path, limit_s: float | None) -> tuple[int | None, float, str]:
-    """Return (pytest's exit code or None after the time limit, seconds, output).
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """Hold how a run of pytest ended.
 
-    The limit is of the processor's time, so that a busy machine kills no mutant; one that sleeps gets ten times as long.
+    Attributes:
+        code: pytest's exit code, or a signal's number times -1.
+        last_test: the test that ran last, which is the one that failed, if any did; "" if none ran.
+        seconds_by_test: seconds of each test that ended.
     """
-    with _copy(root, module, text) as folder:
-        options = ("-x", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--no-header", "--tb=line")
-        name = f"edgedec.hw.{module.replace('/', '.')}"
-        command = [sys.executable, "-P", "-c", _CHILD, str(limit_s or 0), str(folder), name, *options, str(test)]
+
+    code: int
+    seconds: float
+    output: str
+    last_test: str
+    seconds_by_test: dict[str, float]
+
+
+class _Worker:
+    """Run pytest in forks of one process; see ``tests.mutation.worker``."""
+
+    def __init__(self, root: Path) -> None:
         environment = os.environ | {
-            "PYTHONPATH": str(folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONSAFEPATH": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # start-up is most of what a small test takes
             "OMP_NUM_THREADS": "1",
         }
-        began = time.monotonic()
-        # The process has a session of its own, so that a simulator that a test started dies with it.
-        with subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=None if limit_s is None else 10 * limit_s + 600)
-            except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                if not isinstance(error, subprocess.TimeoutExpired):
-                    raise
-                return None, time.monotonic() - began, ""
-    if output.startswith("imported "):
-        raise ToolError(f"the tests of {module} would run against the tree: {output[-2000:]}")
-    code = None if process.returncode == -signal.SIGXCPU else process.returncode
-    return code, time.monotonic() - began, output
+        command = [sys.executable, "-P", str(_WORKER)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=root, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, request: Mapping[str, object]) -> int:
+        """Return the exit code of a request's fork.
+
+        Raises:
+            ToolError: the worker has died.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise ToolError(f"{_WORKER.name} ended with {self._process.wait()}; run it by itself to see why")
+        return int(line)
+
+    def close(self) -> None:
+        self._process.communicate()  # it ends with its input
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """Hold the result of one test file against one mutant, or against none; it is a line of the results file."""
+    """Hold the result of one test file against one mutant; it is a line of the results file."""
 
     key: str
     diff: str
@@ -138,65 +135,133 @@ class Attempt:
 class Trials:
     """Run test files against mutants, and store the results in a JSON Lines file.
 
-    A line's key changes with the mutated file and with the test file, so that no result outlives them; that of a test
-    without a mutant changes with any file of ``hw/``, and is in a file beside it, because it is about this machine.
+    A line's key changes with the mutated file and with the test file, so that no result outlives them. A mutant is killed
+    only if the test that noticed it passes without it; that test runs once by itself, whatever the number of mutants.
+
+    Args:
+        limit_s: seconds of the processor for one test against a mutant; None: three times what it takes unchanged, and two
+            seconds.
     """
 
     def __init__(self, root: Path, results: Path, limit_s: float | None) -> None:
         self.root, self.results, self.limit_s = root, results, limit_s
-        self._hardware = _digest(*(path.read_bytes() for path in sorted((root / "hw").rglob("*.py"))))
-        self._write_lock, self._unchanged_lock = threading.Lock(), threading.Lock()
+        self._lock, self._unchanged_lock = threading.Lock(), threading.Lock()
+        self._unchanged: dict[str, _End] = {}  # test, or file -> how it ended
+        self._usual: dict[str, float] = {}  # seconds of a test, perhaps with a mutant
+        self._idle: list[_Worker] = []
         results.parent.mkdir(parents=True, exist_ok=True)
-        self._unchanged = results.with_suffix(".unchanged.jsonl")
-        self._known = read_attempts(results) | read_attempts(self._unchanged)
-        for path in (results, self._unchanged):
-            if path.is_file() and not path.read_bytes().endswith(b"\n"):
-                with path.open("a", encoding="utf-8") as file:
-                    file.write("\n")  # ends the line that a killed run left
+        self._known = read_attempts(results)
+        if results.is_file() and not results.read_bytes().endswith(b"\n"):
+            with results.open("a", encoding="utf-8") as file:
+                file.write("\n")  # ends the line that a killed run left
 
-    def unchanged(self, module: str, test: Path) -> float | None:
-        """Return the seconds that a test file takes without a mutant, or None if it has no fast test.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._idle:
+            worker.close()
+
+    def stored(self, mutant: Mutant, tests: Sequence[Path]) -> list[Attempt]:
+        """Return the results of a mutant that need not be run again."""
+        keys = (attempt_key(mutant, test) for test in tests)
+        return [self._known[key] for key in keys if key in self._known]
+
+    def attempt(self, mutant: Mutant, test: Path) -> Attempt | None:
+        """Run a test file against a mutant, or return its stored result; None if the file has no fast test.
+
+        Raises:
+            ToolError: the result is neither a pass nor a failure, or the tests fail without the mutant, too.
+        """
+        key = attempt_key(mutant, test)
+        if key not in self._known:
+            end = self._run(mutant.module, mutant.text, str(test))
+            while end.code != 0:
+                had_its_limit = end.last_test in self._unchanged
+                unchanged = self._without_mutant(mutant.module, test, end.last_test)
+                if unchanged.code == _NO_TESTS:
+                    return None
+                limit_s = _limit_s(unchanged.seconds_by_test.get(end.last_test, 0.0))
+                if end.code != _LATE or had_its_limit or self.limit_s or limit_s <= _LIMIT_S:
+                    break
+                end = self._run(mutant.module, mutant.text, str(test))  # it may have had too little time
+            if end.code not in _OUTCOMES:
+                raise ToolError(f"pytest over {test.name} gave {end.code} for {mutant.diff}:\n{end.output[-2000:]}")
+            outcome = _OUTCOMES[end.code]
+            _LOG.info("%s %s (%s, %.1f s)", outcome, mutant.diff, test.name, end.seconds)
+            self._add(key, mutant.diff, test, outcome, end)
+        return self._known[key]
+
+    def _without_mutant(self, module: str, test: Path, name: str) -> _End:
+        """Run a test without a mutant, or only collect the file's if ``name`` is "": none ran with the mutant.
 
         Raises:
             ToolError: it does not pass.
         """
-        key = _digest(self._hardware.encode(), test.read_bytes())
         with self._unchanged_lock:
-            if key not in self._known:
-                text = module_path(self.root, module).read_text("utf-8")
-                code, seconds, output = _run(self.root, module, text, test, None)
-                if code not in _UNCHANGED_OUTCOMES:
-                    raise ToolError(f"{module}: its tests must pass without a mutant first:\n{output[-2000:]}")
-                self._add(key, "", test, _UNCHANGED_OUTCOMES[code], seconds)
-        attempt = self._known[key]
-        return None if attempt.outcome == _NOTHING else attempt.seconds
+            if (name or str(test)) not in self._unchanged:
+                arguments = [name] if name else ["--collect-only", str(test)]
+                end = self._run(module, module_path(self.root, module).read_text("utf-8"), *arguments, limited=False)
+                if end.code not in (0, _NO_TESTS):
+                    raise ToolError(f"{module}: its tests must pass without a mutant first:\n{end.output[-2000:]}")
+                self._unchanged[name or str(test)] = end
+        return self._unchanged[name or str(test)]
 
-    def attempt(self, mutant: Mutant, test: Path) -> Attempt:
-        """Run a test file against a mutant, or return its stored result.
+    def _run(self, module: str, text: str, *arguments: str, limited: bool = True) -> _End:
+        """Run what pytest's arguments name against the text of a module, the shortest test first.
+
+        The limit is of the processor's time, so that a busy machine kills no mutant.
 
         Raises:
-            ToolError: the result is neither a pass nor a failure.
+            ToolError: the tests would not run against the text, or the worker has died.
         """
-        key = attempt_key(mutant, test)
-        if key not in self._known:
-            usual = self.unchanged(mutant.module, test)
-            assert usual is not None
-            limit = self.limit_s or 5 * usual + 30
-            code, seconds, output = _run(self.root, mutant.module, mutant.text, test, limit)
-            if code is not None and code not in _OUTCOMES:
-                raise ToolError(f"pytest over {test.name} gave {code} for {mutant.diff}:\n{output[-2000:]}")
-            outcome = TIMED_OUT if code is None else _OUTCOMES[code]
-            _LOG.info("%s %s (%s, %.1f s)", outcome, mutant.diff, test.name, seconds)
-            self._add(key, mutant.diff, test, outcome, seconds)
-        return self._known[key]
+        options = ("-x", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--no-header", "--tb=line")
+        unchanged = {
+            name: seconds for end in tuple(self._unchanged.values()) for name, seconds in end.seconds_by_test.items()
+        }
+        own_limits = limited and not self.limit_s
+        with self._lock:
+            worker = self._idle.pop() if self._idle else _Worker(self.root)
+        try:
+            with _copy(self.root, module, text) as folder:
+                output, log = folder / "output", folder / "log"
+                request = {
+                    "folder": str(folder),
+                    "module": f"edgedec.hw.{module.replace('/', '.')}",
+                    "arguments": [*options, *arguments],
+                    "output": str(output),
+                    "log": str(log),
+                    "usual": self._usual,
+                    "limits_s": {name: _limit_s(seconds) for name, seconds in unchanged.items() if own_limits},
+                    "limit_s": (self.limit_s or _LIMIT_S) if limited else 0,
+                    "patience_s": _PATIENCE_S,
+                }
+                began = time.monotonic()
+                code = worker.run(request)
+                seconds = time.monotonic() - began
+                written = output.read_text("utf-8", errors="replace")
+                lines = log.read_text("utf-8").splitlines() if log.is_file() else []
+        finally:
+            self._idle.append(worker)
+        if written.startswith("imported "):
+            raise ToolError(f"the tests of {module} would run against the tree: {written[-2000:]}")
+        tests = dict[str, float | None](json.loads(line) for line in lines)
+        ended = {test: seconds for test, seconds in tests.items() if seconds is not None}
+        self._usual = self._usual | ended  # another thread may read it
+        return _End(
+            code=code, seconds=seconds, output=written, last_test=next(reversed(tests), ""), seconds_by_test=ended
+        )
 
-    def _add(self, key: str, diff: str, test: Path, outcome: str, seconds: float) -> None:
+    def _add(self, key: str, diff: str, test: Path, outcome: str, end: _End) -> None:
         name = test.relative_to(self.root).as_posix()
-        attempt = Attempt(key=key, diff=diff, test=name, outcome=outcome, seconds=round(seconds, 2))
-        path = self.results if diff else self._unchanged
-        with self._write_lock, path.open("a", encoding="utf-8") as file:
+        attempt = Attempt(key=key, diff=diff, test=name, outcome=outcome, seconds=round(end.seconds, 2))
+        with self._lock, self.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(attempt)) + "\n")
             self._known[key] = attempt
+
+
+def _limit_s(usual_s: float) -> float:
+    return 3 * usual_s + 2
 
 
 def attempt_key(mutant: Mutant, test: Path) -> str:

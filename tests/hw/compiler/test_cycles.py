@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.hw.compiler.cycles import TABLES, PassCycles, _Stream, cycles
+from edgedec.hw.compiler.cycles import TABLES, PassCycles, _engine_latency, _Stream, cycles
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination, Opcode, When
@@ -133,6 +133,11 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 def half(prefetch: int = 64) -> _Stream:
     config = SimpleNamespace(clock_hz=100.0, beat_bytes=8, prefetch_beats=prefetch)
     return _Stream(config, 400.0)  # type: ignore[arg-type]  # the members that it reads
+
+
+def test_a_level_of_the_engines_tree_takes_a_cycle() -> None:
+    """See the documented latency of ``LookupEngine``, which its own tests measure."""
+    assert [_engine_latency(beat_bytes) for beat_bytes in (4, 8, 16, 32, 64)] == [4, 5, 6, 7, 8]
 
 
 def test_a_stream_without_a_backlog_starves() -> None:

@@ -26,3 +26,16 @@ def test_a_read_longer_than_its_field_is_split(beats: int) -> None:
         assert not entry["spare"], "weights are whole beats"
         assert (entry.opcode, entry["base"], entry["destination"]) == (Opcode.READ, Base.IMAGE, Destination.WEIGHTS)
     assert emitter.image.beats == 7 + beats
+
+
+def test_rows_of_the_input_buffer_follow_each_other() -> None:
+    emitter = ProgramEmitter(AcceleratorConfig())
+    emitter.input(Destination.ANGLES, "first", 1)
+    beats = emitter.input_beats
+    emitter.input(Destination.ANGLES, "second", 1)
+    assert beats > 0
+    assert [(entry["base"], entry["start"]) for entry in emitter.instructions] == [
+        (Base.INPUT, 0),
+        (Base.INPUT, beats),
+    ]
+    assert emitter.input_beats == 2 * beats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,14 @@ def test_damage_is_refused(tmp_path: Path, damage: str) -> None:
     with pytest.raises(BundleError, match=message) as raised:
         check_handoff(read_handoff(path), CONFIG)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(("count", "end"), [(8, "other:7:1"), (9, "other:7:1, ...")])
+def test_eight_other_blocks_are_named(tmp_path: Path, count: int, end: str) -> None:
+    modules = "".join(f'<MODULE VLNV="an:other:{number}:1"/>' for number in range(count))
+    (tmp_path / "a.hwh").write_text(f"<EDKSYSTEM><MODULES>{modules}</MODULES></EDKSYSTEM>")
+    with pytest.raises(BundleError, match=f"{re.escape(end)}; copy"):
+        read_handoff(tmp_path / "a.hwh")
 
 
 def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:

@@ -1,22 +1,24 @@
-"""Read the hand-off file that edgedec writes with pynq's own parser; tests/runtime/devices has edgedec's reader."""
+"""Read the hand-off file that edgedec writes with pynq's own parser, and a part of it as XML; test_read.py has edgedec's
+reader.
+"""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from edgedec.hw.handoff.write import CONTROLLER, FAMILIES, write_hwh
+from edgedec.hw.handoff.write import CONTROLLER, FAMILIES, _divisors, write_hwh
 from edgedec.hw.isa.ip_core import HASH_PARAMETER, INSTANCE, VLNV
 from edgedec.hw.isa.registers import REGISTER_MAP
 from tests.sim.support.make_small_top import CONFIG
 
-pytest.importorskip("pynq", reason="pynq is not installed; `.ci/environment board` installs it")
-
 
 def parsed(path: Path, family: str, **options: Any) -> Any:
+    pytest.importorskip("pynq", reason="pynq is not installed; `.ci/environment board` installs it")
     write_hwh(CONFIG, path, family=family, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -24,6 +26,27 @@ def parsed(path: Path, family: str, **options: Any) -> Any:
         from pynqmetadata.views.runtime import RuntimeMetadataParser
 
         return RuntimeMetadataParser(Metadata(input=str(path)))
+
+
+def test_the_fastest_clock_within_a_thousandth_is_chosen() -> None:
+    assert _divisors(1e9, 1e9) == (1, 1)
+    assert _divisors(1e9, 5e8) == (2, 1)
+    assert _divisors(1e9, 1e9 / 1.0005) == (1, 1)
+    assert _divisors(1e9, 1e9 / 1.002) == (2, 1)
+    assert _divisors(1e9, 1e9 / 63**2) == (63, 63)
+
+
+@pytest.mark.parametrize("interrupt", [True, False])
+def test_blocks_have_their_kinds_and_addresses(tmp_path: Path, interrupt: bool) -> None:
+    write_hwh(CONFIG, tmp_path / "a.hwh", family="zynq-ultrascale+", interrupt=interrupt)
+    root = ElementTree.parse(tmp_path / "a.hwh")
+    kinds = {module.get("INSTANCE"): module.get("MODTYPE") for module in root.iter("MODULE")}
+    system = FAMILIES["zynq-ultrascale+"]
+    assert kinds == {INSTANCE: "accelerator", system.name: system.module} | (
+        {CONTROLLER: "axi_intc"} if interrupt else {}
+    )
+    instances = {one.get("INSTANCE") for one in root.iter("MEMRANGE") if one.get("MEMTYPE") == "REGISTER"}
+    assert instances == kinds.keys() - {system.name}
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

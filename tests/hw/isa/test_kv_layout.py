@@ -31,6 +31,11 @@ def test_every_byte_has_the_place_of_the_docstring(layout: KvLayout, count: int,
             assert actual == (codes[position, element] if position < count else fill)
 
 
+def test_a_run_is_padded_with_zeros() -> None:
+    layout = KvLayout(beat_bytes=4, head_dim=1, chunk=1)
+    assert layout.pack(np.array([[5]], np.int8)).tolist() == [[5, 0, 0, 0]]
+
+
 @pytest.mark.parametrize(
     ("beat_bytes", "head_dim", "limit", "chunk"),
     [
@@ -53,6 +58,8 @@ def test_the_widest_chunk_divides_the_head(beat_bytes: int, head_dim: int, limit
 @pytest.mark.parametrize(
     ("members", "message"),
     [
+        ({"head_dim": 0}, "head_dim must be an integer from 1 to 2048, not 0"),
+        ({"beat_bytes": 0}, "beat_bytes must be an integer from 1 to 64, not 0"),
         ({"beat_bytes": 24}, "beat_bytes must be a power of two, not 24"),
         ({"chunk": 3}, "chunk must be a power of two that divides 12, not 3"),
         ({"chunk": 8}, "chunk must be a power of two that divides 12, not 8"),

@@ -31,6 +31,11 @@ def register_map(*registers: Register) -> RegisterMap:
     return RegisterMap(name="test", registers=registers, description="A map.")
 
 
+def test_a_map_ends_with_its_last_register() -> None:
+    assert register_map().bytes == 0
+    assert register_map(register(), register("two", 8, count=3)).bytes == 20
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -55,6 +55,12 @@ def test_latency_and_throughput_are_as_documented(pieces: int) -> None:
     assert cycles["output"][6] - cycles["output"][5] == pieces + 2
 
 
+def test_a_block_is_one_piece_unless_told_otherwise() -> None:
+    whole, parts = CodeMemory(slots=1, columns=8, depth=4), CodeMemory(slots=1, columns=8, depth=4, pieces=1)
+    assert whole.resources == parts.resources
+    CodeMemory(slots=1, columns=3, depth=4)  # more pieces would have to divide 3 columns
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

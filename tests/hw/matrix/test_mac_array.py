@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.matrix.mac_array import MacArray, WorkKind
+from edgedec.hw.matrix.mac_array import MacArray, WorkKind, score_bits
 from tests.hw.support.bench_streams import run
 
 
@@ -82,6 +82,10 @@ def test_scores_columns_and_linear_in_turn_are_exact(lanes: int, slots: int, chu
     assert collected["scores"] == products[scored].reshape(-1, positions, chunk, slots).sum(2).tolist()
     assert collected["columns"] == products[~scored].reshape(-1, chunk, positions, slots).sum(2).tolist()
     assert [item["sums"] for item in collected["sums"]] == (weights @ block).tolist()
+
+
+def test_queries_have_12_bits_unless_they_are_given() -> None:
+    assert len(MacArray(lanes=8, slots=1, chunk=4).scores.payload[0][0]) == score_bits(12, 4)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ def test_extremes_fill_the_sums_without_overflow() -> None:
     assert sums[0]["big"] == 300 << 34
 
 
+def test_sums_have_the_bits_of_the_profile() -> None:
+    (sums,) = SumsOfSquares(slots=1).output.payload
+    assert (len(sums.small), len(sums.big)) == (48, 48)
+
+
 def test_a_stalled_result_holds_the_next_vector_back() -> None:
     vectors = [np.full((1, 2), value) for value in (3, -7, 5)]
     items = [word for x in vectors for word in to_words(x)]
