@@ -54,7 +54,7 @@ RUNTIME = (
     ("protocols", "drafting", "visibility", "target_top", "position_random", "sampling", "logprobs"),
     ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
-    ("accelerator",),
+    ("accelerator", "gpu"),
     ("targets", "model_folder"),
     ("drafters",),
     ("speculation", "estimates", "planning", "plan_search", "draft_law", "draft_advice"),
