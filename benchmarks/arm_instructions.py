@@ -69,7 +69,7 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class ArmFigure:
     """Executed instructions for each weight and row of a pass.
 
     Members:
@@ -155,16 +155,16 @@ def count(
     kinds: Sequence[str] = tuple(KINDS),
     code_paths: Sequence[str] = CODE_PATHS,
     all_rows: Sequence[int] = ROWS,
-) -> list[Figure]:
+) -> list[ArmFigure]:
     """Return the figures of every kind of matrix, code path and number of rows."""
-    figures: list[Figure] = []
+    figures: list[ArmFigure] = []
     for kind in kinds:
         for code_path in code_paths:
             for rows in all_rows:
                 fewer, more = (run(program, kind, code_path, rows, parts) for parts in PARTS)
                 unit = PART_WEIGHTS * (PARTS[1] - PARTS[0]) * rows
                 figures.append(
-                    Figure(
+                    ArmFigure(
                         kind=kind,
                         code_path=code_path,
                         rows=rows,
@@ -175,7 +175,7 @@ def count(
     return figures
 
 
-def table(figures: Sequence[Figure]) -> str:
+def table(figures: Sequence[ArmFigure]) -> str:
     """Return the figures as a table of Markdown."""
     cells = {(one.kind, one.code_path, one.rows): f"{one.instructions:.3f}" for one in figures}
     rows = [

@@ -27,10 +27,10 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import DeviceError
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.program import GpuProgram
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._footprint import read_weights
-from edgedec.runtime.targets._graphs import bundle_graph
 from edgedec.runtime.targets.gpu import GpuTarget
 
 PROMPT = 8  # tokens

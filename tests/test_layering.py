@@ -51,7 +51,18 @@ EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs th
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
     ("driver", "portable_math", "median", "native_library", "pause"),
-    ("protocols", "drafting", "visibility", "target_top", "position_random", "sampling", "logprobs"),
+    (
+        "protocols",
+        "run_sizes",
+        "model_graph",
+        "cache_blocks",
+        "drafting",
+        "visibility",
+        "target_top",
+        "position_random",
+        "sampling",
+        "logprobs",
+    ),
     ("text", "kernels", "loop", "trees", "verifiers", "coupling", "grammar"),
     ("devices", "decoders", "engine"),
     ("accelerator", "gpu"),

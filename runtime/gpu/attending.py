@@ -15,7 +15,7 @@ from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Attention, Rope
 from edgedec.reference.float_profile.ops.rope import tables
-from edgedec.runtime.gpu.fusion import Node
+from edgedec.runtime.gpu.fusion import FusedNode
 from edgedec.runtime.gpu.kernels.attention import attention, rope_append
 from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.kernel import Kernel
@@ -23,7 +23,7 @@ from edgedec.runtime.gpu.kernels.source import ShaderOptions
 from edgedec.runtime.gpu.layout import BufferPlan, Sizes
 
 if TYPE_CHECKING:
-    from edgedec.runtime.gpu.lowering import Lowering
+    from edgedec.runtime.gpu.lowering import GraphLowering
 
 __all__ = ["cache_shape", "lower_attention", "state_plan"]
 
@@ -38,7 +38,7 @@ def state_plan(state: KvState) -> BufferPlan:
     return BufferPlan(words=lambda sizes: cache_shape(state, sizes).words, kind="cache", item="kv")
 
 
-def lower_attention(lowering: Lowering, node: Node) -> None:
+def lower_attention(lowering: GraphLowering, node: FusedNode) -> None:
     """Add the dispatches of an attention."""
     operation = node.operations[-1]
     assert isinstance(operation, Attention)
@@ -92,7 +92,7 @@ def lower_attention(lowering: Lowering, node: Node) -> None:
     lowering.dispatch(f"{node.name}.values", partial(attend, 1), (scores, state.name, out.buffer))
 
 
-def _tables(lowering: Lowering, rotation: Rope) -> tuple[str, str]:
+def _tables(lowering: GraphLowering, rotation: Rope) -> tuple[str, str]:
     """Return the names of the cosines and sines, float32 [positions, pairs]; layers with equal rotations share them."""
     key = sha256(repr((rotation.inverse_frequencies, rotation.magnitude)).encode()).hexdigest()[:8]
     pairs = len(rotation.inverse_frequencies)

@@ -6,7 +6,7 @@ from edgedec.bundle import Bundle
 from edgedec.runtime.gpu.device import chosen_adapter
 from edgedec.runtime.gpu.driver import known_cost
 from edgedec.runtime.gpu.executor import UPLOAD_BYTES
-from edgedec.runtime.gpu.layout import Layout, Sizes, sizes_of
+from edgedec.runtime.gpu.layout import ProgramLayout, Sizes, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, head_layout, lower
 from edgedec.runtime.gpu.program import TOP_K
 from edgedec.runtime.protocols import Bytes, Limits
@@ -42,7 +42,7 @@ def gpu_footprint(
     }
 
 
-def _pipelines(bundle: Bundle, layout: Layout, kv_bits: int) -> int:
+def _pipelines(bundle: Bundle, layout: ProgramLayout, kv_bits: int) -> int:
     """Return the number of different kernels of a program, which its limits do not change."""
     key = ("gpu_pipelines", kv_bits, layout.embeds_only)
     if key not in bundle.derived:

@@ -18,12 +18,12 @@ from edgedec.runtime.gpu.kernels.linear_int8 import linear_int8, pack_int8
 from edgedec.runtime.gpu.kernels.linear_ternary import linear_ternary, pack_ternary
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
-__all__ = ["Form", "form_of"]
+__all__ = ["MatrixForm", "form_of"]
 
 Parts = Mapping[str, NDArray[Any]]
 
 
-class Form(Protocol):
+class MatrixForm(Protocol):
     """A form of matrices. Two are equal if matrices can be stacked.
 
     Members:
@@ -186,7 +186,7 @@ class _Float:
         return linear_float(options, scheme=self.scheme, **sizes)
 
 
-def form_of(scheme: Scheme) -> Form:
+def form_of(scheme: Scheme) -> MatrixForm:
     """Return the form of a matrix."""
     if isinstance(scheme, Int8Scheme):
         return _Int8(scheme)

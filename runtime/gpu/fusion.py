@@ -13,14 +13,14 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, QuantizeActivation, RmsNorm, Rope
 
-__all__ = ["Node", "group_operations"]
+__all__ = ["FusedNode", "group_operations"]
 
 _HINT = "run the model with --device cpu, or --device float_reference"
 _KNOWN = ("embed", "rms_norm", "quantize_activation", "linear", "gated_activation", "add", "select_rows", "attention")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class FusedNode:
     """Operations that are computed together.
 
     Members:
@@ -44,7 +44,7 @@ class Node:
         return "+".join(operation.name for operation in self.operations)
 
 
-def group_operations(graph: Graph, taps: Collection[str] = ()) -> list[Node]:
+def group_operations(graph: Graph, taps: Collection[str] = ()) -> list[FusedNode]:
     """Return the nodes of a graph in an order in which each follows those whose values it reads.
 
     Values that ``taps`` names are kept, so that no node hides them.
@@ -66,7 +66,7 @@ class _Grouping:
         self._done: set[str] = set()  # names of operations that are part of an earlier node
         self._made = {value.name for value in graph.inputs}
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[FusedNode]:
         nodes = []
         for operation in self._graph.operations:
             if operation.name in self._done or self._waits(operation):
@@ -90,7 +90,7 @@ class _Grouping:
             )
         return True
 
-    def _node(self, operation: Operation) -> Node:
+    def _node(self, operation: Operation) -> FusedNode:
         if operation.kind not in _KNOWN:
             raise UnsupportedError(
                 f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; {_HINT}"
@@ -107,7 +107,7 @@ class _Grouping:
             quantize = self._only_reader(chain[-1])
             if isinstance(quantize, QuantizeActivation):
                 chain.append(quantize)
-        return Node(operations=tuple(chain), inputs=operation.inputs, outputs=chain[-1].outputs)
+        return FusedNode(operations=tuple(chain), inputs=operation.inputs, outputs=chain[-1].outputs)
 
     def _only_reader(self, operation: Operation) -> Operation | None:
         """Return the only reader of an operation's only value; None if it has several, or the value is kept."""
@@ -115,16 +115,18 @@ class _Grouping:
         readers = self._readers.get(output, [])
         return readers[0] if len(readers) == 1 and output not in self._kept else None
 
-    def _linear(self, operation: Linear) -> Node:
+    def _linear(self, operation: Linear) -> FusedNode:
         if len(operation.outputs) == 1 and operation.soft_cap is None:
             add = self._only_reader(operation)
             if isinstance(add, Add) and len(set(add.inputs)) == 2:
                 (residual,) = set(add.inputs) - set(operation.outputs)
                 if residual in self._made:
-                    return Node(operations=(operation, add), inputs=(*operation.inputs, residual), outputs=add.outputs)
-        return Node(operations=(operation,), inputs=operation.inputs, outputs=operation.outputs)
+                    return FusedNode(
+                        operations=(operation, add), inputs=(*operation.inputs, residual), outputs=add.outputs
+                    )
+        return FusedNode(operations=(operation,), inputs=operation.inputs, outputs=operation.outputs)
 
-    def _attention(self, operation: Attention) -> Node:
+    def _attention(self, operation: Attention) -> FusedNode:
         """Return the node of an attention with the rotations of its queries and keys."""
         makers = [self._makers.get(name) for name in operation.inputs]
         if isinstance(makers[2], Rope):
@@ -139,7 +141,7 @@ class _Grouping:
             maker.inputs[0] if isinstance(maker, Rope) else name
             for maker, name in zip(makers, operation.inputs, strict=True)
         ]
-        return Node(operations=(*rotations, operation), inputs=tuple(sources), outputs=operation.outputs)
+        return FusedNode(operations=(*rotations, operation), inputs=tuple(sources), outputs=operation.outputs)
 
 
 def _is_whole_norm(operation: Operation) -> bool:

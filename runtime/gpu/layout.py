@@ -19,9 +19,9 @@ from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 from edgedec.runtime.gpu.program import TOP_K, Kind, When
 from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets._footprint import cache_rows, run_rows, usual_result_rows
+from edgedec.runtime.run_sizes import cache_rows, run_rows, usual_result_rows
 
-__all__ = ["BufferPlan", "Dispatch", "Layout", "Place", "Sizes", "sizes_of"]
+__all__ = ["BufferPlan", "Dispatch", "ProgramLayout", "Sizes", "ValuePlace", "sizes_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class BufferPlan:
 
     Members:
         words: its size in words of 4 bytes.
-        kind, item: see ``program.Buffer``.
+        kind, item: see ``program.GpuBuffer``.
         make: makes the contents of a constant.
     """
 
@@ -72,7 +72,7 @@ class BufferPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ValuePlace:
     """The place of a value of the graph.
 
     Members:
@@ -106,7 +106,7 @@ class Dispatch:
 
 
 @dataclass(kw_only=True)
-class Layout:
+class ProgramLayout:
     """The program of a bundle for any limits.
 
     Members:
@@ -129,8 +129,8 @@ class Layout:
     ids: int
     buffers: dict[str, BufferPlan] = field(default_factory=dict)
     dispatches: list[Dispatch] = field(default_factory=list)
-    places: dict[str, Place] = field(default_factory=dict)
-    taps: Mapping[str, Place] = field(default_factory=dict)
+    places: dict[str, ValuePlace] = field(default_factory=dict)
+    taps: Mapping[str, ValuePlace] = field(default_factory=dict)
 
     @property
     def top_k(self) -> int:

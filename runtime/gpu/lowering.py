@@ -21,7 +21,7 @@ from edgedec.graph import Graph, KvState
 from edgedec.manifest import Tensor
 from edgedec.ops import Add, Embed, GatedActivation, Linear, Operation, QuantizeActivation, RmsNorm, SelectRows
 from edgedec.runtime.gpu.attending import cache_shape, lower_attention, state_plan
-from edgedec.runtime.gpu.fusion import Node, group_operations
+from edgedec.runtime.gpu.fusion import FusedNode, group_operations
 from edgedec.runtime.gpu.kernels import rows
 from edgedec.runtime.gpu.kernels.codes import code_stride
 from edgedec.runtime.gpu.kernels.embedding import embed, pack_embedding
@@ -30,21 +30,21 @@ from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
 from edgedec.runtime.gpu.kernels.results import move_rows, top_k
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.gpu.layout import BufferPlan, Dispatch, Layout, Place, Sizes
+from edgedec.runtime.gpu.layout import BufferPlan, Dispatch, ProgramLayout, Sizes, ValuePlace
 from edgedec.runtime.gpu.matrices import lower_linear
-from edgedec.runtime.gpu.program import Buffer, GpuProgram, Step, Tap, When
+from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Step, Tap, When
 from edgedec.runtime.gpu.slots import Slots
 from edgedec.runtime.gpu.weights import read_part
-from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme
 
-__all__ = ["Lowering", "bundle_layout", "constants", "lower"]
+__all__ = ["GraphLowering", "bundle_layout", "constants", "lower"]
 
 MOST_MOVES = 512  # pairs of rows that one submission moves
 _ACTIVATIONS, _LOGITS = "activations", "logits"
 
 
-class Lowering:
+class GraphLowering:
     """The layout of a program under construction.
 
     Members:
@@ -67,7 +67,7 @@ class Lowering:
         self.graph, self.tensors, self.binding_bytes = graph, tensors, binding_bytes
         name = embedding_name(graph)
         vocab, width = graph.weights[name].shape
-        self.layout = Layout(
+        self.layout = ProgramLayout(
             operations=graph.operations,
             embedding=name,
             embeds_only=embeds_only,
@@ -76,9 +76,9 @@ class Lowering:
             ids=ids,
         )
         self._slots, self._taps = Slots(), tuple(taps)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ValuePlace] = {}
 
-    def build(self) -> Layout:
+    def build(self) -> ProgramLayout:
         """Return the layout.
 
         Raises:
@@ -165,13 +165,13 @@ class Lowering:
 
         return self.constant(name, count, make)
 
-    def place(self, value: str) -> Place:
+    def place(self, value: str) -> ValuePlace:
         """Return the place of a value."""
         return self._places[value]
 
-    def new(self, value: str, words: int, width: int | None = None, *, results: bool) -> Place:
+    def new(self, value: str, words: int, width: int | None = None, *, results: bool) -> ValuePlace:
         """Give a value a slot of ``words`` words a row, and return its place."""
-        place = Place(
+        place = ValuePlace(
             buffer=self._slots.take(words, value, results=results),
             columns=Columns(offset=0, stride=words),
             width=width or words,
@@ -180,21 +180,23 @@ class Lowering:
         self._places[value] = place
         return place
 
-    def new_beside(self, values: Sequence[tuple[str, int]], *, results: bool) -> list[Place]:
+    def new_beside(self, values: Sequence[tuple[str, int]], *, results: bool) -> list[ValuePlace]:
         """Give values of the widths one slot, in which they lie beside one another, and return their places."""
         total, start, places = sum(width for _, width in values), 0, []
         name = self._slots.take(total, *(value for value, _ in values), results=results)
         for value, width in values:
-            place = Place(buffer=name, columns=Columns(offset=start, stride=total), width=width, results=results)
+            place = ValuePlace(buffer=name, columns=Columns(offset=start, stride=total), width=width, results=results)
             self._places[value] = place
             places.append(place)
             start += width
         return places
 
-    def new_output(self, value: str, width: int) -> Place:
+    def new_output(self, value: str, width: int) -> ValuePlace:
         """Give the logits a buffer of their own, and return its place."""
         self.buffer("logits", BufferPlan(words=partial(_per_result, words=width), kind="output", item=_LOGITS))
-        self._places[value] = Place(buffer="logits", columns=Columns(offset=0, stride=width), width=width, results=True)
+        self._places[value] = ValuePlace(
+            buffer="logits", columns=Columns(offset=0, stride=width), width=width, results=True
+        )
         return self._places[value]
 
     def scratch(self, name: str, words: Callable[[Sizes], int]) -> str:
@@ -221,7 +223,7 @@ class Lowering:
 
     # Nodes
 
-    def _lower(self, node: Node) -> None:
+    def _lower(self, node: FusedNode) -> None:
         first = node.operations[0]
         if node.operations[-1].kind == "attention":
             lower_attention(self, node)
@@ -246,7 +248,7 @@ class Lowering:
         assert isinstance(width, int)
         return width
 
-    def _embed(self, node: Node, op: Embed) -> None:
+    def _embed(self, node: FusedNode, op: Embed) -> None:
         width, tensor = self.layout.width, self.tensors[op.weight]
         place = self.new(node.outputs[0], width, results=False)
         scheme: Scheme = FloatScheme()
@@ -281,7 +283,7 @@ class Lowering:
             )
         return names, False
 
-    def _select(self, node: Node) -> None:
+    def _select(self, node: FusedNode) -> None:
         x = self.place(node.inputs[0])
         place = self.new(node.outputs[0], x.width, results=True)
         self.dispatch(
@@ -291,7 +293,7 @@ class Lowering:
             when="results",
         )
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: FusedNode) -> None:
         a, b = (self.place(name) for name in node.inputs)
         place = self.new(node.outputs[0], a.width, results=a.results)
         self.dispatch(
@@ -301,7 +303,7 @@ class Lowering:
             results=a.results,
         )
 
-    def _norm(self, node: Node, op: RmsNorm) -> None:
+    def _norm(self, node: FusedNode, op: RmsNorm) -> None:
         x, (width,) = self.place(node.inputs[0]), self.graph.weights[op.weight].shape
         place = self.new(node.outputs[0], x.width, results=x.results)
         self.dispatch(
@@ -311,7 +313,7 @@ class Lowering:
             results=x.results,
         )
 
-    def _gate(self, node: Node, op: GatedActivation) -> None:
+    def _gate(self, node: FusedNode, op: GatedActivation) -> None:
         gate, up = (self.place(name) for name in node.inputs)
         place = self.new(node.outputs[0], gate.width, results=gate.results)
         self.dispatch(
@@ -323,7 +325,7 @@ class Lowering:
             results=gate.results,
         )
 
-    def _quantize(self, node: Node) -> None:
+    def _quantize(self, node: FusedNode) -> None:
         """Lower a quantization with the operations before it."""
         operations, inputs = node.operations[:-1], [self.place(name) for name in node.inputs]
         x, codes, scale = inputs[0], *node.outputs
@@ -343,7 +345,7 @@ class Lowering:
 
 
 def _quantizer(
-    operations: Sequence[Operation], inputs: Sequence[Place], options: ShaderOptions, sizes: Sizes
+    operations: Sequence[Operation], inputs: Sequence[ValuePlace], options: ShaderOptions, sizes: Sizes
 ) -> Kernel:
     """Return the kernel of a quantization with the operations before it."""
     x, norms = inputs[0], [op for op in operations if isinstance(op, RmsNorm)]
@@ -395,7 +397,7 @@ def bundle_layout(
     taps: Sequence[str] = (),
     binding_bytes: int = 1 << 27,
     embeds_only: bool = True,
-) -> Layout:
+) -> ProgramLayout:
     """Return the layout of a bundle's program, which is kept as long as the bundle.
 
     Args:
@@ -410,7 +412,7 @@ def bundle_layout(
     """
     key = ("gpu_layout", kv_bits, tuple(taps), binding_bytes, embeds_only)
     if key not in bundle.derived:
-        bundle.derived[key] = Lowering(
+        bundle.derived[key] = GraphLowering(
             bundle_graph(bundle, kv_bits),
             bundle.tensors,
             ids=bundle.tokens.size,
@@ -418,7 +420,7 @@ def bundle_layout(
             binding_bytes=binding_bytes,
             embeds_only=embeds_only,
         ).build()
-    layout: Layout = bundle.derived[key]
+    layout: ProgramLayout = bundle.derived[key]
     return layout
 
 
@@ -427,7 +429,9 @@ def head_layout(sizes: Sizes) -> HeadLayout:
     return HeadLayout(rows=sizes.rows, results=sizes.results, blocks=sizes.table_blocks)
 
 
-def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False) -> GpuProgram:
+def lower(
+    layout: ProgramLayout, sizes: Sizes, *, fused: bool, packed_dot: bool = True, compact: bool = False
+) -> GpuProgram:
     """Return the program of a layout.
 
     Args:
@@ -439,9 +443,9 @@ def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True,
     """
     head = head_layout(sizes)
     options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot, compact=compact)
-    buffers = [Buffer(name="head", nbytes=4 * head.words, kind="input", item="head")]
+    buffers = [GpuBuffer(name="head", nbytes=4 * head.words, kind="input", item="head")]
     for name, plan in layout.buffers.items():
-        buffers.append(Buffer(name=name, nbytes=4 * plan.words(sizes), kind=plan.kind, item=plan.item))
+        buffers.append(GpuBuffer(name=name, nbytes=4 * plan.words(sizes), kind=plan.kind, item=plan.item))
     index = {buffer.name: number for number, buffer in enumerate(buffers)}
     kernels: dict[Kernel, int] = {}
     steps = []
@@ -477,6 +481,6 @@ def lower(layout: Layout, sizes: Sizes, *, fused: bool, packed_dot: bool = True,
     )
 
 
-def constants(bundle: Bundle, layout: Layout, sizes: Sizes) -> dict[str, Callable[[], NDArray[Any]]]:
+def constants(bundle: Bundle, layout: ProgramLayout, sizes: Sizes) -> dict[str, Callable[[], NDArray[Any]]]:
     """Return a maker of the contents of each constant, by name of its buffer."""
     return {name: partial(plan.make, bundle, sizes) for name, plan in layout.buffers.items() if plan.make is not None}

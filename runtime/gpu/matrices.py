@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.ops import Add, Linear
-from edgedec.runtime.gpu.forms import Form, form_of
-from edgedec.runtime.gpu.fusion import Node
+from edgedec.runtime.gpu.forms import MatrixForm, form_of
+from edgedec.runtime.gpu.fusion import FusedNode
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.linear import OUTS, Ending, Packed
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
-from edgedec.runtime.gpu.layout import Place, Sizes
+from edgedec.runtime.gpu.layout import Sizes, ValuePlace
 from edgedec.runtime.gpu.weights import read_part
 
 if TYPE_CHECKING:
-    from edgedec.runtime.gpu.lowering import Lowering
+    from edgedec.runtime.gpu.lowering import GraphLowering
 
 __all__ = ["lower_linear"]
 
@@ -38,7 +38,7 @@ class _Rows(NamedTuple):
     bias: str | None
 
 
-def lower_linear(lowering: Lowering, node: Node) -> None:
+def lower_linear(lowering: GraphLowering, node: FusedNode) -> None:
     """Add the dispatches of a linear, with the addition of a residual if the node has one."""
     operation = node.operations[0]
     assert isinstance(operation, Linear)
@@ -65,7 +65,7 @@ def lower_linear(lowering: Lowering, node: Node) -> None:
             start += count
 
 
-def _outputs(lowering: Lowering, node: Node, operation: Linear) -> list[Place]:
+def _outputs(lowering: GraphLowering, node: FusedNode, operation: Linear) -> list[ValuePlace]:
     """Return the places of the outputs, beside one another in the order of the weights."""
     results = lowering.place(node.inputs[0]).results
     widths = [lowering.tensors[weight].shape[0] for weight in operation.weights]
@@ -74,7 +74,7 @@ def _outputs(lowering: Lowering, node: Node, operation: Linear) -> list[Place]:
     return lowering.new_beside(list(zip(node.outputs, widths, strict=True)), results=results)
 
 
-def _parts(rows: Sequence[_Rows], form: Form, inputs: int, binding_bytes: int) -> list[list[_Rows]]:
+def _parts(rows: Sequence[_Rows], form: MatrixForm, inputs: int, binding_bytes: int) -> list[list[_Rows]]:
     """Divide stacked matrices into parts that the device can bind, of whole tiles of outputs where there are several."""
     most = binding_bytes // form.row_bytes(inputs) // OUTS * OUTS
     if not most:
@@ -98,14 +98,14 @@ def _parts(rows: Sequence[_Rows], form: Form, inputs: int, binding_bytes: int) -
 
 
 def _dispatch(
-    lowering: Lowering,
-    node: Node,
+    lowering: GraphLowering,
+    node: FusedNode,
     operation: Linear,
-    form: Form,
+    form: MatrixForm,
     part: Sequence[_Rows],
     inputs: int,
-    place: Place,
-    residual: Place | None,
+    place: ValuePlace,
+    residual: ValuePlace | None,
 ) -> None:
     name = "|".join(
         item.weight
@@ -170,7 +170,7 @@ def _biases(part: Sequence[_Rows], bundle: Bundle, sizes: Sizes) -> NDArray[np.f
 class _Packing:
     """The two arrays of a part, which are packed together and taken one after the other."""
 
-    form: Form
+    form: MatrixForm
     part: tuple[_Rows, ...]
     inputs: int
     _packed: Packed | None = None

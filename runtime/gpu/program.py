@@ -39,7 +39,7 @@ from typing import Any, Literal
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 
-__all__ = ["CONSTANT_ALIGNMENT", "TOP_K", "Buffer", "GpuProgram", "Kind", "Step", "Tap", "When"]
+__all__ = ["CONSTANT_ALIGNMENT", "TOP_K", "GpuBuffer", "GpuProgram", "Kind", "Step", "Tap", "When"]
 
 TOP_K = 16  # likeliest tokens that the device finds for each row; drafters that learn from them want ten
 CONSTANT_ALIGNMENT = 256  # bytes: each constant begins at a multiple, in the file of all constants
@@ -50,7 +50,7 @@ When = Literal["moves", "pass", "results", "top"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buffer:
+class GpuBuffer:
     """A buffer of the device.
 
     Members:
@@ -130,7 +130,7 @@ class GpuProgram:
     most_moves: int
     embeds_only: bool
     layout: HeadLayout
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[GpuBuffer, ...]
     kernels: tuple[Kernel, ...]
     steps: tuple[Step, ...]
     head: int

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import EdgedecError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
+from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.protocols import I32
-from edgedec.runtime.targets._blocks import BlockArena, BlockState
 
 __all__ = ["GpuRows", "GpuState"]
 

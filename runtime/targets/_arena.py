@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
+from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
-from edgedec.runtime.targets._blocks import BlockArena, BlockState
 from edgedec.runtime.targets._heap import release_pages, use_small_pages
 
 __all__ = ["ArenaState", "CacheArena"]

@@ -32,7 +32,9 @@ from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_pag
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 from edgedec.runtime.loop.inputs import LoopInputs
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.run_sizes import cache_rows, run_rows, usual_result_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
@@ -40,14 +42,10 @@ from edgedec.runtime.targets._footprint import (
     RUNTIME_BYTES,
     SELF_TEST,
     SELF_TEST_BYTES,
-    cache_rows,
     read_weights,
     rotary_bytes,
-    run_rows,
-    usual_result_rows,
     widest_value,
 )
-from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k

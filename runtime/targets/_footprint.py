@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from edgedec.graph import Graph
 from edgedec.ops import Embed, Rope
-from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets._graphs import embedding_name
+from edgedec.runtime.model_graph import embedding_name
 
 __all__ = [
     "ONCE",
@@ -15,12 +14,8 @@ __all__ = [
     "RUNTIME_BYTES",
     "SELF_TEST",
     "SELF_TEST_BYTES",
-    "cache_rows",
     "read_weights",
-    "reserved_rows",
     "rotary_bytes",
-    "run_rows",
-    "usual_result_rows",
     "widest_value",
 ]
 
@@ -38,29 +33,6 @@ OPERATION_BYTES, PACKED_OPERATION_BYTES = 16 << 10, 40 << 10
 def read_weights(graph: Graph) -> set[str]:
     """Return the names of the weights in the session: all except an embedding that no other operation reads."""
     return {name for op in graph.operations if not isinstance(op, Embed) for name in op.weight_names}
-
-
-def cache_rows(limits: Limits) -> int:
-    """Return the rows of the caches of all sequences together."""
-    return limits.cache_rows or limits.positions
-
-
-def reserved_rows(limits: Limits) -> int:
-    """Return the rows of the caches of all sequences, each of which has room for ``limits.positions`` rows."""
-    return limits.positions * max(1, -(-limits.cache_rows // limits.positions))
-
-
-def run_rows(limits: Limits) -> int:
-    """Return the maximum rows of a run over several sequences."""
-    return max(limits.nodes, limits.batch_rows)
-
-
-def usual_result_rows(limits: Limits) -> int:
-    """Return the rows of logits of the widest pass: all rows of a tree, or the last row without speculation.
-
-    With several sequences, each row of a run may be the last one of its sequence.
-    """
-    return run_rows(limits) if limits.depth or limits.cache_rows or limits.batch_rows else 1
 
 
 def widest_value(graph: Graph) -> int:

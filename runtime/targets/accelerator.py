@@ -31,9 +31,9 @@ from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.facts import DeviceFacts
 from edgedec.runtime.driver.report import PassReport
+from edgedec.runtime.model_graph import embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds, TargetModule
-from edgedec.runtime.targets._graphs import embedding_name
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 

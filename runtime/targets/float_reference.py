@@ -12,10 +12,10 @@ from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.run_sizes import reserved_rows
 from edgedec.runtime.targets import Bounds
-from edgedec.runtime.targets._footprint import reserved_rows
-from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, TernaryScheme

@@ -19,6 +19,7 @@ from edgedec.memory import MemoryUse
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
+from edgedec.runtime.cache_blocks import BlockArena
 from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
@@ -41,7 +42,6 @@ from edgedec.runtime.protocols import (
     Ticket,
 )
 from edgedec.runtime.targets import Bounds
-from edgedec.runtime.targets._blocks import BlockArena
 from edgedec.runtime.targets._results import check_pass, top_k
 from edgedec.schemes import FloatScheme
 

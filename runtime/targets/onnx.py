@@ -26,7 +26,9 @@ from edgedec.ops import Attention, Linear
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import PORTABLE, Kernels
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.run_sizes import reserved_rows, usual_result_rows
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
 from edgedec.runtime.targets._footprint import (
@@ -34,12 +36,9 @@ from edgedec.runtime.targets._footprint import (
     RUNTIME,
     RUNTIME_BYTES,
     read_weights,
-    reserved_rows,
     rotary_bytes,
-    usual_result_rows,
     widest_value,
 )
-from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session, widest_pass

@@ -23,7 +23,7 @@ from edgedec.onnx.model_bytes import (
     array_value,
     encode_model,
 )
-from edgedec.runtime.targets._graphs import bundle_graph
+from edgedec.runtime.model_graph import bundle_graph
 
 NAMES = st.text(max_size=300)
 INTS = st.integers(-(2**63), 2**63 - 1)

@@ -11,7 +11,7 @@ from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
 from edgedec.runtime.gpu.kernels.rows import Columns
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble, each_row, shader
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble, each_row, shader
 
 __all__ = ["AttentionKernels", "attention", "rope_append"]
 
@@ -67,9 +67,9 @@ def rope_append(
         "rope_append",
         options,
         buffers=(
-            *(Buffer(name=name) for name in ("q", "k", "v", *(("cos_table", "sin_table") if pairs else ()))),
-            Buffer(name="out", access="read_write"),
-            Buffer(name="cache", element="u32", access="read_write"),
+            *(ShaderBuffer(name=name) for name in ("q", "k", "v", *(("cos_table", "sin_table") if pairs else ()))),
+            ShaderBuffer(name="out", access="read_write"),
+            ShaderBuffer(name="cache", element="u32", access="read_write"),
         ),
         parts=(
             "half",
@@ -137,11 +137,11 @@ def attention(
     if soft_cap is not None:
         constants |= {"SOFT_CAP": float(soft_cap), "TWICE": float(np.float32(2) / np.float32(soft_cap))}
         score_of = "fn score_of(x: f32) -> f32 { return cap_of(x, SOFT_CAP, TWICE); }\n"
-    cache_buffer = Buffer(name="cache", element="u32")
+    cache_buffer = ShaderBuffer(name="cache", element="u32")
     scores = assemble(
         "attention_scores",
         options,
-        buffers=(Buffer(name="q"), cache_buffer, Buffer(name="scores", access="read_write")),
+        buffers=(ShaderBuffer(name="q"), cache_buffer, ShaderBuffer(name="scores", access="read_write")),
         parts=(
             "fma",
             "half",
@@ -157,7 +157,7 @@ def attention(
     values = assemble(
         "attention_values",
         options,
-        buffers=(Buffer(name="scores"), cache_buffer, Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="scores"), cache_buffer, ShaderBuffer(name="out", access="read_write")),
         parts=(
             "fma",
             "half",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError
 from edgedec.runtime.gpu.kernels.kernel import Count, Kernel, spread
 from edgedec.runtime.gpu.kernels.linear import OUTS
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme
 
 __all__ = ["embed", "pack_embedding"]
@@ -61,10 +61,10 @@ def embed(options: ShaderOptions, *, width: int, scheme: Scheme, scale: float = 
         "embed",
         options,
         buffers=(
-            Buffer(name="table", element="u32"),
-            *([Buffer(name="row_scales")] if kind == "int8" else []),
-            Buffer(name="embeds"),
-            Buffer(name="out", access="read_write"),
+            ShaderBuffer(name="table", element="u32"),
+            *([ShaderBuffer(name="row_scales")] if kind == "int8" else []),
+            ShaderBuffer(name="embeds"),
+            ShaderBuffer(name="out", access="read_write"),
         ),
         parts=("half", value, "source_embedding", "end_each"),
         constants={

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.kernel import Count, Kernel, spread
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble, each_row, shader
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble, each_row, shader
 
 __all__ = ["OUTS", "SLICES", "Ending", "Packed", "linear", "product", "tiled", "tiles"]
 
@@ -66,9 +66,9 @@ class Ending:
             return {}
         return {"SOFT_CAP": float(self.soft_cap)}
 
-    def buffers(self) -> list[Buffer]:
+    def buffers(self) -> list[ShaderBuffer]:
         """Return the buffers of the function, without the output."""
-        return [Buffer(name=name) for name in ("bias", "residual") if getattr(self, name)]
+        return [ShaderBuffer(name=name) for name in ("bias", "residual") if getattr(self, name)]
 
 
 def tiles(outputs: int) -> int:
@@ -109,10 +109,10 @@ def linear(
         outputs=outputs,
         ending=ending,
         buffers=(
-            Buffer(name="codes", element="vec4<u32>"),
-            Buffer(name="scales"),
-            Buffer(name="weights", element="vec4<u32>"),
-            Buffer(name="weight_scales", element=scale_element),
+            ShaderBuffer(name="codes", element="vec4<u32>"),
+            ShaderBuffer(name="scales"),
+            ShaderBuffer(name="weights", element="vec4<u32>"),
+            ShaderBuffer(name="weight_scales", element=scale_element),
         ),
         before=("dot", "linear_codes", *before),
         constants={"CODE_WORDS": code_words(inputs), "CODE_STRIDE": code_stride(inputs), **constants},
@@ -127,7 +127,7 @@ def product(
     sweep: str,
     outputs: int,
     ending: Ending,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[ShaderBuffer],
     before: Sequence[str],
     constants: Mapping[str, int],
     partials: int = 1,
@@ -136,7 +136,7 @@ def product(
     return assemble(
         name,
         options,
-        buffers=(*buffers, *ending.buffers(), Buffer(name="y", access="read_write")),
+        buffers=(*buffers, *ending.buffers(), ShaderBuffer(name="y", access="read_write")),
         parts=(
             "linear_common",
             *before,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.linear import Ending, product, tiled
 from edgedec.runtime.gpu.kernels.rows import Columns
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions
 from edgedec.schemes import FloatScheme
 
 __all__ = ["linear_float", "pack_float"]
@@ -55,7 +55,7 @@ def linear_float(
         sweep="linear_float",
         outputs=outputs,
         ending=ending or Ending(),
-        buffers=(Buffer(name="x"), Buffer(name="weights", element="vec4<u32>")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="weights", element="vec4<u32>")),
         before=("half", f"fn weight_value(word: u32, i: u32) -> f32 {{ {_VALUES[scheme.dtype]} }}\n"),
         constants={
             "INPUTS": inputs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 
 __all__ = ["arithmetic"]
 
@@ -29,7 +29,7 @@ def arithmetic(options: ShaderOptions, *, count: int) -> Kernel:
     return assemble(
         "arithmetic",
         options,
-        buffers=(Buffer(name="x"), Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="out", access="read_write")),
         parts=(_MAIN,),
         constants={"COUNT": count},
         groups=Groups(x=Count(constant=-(-count // 64))),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from edgedec.errors import EdgedecError
 from edgedec.runtime.gpu.kernels.cache import CacheShape
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 
 __all__ = ["TopKernels", "move_rows", "top_k"]
 
@@ -37,11 +37,11 @@ def top_k(options: ShaderOptions, *, vocab: int, k: int, size: int) -> TopKernel
     if not 1 <= k <= size <= vocab:
         raise EdgedecError(f"cannot select {k} of {size} of {vocab} logits")
     parts = -(-size // _PART)
-    found = Buffer(name="found", element="u32", access="read_write")
+    found = ShaderBuffer(name="found", element="u32", access="read_write")
     first = assemble(
         "top_k_parts",
         options,
-        buffers=(Buffer(name="logits", element="u32"), found),
+        buffers=(ShaderBuffer(name="logits", element="u32"), found),
         parts=("top_k", "top_k_logits"),
         constants={"VOCAB": vocab, "SIZE": size, "K": k, "PARTS": parts, "PART": _PART},
         groups=Groups(x=Count(constant=parts), z=Count(results=1)),
@@ -50,9 +50,9 @@ def top_k(options: ShaderOptions, *, vocab: int, k: int, size: int) -> TopKernel
         "top_k_merged",
         options,
         buffers=(
-            Buffer(name="found", element="u32"),
-            Buffer(name="top_ids", element="u32", access="read_write"),
-            Buffer(name="top_logits", element="u32", access="read_write"),
+            ShaderBuffer(name="found", element="u32"),
+            ShaderBuffer(name="top_ids", element="u32", access="read_write"),
+            ShaderBuffer(name="top_logits", element="u32", access="read_write"),
         ),
         parts=("top_k", "top_k_found"),
         constants={"K": k, "PARTS": parts, "PART": parts * k},
@@ -70,7 +70,10 @@ def move_rows(options: ShaderOptions, *, cache: CacheShape) -> Kernel:
     return assemble(
         "move_rows",
         options,
-        buffers=(Buffer(name="moves", element="u32"), Buffer(name="cache", element="u32", access="read_write")),
+        buffers=(
+            ShaderBuffer(name="moves", element="u32"),
+            ShaderBuffer(name="cache", element="u32", access="read_write"),
+        ),
         parts=("half", "cache", "move_rows"),
         constants=cache.constants(),
         groups=Groups(x=Count(constant=cache.kv_heads)),

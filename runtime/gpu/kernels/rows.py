@@ -8,7 +8,7 @@ from edgedec.errors import EdgedecError
 from edgedec.ops import Activation
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel, spread
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 
 __all__ = [
     "Columns",
@@ -58,7 +58,7 @@ def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: C
     return assemble(
         "norm",
         options,
-        buffers=(Buffer(name="x"), Buffer(name="gain"), Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="gain"), ShaderBuffer(name="out", access="read_write")),
         parts=("fma", "source_x", "value_normed", "end_store"),
         constants={**_constants(width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
         groups=Groups(x=Count(constant=heads), z=_EACH),
@@ -80,11 +80,11 @@ def _quantizing(
         name,
         options,
         buffers=(
-            Buffer(name="x"),
-            *([Buffer(name="up")] if gated else []),
-            *([Buffer(name="gain")] if normed else []),
-            Buffer(name="codes", element="u32", access="read_write"),
-            Buffer(name="scales", access="read_write"),
+            ShaderBuffer(name="x"),
+            *([ShaderBuffer(name="up")] if gated else []),
+            *([ShaderBuffer(name="gain")] if normed else []),
+            ShaderBuffer(name="codes", element="u32", access="read_write"),
+            ShaderBuffer(name="scales", access="read_write"),
         ),
         parts=(
             "fma",
@@ -151,7 +151,7 @@ def gate(
     return assemble(
         "gate",
         options,
-        buffers=(Buffer(name="x"), Buffer(name="up"), Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("fma", "exp", "source_gated", "end_each"),
         constants={**_constants(width, gate, up), "OUT_STRIDE": width},
         functions={"ACTIVATION": activation},
@@ -164,7 +164,7 @@ def add(options: ShaderOptions, *, width: int, a: Columns | None = None, b: Colu
     return assemble(
         "add",
         options,
-        buffers=(Buffer(name="x"), Buffer(name="up"), Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_sum", "end_each"),
         constants={**_constants(width, a, b), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), _EACH),
@@ -176,7 +176,7 @@ def select(options: ShaderOptions, *, width: int) -> Kernel:
     return assemble(
         "select",
         options,
-        buffers=(Buffer(name="x"), Buffer(name="out", access="read_write")),
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_selected", "end_each"),
         constants={**_constants(width, None), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), Count(results=1)),

@@ -14,7 +14,7 @@ import numpy as np
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import MOST_GROUPS, Binding, Groups, Kernel
 
-__all__ = ["Buffer", "ShaderOptions", "assemble", "each_row", "shader"]
+__all__ = ["ShaderBuffer", "ShaderOptions", "assemble", "each_row", "shader"]
 
 _EACH_ROW = re.compile(r"^(.*?)\s*// each row$", re.MULTILINE)
 
@@ -43,7 +43,7 @@ class ShaderOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buffer:
+class ShaderBuffer:
     """A storage buffer of a kernel with the type of its elements in WGSL."""
 
     name: str
@@ -80,7 +80,7 @@ def assemble(
     name: str,
     options: ShaderOptions,
     *,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[ShaderBuffer],
     parts: Sequence[str],
     groups: Groups,
     constants: Mapping[str, float | int | bool] | None = None,
@@ -98,7 +98,7 @@ def assemble(
         functions: expressions that stand for names in the parts, besides FOUR, the number of steps of a loop that a compiler
             may unroll.
     """
-    everything = (Buffer(name="head", element="u32"), *buffers)
+    everything = (ShaderBuffer(name="head", element="u32"), *buffers)
     declared = [
         f"@group(0) @binding({number}) var<storage, {buffer.access}> {buffer.name}: array<{buffer.element}>;"
         for number, buffer in enumerate(everything)

@@ -134,7 +134,7 @@ def test_attention_variants_agree_with_the_reference(
             states = {key: replace(state, **options) for key, state in states.items()}
         return replace(graph, states=states)
 
-    monkeypatch.setattr("edgedec.runtime.targets._graphs.build_graph", lambda config: changed(build_graph(config)))
+    monkeypatch.setattr("edgedec.runtime.model_graph.build_graph", lambda config: changed(build_graph(config)))
     model = reference_golden.read(name)
     model = replace(model, config=model.config | {"rope_interleaved": change == "interleaved"})
     bundle = make_golden_models.write_bundle(tmp_path / "b", model, "float")

@@ -31,7 +31,7 @@ from edgedec.quantize.distil.trainer import Trainer
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.targets._graphs import bundle_graph
+from edgedec.runtime.model_graph import bundle_graph
 from tests.quantize.distil.support import bench_killed_run
 from tests.quantize.distil.support.make_teachers import (
     CPU,

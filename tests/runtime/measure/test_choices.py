@@ -29,9 +29,9 @@ from edgedec.runtime.measure.choices import (
     wilson,
 )
 from edgedec.runtime.measure.perplexity import log_likelihoods
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets._graphs import bundle_graph
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.measure.test_perplexity import CONFIG, TOKENIZER_SIZE, FixedTarget
 

@@ -16,9 +16,9 @@ from edgedec.errors import BundleError, DeviceError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.measure.perplexity import Score, perplexity
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets._graphs import bundle_graph
 from edgedec.runtime.targets._results import FinishedTicket
 
 VOCAB, TOKENIZER_SIZE = 40, 37  # the last three ids are padding

@@ -19,7 +19,7 @@ from edgedec.quantize.exporters.web.probes import probes, spellings
 from edgedec.quantize.exporters.web.site_writer import VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import ONE, Binding, Count, Groups, Kernel
-from edgedec.runtime.gpu.program import Buffer, GpuProgram, Kind, Step
+from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Kind, Step
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 ROWS, BLOCKS = 32, 16
@@ -66,7 +66,7 @@ def counting_program() -> GpuProgram:
         embeds_only=False,
         layout=layout,
         buffers=tuple(
-            Buffer(name=name, nbytes=size, kind=_kind(kind), item=item) for name, size, kind, item in buffers
+            GpuBuffer(name=name, nbytes=size, kind=_kind(kind), item=item) for name, size, kind, item in buffers
         ),
         kernels=(kernel,),
         steps=(Step(name="count", kernel=0, buffers=(0, 2, 3), when="top"),),

@@ -130,7 +130,7 @@ class Both:
 
     def check_cache(self) -> None:
         """Compare every word of the caches."""
-        kind = {32: np.dtype(np.float32), 16: np.dtype(np.float16), 8: np.dtype(np.int8)}[self.state.bits]
+        kind: np.dtype[Any] = np.dtype({32: np.float32, 16: np.float16, 8: np.int8}[self.state.bits])
         d, words, slots = self.state.head_dim, self.shape.dim_words, BLOCKS * 16
         for views, part in zip(self.buffer.heads(), self.cache.reshape(self.state.kv_heads, -1), strict=True):
             keys = part[: slots * words].reshape(BLOCKS, words, 16).transpose(0, 2, 1)

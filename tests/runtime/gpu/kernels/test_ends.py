@@ -43,6 +43,7 @@ def test_embed(gpu_device: Bench, scheme: Scheme, tiled: bool) -> None:
         values = values.astype(ml_dtypes.bfloat16 if scheme.dtype == "bfloat16" else scheme.dtype)
         dense, words = values.astype(np.float32), pack_embedding(values)
     else:
+        assert isinstance(scheme, Int8Scheme)
         values = rng.integers(-127, 128, (vocab, width)).astype(np.int8)
         row_scales = rng.uniform(0.1, 1, vocab).astype(np.float32)
         dense = values.astype(np.float32) * row_scales[:, None]

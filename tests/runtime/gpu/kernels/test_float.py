@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Count, Groups
-from edgedec.runtime.gpu.kernels.source import Buffer, ShaderOptions, assemble
+from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 from tests.runtime.gpu.kernels.support.bench import Bench
 
 F32 = NDArray[np.float32]
@@ -42,8 +42,8 @@ def compute(
         "each",
         OPTIONS,
         buffers=(
-            *(Buffer(name=name, element="u32") for name in "abc"),
-            Buffer(name="out", element="u32", access="read_write"),
+            *(ShaderBuffer(name=name, element="u32") for name in "abc"),
+            ShaderBuffer(name="out", element="u32", access="read_write"),
         ),
         parts=(*parts, _EACH.replace("EXPRESSION", expression)),
         constants={"COUNT": count},

@@ -43,7 +43,8 @@ def test_a_header_has_every_row_of_a_pass() -> None:
     assert to[:4].tolist() == [0, 5, 2, 2]
 
     def table(name: str) -> list[int]:
-        return to[LAYOUT.table(name) : LAYOUT.table(name) + 5].view(np.int32).tolist()
+        numbers: list[int] = to[LAYOUT.table(name) : LAYOUT.table(name) + 5].view(np.int32).tolist()
+        return numbers
 
     assert table("id") == [7, -1, 5, 6, -2]
     assert table("position") == [20, 21, 0, 1, 1]
@@ -107,6 +108,10 @@ def test_a_kernel_begins_with_the_header_and_has_few_buffers() -> None:
             Kernel(name="k", source="", bindings=bindings, groups=spread(1))
 
 
+OPTIONS = ShaderOptions(head=LAYOUT)
+CACHE = CacheShape(kv_heads=2, head_dim=8, bits=16, blocks=4)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -121,10 +126,6 @@ def test_a_kernel_begins_with_the_header_and_has_few_buffers() -> None:
 def test_sizes_are_checked(make: Any, message: str) -> None:
     with pytest.raises(EdgedecError, match=message):
         make()
-
-
-OPTIONS = ShaderOptions(head=LAYOUT)
-CACHE = CacheShape(kv_heads=2, head_dim=8, bits=16, blocks=4)
 
 
 def test_a_product_with_everything_has_the_buffers_that_every_adapter_allows() -> None:

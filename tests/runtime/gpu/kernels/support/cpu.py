@@ -42,7 +42,8 @@ def _run(inputs: dict[str, F32], nodes: list[Node]) -> F32:
 def cpu_norm(x: F32, gain: F32, eps: float) -> F32:
     """Return the norm of each ``len(gain)`` columns of x [n, width]."""
     node = Node(kind="RmsNorm", inputs=["x", "gain"], outputs=["out"], domain=DOMAIN, attributes={"eps": eps})
-    return _run({"x": x[None], "gain": gain}, [node])[0]
+    norm: F32 = _run({"x": x[None], "gain": gain}, [node])[0]
+    return norm
 
 
 def cpu_gate(activation: str, gate: F32, up: F32) -> F32:
@@ -50,7 +51,8 @@ def cpu_gate(activation: str, gate: F32, up: F32) -> F32:
     number = {"silu": 0, "relu2": 1, "gelu_tanh": 2}[activation]
     attributes = {"activation": number}
     node = Node(kind="GatedActivation", inputs=["gate", "up"], outputs=["out"], domain=DOMAIN, attributes=attributes)
-    return _run({"gate": gate[None], "up": up[None]}, [node])[0]
+    gated: F32 = _run({"gate": gate[None], "up": up[None]}, [node])[0]
+    return gated
 
 
 def cpu_soft_cap(x: F32, cap: float) -> F32:

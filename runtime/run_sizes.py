@@ -1,0 +1,30 @@
+"""Rows of caches, runs and results within the limits of a run, for targets that plan their memory."""
+
+from __future__ import annotations
+
+from edgedec.runtime.protocols import Limits
+
+__all__ = ["cache_rows", "reserved_rows", "run_rows", "usual_result_rows"]
+
+
+def cache_rows(limits: Limits) -> int:
+    """Return the rows of the caches of all sequences together."""
+    return limits.cache_rows or limits.positions
+
+
+def reserved_rows(limits: Limits) -> int:
+    """Return the rows of the caches of all sequences, each of which has room for ``limits.positions`` rows."""
+    return limits.positions * max(1, -(-limits.cache_rows // limits.positions))
+
+
+def run_rows(limits: Limits) -> int:
+    """Return the maximum rows of a run over several sequences."""
+    return max(limits.nodes, limits.batch_rows)
+
+
+def usual_result_rows(limits: Limits) -> int:
+    """Return the rows of logits of the widest pass: all rows of a tree, or the last row without speculation.
+
+    With several sequences, each row of a run may be the last one of its sequence.
+    """
+    return run_rows(limits) if limits.depth or limits.cache_rows or limits.batch_rows else 1
