@@ -208,11 +208,10 @@ def _trit_scales(weight: TernaryWeight, block: int) -> NDArray[np.float32] | Non
 
 def _trits(weight: TernaryWeight) -> NDArray[np.int8]:
     """Return the trits int8 [out, in] of a single plane, 0 in groups whose scale is 0, where a bundle may have any."""
-    trits = weight.trits[0]
-    if not weight.group_size or weight.scale.all():
-        return trits
-    used: NDArray[np.bool_] = np.repeat(weight.scale[0] != 0, weight.group_size, axis=1)[:, : trits.shape[1]]
-    return trits * used
+    trits: NDArray[np.int8] = weight.trits[0]
+    if weight.group_size and not weight.scale.all():
+        trits = trits * np.repeat(weight.scale[0] != 0, weight.group_size, axis=1)[:, : trits.shape[1]]
+    return trits
 
 
 def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
