@@ -29,6 +29,7 @@ from edgedec.manifest import (
     ALIGNMENT,
     MANIFEST,
     TEMPLATE,
+    TERNARY_EMBEDDING,
     TOKENIZER,
     WEIGHTS,
     Manifest,
@@ -266,8 +267,14 @@ class BundleWriter:
         self.file.write(data)
         self._hash.update(data)
 
-    def add(self, name: str, scheme: Scheme, shape: tuple[int, ...], parts: Mapping[str, Array]) -> None:
-        """Append one tensor; the arrays must have the dtypes and shapes of ``scheme.parts(shape)``."""
+    def add(
+        self, name: str, scheme: Scheme, shape: tuple[int, ...], parts: Mapping[str, Array], *, embedding: bool = False
+    ) -> None:
+        """Append one tensor; the arrays must have the dtypes and shapes of ``scheme.parts(shape)``.
+
+        Args:
+            embedding: an embedding reads the tensor, which is a feature of the bundle if the scheme is ternary.
+        """
         offsets = {}
         assert name not in self.tensors, f"tensor {name} was already written"
         for part, spec in scheme.parts(shape).items():
@@ -277,6 +284,8 @@ class BundleWriter:
             offsets[part] = self.file.tell()
             self._write(array.view(np.uint8).reshape(-1).data)
         self.features |= scheme_features(scheme)
+        if embedding and isinstance(scheme, TernaryScheme):
+            self.features.add(TERNARY_EMBEDDING)
         self.tensors[name] = {"shape": list(shape), "scheme": scheme_to_json(scheme), "offsets": offsets}
 
     def finish(

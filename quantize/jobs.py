@@ -152,7 +152,8 @@ def _native_ternary(job: Job, scheme: TernaryScheme) -> tuple[TernaryScheme, dic
     """Return the scheme and the parts of a matrix that is ternary, or has codes for two planes, without loss."""
     codes = _native_codes(job, scheme)
     planes = codes.trits[None]
-    if scheme.planes > 1 and codes.trits.max(initial=0) > 1:
+    # A negative scale has turned a code of 2 into -2.
+    if scheme.planes > 1 and (codes.trits.max(initial=0) > 1 or codes.trits.min(initial=0) < -1):
         planes, tied = split(codes.trits, tied=scheme.tied), scheme.tied
         found = TernaryScheme(planes=scheme.planes, group_size=codes.group_size, tied=tied)
     else:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph import Graph
-from edgedec.manifest import TERNARY_EMBEDDING, Tokens
+from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
@@ -42,8 +42,6 @@ __all__ = [
     "QuantizeOptions",
     "QuantizeReport",
     "checkpoint_graph",
-    "has_int4_layers",
-    "has_two_bit_layers",
     "local_workers",
     "quantize",
     "tensor_loader",
@@ -92,21 +90,12 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
     return graph, sources
 
 
-def has_int4_layers(checkpoint: Checkpoint) -> bool:
-    """Return whether the checkpoint stores matrices of its layers as 4-bit codes that int4 takes without loss."""
-    return any(info.int4 for name, info in checkpoint.tensors.items() if name.startswith("model.layers."))
-
-
-def has_two_bit_layers(checkpoint: Checkpoint) -> bool:
-    """Return whether the checkpoint stores matrices of its layers as 2-bit codes that two planes take without loss."""
-    return any(info.two_bit for name, info in checkpoint.tensors.items() if name.startswith("model.layers."))
-
-
 def _has_codes(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
-    """Return whether the checkpoint stores codes of the kind that the options ask for, which are then not fitted."""
+    """Return whether layers are stored as codes of the kind that the options ask for, which are taken without loss."""
+    layers = [info for name, info in checkpoint.tensors.items() if name.startswith("model.layers.")]
     if options.method == "int4":
-        return has_int4_layers(checkpoint)
-    return options.planes == _TWO_BIT_PLANES and has_two_bit_layers(checkpoint)
+        return any(info.int4 for info in layers)
+    return options.planes == _TWO_BIT_PLANES and any(info.two_bit for info in layers)
 
 
 def uses_calibration(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
@@ -174,10 +163,8 @@ class _Run:
 
     def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array]) -> None:
         shape = self.graph.weights[name].shape
-        self.writer.add(name, scheme, shape, parts)
+        self.writer.add(name, scheme, shape, parts, embedding=name == self.embedding)
         self.stored[name] = scheme
-        if name == self.embedding and isinstance(scheme, TernaryScheme):
-            self.writer.features.add(TERNARY_EMBEDDING)
         if isinstance(scheme, TernaryScheme | Int4Scheme):
             self.report.group_size = max(self.report.group_size, scheme.group_size)
         self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())

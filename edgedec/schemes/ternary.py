@@ -120,9 +120,9 @@ def split(codes: NDArray[np.int8], *, tied: bool) -> NDArray[np.int8]:
     """Return integers [...] in -2..2 as two planes of trits [2, ...]: 3 t1 + t2 with tied scales, else t1 + t2."""
     if tied:
         high = (np.abs(codes) > 1) * np.sign(codes)
-        return np.stack([high, codes - 3 * high]).astype(np.int8)
+        return np.stack([high, codes - 3 * high])
     low = np.clip(codes, -1, 1)
-    return np.stack([low, codes - low]).astype(np.int8)
+    return np.stack([low, codes - low])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     rotation = member(folder, _HADAMARD)
     if rotation is not None:
         raise UnsupportedError(
-            f"{rotation}: says that weights of the folder are stored rotated; that needs the operation hadamard, which "
+            f"{rotation} says that weights of the folder are stored rotated; that needs the operation hadamard, which "
             "turns the values that such a weight reads and which edgedec does not have; use a folder whose weights are not "
             "rotated"
         )

@@ -194,7 +194,7 @@ def pad_bundle(
         padding = _Padding(source, graph, larger, seed)
         whole, done = sum(math.prod(spec.shape) for spec in larger.weights.values()), 0
         for name, spec in larger.weights.items():
-            writer.add(name, *padding.padded(name))
+            writer.add(name, *padding.padded(name), embedding=name in padding.embeddings)
             done += math.prod(spec.shape)
             progress(name, done, whole)
         origin = {"padded_from": source.sha256[:12], "exact": not reasons, "seed": seed}

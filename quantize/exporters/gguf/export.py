@@ -191,7 +191,7 @@ def _trit_kind(bundle: Bundle, name: str, weight: TernaryWeight, trit_type: str)
 def _trit_scales(weight: TernaryWeight, block: int) -> NDArray[np.float32] | None:
     """Return the scales [out or 1, blocks or 1] of blocks of columns, or None if a block has several scales or planes.
 
-    A scale of 0 in a bundle means that all trits of the group are 0, so another scale may stand for it.
+    Another scale may stand for a scale of 0, because ``_trits`` are 0 there.
     """
     planes, _, inputs = weight.trits.shape
     if planes > 1 or inputs % block:
@@ -206,6 +206,14 @@ def _trit_scales(weight: TernaryWeight, block: int) -> NDArray[np.float32] | Non
     return largest[..., 0] if ((groups == largest) | (groups == 0)).all() else None
 
 
+def _trits(weight: TernaryWeight) -> NDArray[np.int8]:
+    """Return the trits int8 [out, in] of a single plane, 0 in groups whose scale is 0, where a bundle may have any."""
+    trits: NDArray[np.int8] = weight.trits[0]
+    if weight.group_size and not weight.scale.all():
+        trits = trits * np.repeat(weight.scale[0] != 0, weight.group_size, axis=1)[:, : trits.shape[1]]
+    return trits
+
+
 def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
     """Return the bytes of a tensor in the file."""
     weight: Weight = bundle.weight(name)
@@ -214,7 +222,7 @@ def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
         scales = _trit_scales(weight, kind.block)
         assert scales is not None
         packed = tq2_0 if kind is TQ2_0 else q2_0
-        return rows.arranged(name, packed(name, weight.trits[0], scales))
+        return rows.arranged(name, packed(name, _trits(weight), scales))
     if kind in (Q4_0, Q4_K):
         scheme = bundle.tensors[name].scheme
         assert isinstance(scheme, Int4Scheme)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import REFUSED
 from edgedec.quantize.readers.gguf.header import GgufHeader, Value
 from edgedec.quantize.readers.untrusted import shown
 
@@ -195,11 +196,7 @@ _ARCHITECTURES = {
     "smollm3": Architecture(model_type="smollm3", neighbours=True, more=_smollm3),
 }
 
-_DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
-_REFUSED = {
-    "qwen35": _DELTA_NETS,
-    "qwen35moe": f"its layers are mixtures of experts, and {_DELTA_NETS}",
-}
+_REFUSED = {"qwen35": REFUSED["qwen3_5"], "qwen35moe": REFUSED["qwen3_5_moe"]}
 
 
 def architecture(header: GgufHeader) -> Architecture:
@@ -210,14 +207,10 @@ def architecture(header: GgufHeader) -> Architecture:
     """
     name = header.metadata.get("general.architecture")
     known = _ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if isinstance(name, str) and name in _REFUSED:
-        raise UnsupportedError(
-            f"{header.path}: general.architecture {name!r} is not read: {_REFUSED[name]}; "
-            f"known: {', '.join(_ARCHITECTURES)}"
-        )
     if known is None:
+        reason = f": {_REFUSED[name]}" if isinstance(name, str) and name in _REFUSED else ""
         raise UnsupportedError(
-            f"{header.path}: general.architecture {shown(name)} is not read; known: {', '.join(_ARCHITECTURES)}"
+            f"{header.path}: general.architecture {shown(name)} is not read{reason}; known: {', '.join(_ARCHITECTURES)}"
         )
     return known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tracemalloc
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from edgedec import demo
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UsageError
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.kernels import load
@@ -27,6 +30,7 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import FloatScheme, Int8Weight, TernaryScheme, TernaryWeight
+from tests.quantize.readers.support import make_ternary_gguf as maker
 from tests.support.make_tiny import write_bundle
 
 F32 = NDArray[np.float32]
@@ -105,6 +109,16 @@ def test_a_tied_head_pads_as_an_embedding(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(
         logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference")
     )
+
+
+def test_a_ternary_embedding_is_still_a_feature(tmp_path: Path) -> None:
+    source = maker.write_gguf(tmp_path / "m.gguf", maker.random_model(), "PQ2_0")
+    options = QuantizeOptions(method="ternary")
+    quantize(open_checkpoint(source), tmp_path / "s", options, vocab_limit=maker.VOCAB)
+    sizes = dict(zip(SIZES, (2 * maker.HIDDEN, maker.INTER, 1, 2, maker.VOCAB), strict=True))
+    large = pad(Bundle.open(tmp_path / "s"), tmp_path / "l", exact=False, **sizes)
+    assert isinstance(large.schemes["model.embed_tokens.weight"], TernaryScheme)
+    assert json.loads((large.path / "manifest.json").read_text())["requires"] == ["ternary_embedding"]
 
 
 @pytest.mark.thorough

@@ -74,6 +74,23 @@ def test_types_that_lose_something_are_refused(tmp_path: Path, trit_type: str, p
     assert not (tmp_path / "e.gguf").exists()
 
 
+def test_trits_with_scale_0_stay_without_effect(tmp_path: Path) -> None:
+    """Another scale of the block stands for a scale of 0, so the trits themselves must become 0."""
+    model = maker.random_model()
+    model["blk.0.ffn_up.weight"].scales[:, 1] = 0
+    source = bundle_of(maker.write_gguf(tmp_path / "m.gguf", model, "F16"), tmp_path / "b")
+    tensor = source.tensors[UP]
+    scheme = tensor.scheme
+    assert isinstance(scheme, TernaryScheme)
+    with (source.path / "weights.bin").open("r+b") as file:
+        file.seek(tensor.offsets["codes"])
+        file.write(scheme.pack(np.ones((1, *tensor.shape), np.int8)).tobytes())
+    bundle = Bundle(path=source.path, manifest=source.manifest)  # without the check of hashes
+    assert export_gguf(bundle, tmp_path / "e.gguf")["TQ2_0"] == 1
+    again = bundle_of(tmp_path / "e.gguf", tmp_path / "b2")
+    np.testing.assert_array_equal(again.weight(UP).dense(), bundle.weight(UP).dense())
+
+
 def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
     bundle = bundle_of(maker.write_gguf(tmp_path / "m.gguf", one_scale(), "F16"), tmp_path / "b")
     assert bundle.tensors[UP].scheme == TernaryScheme()

@@ -199,6 +199,18 @@ def test_negative_scales_turn_the_trits(tmp_path: Path) -> None:
     assert (sound.path / "weights.bin").read_bytes() == (turned.path / "weights.bin").read_bytes()
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_fourth_code_of_negative_scales_alone_needs_two_planes(tmp_path: Path, tied: bool) -> None:
+    model = maker.random_model()
+    up = model["blk.0.ffn_up.weight"]
+    up.codes[3, 5:9] = 2
+    model["blk.0.ffn_up.weight"] = Matrix(up.codes, -np.abs(up.scales))
+    source = maker.write_gguf(tmp_path / "m.gguf", model, "PQ2_0")
+    bundle = bundle_of(source, tmp_path / "b", planes=2, tied=tied)
+    assert bundle.tensors[UP].scheme == TernaryScheme(planes=2, group_size=128, tied=tied)
+    np.testing.assert_array_equal(bundle.weight(UP).dense(), model["blk.0.ffn_up.weight"].dense())
+
+
 def small_file(shapes: list[tuple[int, int]], kind: str, tail: int = 0) -> bytes:
     """Return a file of matrices of the number 42 alone, and bytes after them."""
     tensors = [
@@ -279,7 +291,7 @@ def test_folders_with_delta_nets_are_refused(tmp_path: Path, family: str) -> Non
 def test_a_folder_of_rotated_weights_is_refused(tmp_path: Path) -> None:
     maker.write_folder(tmp_path, maker.random_model(), "F16")
     (tmp_path / "hadamard.json").write_text("{}")
-    with pytest.raises(UnsupportedError, match=r"hadamard\.json: says that .* needs the operation hadamard"):
+    with pytest.raises(UnsupportedError, match=r"hadamard\.json says that .* needs the operation hadamard"):
         open_checkpoint(tmp_path)
 
 
