@@ -124,17 +124,17 @@ def test_the_environment_is_installed_again_after_a_change_only(
     assert done("check") == []
     assert done("run") == ["venv", "."]
     assert done("run") == []
-    assert done("dev") == [".[dev,hdl,serve]"]
+    assert done("dev") == [".[dev,hdl,serve,gpu]"]
     assert done("run") == []
-    assert done("all") == [".[dev,hdl,serve,train,compare]"]
+    assert done("all") == [".[dev,hdl,serve,gpu,train,compare]"]
     assert done("dev") == []
     (checkout / "pyproject.toml").write_text("changed")
-    assert done("dev") == [".[dev,hdl,serve]"]
-    assert done("all") == [".[dev,hdl,serve,train,compare]"]
+    assert done("dev") == [".[dev,hdl,serve,gpu]"]
+    assert done("all") == [".[dev,hdl,serve,gpu,train,compare]"]
     (checkout / ".venv" / "bin" / "python").unlink()
-    assert done("dev") == ["venv", ".[dev,hdl,serve]"]
+    assert done("dev") == ["venv", ".[dev,hdl,serve,gpu]"]
     moved_checkout = checkout.rename(tmp_path / "moved")
-    assert done("dev", moved_checkout) == ["venv", ".[dev,hdl,serve]"]
+    assert done("dev", moved_checkout) == ["venv", ".[dev,hdl,serve,gpu]"]
 
 
 def test_a_board_has_an_environment_of_its_own(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:

@@ -68,7 +68,9 @@ def _wgpu() -> Any:
         raise DeviceError(f"device gpu: the package wgpu is missing; run: {install_extra('gpu')}") from None
     except Exception as error:  # its library is loaded by the import
         raise DeviceError(f"device gpu: wgpu's library cannot be loaded: {error}; {_DRIVERS}") from error
-    extras.set_instance_extras(backends=_BACKENDS)  # OpenGL has too few storage buffers on many drivers
+    # A program that uses wgpu itself has made the process's instance already, and chosen its backends.
+    with contextlib.suppress(RuntimeError):
+        extras.set_instance_extras(backends=_BACKENDS)  # OpenGL has too few storage buffers on many drivers
     return wgpu
 
 

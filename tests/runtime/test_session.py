@@ -439,7 +439,7 @@ def test_everything_is_closed_even_if_some_of_it_fails(path: Path, monkeypatch: 
     session = Session.open(path, ctx_size=64, threads=1)
     meter = session.meter
     monkeypatch.setattr(session, "state", Part("state"))
-    monkeypatch.setattr(session, "_device", Part("device"))
+    monkeypatch.setattr(session.target, "close", Part("device").close, raising=False)
     monkeypatch.setattr(session, "_power", Part("power"))
     monkeypatch.setattr(session, "meter", Part("meter"))
     with pytest.raises(EdgedecError):

@@ -143,6 +143,7 @@ PLAN = {
     "items",
     "phases",
     "baseline_bytes",
+    "driver_bytes",
     "resident_bytes",
     "ctx_size",
     "kv_bits",

@@ -49,5 +49,6 @@ def test_wrong_sums_are_refused(gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch)
         return replace(kernel, source=changed)
 
     monkeypatch.setattr(probe, "arithmetic_kernel", wrong)
+    monkeypatch.setattr(probe, "arithmetic_cases", probe.arithmetic_cases.__wrapped__)  # without what it keeps
     with pytest.raises(DeviceError, match=r"does not round float32 sums .* --device cpu"):
         probe.arithmetic.__wrapped__(gpu)
