@@ -1,10 +1,13 @@
 """An AXI4-Lite register block for any register map."""
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.wiring import In, Member, Out
+from amaranth.utils import exact_log2
 
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.pipeline import check
@@ -13,6 +16,8 @@ from edgedec.hw.isa.register_map import Access, Field, Register, RegisterMap
 from edgedec.hw.memory.axi import Response, axi_lite
 
 __all__ = ["RegisterBlock"]
+
+_GROUP = 8  # words of a group: an ECP5 chooses one of eight bits in a slice, without a wire between the LUT
 
 
 class RegisterBlock(CostedComponent):
@@ -34,8 +39,8 @@ class RegisterBlock(CostedComponent):
             write one to clear: Out, and an In of the same width with the suffix ``_set``, which wins over a clear.
         interrupt: Out(1). A write-one-to-clear bit and its enable are both set.
 
-    Latency: 2 cycles from the later of AW and W to a changed output and to B; 2 from AR to R.
-    Throughput: one read and one write in two cycles.
+    Latency: 3 cycles from the later of AW and W to a changed output and to B; 4 from AR to R.
+    Throughput: one write in three cycles, and one read in four.
     Source: AXI4-Lite (ARM IHI 0022), part B.
     """
 
@@ -63,7 +68,7 @@ class RegisterBlock(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        address, word_data, strobes, write = self._writes(m)
+        address, word_data, strobes, select = self._writes(m)
         mask = Cat(strobe.replicate(8) for strobe in strobes)
         words: dict[int, Value] = {}
         pending = []
@@ -71,7 +76,7 @@ class RegisterBlock(CostedComponent):
             for index in range(register.count):
                 offset = register.offset + index * register.bytes
                 enables = Cat(
-                    (write & (address == offset // 4 + word)).replicate(32) & mask
+                    self._selected(m, select & (address == offset // 4 + word)).replicate(32) & mask
                     for word in range(register.bytes // 4)
                 )
                 written = Cat(word_data for _ in range(register.bytes // 4))
@@ -93,6 +98,12 @@ class RegisterBlock(CostedComponent):
     def _state(self, register: Register) -> Value:
         return Cat(self._signal(register.port(field), register, 0) for field in register.fields)
 
+    def _selected(self, m: Module, now: Value) -> Value:
+        """Return the cycle in which a word is written, the one after ``now``."""
+        selected = Signal()
+        m.d.sync += selected.eq(now)
+        return selected
+
     def _field(
         self, m: Module, register: Register, index: int, field: Field, written: Value, enables: Value, lsb: int
     ) -> Value:
@@ -113,47 +124,72 @@ class RegisterBlock(CostedComponent):
         return port
 
     def _writes(self, m: Module) -> tuple[Value, Value, Value, Value]:
-        """Handle AW, W and B. Return the word's number, its data and strobes, and the cycle in which they are valid."""
+        """Handle AW, W and B. Return the word's number, its data and strobes, and the cycle in which they are selected."""
         bus = self.bus
         address = Signal(len(bus.awaddr) - 2)
         has_address = Signal()
         written = Signal(32)
         strobes = Signal(4)
         has_data = Signal()
+        select = Signal()
         write = Signal()
         m.d.comb += [
             bus.awready.eq(~has_address),
             bus.wready.eq(~has_data),
             bus.bresp.eq(Response.OKAY),
-            write.eq(has_address & has_data & (~bus.bvalid | bus.bready)),
+            select.eq(has_address & has_data & ~write & (~bus.bvalid | bus.bready)),
         ]
+        m.d.sync += write.eq(select)
         with m.If(bus.bready):
             m.d.sync += bus.bvalid.eq(0)
-        with m.If(write):
-            m.d.sync += [bus.bvalid.eq(1), has_address.eq(0), has_data.eq(0)]
+        with m.If(select):
+            m.d.sync += [has_address.eq(0), has_data.eq(0)]
+        with m.If(write):  # data and strobes are the selected word's until the end of this cycle
+            m.d.sync += bus.bvalid.eq(1)
         with m.If(bus.awvalid & bus.awready):
             m.d.sync += [has_address.eq(1), address.eq(bus.awaddr[2:])]
         with m.If(bus.wvalid & bus.wready):
             m.d.sync += [has_data.eq(1), written.eq(bus.wdata), strobes.eq(bus.wstrb)]
-        return address, written, strobes, write
+        return address, written, strobes, select
 
     def _reads(self, m: Module, words: dict[int, Value]) -> None:
         """Handle AR and R."""
         bus = self.bus
         address = Signal(len(bus.araddr) - 2)
         has_address = Signal()
-        read_data = Signal(32)
+        stages = Signal(2)  # an address has reached the registers of its group, and its word those of the value
         m.d.comb += [bus.arready.eq(~has_address), bus.rresp.eq(Response.OKAY)]
-        with m.Switch(address):
-            for word, value in words.items():
-                with m.Case(word):
-                    m.d.comb += read_data.eq(value)
+        m.d.sync += stages.eq(Cat(has_address, stages[0]))
+        chosen = self._chosen(m, address, words)
         with m.If(bus.rready):
             m.d.sync += bus.rvalid.eq(0)
-        with m.If(has_address & (~bus.rvalid | bus.rready)):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(read_data), has_address.eq(0)]
+        with m.If(stages[1] & (~bus.rvalid | bus.rready)):
+            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(chosen), has_address.eq(0), stages.eq(0)]
         with m.If(bus.arvalid & bus.arready):
             m.d.sync += [has_address.eq(1), address.eq(bus.araddr[2:])]
+
+    def _chosen(self, m: Module, address: Value, words: dict[int, Value]) -> Value:
+        """Return the word at an address that has been there for two cycles; 0 where there is none.
+
+        The words come from everywhere on the device, so each group of them has a register of its own to which they are
+        near, and the position of the word in its group as well. Only one group's register is not zero.
+        """
+        values = []
+        for group in sorted({word // _GROUP for word in words}):
+            hit = Signal(name=f"group_{group}_hit")
+            position = Signal(range(_GROUP), name=f"group_{group}_position")
+            value = Signal(32, name=f"group_{group}_value")
+            choice = Signal(32, name=f"group_{group}_choice")
+            here = address[exact_log2(_GROUP) :] == group
+            m.d.sync += [hit.eq(here), position.eq(Mux(here, address[: exact_log2(_GROUP)], 0)), value.eq(0)]
+            with m.Switch(position):
+                for word in (word for word in words if word // _GROUP == group):
+                    with m.Case(word % _GROUP):
+                        m.d.comb += choice.eq(words[word])
+            with m.If(hit):
+                m.d.sync += value.eq(choice)
+            values.append(value)
+        return reduce(or_, values)
 
 
 def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:
