@@ -34,6 +34,8 @@ class Family:
         dsp_of: multipliers that replace one DSP48E2, likewise.
         multiplier_bits: bits of the wider operand of a multiplier, signed.
         packs: True if multipliers have registers and adders before and after them that the vendor's tool uses.
+        reads_old: True if the tools need no logic for a read of the address that is written in the same cycle to give the
+            old value.
         source: source of these figures.
     """
 
@@ -42,6 +44,7 @@ class Family:
     dsp_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({"": 1}))
     multiplier_bits: int = 27
     packs: bool = True
+    reads_old: bool = True
     source: str
 
 
@@ -72,6 +75,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 dsp_of=MappingProxyType({"": 2, "datapath.mac": 1, "datapath.attention.rotary": 1}),
                 multiplier_bits=18,
                 packs=False,
+                reads_old=False,
                 source="benchmarks/accelerator_estimate.py --family ecp5",
             ),
         )

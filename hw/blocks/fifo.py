@@ -7,6 +7,7 @@ from amaranth.lib import stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.blocks.collisions import collision_free
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.ram_cost import block_rams, distributed_luts, ultra_rams
@@ -93,6 +94,7 @@ class Fifo(CostedComponent):
             self.level.eq(level + loaded + self.output.valid),
             self.empty.eq(~nonempty & ~loaded & ~self.output.valid),
         ]
+        collision_free(m, memory, write, read, used=do_read, name="queue")
         with m.If(do_write ^ do_read):  # ``do_read`` comes late, so it enables the register and is no operand
             m.d.sync += level.eq(level + Cat(1, (~do_write).replicate(len(level) - 1)))  # one more, or one less
         with m.If(do_write & ~do_read):

@@ -11,6 +11,7 @@ from amaranth.hdl._ir import PortDirection
 from amaranth.hdl._xfrm import DomainCollector
 from amaranth.lib.wiring import In
 
+from edgedec.hw.blocks.collisions import COLLISION_FREE
 from edgedec.hw.emit.names import name_design, tidy_ports
 
 __all__ = ["VIOLATED", "to_rtlil"]
@@ -20,6 +21,11 @@ _CHECK = re.compile(r"^  cell \$check \S+\n(.*?)^  end\n", re.MULTILINE | re.DOT
 _CONNECTION = re.compile(r"^    connect \\(A|EN|TRG) (.+)$", re.MULTILINE)
 _KEPT = re.compile(r'^  attribute \\keep "true"\n(?:  attribute .*\n)*  wire width \d+ (\\\S+)$', re.MULTILINE)
 _FLIP_FLOP = re.compile(r"^  cell \$dff \S+\n(?:    .*\n)*?    connect \\Q (\\\S+)(?: \[\d+:0\])?\n", re.MULTILINE)
+_MARK = re.compile(rf"^  attribute \\{COLLISION_FREE} .*\n((?:  attribute .*\n)*  memory .* \\(\S+)\n)", re.MULTILINE)
+_READ = re.compile(
+    r'^(    parameter \\MEMID "\\\\(\S+)"\n(?:    parameter .*\n)*?    parameter \\COLLISION_X_MASK \d+\')(0+)$',
+    re.MULTILINE,
+)
 _FORMAT = re.compile(r'^    parameter \\FORMAT "(.*)"$', re.MULTILINE)
 
 
@@ -58,6 +64,7 @@ def to_rtlil(
     design = fragment.prepare(ports=ports, hierarchy=(name,))
     name_design(design)
     text = _kept(tidy_ports(rtlil.convert_fragment(design, emit_src=False)[0]))
+    text = _collision_free(text, reads_old=getattr(platform, "reads_old", True))
     if checks == "keep":
         return text
     modules = text.split("\nend\n")  # each has names of its own
@@ -72,6 +79,23 @@ def _kept(text: str) -> str:
             modules[number] = _FLIP_FLOP.sub(
                 lambda cell: f"  attribute \\keep 1\n{cell[0]}" if cell[1] in kept else cell[0], module
             )
+    return "\nend\n".join(modules)
+
+
+def _collision_free(text: str, *, reads_old: bool) -> str:
+    """Remove the marks of ``edgedec.hw.blocks.collisions``.
+
+    Without ``reads_old``, yosys is told that no read of a marked memory has to give the old value.
+    """
+    modules = text.split("\nend\n")
+    for number, module in enumerate(modules):
+        if marked := {name for _, name in _MARK.findall(module)}:
+            module = _MARK.sub(r"\1", module)
+            if not reads_old:
+                module = _READ.sub(
+                    lambda read: read[1] + (read[3].replace("0", "1") if read[2] in marked else read[3]), module
+                )
+            modules[number] = module
     return "\nend\n".join(modules)
 
 

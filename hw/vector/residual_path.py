@@ -4,11 +4,12 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect
 
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.payloads import words
+from edgedec.hw.blocks.payloads import word, words
 from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.vector.residual import Residual
@@ -52,7 +53,7 @@ class ResidualPath(CostedComponent):
         output: Out(words(27, slots)). Loaded vectors, and sums that go ``onward``; ``last`` ends a vector.
         idle: Out(1). No load or addition is offered or in progress.
 
-    Latency: 5 cycles from an addition to its first sum, 2 from ``input`` to ``output``.
+    Latency: 6 cycles from an addition to its first sum, 2 from ``input`` to ``output``.
     Throughput: one element per cycle; one load or addition at a time.
     Source: docs/integer-profile.md, "Add, select rows".
     """
@@ -65,6 +66,7 @@ class ResidualPath(CostedComponent):
             width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
         )
         self._adder = Residual(slots=slots)
+        self._read = RegisterSlice(shape=word(_WIDE, slots))
         super().__init__(
             lambda: {
                 "loads": In(stream.Signature(unsigned(depth.bit_length()))),
@@ -80,7 +82,7 @@ class ResidualPath(CostedComponent):
     def resources(self) -> Resources:
         address = self._depth.bit_length()
         control = Resources(lut=self._slots * _WIDE + 3 * address + 20, ff=2 * address + 3)
-        return self._memory.resources + self._adder.resources + control
+        return self._memory.resources + self._read.resources + self._adder.resources + control
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -120,11 +122,9 @@ class ResidualPath(CostedComponent):
     def _add(self, m: Module, memory: VectorMemory, adder: Residual, adding: Signal, input_left: Signal) -> None:
         """Send the elements of the addition, and no more, to the adder."""
         active = Signal()
+        connect(m, sliced(m, "read", memory.output, self._read), adder.input)
         m.d.comb += [
             active.eq(adding & (input_left != 0)),
-            adder.input.payload.eq(memory.output.payload),
-            adder.input.valid.eq(memory.output.valid),
-            memory.output.ready.eq(adder.input.ready),
             adder.addend.payload.eq(self.input.payload),
             adder.addend.valid.eq(self.input.valid & active),
             self.input.ready.eq(adder.addend.ready & active),

@@ -98,7 +98,7 @@ def test_an_element_takes_a_cycle_and_latency_is_as_documented() -> None:
     assert outputs == as_words(x) + as_words(2 * x)
     output_cycles = cycles["output"]
     assert [output_cycles[19] - output_cycles[0], output_cycles[39] - output_cycles[20]] == [19, 19]
-    assert output_cycles[20] - cycles["additions"][0] == 5
+    assert output_cycles[20] - cycles["additions"][0] == 6
     assert output_cycles[39] - cycles["input"][-1] == 2
 
 
