@@ -64,7 +64,8 @@ class RegisterBlock(CostedComponent):
             elif register.access is not Access.CONSTANT:
                 kept += bits
         bus = 2 * (address_bits - 2) + 2 * 32 + 4 + 5
-        return Resources(lut=read_only // 2 + 5 * kept // 3 + 11, ff=kept + bus)
+        groups = len({word // _GROUP for word in _words(register_map)})
+        return Resources(lut=read_only // 2 + 5 * kept // 3 + 11, ff=kept + bus + groups * (32 + _GROUP.bit_length()))
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -190,6 +191,13 @@ class RegisterBlock(CostedComponent):
                 m.d.sync += value.eq(choice)
             values.append(value)
         return reduce(or_, values)
+
+
+def _words(register_map: RegisterMap) -> Iterator[int]:
+    """Yield the number of each word of a map."""
+    for register in register_map.registers:
+        first = register.offset // 4
+        yield from range(first, first + register.count * register.bytes // 4)
 
 
 def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:

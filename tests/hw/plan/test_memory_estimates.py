@@ -49,10 +49,10 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=352, ff=402, bram18=1)),
     (CounterBlock, {}, Resources(lut=28, ff=660, bram18=4)),
     (CounterBlock, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
-    (RegisterBlock, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
-    (RegisterBlock, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
-    (RegisterBlock, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
-    (RegisterBlock, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
+    (RegisterBlock, {"register_map": REGISTER_MAP}, Resources(lut=1373, ff=1051)),
+    (RegisterBlock, {"register_map": first_registers(10)}, Resources(lut=323, ff=314)),
+    (RegisterBlock, {"register_map": first_registers(14)}, Resources(lut=720, ff=614)),
+    (RegisterBlock, {"register_map": first_registers(18)}, Resources(lut=1125, ff=926)),
     (CounterBlock, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
 ]
 
