@@ -19,7 +19,7 @@ from edgedec.hw.blocks.fifo import small_queue
 from edgedec.hw.blocks.payloads import beat, rows, word, words
 from edgedec.hw.blocks.pipeline import check, every
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
-from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.matrix.mac_array import column_bits, score_bits, work
 
 __all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "head_factor", "part"]
@@ -116,7 +116,9 @@ class AttentionPath(CostedComponent):
         }
         self._slots = slots
         positions = beat_bytes // chunk
-        new = stream.Signature(rows(_CODE_BITS, slots, chunk))
+        new = rows(_CODE_BITS, slots, chunk)
+        # The cache takes keys in turn with values and copies, which is known too late in a cycle to move the feeders.
+        self._leaving = {place: RegisterSlice(shape=new) for place in (KEYS, VALUES)}
         partial = rows(score_bits(_QUERY_BITS, chunk), slots, positions)
         sums = rows(column_bits(positions), slots, chunk)
         super().__init__(
@@ -131,8 +133,8 @@ class AttentionPath(CostedComponent):
                 "beats": In(beat(beat_bytes)),
                 "visibility": In(visibility(slots, context)),
                 "output": Out(words(27, slots)),
-                "new_keys": Out(new),
-                "new_values": Out(new),
+                "new_keys": Out(stream.Signature(new)),
+                "new_values": Out(stream.Signature(new)),
                 "work": Out(work(beat_bytes, slots)),
                 "scores": In(stream.Signature(partial, always_ready=True)),
                 "columns": In(stream.Signature(sums, always_ready=True)),
@@ -145,7 +147,8 @@ class AttentionPath(CostedComponent):
     def resources_by_part(self) -> dict[str, Resources]:
         """Estimate of the cost by submodule, without the MacArray."""
         queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
-        glue = queues + self._turned.resources + Resources(lut=_NARROW * self._slots + 58, ff=13)
+        slices = total(cut.resources for cut in (self._turned, *self._leaving.values()))
+        glue = queues + slices + Resources(lut=_NARROW * self._slots + 58, ff=13)
         return {
             "rotary": self._rotary.resources,
             "coder": self._coder.resources,
@@ -166,7 +169,7 @@ class AttentionPath(CostedComponent):
         self._attend(m, begin, attending)
         m.d.comb += [
             self.coded.eq((pending == 0) & ~self.parts.valid),
-            self.idle.eq(self.coded & ready & ~self.attends.valid),
+            self.idle.eq(self.coded & ready & ~self.attends.valid & ~self.new_keys.valid & ~self.new_values.valid),
         ]
         return m
 
@@ -272,8 +275,8 @@ class AttentionPath(CostedComponent):
         for feeder, sink in ((queries, inner.queries), (keys, inner.keys), (values, inner.values)):
             connect(m, feeder.items, sink)
         m.d.comb += queries.once.ready.eq(1)
-        connect(m, keys.once, flipped(self.new_keys))
-        connect(m, values.once, flipped(self.new_values))
+        connect(m, sliced(m, "leaving_keys", keys.once, self._leaving[KEYS]), flipped(self.new_keys))
+        connect(m, sliced(m, "leaving_values", values.once, self._leaving[VALUES]), flipped(self.new_values))
         for name in ("beats", "scales", "scores", "columns"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.work, flipped(self.work))

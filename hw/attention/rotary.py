@@ -100,17 +100,27 @@ class Rotary(CostedComponent):
             last.eq(pending & ends & (turned == half - 1)),
             self.output.p.last.eq(delayed(m, enable, last, _STAGES)),
         ]
+        # ``index`` is a register of its own, as it has many loads: the word that is turned now, or else the input's.
+        at_next = Signal.like(at)
+        turned_next = Signal.like(turned)
+        pending_next = Signal()
+        index = Signal.like(at)
+        m.d.comb += [at_next.eq(at), turned_next.eq(turned), pending_next.eq(pending)]
+        m.d.sync += [at.eq(at_next), turned.eq(turned_next), pending.eq(pending_next)]
+        m.d.sync += index.eq(Mux(pending_next, turned_next, at_next))
         with m.If(pending & enable):
-            m.d.sync += turned.eq(turned + 1)
+            m.d.comb += turned_next.eq(turned + 1)
             with m.If(turned == half - 1):
-                m.d.sync += [turned.eq(0), pending.eq(0)]
+                m.d.comb += [turned_next.eq(0), pending_next.eq(0)]
         with m.If(taken):
-            m.d.sync += [at.eq(at + 1), inside.eq(~self.input.p.last)]
+            m.d.comb += at_next.eq(at + 1)
+            m.d.sync += inside.eq(~self.input.p.last)
             with m.If(at == half - 1):
-                m.d.sync += [at.eq(0), second.eq(~second)]
+                m.d.comb += at_next.eq(0)
+                m.d.sync += second.eq(~second)
                 with m.If(second):
-                    m.d.sync += [pending.eq(1), ends.eq(self.input.p.last)]
-        index = Mux(pending, turned, at)
+                    m.d.comb += pending_next.eq(1)
+                    m.d.sync += ends.eq(self.input.p.last)
         a, b = self._kept(m, "a", taken & ~second, at, index), self._kept(m, "b", taken & second, at, turned)
         self._turn(m, enable, pending, a, b, self._table.read_port(domain="comb"), index)
         return m

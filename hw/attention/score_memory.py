@@ -224,12 +224,9 @@ class ScoreMemory(CostedComponent):
 
     def _largest(self, m: Module, word: Any) -> tuple[Any, Any]:
         """Return the largest visible scores [bank][slot], and a pulse when those of a bank are final [bank]."""
-        least = -(1 << (self._bits - 1))
+        least = Const(-(1 << (self._bits - 1)), signed(self._bits))
         level = [
-            [
-                Mux(word.visible[lane][s], word.scores[lane][s], Const(least, signed(self._bits)))
-                for s in range(self._slots)
-            ]
+            [Mux(word.visible[lane][s], word.scores[lane][s], least) for s in range(self._slots)]
             for lane in range(self._lanes)
         ]
         state = Cat(word.valid, word.first, word.last, word.bank)
@@ -240,14 +237,16 @@ class ScoreMemory(CostedComponent):
             ]
             state = self._register(m, state)
         valid, first, last, bank = state[0], state[1], state[2], state[3]
+        # Without a level above, visibility is no operand of the comparison: it decides with its result.
+        shown = word.visible[0] if self._lanes == 1 else [Const(1)] * self._slots
+        scores = word.scores[0] if self._lanes == 1 else level[0]
         largest = Signal(data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), 2), reset_less=True)
         done = Signal(2)
         for one in range(2):
             with m.If(valid & (bank == one)):
-                m.d.sync += [
-                    largest[one][s].eq(Mux(first, level[0][s], _larger(largest[one][s], level[0][s])))
-                    for s in range(self._slots)
-                ]
+                for s in range(self._slots):
+                    with m.If(first | (shown[s] & (scores[s] > largest[one][s]))):
+                        m.d.sync += largest[one][s].eq(Mux(shown[s], scores[s], least))
             m.d.sync += done[one].eq(valid & last & (bank == one))
         return largest, done
 

@@ -11,7 +11,7 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo, small_queue
 from edgedec.hw.blocks.payloads import beat, codes, scales, word, words
-from edgedec.hw.blocks.pipeline import check, countdown, every
+from edgedec.hw.blocks.pipeline import check, copies, countdown, every
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.serializer import Serializer
@@ -289,9 +289,9 @@ class MatrixPath(CostedComponent):
             partial.r_en.eq(sweeps.ready),
             *(sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
         ]
-        with m.If(sweeps.ready):
-            m.d.sync += int8.eq(flags.int8)
-        self._join(m, int8)
+        int8_next = Mux(sweeps.ready, flags.int8, int8)
+        m.d.sync += int8.eq(int8_next)
+        self._join(m, int8, int8_next)
         if self._mantissas is not None:
             m.submodules.mantissas = self._mantissas
             reads = self._queue(m, "reads")
@@ -310,8 +310,11 @@ class MatrixPath(CostedComponent):
         for queue in queues:
             m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid & source.ready)]
 
-    def _join(self, m: Module, int8: Any) -> None:
-        """Merge the sums of both kinds in the order of the sweeps that they belong to."""
+    def _join(self, m: Module, int8: Any, int8_next: Any) -> None:
+        """Merge the sums of both kinds in the order of the sweeps that they belong to.
+
+        Each row's sums are chosen by a register of their own, with the value of ``int8``: together they are too many loads.
+        """
         sums, ternary = self._partial.sums, self._engine.sums
         if self._packer is None:
             connect(m, ternary, sums)
@@ -323,10 +326,10 @@ class MatrixPath(CostedComponent):
             packer.output.ready.eq(int8 & sums.ready),
             ternary.ready.eq(~int8 & sums.ready),
         ]
-        for row in range(ROWS):
+        for row, chosen in enumerate(copies(m, int8_next, ROWS, name="int8_of_row")):
             for slot in range(self._slots):
                 m.d.comb += sums.payload[row][slot].eq(
-                    Mux(int8, packer.output.payload[row][slot], ternary.payload[row][slot])
+                    Mux(chosen, packer.output.payload[row][slot], ternary.payload[row][slot])
                 )
 
     def _queue(self, m: Module, name: str) -> SyncFIFOBuffered:
