@@ -47,7 +47,8 @@ class TritDecoder(CostedComponent):
         m = Module()
         entry = data.StructLayout({"digits": self.digits.shape(), "error": 1})
         init = [{"digits": digits_of(byte), "error": byte >= _BYTES} for byte in range(256)]
-        m.submodules.rom = rom = Memory(shape=entry, depth=256, init=init)
+        # With the register after it, yosys would take a block RAM for each byte of a beat on an ECP5.
+        m.submodules.rom = rom = Memory(shape=entry, depth=256, init=init, attrs={"romstyle": "logic"})
         read = rom.read_port(domain="comb")
         m.d.comb += [
             read.addr.eq(self.byte),
