@@ -35,7 +35,7 @@ BOARD = Board(
             "family": "Lattice FPGA-DS-02012",
             "has": "nextpnr-ecp5 --85k counts them: 83,640 LUT4 and registers, 208 EBR of 18 kbit, 156 multipliers 18 x 18",
             "most": "as on the KV260, but for block RAM: most of it is the memory, and nothing is routed through a block",
-            "clock_hz": "edgedec's choice: nextpnr placed the whole with the accelerator of stories260K at 88.7 MHz",
+            "clock_hz": "assumed: nextpnr placed an earlier version with the accelerator of stories260K at 88.7 MHz",
             "oscillator_hz": "amaranth-lang/amaranth-boards, orangecrab_r0_2.py",
             "oscillator_pin": "amaranth-lang/amaranth-boards, orangecrab_r0_2.py",
             "memory_kind": "edgedec's choice: the board's DDR3L, 128 MiB on most, has no controller here",
