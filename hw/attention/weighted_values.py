@@ -111,8 +111,8 @@ class WeightedValues(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        read = Signal(range(self._layout.chunks))
-        mixed, complete = self._accumulate(m, read)
+        advance = Signal()
+        mixed, complete, chunk = self._accumulate(m, advance)
         totals, full, taken = self._total(m)
         divided = self._divide(m, totals, full, taken)
         ready = Signal()
@@ -120,12 +120,15 @@ class WeightedValues(CostedComponent):
             m.d.sync += ready.eq(0)
         with m.If(complete):
             m.d.sync += ready.eq(1)
-        self._drain(m, read, mixed, divided, ready)
+        self._drain(m, chunk, advance, mixed, divided, ready)
         contract(m, ~self.columns.valid | ~(ready | complete), "Sums of a head begin only after drained")
         return m
 
-    def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:
-        """Return the sums [chunk][slot] of the current chunk, else of chunk ``read``, and a pulse at the end of a head."""
+    def _accumulate(self, m: Module, advance: Any) -> tuple[Any, Any, Any]:
+        """Return the sums [chunk][slot] of the current chunk, a pulse at the end of a head, and the chunk's number.
+
+        At the end of a head the number is 0 again, and then counts the chunks that are drained, by ``advance``.
+        """
         layout, config = self._layout, self.visibility
         # The sums of a share of the slots have a memory and a counter of their own: all together have 2,200 address pins.
         shares = [range(share, self._slots, _SHARES) for share in range(min(_SHARES, self._slots))]
@@ -157,7 +160,7 @@ class WeightedValues(CostedComponent):
             write = sums.write_port()
             port = sums.read_port(domain="comb")
             m.d.sync += [write.en.eq(valid), write.addr.eq(its_chunk)]
-            m.d.comb += port.addr.eq(Mux(valid, its_chunk, read))
+            m.d.comb += port.addr.eq(its_chunk)
             # A register separates the stored sums from the addition. A chunk returns only after its sums were written,
             # unless it is the only one.
             for element in range(layout.chunk):
@@ -170,14 +173,15 @@ class WeightedValues(CostedComponent):
                     column = Signal.like(added, name=f"column_{element}_{slot}", reset_less=True)
                     m.d.sync += [before.eq(Mux(first_group, 0, kept)), column.eq(added)]
                     m.d.comb += write.data[element][place].eq(before + column)
-            with m.If(valid):
-                m.d.sync += its_chunk.eq(its_chunk + 1)
-                with m.If(its_chunk == layout.chunks - 1):
-                    m.d.sync += [its_chunk.eq(0), first_group.eq(last_group)]
+            ends = its_chunk == layout.chunks - 1
+            with m.If(valid | advance):
+                m.d.sync += its_chunk.eq(Mux(ends, 0, its_chunk + 1))
+            with m.If(valid & ends):
+                m.d.sync += first_group.eq(last_group)
         m.d.sync += complete.eq(valid & last_chunk & last_group)
         with m.If(valid & last_chunk):
             m.d.sync += group.eq(Mux(last_group, 0, group + 1))
-        return mixed, complete
+        return mixed, complete, chunk
 
     def _total(self, m: Module) -> tuple[Any, Any, Any]:
         """Return L of each slot, whether it is final, and the wire that takes it."""
@@ -245,7 +249,9 @@ class WeightedValues(CostedComponent):
                 m.d.sync += shifts[slot].eq(Mux(normal.p.length > 16, normal.p.length - 16, 0))
         return reciprocals, shifts, last, every(done), release
 
-    def _drain(self, m: Module, read: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any) -> None:
+    def _drain(
+        self, m: Module, chunk: Any, advance: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any
+    ) -> None:
         reciprocals, shifts, last, quotients_valid, release = divided
         parts = self._layout.chunk // self._out_lanes
         part = Signal(range(parts))
@@ -255,7 +261,8 @@ class WeightedValues(CostedComponent):
         connect(m, queue.output, flipped(self.output))
         always = Const(1)
         m.d.comb += [
-            end.eq((part == parts - 1) & (read == self._layout.chunks - 1)),
+            advance.eq(queue.enter & (part == parts - 1)),
+            end.eq((part == parts - 1) & (chunk == self._layout.chunks - 1)),
             self.scales.ready.eq(quotients_valid & ready & ~all_sent & queue.room),
             queue.enter.eq(self.scales.ready & self.scales.valid),
             self.drained.eq(queue.enter & end),
@@ -265,9 +272,7 @@ class WeightedValues(CostedComponent):
         with m.If(self.drained):
             m.d.sync += all_sent.eq(1)
         with m.If(queue.enter):
-            m.d.sync += part.eq(part + 1)
-            with m.If(part == parts - 1):
-                m.d.sync += [part.eq(0), read.eq(Mux(end, 0, read + 1))]
+            m.d.sync += part.eq(Mux(advance, 0, part + 1))
         m.d.comb += [
             release.eq(delayed(m, always, self.drained, _SHIFTED)),
             queue.result.last.eq(delayed(m, always, self.drained & last, _DRAIN_STAGES, name="last_out")),
