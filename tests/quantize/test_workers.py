@@ -162,12 +162,12 @@ def test_a_full_disk_ends_the_workers(tmp_path: Path, monkeypatch: pytest.Monkey
     source = made(tmp_path / "m", "int8")
     add, count = BundleWriter.add, 0
 
-    def full(*arguments: Any) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
         nonlocal count
         count += 1
         if count == 5:
             raise OSError(errno.ENOSPC, "No space left on device")
-        add(*arguments)
+        add(*arguments, **options)
 
     monkeypatch.setattr(BundleWriter, "add", full)
     before = set(multiprocessing.active_children())
