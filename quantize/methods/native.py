@@ -112,6 +112,9 @@ def _merged(trits: I8, scales: F32, group_size: int, least: int) -> NativeTernar
     most = scales.max(initial=0)
     if not least and ((scales == most) | (scales == 0)).all():
         return NativeTernary(trits, np.array([most], np.float32), 0)
+    # A row that fits a narrower group has one scale with either: a file's groups and those of the values get one size.
+    while group_size > max(_LEAST_GROUP, 2 * trits.shape[1] - 1):
+        group_size //= 2
     while group_size < min(_MOST_GROUP, trits.shape[1]):
         pairs = np.pad(scales, ((0, 0), (0, scales.shape[1] % 2))).reshape(len(scales), -1, 2)
         joined = pairs.max(axis=2)

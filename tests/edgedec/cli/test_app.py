@@ -189,9 +189,9 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("generate -m BUNDLE -p hi -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
         ("chat -m BUNDLE -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
         (
-            "generate -m BUNDLE -p hi --device gpu",
+            "generate -m BUNDLE -p hi --device gpy",
             2,
-            "there is no device 'gpu'; known: cpu, cuda, webgpu, float_reference, interpreter, pynq,",
+            "there is no device 'gpy'; known: cpu, cuda, webgpu, float_reference, gpu, interpreter, pynq,",
         ),
         ("generate -m BUNDLE -p hi -c 5000", 2, "--ctx-size must be 1 to 4096"),
         ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),

@@ -270,7 +270,7 @@ BUNDLE, OTHER = "BUNDLE", "OTHER"
         ("eval -m BUNDLE -m OTHER --choices lost", 2, "edgedec: -m "),
         ("eval -m BUNDLE -m nowhere --text text", 2, "nowhere: no such bundle"),
         ("eval -m BUNDLE -m . --text text", 1, ".: holds no manifest.json"),
-        ("eval -m BUNDLE --text text --device gpu", 2, "there is no device 'gpu'"),
+        ("eval -m BUNDLE --text text --device gpy", 2, "there is no device 'gpy'"),
         ("eval -m BUNDLE --text text --plot x.jpg", 2, "--plot x.jpg: must end in .png, .svg or .pdf"),
         ("eval -m BUNDLE --text text --plot png", 2, "--plot png: must end in .png, .svg or .pdf"),
         ("eval -m BUNDLE --text text --plot folder.png", 2, "--plot folder.png: is a folder; name a file"),
