@@ -73,7 +73,7 @@ def test_own_drafter(tmp_path: Path) -> None:
 def test_verilog(tmp_path: Path) -> None:
     pytest.importorskip("amaranth", reason="the hardware generator is not installed")
     said = run("verilog.py", tmp_path, "an accelerator.v")
-    assert said.splitlines()[0] == "ulx3s-85f: 4 bytes of weights per cycle, 60 MHz"
+    assert said.splitlines()[0] == "ulx3s-85f: 4 bytes of weights per cycle, 80 MHz"
     estimates = {name: (int(count), int(has)) for count, name, has in re.findall(r"(\d+) (\w+),.* has (\d+)", said)}
     assert all(count <= has for count, has in estimates.values())
     assert estimates["lut"][0] > 1000

@@ -8,9 +8,10 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In
 
+from edgedec.hw.blocks.collisions import collision_free
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.fifo import Fifo
-from edgedec.hw.blocks.pipeline import carried, check, delayed
+from edgedec.hw.blocks.pipeline import carried, check, copies, delayed
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.memory.axi import BOUNDARY_BYTES, Response, axi4_read, axi4_write, beats_log2, check_data_bytes
 
@@ -20,7 +21,7 @@ BLOCK_BYTES = 2048  # bytes of a block of 18 kbit; strobes are for bytes, so its
 _DEEPEST = 1 << 14  # words of a block that is one bit wide; deeper banks would need multiplexers
 _QUEUE = 16  # beats that a read port may request: more than are in progress, and the depth of a distributed RAM
 _MOST_BEATS = 256  # beats of a burst
-_STAGES = 3  # registers from the start of a beat to its data
+_STAGES = 4  # registers from the start of a beat to its data
 
 
 def banks(memory_bytes: int, data_bytes: int) -> list[tuple[int, int]]:
@@ -78,7 +79,7 @@ class OnChipMemory(CostedComponent):
         read0 ..: In(AXI4 read channels).
         write0 ..: In(AXI4 write channels).
 
-    Latency: 8 cycles from ARVALID to RVALID of an idle read.
+    Latency: 9 cycles from ARVALID to RVALID of an idle read.
     Throughput: one beat per cycle for all ports together; one write burst of one beat in two cycles.
     Source: derived here.
     """
@@ -112,8 +113,9 @@ class OnChipMemory(CostedComponent):
         write = Resources(lut=70, ff=address + 9 * data_bytes + 13)
         arbiter = Resources(lut=48 + 9 * data_bytes * (writes - 1), ff=address + 9 * data_bytes + 12)
         outputs = Resources(lut=4 * data_bytes * max(2, count) + 6 * count, ff=(8 * data_bytes + 3) * count)
+        near = Resources(ff=data_bytes * (address + 8) + (2 * data_bytes + 1) * count)
         memory = Resources(bram18=blocks(self._bytes, data_bytes))
-        return queues + read * self._reads + write * writes + arbiter + outputs + memory
+        return queues + read * self._reads + write * writes + arbiter + outputs + near + memory
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -214,11 +216,11 @@ class OnChipMemory(CostedComponent):
         return any_wants, selected
 
     def _banks(self, m: Module, port_requests: Sequence[_PortRequest], any_wants: Signal, selected: Signal) -> Value:
-        """Return the data that was read, _STAGES cycles later: a register before the banks, their own, and one after
-        each.
+        """Return the data that was read, _STAGES cycles later.
 
-        The banks either read or write in a cycle, so one port of a block does both; with two, logic would have to
-        prevent that they meet.
+        There are two registers before the blocks, their own, and one after each bank. The second one is there for each
+        byte of a word: the blocks of a large memory lie all over the device, so those of a byte get their address and
+        their enables from registers that can lie beside them.
         """
         writes = port_requests[self._reads :]
         address = Signal.like(port_requests[0].address)
@@ -230,27 +232,34 @@ class OnChipMemory(CostedComponent):
         for n, one in enumerate(writes):
             with m.If(selected == self._reads + n):
                 m.d.sync += [data.eq(one.data), strobes.eq(one.strobes)]
+        near_addresses = copies(m, address, self._data_bytes, name="near_address")
+        near_data = carried(m, Const(1), data)
         result: Value = Const(0, 8 * self._data_bytes)
         for n, (first, words) in enumerate(banks(self._bytes, self._data_bytes)):
-            m.submodules[f"bank{n}"] = bank = Memory(
-                shape=8 * self._data_bytes, depth=words, init=[], attrs={"ram_style": "block"}
-            )
-            write = bank.write_port(granularity=8)
-            read = bank.read_port()
             inside = beats_log2(words)
             here = Signal(name=f"here{n}")
-            reading = Signal(name=f"reading{n}")
             m.d.sync += here.eq(any_wants & ~bad & (bank_address[inside:] == first >> inside))
-            m.d.comb += [
-                reading.eq(here & ~writing),
-                write.addr.eq(address[:inside]),
-                write.data.eq(data),
-                write.en.eq(Mux(here & writing, strobes, 0)),
-                read.addr.eq(address[:inside]),
-                read.en.eq(reading),
-            ]
-            kept = carried(m, Const(1), read.data)
-            ours = delayed(m, Const(1), reading, 2)
+            reading = here & ~writing
+            near_reading = copies(m, reading, self._data_bytes, name=f"near_reading{n}")
+            near_writing = Signal(self._data_bytes, name=f"near_writing{n}")
+            m.d.sync += near_writing.eq(Mux(here & writing, strobes, 0))
+            words_read = []
+            for byte, (near_address, enable) in enumerate(zip(near_addresses, near_reading, strict=True)):
+                blocks_of_byte = Memory(shape=8, depth=words, init=[], attrs={"ram_style": "block"})
+                m.submodules[f"bank{n}_byte{byte}"] = blocks_of_byte
+                write, read = blocks_of_byte.write_port(), blocks_of_byte.read_port()
+                m.d.comb += [
+                    write.addr.eq(near_address[:inside]),
+                    write.data.eq(near_data.word_select(byte, 8)),
+                    write.en.eq(near_writing[byte]),
+                    read.addr.eq(near_address[:inside]),
+                    read.en.eq(enable),
+                ]
+                # A beat reads or writes, so the ports of a block never meet.
+                collision_free(m, blocks_of_byte, write, read, used=enable, name="memory in block RAM")
+                words_read.append(read.data)
+            kept = carried(m, Const(1), Cat(words_read))
+            ours = delayed(m, Const(1), reading, 3)
             result = result | Mux(ours, kept, 0)
         return result
 

@@ -38,7 +38,7 @@ HAS = {
 PEAKS = {  # bytes of the data bus x transfers per second
     "arty-z7-20": 2 * 1_050e6,
     "kv260": 8 * 2_133e6,
-    "orangecrab-85f": 8 * 80e6,  # block RAM: a beat per cycle
+    "orangecrab-85f": 8 * 90e6,  # block RAM: a beat per cycle
     "pynq-z2": 2 * 1_050e6,
     "ultra96-v2": 4 * 1_067e6,
     "ulx3s-85f": 2 * 100e6,  # the controller's clock; the chip allows 143

@@ -20,7 +20,7 @@ from edgedec.hw.system.sdram_system import MEMORY_DOMAIN, UartSystem
 
 __all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 
-MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 114 MHz with the embedded model's accelerator; the PLL can make it with 60 MHz
+MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 112 MHz with the embedded model's accelerator; the PLL can make it with 80 MHz
 _OSCILLATOR_HZ = 25e6  # clock of the board
 _PIN_REGISTERS = 2  # registers at the pins besides the sequencer's: one outwards and one inwards
 _ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate

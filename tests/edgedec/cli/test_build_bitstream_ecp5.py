@@ -56,7 +56,7 @@ def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     assert list(Path("a build").glob("*.bit")) == [Path("a build/ulx3s-85f.bit")]
     lines = outcome.stdout.splitlines()
     assert f"bitstream: {path}" in lines
-    assert "  sync: 83.21 MHz of 60, met" in lines
+    assert "  sync: 83.21 MHz of 80, met" in lines
     assert "  memory: 151.50 MHz of 100, met" in lines
     assert any(line.split()[:3] == ["lut", "83,640", line.split()[2]] and line.endswith("1,234") for line in lines)
     chat = f"edgedec chat -m '{source}' --device uart:/dev/ttyUSB0 --board ulx3s-85f --configuration {CONFIGURATION}"
@@ -72,12 +72,12 @@ def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     ("sync", "memory", "message"),
     [
         (
-            53.3,
+            73.3,
             110.0,
-            "sync 53.30 MHz of 60; ulx3s-85f.timing-not-met.bit must not be used. Try another placement, --seed 2, or "
-            f"--configuration {CONFIGURATION},clock_hz=50e6 in another folder",
+            "sync 73.30 MHz of 80; ulx3s-85f.timing-not-met.bit must not be used. Try another placement, --seed 2, or "
+            f"--configuration {CONFIGURATION},clock_hz=70e6 in another folder",
         ),
-        (61.0, 90.0, "memory 90.00 MHz of 100; ulx3s-85f.timing-not-met.bit must not be used. Try another placement"),
+        (81.0, 90.0, "memory 90.00 MHz of 100; ulx3s-85f.timing-not-met.bit must not be used. Try another placement"),
     ],
 )
 def test_a_build_that_misses_timing_is_an_error(
@@ -172,7 +172,7 @@ def test_load_writes_a_flash_if_the_bootloader_does(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check the OrangeCrab, whose bootloader takes a bitstream for the flash and for nothing else."""
-    monkeypatch.setenv("STUB_REPORT", fake_tools.report(90.0, required=80.0))
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report(95.0, required=90.0))
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     command = words(source)
     command[command.index("ulx3s-85f")] = "orangecrab-85f"
@@ -237,7 +237,7 @@ def test_a_folder_with_another_build_is_refused(edgedec: Edgedec, source: Path) 
     assert edgedec(*words(source), "--no-build").code == 0
     outcome = edgedec(*words(source, f"{CONFIGURATION},clock_hz=50e6"), "--no-build")
     assert outcome.code == 2
-    assert "holds another build: clock_hz 60000000, not 50000000. Choose another folder, or remove it" in outcome.stderr
+    assert "holds another build: clock_hz 80000000, not 50000000. Choose another folder, or remove it" in outcome.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")

@@ -104,7 +104,7 @@ def test_every_file_is_written(program: Program, output: Path, log: Path) -> Non
     assert result.command.endswith("a build' && python3 build.py")
     settings = json.loads((output / "settings.json").read_text())
     assert settings["device"] == ["--85k", "--package", "CABGA381", "--speed", "6"]
-    assert settings["clocks_hz"] == {"sync": 60e6, "memory": 100e6}
+    assert settings["clocks_hz"] == {"sync": 80e6, "memory": 100e6}
 
 
 @pytest.mark.thorough
@@ -129,10 +129,10 @@ def test_a_build_makes_a_bitstream_once(program: Program, output: Path, log: Pat
     assert all(name in by for name in NAMES)
     assert placed == {"lut": 1234, "ff": 567, "bram36": 3.5, "uram": 0, "dsp": 3}
     timing = report["timing"]
-    assert (timing["kind"], timing["met"], timing["clock_hz"], timing["seed"]) == ("reported", True, 60e6, 1)
+    assert (timing["kind"], timing["met"], timing["clock_hz"], timing["seed"]) == ("reported", True, 80e6, 1)
     assert timing["achieved_hz"] == pytest.approx(83.21e6)
     assert timing["clocks"]["memory"]["achieved_hz"] == pytest.approx(151.5e6)
-    assert timing["wns_ns"] == pytest.approx(1e3 / 100 - 1e3 / 151.5, abs=1e-3)
+    assert timing["wns_ns"] == pytest.approx(1e3 / 80 - 1e3 / 83.21, abs=1e-3)
     page = (output / "report.html").read_text()
     assert "Timing is met." in page
     assert (output / "floor_plan.svg").read_text() in page

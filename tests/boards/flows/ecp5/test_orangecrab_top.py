@@ -59,7 +59,7 @@ def test_the_data_of_the_board_equal_the_top() -> None:
     assert BOARD.memory_bram36 is not None
     assert blocks(MEMORY_BYTES, BOARD.port_bytes) == 2 * BOARD.memory_bram36
     assert BOARD.memory_peak_bytes_s == BOARD.port_bytes * BOARD.clock_hz
-    assert clocks(CONFIG).output_hz == (80e6,)
+    assert clocks(CONFIG).output_hz == (BOARD.clock_hz,) == (90e6,)
     assert beside(CONFIG)["memory"].bram18 == 0, "it is not counted twice"
 
 

@@ -16,7 +16,7 @@ from edgedec.boards.flows.ecp5 import project
 from edgedec.boards.flows.interface import BoardDesign
 
 BOARD: Board = find_board("ulx3s-85f")
-SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 60_000_000}
+SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 80_000_000}
 _COMMON = """
     import hashlib, json, os, sys, time
     from pathlib import Path
@@ -67,7 +67,7 @@ CELLS = {
 }
 
 
-def report(sync: float = 83.21, memory: float = 151.5, required: float = 60.00240325927734) -> str:
+def report(sync: float = 83.21, memory: float = 151.5, required: float = 80.0) -> str:
     """Return a report in nextpnr's form: achieved MHz, and the MHz ``required`` of sync."""
     step = {"cell": "system.accelerator.datapath.matrix.engine.sum_LUT4_Z_1", "loc": [3, 4], "port": "A"}
     path = [
