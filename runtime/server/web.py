@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -10,11 +9,11 @@ from fastapi.responses import FileResponse
 
 from edgedec.errors import UsageError
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.web.manifest import is_site
 
 __all__ = ["WEB_PATH", "check_site", "web_routes"]
 
 WEB_PATH = "/web/"
-_MANIFEST = "site.json"
 _TYPES = {
     ".bin": "application/octet-stream",
     ".css": "text/css; charset=utf-8",
@@ -32,11 +31,7 @@ def check_site(folder: Path) -> None:
     Raises:
         UsageError: it does not.
     """
-    try:
-        is_site = json.loads((folder / _MANIFEST).read_text("utf-8")).get("format") == "edgedec-site"
-    except (OSError, ValueError, AttributeError):
-        is_site = False
-    if not is_site:
+    if not is_site(folder):
         raise UsageError(
             f"--web {folder}: holds no site; make one with: edgedec export BUNDLE --format web -o {folder}"
         )
