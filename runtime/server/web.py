@@ -23,6 +23,8 @@ _TYPES = {
     ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
+# The page's own policy is stricter. With the one that every response has, a browser would refuse its empty icon.
+_HEADERS = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"}
 
 
 def check_site(folder: Path) -> None:
@@ -55,6 +57,6 @@ def web_routes(folder: Path) -> APIRouter:
         path = files.get(name or "index.html")
         if path is None:
             raise ApiError(404, f"the site has no file {name!r}", code="not_found")
-        return FileResponse(path, media_type=_TYPES[path.suffix])
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers=_HEADERS)
 
     return router

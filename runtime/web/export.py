@@ -10,15 +10,15 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
-from edgedec.runtime.web.manifest import SITE, is_site
-from edgedec.runtime.web.probes import known_answer, probes, spellings
-from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.targets._cpu import KV_CHOICES
 from edgedec.runtime.text.chat_template import check_template
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.web.manifest import SITE, is_site
+from edgedec.runtime.web.probes import known_answer, probes, spellings
+from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 
 __all__ = ["export_web"]
 

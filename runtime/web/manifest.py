@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["FORMAT", "SITE", "VERSION", "is_site"]
 
 SITE = "site.json"  # its file
-FORMAT, VERSION = "edgedec-site", 1  # what it says; load.js compares both
+FORMAT, VERSION = "edgedec-site", 1  # values of "format" and "version", which load.js compares
 
 
 def is_site(folder: Path) -> bool:

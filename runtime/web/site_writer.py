@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.progress import Progress, silent
+from edgedec.runtime.gpu.probe import arithmetic_cases
+from edgedec.runtime.gpu.program import CONSTANT_ALIGNMENT, GpuProgram
 from edgedec.runtime.web.manifest import FORMAT, SITE, VERSION
 from edgedec.runtime.web.pieces import PieceWriter, SiteFile, write_file
 from edgedec.runtime.web.runtime_files import write_runtime
-from edgedec.runtime.gpu.probe import arithmetic_cases
-from edgedec.runtime.gpu.program import CONSTANT_ALIGNMENT, GpuProgram
 
 __all__ = ["VARIANTS", "SiteModel", "Variant", "write_site"]
 

@@ -15,14 +15,14 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.runtime.web.export import export_web
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
-from tests.support.chromium import Page, chromium, find_chromium
+from edgedec.runtime.web.export import export_web
 from tests.runtime.web.support.counting_site import served
 from tests.runtime.web.support.dawn import find_dawn, run_model
 from tests.runtime.web.support.tiny_site import write_tiny_bundle
+from tests.support.chromium import Page, chromium, find_chromium
 
 CONTEXT = 64
 GREEDY = SamplingConfig(temperature=0)

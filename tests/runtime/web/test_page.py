@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chromium import Page, chromium, find_chromium
 from tests.runtime.web.support.counting_site import STEP, served, write_counting_site
+from tests.support.chromium import Page, chromium, find_chromium
 
 pytestmark = pytest.mark.thorough
 

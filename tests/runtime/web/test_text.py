@@ -11,12 +11,12 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
-from edgedec.runtime.web.probes import CONVERSATIONS, TEXTS
 from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_file
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.named_templates import NAMED_TEMPLATES
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.web.probes import CONVERSATIONS, TEXTS
 from tests.runtime.web.support.node import Node
 
 pytestmark = pytest.mark.thorough

@@ -15,12 +15,12 @@ import numpy as np
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.runtime.web.probes import probes, spellings
-from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import ONE, Binding, Count, Groups, Kernel
 from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Kind, Step
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.web.probes import probes, spellings
+from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 
 ROWS, BLOCKS = 32, 16
 STEP = 3  # the number in the weights
