@@ -127,6 +127,12 @@ GPUDevice.prototype.createBuffer = function (description) {
 """
 
 
+PLANNED = """
+Promise.all([import("./runtime/plan.js"), import("./runtime/load.js")]).then(async ([{ makePlan }, { fetchSite }]) =>
+  makePlan(await fetchSite(document.baseURI)).downloadBytes)
+"""
+
+
 def test_the_plan_has_all_bytes_of_the_gpu_and_all_that_is_fetched(page: Page, site: Path) -> None:
     with changed(page, COUNT_BYTES), served(site) as address:
         load(page, address)
@@ -138,8 +144,7 @@ def test_the_plan_has_all_bytes_of_the_gpu_and_all_that_is_fetched(page: Page, s
             manifest[name]["name"]: manifest[name]["bytes"] for name in ("tokenizer", "chat_template", "arithmetic")
         }
         names = [url.partition(PLACE)[2].partition("?")[0] for url in page.requests if "model/" in url]
-        planned = page.run("document.querySelector('#figures td').textContent")
-        assert planned == f"{sum(sizes[name] for name in names) / 2**20:.1f} MiB"
+        assert page.run(PLANNED) == sum(sizes[name] for name in names)
 
 
 def test_stop_ends_an_answer_whose_text_stays(page: Page, site: Path) -> None:
@@ -259,14 +264,35 @@ def test_loading_can_be_cancelled_until_its_end(page: Page, site: Path) -> None:
         assert page.run("globalThis.edgedec === undefined")
 
 
-def test_a_gpu_that_is_lost_while_its_arithmetic_is_tried_is_reported(page: Page, site: Path) -> None:
-    script = "GPUBuffer.prototype.mapAsync = async () => { throw new DOMException('it is gone', 'AbortError'); }"
+# Lose the GPU at its first result, and while weights are written into its memory.
+LOSE_AT_FIRST = "GPUBuffer.prototype.mapAsync = async () => { throw new DOMException('it is gone', 'AbortError'); }"
+LOSE_WITH_WEIGHTS = """
+let device;
+const request = GPUAdapter.prototype.requestDevice;
+GPUAdapter.prototype.requestDevice = async function (options) {
+  return (device = await request.call(this, options));
+};
+const write = GPUQueue.prototype.writeBuffer;
+GPUQueue.prototype.writeBuffer = function (...data) {
+  if (document.getElementById("stage").textContent === "Fetching weights") device.destroy();
+  write.apply(this, data);
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "stage"), [(LOSE_AT_FIRST, "Preparing the GPU"), (LOSE_WITH_WEIGHTS, "Fetching weights")]
+)
+def test_a_gpu_that_is_lost_while_the_model_is_loaded_is_reported(
+    page: Page, site: Path, script: str, stage: str
+) -> None:
     with changed(page, script), served(site) as address:
         page.open(f"{address}{PLACE}")
         page.wait(CAN_LOAD)
         click(page, "load")
         page.wait(f"{ALERT} !== ''")
-        assert page.run(ALERT) == "the GPU was lost (it is gone); reload the page to load the model again"
+        assert re.fullmatch(r"the GPU was lost \(.+\); reload the page to load the model again", page.run(ALERT))
+        assert page.run("document.getElementById('stage').textContent") == stage
 
 
 def test_an_export_over_an_earlier_one_is_not_mixed_with_files_that_the_browser_kept(
