@@ -28,11 +28,12 @@ export async function fetchText(base, file, options) {
  * Return the bytes of a file `{name, bytes, sha256}`.
  *
  * The hash is in the address, so that a browser that kept a file of this name from an earlier export asks for this one.
- * `onBytes(count)` is called with the number of bytes that have come since the last call.
+ * `onBytes(count)` is called with the number of bytes that have come since the last call. `room` is where they are put, for
+ * callers that are done with one file before the next.
  */
-export async function fetchFile(base, { name, bytes, sha256 }, { signal, onBytes = () => {} } = {}) {
+export async function fetchFile(base, { name, bytes, sha256 }, { signal, onBytes = () => {}, room = new Uint8Array(bytes) } = {}) {
   const response = await request(new URL(`${name}?sha256=${sha256}`, base), name, { signal });
-  const content = new Uint8Array(bytes);
+  const content = room.subarray(0, bytes);
   const reader = response.body.getReader();
   let length = 0;
   for (;;) {

@@ -65,10 +65,11 @@ async function writesKnownAnswer(session, known, signal) {
 /** Bring the pieces of the weights into the GPU's memory, one after another. */
 async function fetchWeights(base, pieces, executor, signal, onBytes) {
   const total = pieces.reduce((sum, { bytes }) => sum + bytes, 0);
+  const room = new Uint8Array(Math.max(...pieces.map(({ bytes }) => bytes)));
   let done = 0;
   let start = 0;
   for (const piece of pieces) {
-    const options = { signal, onBytes: (count) => onBytes((done += count), total) };
+    const options = { signal, room, onBytes: (count) => onBytes((done += count), total) };
     const content = await fetchFile(base, piece, options);
     executor.writeConstants(start, content);
     await executor.finished(); // the browser keeps a copy of the piece until then
