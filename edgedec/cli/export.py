@@ -65,7 +65,7 @@ def export(
 
             counts = export_onnx(opened, output, draft=draft, progress=report)
         elif format == "web":
-            from edgedec.quantize.exporters.web.export import export_web
+            from edgedec.runtime.web.export import export_web
 
             counts = export_web(
                 opened,

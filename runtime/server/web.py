@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -10,11 +9,11 @@ from fastapi.responses import FileResponse
 
 from edgedec.errors import UsageError
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.web.manifest import is_site
 
 __all__ = ["WEB_PATH", "check_site", "web_routes"]
 
 WEB_PATH = "/web/"
-_MANIFEST = "site.json"
 _TYPES = {
     ".bin": "application/octet-stream",
     ".css": "text/css; charset=utf-8",
@@ -24,6 +23,8 @@ _TYPES = {
     ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
+# The page's own policy is stricter. With the one that every response has, a browser would refuse its empty icon.
+_HEADERS = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"}
 
 
 def check_site(folder: Path) -> None:
@@ -32,11 +33,7 @@ def check_site(folder: Path) -> None:
     Raises:
         UsageError: it does not.
     """
-    try:
-        is_site = json.loads((folder / _MANIFEST).read_text("utf-8")).get("format") == "edgedec-site"
-    except (OSError, ValueError, AttributeError):
-        is_site = False
-    if not is_site:
+    if not is_site(folder):
         raise UsageError(
             f"--web {folder}: holds no site; make one with: edgedec export BUNDLE --format web -o {folder}"
         )
@@ -60,6 +57,6 @@ def web_routes(folder: Path) -> APIRouter:
         path = files.get(name or "index.html")
         if path is None:
             raise ApiError(404, f"the site has no file {name!r}", code="not_found")
-        return FileResponse(path, media_type=_TYPES[path.suffix])
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers=_HEADERS)
 
     return router

@@ -12,6 +12,8 @@ from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.web import check_site
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import serving
+from tests.runtime.web.support.counting_site import write_counting_site
+from tests.support.chromium import chromium, find_chromium
 
 
 @pytest.fixture
@@ -43,6 +45,22 @@ def test_the_files_of_a_site_are_sent_and_no_others(site: Path) -> None:
             response = server.client.get(f"/web/{name}")
             assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found"), name
         assert '<a id="web" href="web/">Run in this browser</a>' in server.client.get("/").text
+
+
+@pytest.mark.thorough
+def test_a_browser_runs_the_model_of_the_server_and_complains_of_nothing(tmp_path: Path) -> None:
+    write_counting_site(tmp_path / "my site")
+    model = ScriptedSession(steps=0)
+    with (
+        serving(lambda: model, web=tmp_path / "my site") as server,  # type: ignore[arg-type,return-value]
+        chromium(find_chromium(), tmp_path / "profile", webgpu=True) as page,
+    ):
+        page.open(f"http://127.0.0.1:{server.port}/")
+        page.run("document.getElementById('web').click()")
+        page.wait("document.getElementById('load') && !document.getElementById('load').disabled")
+        page.run("document.getElementById('load').click()")
+        page.wait("globalThis.edgedec?.session.isExact")
+        assert page.complaints == []
 
 
 def test_without_a_site_there_is_no_link_to_one(site: Path) -> None:

@@ -6,7 +6,7 @@ const COPY_AGAIN = "copy the folder of the site again";
 
 /** Return a JSON file of the site that has no hash, because it holds the hashes of all others. */
 export async function fetchManifest(base, name) {
-  const response = await request(base, name);
+  const response = await request(new URL(name, base), name, { cache: "no-cache" }); // an older one names other files
   try {
     return JSON.parse(await response.text());
   } catch (error) {
@@ -27,11 +27,13 @@ export async function fetchText(base, file, options) {
 /**
  * Return the bytes of a file `{name, bytes, sha256}`.
  *
- * `onBytes(count)` is called with the number of bytes that have come since the last call.
+ * The hash is in the address, so that a browser that kept a file of this name from an earlier export asks for this one.
+ * `onBytes(count)` is called with the number of bytes that have come since the last call. `room` is where they are put, for
+ * callers that are done with one file before the next.
  */
-export async function fetchFile(base, { name, bytes, sha256 }, { signal, onBytes = () => {} } = {}) {
-  const response = await request(base, name, signal);
-  const content = new Uint8Array(bytes);
+export async function fetchFile(base, { name, bytes, sha256 }, { signal, onBytes = () => {}, room = new Uint8Array(bytes) } = {}) {
+  const response = await request(new URL(`${name}?sha256=${sha256}`, base), name, { signal });
+  const content = room.subarray(0, bytes);
   const reader = response.body.getReader();
   let length = 0;
   for (;;) {
@@ -62,10 +64,10 @@ async function read(reader, name, length, bytes) {
   }
 }
 
-async function request(base, name, signal) {
+async function request(address, name, options) {
   let response;
   try {
-    response = await fetch(new URL(name, base), { signal, credentials: "same-origin" });
+    response = await fetch(address, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new SiteError(`${name}: the server does not answer (${error.message}); load the model again`, { cause: error });

@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.visibility import tree
-from tests.web.support.node import Node
+from tests.runtime.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

@@ -4,6 +4,7 @@
  * edgedec's runtime/gpu/program.py says what a program is and how it runs.
  */
 
+import { lostDevice, readBuffer } from "./device.js";
 import { SiteError } from "./errors.js";
 import { Header } from "./header.js";
 
@@ -22,9 +23,10 @@ export class Executor {
     this.device = device;
     this.program = program;
     this.header = new Header(program.layout);
-    this.lost = null; // the reason for which the device was lost
-    device.lost.then(({ reason, message }) => {
-      this.lost = message || reason;
+    this.failed = null; // the error that ends the use of the device
+    this.whenLost = device.lost.then(({ reason, message }) => (this.failed = lostDevice(message || reason)));
+    device.addEventListener("uncapturederror", ({ error }) => {
+      this.failed ??= new SiteError(`this GPU refused a pass (${error.message}); its answers may be wrong, so reload the page`);
     });
   }
 
@@ -45,7 +47,7 @@ export class Executor {
    * `ids` are the rows, after `past` rows of the cache; `results` the rows whose next token is wanted.
    */
   async run(ids, past, results) {
-    if (this.lost !== null) throw lostDevice(this.lost);
+    if (this.failed) throw this.failed;
     const { device, program, buffers } = this;
     device.queue.writeBuffer(buffers[program.head], 0, this.header.write(ids, past, results));
     const encoder = device.createCommandEncoder();
@@ -64,25 +66,15 @@ export class Executor {
     if (bytes) encoder.copyBufferToBuffer(buffers[program.top_ids], 0, this.staging, 0, bytes);
     device.queue.submit([encoder.finish()]);
     if (!bytes) return new Int32Array(0);
-    const top = await this.#read(bytes);
+    const top = new Int32Array(await readBuffer(this.staging, bytes));
+    if (this.failed) throw this.failed;
     return Int32Array.from(results, (_, row) => top[row * program.top_k]);
   }
 
   /** Wait until all passes so far have run. */
   async finished() {
-    await Promise.race([this.device.queue.onSubmittedWorkDone(), this.device.lost]);
-    if (this.lost !== null) throw lostDevice(this.lost);
-  }
-
-  async #read(bytes) {
-    try {
-      await this.staging.mapAsync(GPUMapMode.READ, 0, bytes);
-    } catch (error) {
-      throw lostDevice(this.lost ?? error.message);
-    }
-    const values = new Int32Array(this.staging.getMappedRange(0, bytes).slice(0));
-    this.staging.unmap();
-    return values;
+    await Promise.race([this.device.queue.onSubmittedWorkDone(), this.whenLost]);
+    if (this.failed) throw this.failed;
   }
 
   #makeBuffers() {
@@ -156,8 +148,4 @@ function entry({ access }, binding) {
 /** Return the workgroups of one dimension in a pass of n rows and r results. */
 function workgroups({ constant, rows, results, divisor }, n, r) {
   return Math.ceil((constant + rows * n + results * r) / divisor);
-}
-
-function lostDevice(reason) {
-  return new SiteError(`the GPU was lost (${reason}); reload the page to load the model again`);
 }

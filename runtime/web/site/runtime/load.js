@@ -46,7 +46,8 @@ export async function loadModel(base, site, plan, { navigator, signal, onStage, 
     await fetchWeights(base, site.weights, executor, signal, onBytes);
     onStage("Trying a known text");
     const session = new Session(executor, tokenizer, template, site);
-    session.isExact = await writesKnownAnswer(session, site.known_answer);
+    session.isExact = await writesKnownAnswer(session, site.known_answer, signal);
+    signal?.throwIfAborted();
     return session;
   } catch (error) {
     device.destroy();
@@ -55,19 +56,20 @@ export async function loadModel(base, site, plan, { navigator, signal, onStage, 
 }
 
 /** Return true if the tokens after a known prompt are those of the CPU; null if the site has none. */
-async function writesKnownAnswer(session, known) {
+async function writesKnownAnswer(session, known, signal) {
   if (!known) return null;
-  const { tokens } = await session.generate(known.prompt, { mostTokens: known.tokens.length });
+  const { tokens } = await session.generate(known.prompt, { mostTokens: known.tokens.length, signal });
   return tokens.length === known.tokens.length && tokens.every((token, at) => token === known.tokens[at]);
 }
 
 /** Bring the pieces of the weights into the GPU's memory, one after another. */
 async function fetchWeights(base, pieces, executor, signal, onBytes) {
   const total = pieces.reduce((sum, { bytes }) => sum + bytes, 0);
+  const room = new Uint8Array(Math.max(...pieces.map(({ bytes }) => bytes)));
   let done = 0;
   let start = 0;
   for (const piece of pieces) {
-    const options = { signal, onBytes: (count) => onBytes((done += count), total) };
+    const options = { signal, room, onBytes: (count) => onBytes((done += count), total) };
     const content = await fetchFile(base, piece, options);
     executor.writeConstants(start, content);
     await executor.finished(); // the browser keeps a copy of the piece until then

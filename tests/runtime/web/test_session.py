@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.support.node import Node
+from tests.runtime.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

@@ -11,13 +11,13 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
-from edgedec.quantize.exporters.web.probes import CONVERSATIONS, TEXTS
 from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_file
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.named_templates import NAMED_TEMPLATES
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
-from tests.web.support.node import Node
+from edgedec.runtime.web.probes import CONVERSATIONS, TEXTS
+from tests.runtime.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 
@@ -196,7 +196,7 @@ def expected(template: str, messages: list[dict[str, str]]) -> Any:
 )
 def test_a_browser_that_reads_otherwise_is_refused(node: Node, change: str, words: str | None) -> None:
     from edgedec.bundle import Bundle
-    from edgedec.quantize.exporters.web.probes import probes, spellings
+    from edgedec.runtime.web.probes import probes, spellings
 
     bundle = Bundle.open(demo.bundle_path())
     tokenizer = Tokenizer.load(bundle.tokenizer_file)

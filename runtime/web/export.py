@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgedec.atomic import new_folder
+from edgedec.atomic import check_folder, new_folder
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.web.probes import known_answer, probes, spellings
-from edgedec.quantize.exporters.web.site_writer import SITE, VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.targets._cpu import KV_CHOICES
 from edgedec.runtime.text.chat_template import check_template
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.web.manifest import SITE, is_site
+from edgedec.runtime.web.probes import known_answer, probes, spellings
+from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 
 __all__ = ["export_web"]
 
@@ -59,6 +60,7 @@ def export_web(
     bits = KV_CHOICES[0] if kv_bits is None else kv_bits
     if bits not in KV_CHOICES:
         raise UsageError(f"--kv-bits must be 16, 8 or 32, not {kv_bits}")
+    _check_output(output)
     positions = ctx_size or min(most, _CONTEXT)
     bundle.check(build_graph(bundle.config))
     tokenizer, template = Tokenizer.load(bundle.tokenizer_file), bundle.chat_template
@@ -85,3 +87,15 @@ def export_web(
         pieces = write_site(new, model, progress)
     program = programs[VARIANTS[0]]
     return {"kernels": len(program.kernels), "dispatches": len(program.steps), "pieces": len(pieces)}
+
+
+def _check_output(output: Path) -> None:
+    """Raise UsageError if a site cannot be written there, before the work that takes long.
+
+    Other programs have files named ``site.json``, too, and the whole folder is replaced.
+    """
+    check_folder(output, SITE)
+    if (output / SITE).exists() and not is_site(output):
+        raise UsageError(
+            f"cannot write {output}: its {SITE} is not that of a site of edgedec; choose another name or remove it"
+        )

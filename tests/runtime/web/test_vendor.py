@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.quantize.exporters.web import runtime_files
-from edgedec.quantize.exporters.web.runtime_files import VENDORED, write_runtime
+from edgedec.runtime.web import runtime_files
+from edgedec.runtime.web.runtime_files import VENDORED, write_runtime
 
 VENDOR = Path(runtime_files.__file__).parent / "vendor"
 SITE = Path(runtime_files.__file__).parent / "site"

@@ -1,5 +1,6 @@
 /** What a GPU's arithmetic is like, which decides which of the site's programs runs on it. */
 
+import { readBuffer } from "./device.js";
 import { SiteError } from "./errors.js";
 
 const PACKED_DOT = "packed_4x8_integer_dot_product"; // language feature of WGSL
@@ -46,8 +47,7 @@ async function runCases(device, cases) {
   pass.end();
   encoder.copyBufferToBuffer(buffers.at(-1), 0, staging, 0, byteLength);
   device.queue.submit([encoder.finish()]);
-  await staging.mapAsync(GPUMapMode.READ);
-  const copy = new Uint32Array(staging.getMappedRange().slice(0));
+  const copy = new Uint32Array(await readBuffer(staging, byteLength));
   for (const buffer of [...buffers, staging]) buffer.destroy();
   return copy;
 }

@@ -35,6 +35,23 @@ export function isSoftware({ info, isFallbackAdapter }) {
   return Boolean(info?.isFallbackAdapter ?? isFallbackAdapter) || info?.architecture === "swiftshader";
 }
 
+/** Return the first bytes of a buffer that can be mapped, as soon as the passes before have run. */
+export async function readBuffer(buffer, bytes) {
+  try {
+    await buffer.mapAsync(GPUMapMode.READ, 0, bytes);
+  } catch (error) {
+    throw lostDevice(error.message, error); // a browser calls it an AbortError, as if the user had ended something
+  }
+  const copy = buffer.getMappedRange(0, bytes).slice(0);
+  buffer.unmap();
+  return copy;
+}
+
+/** Return the error of a device that is gone. */
+export function lostDevice(reason, cause) {
+  return new SiteError(`the GPU was lost (${reason}); reload the page to load the model again`, { cause });
+}
+
 /** Return a device that can hold the largest buffer of a plan. */
 export async function openDevice(adapter, plan) {
   try {

@@ -20,10 +20,10 @@ function show(section, state) {
   $("state").textContent = state;
 }
 
-/** Show an error in place of all sections but `section`; what the user ended is none. */
-function fail(error, section, state = "") {
-  show(section, state);
-  if (error.name !== "AbortError") $("alert").textContent = error.message;
+/** Show an error above a section, or in place of all of them. */
+function fail(error, section = "") {
+  show(section, "");
+  $("alert").textContent = error.message;
 }
 
 function element(name, className, text) {
@@ -58,32 +58,41 @@ async function begin() {
     row("This GPU", adapterName(adapter)),
     ...Object.keys(plan.requiredLimits).map((name) => row(`its ${name}`, String(adapter.limits[name]))),
   );
-  $("budget").value = new URLSearchParams(location.search).get("budget") ?? "";
+  const asked = new URLSearchParams(location.search).get("budget") ?? "";
+  $("budget").value = asked;
+  let isUnread = asked !== "" && $("budget").value === ""; // the field takes numbers only
   const check = () => {
     const budget = $("budget").value === "" ? null : Number($("budget").value) * 2 ** 20;
     const reasons = refusals(plan, adapter.limits, budget);
+    if (isUnread) reasons.push(`the address says budget=${asked}, which must be a number of MiB; write it into the field`);
     $("refusals").replaceChildren(...reasons.map((reason) => element("li", "", reason)));
     $("load").disabled = reasons.length > 0;
   };
-  $("budget").addEventListener("input", check);
+  $("budget").addEventListener("input", () => {
+    isUnread = false;
+    check();
+  });
   $("load").addEventListener("click", () => load(site, plan));
   check();
 }
 
 async function load(site, plan) {
   running = new AbortController();
+  const { signal } = running;
   $("alert").textContent = "";
   show("loading", "");
   try {
-    session = await loadModel(base, site, plan, { navigator, signal: running.signal, onStage, onBytes: showAmount });
+    session = await loadModel(base, site, plan, { navigator, signal, onStage, onBytes: showAmount });
   } catch (error) {
-    fail(error, "plan");
+    if (signal.aborted) show("plan", "");
+    else fail(error, "plan");
     return;
   } finally {
     running = null;
   }
   conversation = new Conversation(session.tokenizer, session.template, session.positions);
   globalThis.edgedec = { session, conversation };
+  session.executor.whenLost.then(({ message }) => ($("alert").textContent = message));
   const notes = [];
   if (!session.template) notes.push("The model has no chat template; it continues messages and answers as plain lines.");
   if (session.isExact === false) notes.push(INEXACT);
@@ -191,4 +200,4 @@ $("message").addEventListener("keydown", (event) => {
     send();
   }
 });
-begin().catch((error) => fail(error, $("figures").childElementCount ? "plan" : ""));
+begin().catch((error) => fail(error, $("figures").childElementCount ? "plan" : undefined));

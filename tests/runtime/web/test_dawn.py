@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.support.counting_site import STEP, served, write_counting_site
-from tests.web.support.dawn import find_dawn, run_model
+from tests.runtime.web.support.counting_site import STEP, served, write_counting_site
+from tests.runtime.web.support.dawn import find_dawn, run_model
 
 pytestmark = pytest.mark.thorough
 

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.web.pieces import PieceWriter, SiteFile, write_file
-from edgedec.quantize.exporters.web.runtime_files import write_runtime
 from edgedec.runtime.gpu.probe import arithmetic_cases
 from edgedec.runtime.gpu.program import CONSTANT_ALIGNMENT, GpuProgram
+from edgedec.runtime.web.manifest import FORMAT, SITE, VERSION
+from edgedec.runtime.web.pieces import PieceWriter, SiteFile, write_file
+from edgedec.runtime.web.runtime_files import write_runtime
 
-__all__ = ["SITE", "VARIANTS", "SiteModel", "Variant", "write_site"]
-
-SITE = "site.json"
-_VERSION = 1
+__all__ = ["VARIANTS", "SiteModel", "Variant", "write_site"]
 
 
 class Variant(NamedTuple):
@@ -84,8 +82,8 @@ def write_site(folder: Path, model: SiteModel, progress: Progress = silent) -> l
     }
     template = model.chat_template
     site = {
-        "format": "edgedec-site",
-        "version": _VERSION,
+        "format": FORMAT,
+        "version": VERSION,
         "created_by": f"edgedec {__version__}",
         "model": model.name,
         "bundle": model.bundle,

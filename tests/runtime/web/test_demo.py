@@ -15,14 +15,14 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.quantize.exporters.web.export import export_web
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.web.export import export_web
+from tests.runtime.web.support.counting_site import served
+from tests.runtime.web.support.dawn import find_dawn, run_model
+from tests.runtime.web.support.tiny_site import write_tiny_bundle
 from tests.support.chromium import Page, chromium, find_chromium
-from tests.support.make_tiny import write_bundle
-from tests.web.support.counting_site import served
-from tests.web.support.dawn import find_dawn, run_model
 
 CONTEXT = 64
 GREEDY = SamplingConfig(temperature=0)
@@ -32,14 +32,6 @@ PROMPTS = (
     ("Once upon a time, there was a cat whose name was Tom. It liked", 6),  # its beginning is in the cache
 )
 TINY_PROMPTS = ([5, 9, 30], [*range(4, 40), 7, 7], [5, 9, 31])
-# A tokenizer of 40 letters, as many as the random model has ids.
-LETTERS = json.dumps(
-    {
-        "version": "1.0",
-        "added_tokens": [],
-        "model": {"type": "BPE", "vocab": {chr(97 + n): n for n in range(40)}, "merges": []},
-    }
-)
 STATE = "document.getElementById('state').textContent"
 QUESTIONS = ("What is the opposite of hot?", "Tell me a story about a cat.")
 
@@ -74,8 +66,7 @@ def expected(session: Session, text: str, most: int) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_a_random_model_in_a_browser_writes_the_tokens_of_the_cpu(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "tiny", "native", chat_template=None, tokenizer_json=LETTERS)
-    export_web(Bundle.open(tmp_path / "tiny"), tmp_path / "site", name="tiny", ctx_size=CONTEXT)
+    export_web(write_tiny_bundle(tmp_path / "tiny"), tmp_path / "site", name="tiny", ctx_size=CONTEXT)
     with served(tmp_path / "site") as address, chromium(find_chromium(), tmp_path / "profile", webgpu=True) as page:
         open_and_load(page, address)
         assert page.run("edgedec.session.isExact"), "the known answer was written"

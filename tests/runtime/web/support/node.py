@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.quantize.exporters.web.runtime_files import write_runtime
+from edgedec.runtime.web.runtime_files import write_runtime
 
 
 class Node:

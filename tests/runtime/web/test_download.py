@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.support.node import Node
+from tests.runtime.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 
@@ -15,7 +15,9 @@ CONTENT = "a piece of weights" * 10
 FETCH = """
 const { fetchFile } = await use("download");
 const { status = 200, chunks, fails } = value.server;
+let asked;
 globalThis.fetch = async (url) => {
+  asked = url.href;
   if (fails === "at once") throw new TypeError("no connection");
   const body = new ReadableStream({
     start(controller) {
@@ -29,7 +31,7 @@ globalThis.fetch = async (url) => {
 let counted = 0;
 try {
   const bytes = await fetchFile("http://127.0.0.1/sub/", value.file, { onBytes: (count) => (counted += count) });
-  return { text: new TextDecoder().decode(bytes), counted };
+  return { text: new TextDecoder().decode(bytes), counted, asked };
 } catch (error) {
   return { error: error.message };
 }
@@ -46,8 +48,12 @@ def fetch(node: Node, **server: Any) -> dict[str, Any]:
     return result
 
 
-def test_a_whole_file_is_returned_and_counted(node: Node) -> None:
-    assert fetch(node, chunks=[CONTENT[:50], CONTENT[50:]]) == {"text": CONTENT, "counted": len(CONTENT)}
+def test_a_whole_file_is_asked_for_by_its_hash_returned_and_counted(node: Node) -> None:
+    assert fetch(node, chunks=[CONTENT[:50], CONTENT[50:]]) == {
+        "text": CONTENT,
+        "counted": len(CONTENT),
+        "asked": f"http://127.0.0.1/sub/model/weights-003.bin?sha256={hashlib.sha256(CONTENT.encode()).hexdigest()}",
+    }
 
 
 @pytest.mark.parametrize(

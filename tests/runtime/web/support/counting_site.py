@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.quantize.exporters.web.probes import probes, spellings
-from edgedec.quantize.exporters.web.site_writer import VARIANTS, SiteModel, write_site
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import ONE, Binding, Count, Groups, Kernel
 from edgedec.runtime.gpu.program import GpuBuffer, GpuProgram, Kind, Step
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.runtime.web.probes import probes, spellings
+from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
 
 ROWS, BLOCKS = 32, 16
 STEP = 3  # the number in the weights
@@ -84,7 +84,7 @@ def _kind(name: str) -> Kind:
     return kinds[name]
 
 
-def write_counting_site(folder: Path) -> None:
+def write_counting_site(folder: Path, *, step: int = STEP) -> None:
     """Write a site with the embedded model's tokenizer and template, and the counting program."""
     bundle = Bundle.open(demo.bundle_path())
     tokenizer = Tokenizer.load(bundle.tokenizer_file)
@@ -98,25 +98,35 @@ def write_counting_site(folder: Path) -> None:
             tokenizer=bundle.tokenizer_file.read_bytes(),
             chat_template=bundle.chat_template,
             probes=probes(bundle, tokenizer),
-            known_answer={"prompt": [100, 200], "tokens": [200 + STEP, 200 + 2 * STEP]},
+            known_answer={"prompt": [100, 200], "tokens": [200 + step, 200 + 2 * step]},
             programs=dict.fromkeys(VARIANTS, counting_program()),
             constants={
                 "padding": partial(np.zeros, PADDING_WORDS, np.int32),
-                "step": partial(np.full, 1, STEP, np.int32),
+                "step": partial(np.full, 1, step, np.int32),
             },
         ),
     )
 
 
 class _Handler(SimpleHTTPRequestHandler):
+    def __init__(self, *connection: Any, sent: Mapping[str, str], **options: Any) -> None:
+        self._sent = sent
+        super().__init__(*connection, **options)
+
+    def end_headers(self) -> None:
+        """End the headers with those that the test asks for."""
+        for name, value in self._sent.items():
+            self.send_header(name, value)
+        super().end_headers()
+
     def log_message(self, *_: Any) -> None:
         """Write nothing."""
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder as ``python -m http.server`` does, and yield its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
+def served(folder: Path, headers: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Serve a folder as ``python -m http.server`` does, with further headers, and yield its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder), sent=headers))
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -6,7 +6,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from edgedec.quantize.exporters.web.pieces import write_file
+from edgedec.runtime.web.pieces import write_file
 
 __all__ = ["VENDORED", "write_runtime"]
 
@@ -22,7 +22,7 @@ VENDORED = {
 
 def write_runtime(folder: Path) -> None:
     """Write page and runtime to the folder of a site."""
-    package = files("edgedec.quantize.exporters.web")
+    package = files("edgedec.runtime.web")
     _copy(package / "site", folder, "")
     for source, name in VENDORED.items():
         write_file(folder, name, package.joinpath("vendor", *source.split("/")).read_bytes())
