@@ -63,7 +63,7 @@ class GpuTarget:
         layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
         own = arithmetic(device)
         sizes = sizes_of(limits)
-        self.program = lower(layout, sizes, fused=own.fused)
+        self.program = lower(layout, sizes, fused=own.fused, compact=device.adapter.software)
         self.executor = Executor(device, self.program, constants(bundle, layout, sizes))
         self._rows = GpuRows()
         self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)

@@ -64,4 +64,5 @@ def linear_float(
             "X_STRIDE": at.stride,
             "X_OFFSET": at.offset,
         },
+        parts=8,
     )

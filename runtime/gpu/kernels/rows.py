@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _LANES = 256  # invocations of a workgroup; at least 8, a power of 2
+_NORM_CHUNK = 2048  # values that a norm copies to workgroup memory at a time
 _EACH = Count(rows=1)  # a workgroup for each row
 
 
@@ -38,16 +39,24 @@ class Columns:
             raise EdgedecError(f"columns must begin inside of their rows: {self}")
 
 
-def _constants(width: int, x: Columns | None, up: Columns | None = None, heads: int = 1) -> dict[str, int]:
+def _constants(
+    options: ShaderOptions, width: int, x: Columns | None, up: Columns | None = None, heads: int = 1
+) -> dict[str, int]:
     x, up = (at or Columns(offset=0, stride=width * heads) for at in (x, up))
     return {
         "WIDTH": width,
-        "LANES": _LANES if width > 64 else 64,
+        "LANES": options.lanes(_LANES if width > 64 else 64),
+        "NORM_CHUNK": min(_NORM_CHUNK, -(-width // 16) * 16),
         "X_STRIDE": x.stride,
         "X_OFFSET": x.offset,
         "UP_STRIDE": up.stride,
         "UP_OFFSET": up.offset,
     }
+
+
+def _normed(options: ShaderOptions) -> tuple[str, str]:
+    """Return the parts of a shader that make a row's values its norm."""
+    return ("value_normed", "norm_sums_direct" if options.compact else "norm_sums_staged")
 
 
 def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: Columns | None = None) -> Kernel:
@@ -59,8 +68,8 @@ def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: C
         "norm",
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="gain"), ShaderBuffer(name="out", access="read_write")),
-        parts=("fma", "source_x", "value_normed", "end_store"),
-        constants={**_constants(width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
+        parts=("fma", "source_x", *_normed(options), "end_store"),
+        constants={**_constants(options, width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
         groups=Groups(x=Count(constant=heads), z=_EACH),
     )
 
@@ -90,11 +99,12 @@ def _quantizing(
             "fma",
             "dot",
             *(("exp", "source_gated") if gated else ("source_x",)),
-            "value_normed" if normed else "value_plain",
+            *(_normed(options) if normed else ("value_plain",)),
+            "codes",
             "end_codes",
         ),
         constants={
-            **_constants(width, x, up),
+            **_constants(options, width, x, up),
             "CODE_WORDS": code_words(width),
             "CODE_STRIDE": code_stride(width),
             **({} if eps is None else {"EPS": float(eps)}),
@@ -153,7 +163,7 @@ def gate(
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("fma", "exp", "source_gated", "end_each"),
-        constants={**_constants(width, gate, up), "OUT_STRIDE": width},
+        constants={**_constants(options, width, gate, up), "OUT_STRIDE": width},
         functions={"ACTIVATION": activation},
         groups=spread(-(-width // _LANES), _EACH),
     )
@@ -166,7 +176,7 @@ def add(options: ShaderOptions, *, width: int, a: Columns | None = None, b: Colu
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_sum", "end_each"),
-        constants={**_constants(width, a, b), "OUT_STRIDE": width},
+        constants={**_constants(options, width, a, b), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), _EACH),
     )
 
@@ -178,6 +188,6 @@ def select(options: ShaderOptions, *, width: int) -> Kernel:
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_selected", "end_each"),
-        constants={**_constants(width, None), "OUT_STRIDE": width},
+        constants={**_constants(options, width, None), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), Count(results=1)),
     )
