@@ -4,8 +4,6 @@
 // each 8th block of 4 words, and the sums of the slices are added in order: a row has the same result in every pass and on
 // every adapter. weights[tile][block][out] has 4 words of an output.
 
-const SLICES = 8u;
-
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let at_ROW = (first + min(ROWu, count - 1u)) * X_STRIDE + X_OFFSET;  // each row
