@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.memory import MemoryUse
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
@@ -24,7 +23,7 @@ from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
-from edgedec.runtime.gpu.layout import sizes_of
+from edgedec.runtime.gpu.layout import check_bindings, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
 from edgedec.runtime.gpu.rows import GpuRows, GpuState
@@ -41,8 +40,8 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Ticket,
 )
-from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import check_pass, top_k
+from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
@@ -63,6 +62,7 @@ class GpuTarget:
         layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
         own = arithmetic(device)
         sizes = sizes_of(limits)
+        check_bindings(layout, sizes, device.adapter)
         self.program = lower(layout, sizes, fused=own.fused, compact=device.adapter.software)
         self.executor = Executor(device, self.program, constants(bundle, layout, sizes))
         self._rows = GpuRows()
@@ -328,16 +328,6 @@ def driver_bytes() -> int:
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the supported bits of keys and values."""
     return _KV_CHOICES
-
-
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Return the limits of the device: there are none."""
-    return Bounds()
-
-
-def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """Return nothing: WebGPU does not tell how much memory a GPU has."""
-    return ()
 
 
 def create(

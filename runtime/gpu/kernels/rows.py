@@ -14,10 +14,7 @@ __all__ = [
     "Columns",
     "add",
     "gate",
-    "gate_norm_quantize",
-    "gate_quantize",
     "norm",
-    "norm_quantize",
     "quantize",
     "select",
 ]
@@ -74,19 +71,22 @@ def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: C
     )
 
 
-def _quantizing(
-    name: str,
+def quantize(
     options: ShaderOptions,
     *,
     width: int,
-    eps: float | None,
-    x: Columns | None,
+    x: Columns | None = None,
     activation: Activation | None = None,
     up: Columns | None = None,
+    eps: float | None = None,
 ) -> Kernel:
+    """Return (x [n, width], up?, gain?) -> codes [n] rows of ``codes.code_stride`` words, scales [n].
+
+    With ``activation``, the rows are those of ``gate``, made of x and ``up``; with ``eps``, their ``norm`` is quantized.
+    """
     gated, normed = activation is not None, eps is not None
     return assemble(
-        name,
+        "_".join([*(["gate"] if gated else []), *(["norm"] if normed else []), "quantize"]),
         options,
         buffers=(
             ShaderBuffer(name="x"),
@@ -112,41 +112,6 @@ def _quantizing(
         functions={} if activation is None else {"ACTIVATION": activation},
         groups=Groups(x=Count(constant=1), z=_EACH),
     )
-
-
-def quantize(options: ShaderOptions, *, width: int, x: Columns | None = None) -> Kernel:
-    """Return x [n, width] -> codes [n] rows of ``codes.code_stride`` words, scales [n]."""
-    return _quantizing("quantize", options, width=width, eps=None, x=x)
-
-
-def norm_quantize(options: ShaderOptions, *, width: int, eps: float, x: Columns | None = None) -> Kernel:
-    """Return ``norm``, then ``quantize``: (x, gain) -> (codes, scales)."""
-    return _quantizing("norm_quantize", options, width=width, eps=eps, x=x)
-
-
-def gate_quantize(
-    options: ShaderOptions,
-    *,
-    width: int,
-    activation: Activation,
-    gate: Columns | None = None,
-    up: Columns | None = None,
-) -> Kernel:
-    """Return ``gate``, then ``quantize``: (gate, up) -> (codes, scales)."""
-    return _quantizing("gate_quantize", options, width=width, eps=None, x=gate, activation=activation, up=up)
-
-
-def gate_norm_quantize(
-    options: ShaderOptions,
-    *,
-    width: int,
-    activation: Activation,
-    eps: float,
-    gate: Columns | None = None,
-    up: Columns | None = None,
-) -> Kernel:
-    """Return ``gate``, then ``norm_quantize``: (gate, up, gain) -> (codes, scales)."""
-    return _quantizing("gate_norm_quantize", options, width=width, eps=eps, x=gate, activation=activation, up=up)
 
 
 def gate(

@@ -16,7 +16,7 @@ from edgedec.errors import CacheFullError, DeviceError, UnsupportedError, UsageE
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.gpu import device as device_module
 from edgedec.runtime.gpu import lowering
-from edgedec.runtime.gpu.device import adapters, open_device
+from edgedec.runtime.gpu.device import GpuDevice, adapters, open_device
 from edgedec.runtime.gpu.kernels.embedding import embed
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.kernels.operator import usable
@@ -235,7 +235,7 @@ def test_matrices_above_the_largest_binding_are_divided(
 ) -> None:
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=14000))
-    divided = open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    divided = open_gpu(bundles("llama", "int8"), Limits(nodes=8, depth=3, positions=32), kv_bits=16)
     codes = [buffer.nbytes for buffer in divided.program.buffers if buffer.name.endswith(".codes")]
     assert max(codes) <= 14000
     assert len(divided.program.steps) > len(target.program.steps)
@@ -250,6 +250,44 @@ def test_a_row_that_is_above_the_largest_binding_is_refused(bundles: Any, monkey
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=600))
     with pytest.raises(UnsupportedError, match=r"32 rows of 72 columns are more than the device binds"):
         open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_a_context_above_the_largest_binding_is_refused_with_one_that_fits(
+    bundles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=120_000))
+    wide = Limits(nodes=12, depth=8, positions=640)
+    with pytest.raises(UnsupportedError, match=r"the buffer scores .* reads? .* at once; try --ctx-size \d+") as error:
+        open_gpu(bundles("llama", "int8"), wide, kv_bits=16)
+    positions = int(str(error.value).partition("--ctx-size ")[2].partition(",")[0])
+    open_gpu(bundles("llama", "int8"), replace(wide, positions=positions), kv_bits=16).close()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=14_000))
+    with pytest.raises(UnsupportedError, match=r"at once; try --device cpu"):
+        open_gpu(bundles("llama", "int8"), replace(wide, nodes=500, positions=16), kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_an_open_that_fails_keeps_no_buffer(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, made = open_device(), list[Any]()
+    buffer = GpuDevice.buffer
+
+    def counted(self: GpuDevice, *arguments: Any) -> Any:
+        made.append(buffer(self, *arguments))
+        return made[-1]
+
+    def refused(*arguments: Any) -> Any:
+        raise DeviceError("device gpu: refuses the shader")
+
+    monkeypatch.setattr(GpuDevice, "buffer", counted)
+    monkeypatch.setattr(GpuDevice, "pipeline", refused)
+    with pytest.raises(DeviceError, match="refuses the shader"):
+        open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    assert len(made) > 20
+    for item in made:  # a buffer that was destroyed cannot be written
+        with pytest.raises(Exception, match="destroyed"):
+            device.raw.queue.write_buffer(item, 0, np.zeros(1, np.uint32))
 
 
 @pytest.mark.thorough

@@ -76,7 +76,13 @@ def likeliest(logits: F32, k: int, size: int) -> tuple[I32, F32]:
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
     ("options", "vocab", "size", "k"),
-    [(COMPACT, 10, 7, 7), (OPTIONS, 10, 7, 7), (OPTIONS, 5000, 4999, 1), (OPTIONS, 9000, 8200, 40), (COMPACT, 9000, 8200, 40)],
+    [
+        (COMPACT, 10, 7, 7),
+        (OPTIONS, 10, 7, 7),
+        (OPTIONS, 5000, 4999, 1),
+        (OPTIONS, 9000, 8200, 40),
+        (COMPACT, 9000, 8200, 40),
+    ],
 )
 def test_top_k(gpu_device: Bench, options: ShaderOptions, vocab: int, size: int, k: int) -> None:
     rng = np.random.default_rng(k)

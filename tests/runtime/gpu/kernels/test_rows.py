@@ -64,7 +64,8 @@ def room(n: int, width: int) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize(
-    ("options", "n", "width"), [(COMPACT, 9, 83), (OPTIONS, 3, 70), (OPTIONS, 1, 8), (COMPACT, 1, 8), (OPTIONS, 3, 2560)]
+    ("options", "n", "width"),
+    [(COMPACT, 9, 83), (OPTIONS, 3, 70), (OPTIONS, 1, 8), (COMPACT, 1, 8), (OPTIONS, 3, 2560)],
 )
 def test_quantize(gpu_device: Bench, options: ShaderOptions, n: int, width: int) -> None:
     x = values(width, n, width)
@@ -102,7 +103,7 @@ def test_norm(gpu_device: Bench, options: ShaderOptions, heads: int, width: int)
 @pytest.mark.parametrize(("options", "n", "width"), [(COMPACT, 9, 288), (OPTIONS, 1, 4100)])
 def test_norm_quantize(gpu_device: Bench, options: ShaderOptions, n: int, width: int) -> None:
     x, gain = values(width, n, width), values(2, 1, width)[0]
-    kernel = rows.norm_quantize(options, width=width, eps=EPS)
+    kernel = rows.quantize(options, width=width, eps=EPS)
     made = gpu_device.run(kernel, {"head": head(n), "x": x, "gain": gain, **room(n, width)}, rows=n)
     check_codes(made, cpu_norm(x, gain, EPS))
 
@@ -139,11 +140,11 @@ def test_gate_quantize_and_gate_norm_quantize(
     gate[0, 4:6] = 3  # so that nothing overflows
     gain = values(5, 1, width)[0]
     both = np.concatenate([gate, up], axis=1)  # columns of one matrix, as fused linears leave them
-    at = {"gate": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
+    at = {"x": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
     right = cpu_gate(activation, gate, up)
-    kernel = rows.gate_quantize(options, width=width, activation=activation, **at)
+    kernel = rows.quantize(options, width=width, activation=activation, **at)
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": both, "up": both, **room(n, width)}, rows=n), right)
-    normed = rows.gate_norm_quantize(options, width=width, activation=activation, eps=EPS, **at)
+    normed = rows.quantize(options, width=width, activation=activation, eps=EPS, **at)
     buffers = {"head": head(n), "x": both, "up": both, "gain": gain, **room(n, width)}
     check_codes(gpu_device.run(normed, buffers, rows=n), cpu_norm(right, gain, EPS))
 
