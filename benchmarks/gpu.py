@@ -5,9 +5,9 @@
 Dispatches and bytes of a token are counted from the program: every step of a pass of one row, and the weights that the steps
 are bound to. The least possible is what the bundle stores of the matrices, packed, each read once. Tokens a second are
 measured in this process, with the same prompt and greedy, on the device ``gpu``, on ``cpu``, and on ``webgpu``, ONNX
-Runtime's plug-in, if it is installed. The devices take turns, and the figures are medians of the rounds, so that other work of
-the machine meets all of them. The processor's time of a token is measured too, which other work changes less. The adapter's
-name says whether it is a software one, whose speed says nothing about GPUs.
+Runtime's plug-in, if it is installed. The devices take turns, and the figures are medians of the rounds, so that other work
+of the machine meets all of them. The processor's time of a token is measured too, which other work changes less. The
+adapter's name says whether it is a software one, whose speed says nothing about GPUs.
 """
 
 from __future__ import annotations

@@ -232,8 +232,8 @@ class GpuDevice:
                 self.lost = self.lost or text
                 close_device(self)
                 raise DeviceError(
-                    f"device gpu: {self.adapter.label} was lost at {part} ({text[:200]}); the texts are kept: open the "
-                    "model again, or go on with --device cpu"
+                    f"device gpu: {self.adapter.label} was lost at {part} ({text[:200]}); send the text again, which opens "
+                    "the device anew, or use --device cpu"
                 ) from error
             lines = "\n".join(str(error).splitlines()[:12])
             raise DeviceError(f"device gpu: {self.adapter.label} refuses {part}:\n{lines}") from error

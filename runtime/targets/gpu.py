@@ -18,7 +18,6 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
-from edgedec.runtime.cache_blocks import BlockArena
 from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
@@ -26,7 +25,7 @@ from edgedec.runtime.gpu.footprint import gpu_footprint
 from edgedec.runtime.gpu.layout import check_bindings, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
-from edgedec.runtime.gpu.rows import GpuRows, GpuState
+from edgedec.runtime.gpu.rows import GpuArena, GpuRows, GpuState
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -64,9 +63,10 @@ class GpuTarget:
         sizes = sizes_of(limits)
         check_bindings(layout, sizes, device.adapter)
         self.program = lower(layout, sizes, fused=own.fused, compact=device.adapter.software)
-        self.executor = Executor(device, self.program, constants(bundle, layout, sizes))
+        self._constants = constants(bundle, layout, sizes)
+        self._device, self.executor = device, Executor(device, self.program, self._constants)
         self._rows = GpuRows()
-        self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)
+        self._arena = GpuArena(self._rows, self.program.cache_blocks, limits.positions)
         self._head = self.program.layout.new()
         self._embedding = bundle.row_reader(layout.embedding)
         self._best = np.full(
@@ -98,7 +98,7 @@ class GpuTarget:
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
-        return GpuState.opened(self._arena)
+        return self._arena.open()
 
     def close(self) -> None:
         """Free the memory on the device. A second call does nothing."""
@@ -107,10 +107,14 @@ class GpuTarget:
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         """Start the passes and return. Those whose rows do not fit into one run take several.
 
+        If the device was lost before, the model is loaded on it again. Texts then begin at their first row.
+
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
-            DeviceError: the device was lost.
+            DeviceError: the device was lost, or rows of a sequence with an earlier device.
         """
+        if self._device.lost is not None:
+            self._open_again()
         passes = [(self._checked(state, item), item) for state, item in work]
         if len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
@@ -122,12 +126,20 @@ class GpuTarget:
             state.passed(len(item.ids))
         return ticket
 
+    def _open_again(self) -> None:
+        """Load the model on a new open of the device. The rows of all sequences are gone."""
+        self._arena.forget()
+        self.executor.close()
+        device = open_device()
+        self._device, self.executor = device, Executor(device, self.program, self._constants)
+
     def _checked(self, state: State, work: Pass) -> GpuState:
         assert isinstance(state, GpuState)
         state.check_open()
         if state.arena is not self._arena:
             raise UsageError("the sequence belongs to another target; open one with Target.open of this one")
         check_pass(work, state.length, self.limits, self.info)
+        state.begin(int(work.positions.min()))
         for name in work.taps:
             if name not in self.program.taps:
                 raise UnsupportedError(f"the target was opened without the tap {name!r}; open it with taps=")

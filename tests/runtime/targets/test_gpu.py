@@ -129,8 +129,20 @@ needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' librar
     ids=["-".join(map(str, case)) for case in CASES],
 )
 def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, bits: int) -> None:
-    """A prompt, a tree, its commit from scattered rows, a step, a truncation and another step."""
-    bundle = bundles(family, method)
+    check_logits(bundles(family, method), bits)
+
+
+@needs_kernels
+@pytest.mark.thorough
+def test_kernels_in_the_form_for_gpus_have_these_bits_too(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only a software driver is, no other test runs a whole model in this form."""
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, software=False))
+    check_logits(bundles("llama", "tied2"), 8)
+
+
+def check_logits(bundle: Bundle, bits: int) -> None:
+    """Compare a prompt, a tree, its commit from scattered rows, a step, a truncation and another step."""
     targets = open_gpu(bundle, kv_bits=bits), open_target(bundle, limits=LIMITS, kv_bits=bits, threads=1)
     states = [target.open(LIMITS) for target in targets]
     parents = np.array([-1, 0, 0, 1, 2, 2, 5], np.int32)
@@ -319,22 +331,32 @@ def test_an_adapter_that_does_not_exist_is_refused_with_those_that_do(monkeypatc
 @needs_kernels
 @pytest.mark.thorough
 def test_a_text_goes_on_after_its_device_was_lost(bundles: Any) -> None:
-    """The error is a message, the tokens so far are there, and a target that is opened again continues them."""
+    """The error is a message, the tokens so far are there, and the same target continues them on a new device."""
     bundle = bundles("llama", "int8")
     cpu = open_target(bundle, limits=SHARED, kv_bits=16, threads=1)
     right = greedy(cpu, cpu.open(SHARED), [1, 2, 3], 12)
-    lost = open_gpu(bundle, SHARED, kv_bits=16)
-    state, device = lost.open(SHARED), open_device()
-    written = greedy(lost, state, [1, 2, 3], 5)
-    lib = importlib.import_module("wgpu.backends.wgpu_native").lib
-    lib.wgpuDeviceDestroy(device.raw._internal)
-    with pytest.raises(DeviceError, match=r"was lost at .*the texts are kept: open the model again") as error:
-        greedy(lost, state, [written[-1]], 1)
+    target, device = open_gpu(bundle, SHARED, kv_bits=16), open_device()
+    state, other = target.open(SHARED), target.open(SHARED)
+    written = greedy(target, state, [1, 2, 3], 5)
+    greedy(target, other, [1, 2, 3], 2)
+    fork = other.fork()
+    lose(device)
+    with pytest.raises(DeviceError, match=r"was lost at .*send the text again, which opens the device anew") as error:
+        greedy(target, state, [written[-1]], 1)
     assert error.value.exit_code == 3
-    again = open_gpu(bundle, SHARED, kv_bits=16)
+    for left in (other, fork):  # nobody computes with rows that are gone
+        with pytest.raises(DeviceError, match="the rows of this text went with the device"):
+            run(target, left, [4], positions=np.array([4], np.int32))
     assert open_device() is not device
-    assert written + greedy(again, again.open(SHARED), [1, 2, 3, *written], 7) == right
-    lost.close()
+    assert (state.length, other.length) == (0, 0)
+    assert written + greedy(target, state, [1, 2, 3, *written], 7) == right
+    assert greedy(target, fork, [1, 2, 3], 5) == written
+    target.close()
+
+
+def lose(device: GpuDevice) -> None:
+    """Destroy a device under the hands of whoever uses it."""
+    importlib.import_module("wgpu.backends.wgpu_native").lib.wgpuDeviceDestroy(device.raw._internal)
 
 
 def greedy(target: Target, state: State, ids: list[int], count: int) -> list[int]:
