@@ -64,9 +64,10 @@ class GpuTarget:
         check_bindings(layout, sizes, device.adapter)
         self.program = lower(layout, sizes, fused=own.fused, compact=device.adapter.software)
         self._constants = constants(bundle, layout, sizes)
-        self._device, self.executor = device, Executor(device, self.program, self._constants)
+        self.executor = Executor(device, self.program, self._constants)
         self._rows = GpuRows()
         self._arena = GpuArena(self._rows, self.program.cache_blocks, limits.positions)
+        self._use(device)
         self._head = self.program.layout.new()
         self._embedding = bundle.row_reader(layout.embedding)
         self._best = np.full(
@@ -128,10 +129,14 @@ class GpuTarget:
 
     def _open_again(self) -> None:
         """Load the model on a new open of the device. The rows of all sequences are gone."""
-        self._arena.forget()
         self.executor.close()
         device = open_device()
-        self._device, self.executor = device, Executor(device, self.program, self._constants)
+        self.executor = Executor(device, self.program, self._constants)
+        self._use(device)
+
+    def _use(self, device: GpuDevice) -> None:
+        self._device = device
+        device.holders.add(self._arena)
 
     def _checked(self, state: State, work: Pass) -> GpuState:
         assert isinstance(state, GpuState)
