@@ -89,6 +89,24 @@ def test_a_model_is_planned_loaded_and_talks_from_a_sub_folder(page: Page, site:
         assert {url.partition("/some/folder/")[0] for url in page.requests} == {address}
 
 
+def test_the_shaders_of_every_variant_are_valid(page: Page, site: Path) -> None:
+    """Compile those of other adapters, too, which this one never runs."""
+    with served(site) as address:
+        page.open(f"{address}/some/folder/")
+        page.run(
+            "navigator.gpu.requestAdapter().then((one) => one.requestDevice()).then((one) => { globalThis.device = one; })"
+        )
+        programs = sorted(site.rglob("program-*.json"))
+        assert len(programs) == 6
+        for program in programs:
+            for kernel in json.loads(program.read_text("utf-8"))["kernels"]:
+                messages = page.run(
+                    f"device.createShaderModule({{ code: {json.dumps(kernel['source'])} }}).getCompilationInfo()"
+                    ".then((info) => info.messages.map((one) => one.message))"
+                )
+                assert messages == [], (program.name, kernel["name"])
+
+
 def test_stop_ends_an_answer_whose_text_stays(page: Page, site: Path) -> None:
     with served(site) as address:
         page.open(f"{address}/some/folder/")
