@@ -1,20 +1,23 @@
 """Count the work of a token on a GPU from its program, and measure the speed of ``--device gpu`` on the adapter at hand.
 
-    .venv/bin/python benchmarks/gpu.py [-m MODEL] [--tokens 32] [--json]
+    .venv/bin/python benchmarks/gpu.py [-m MODEL] [--tokens 32] [--rounds 5] [--json]
 
 Dispatches and bytes of a token are counted from the program: every step of a pass of one row, and the weights that the steps
 are bound to. The least possible is what the bundle stores of the matrices, packed, each read once. Tokens a second are
 measured in this process, with the same prompt and greedy, on the device ``gpu``, on ``cpu``, and on ``webgpu``, ONNX
-Runtime's plug-in, if it is installed. The adapter's name says whether it is a software one, whose speed says nothing about
-GPUs.
+Runtime's plug-in, if it is installed. The devices take turns, and the figures are medians of the rounds, so that other work
+of the machine meets all of them. The processor's time of a token is measured too, which other work changes less. The
+adapter's name says whether it is a software one, whose speed says nothing about GPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
@@ -63,36 +66,45 @@ def least_bytes(bundle: Bundle) -> int:
     return sum(bundle.tensors[name].nbytes for name in read_weights(bundle_graph(bundle, 16)))
 
 
-def speed(target: Target, tokens: int) -> float:
-    """Return greedy tokens a second, without the prompt."""
+def text_seconds(target: Target, tokens: int) -> tuple[float, float]:
+    """Return the seconds of greedy tokens without the prompt, and the processor's seconds meanwhile."""
     state = target.open(LIMITS)
     top = target.info.top_k and 1
-    ids, began = np.arange(1, PROMPT + 1, dtype=np.int32), 0.0
+    ids, began, used = np.arange(1, PROMPT + 1, dtype=np.int32), 0.0, 0.0
     for number in range(tokens + 1):
         if number == 1:  # the pass over the prompt and the first one of a row have prepared everything
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
         work = Pass(ids=ids, positions=np.arange(state.length, state.length + len(ids), dtype=np.int32), top_k=top)
         (result,) = target.submit([(state, work)]).result()
         state.commit(np.arange(len(ids), dtype=np.int32))
         ids = result.logits[0].argmax()[None].astype(np.int32)
-    return tokens / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began, time.process_time() - used
+    state.close()
+    return seconds
 
 
-def measure(model: str, tokens: int) -> dict[str, Any]:
+def measure(model: str, tokens: int, rounds: int) -> dict[str, Any]:
     """Return all figures of a model."""
     bundle = Bundle.open(bundle_folder(model))
     adapter, figures = chosen_adapter(), dict[str, Any]()
+    targets: dict[str, Target] = {}
     speeds: dict[str, float | str] = {}
     for device in ("gpu", "webgpu", "cpu"):
         try:
-            target = open_target(bundle, device=device, limits=LIMITS)
+            targets[device] = open_target(bundle, device=device, limits=LIMITS)
         except DeviceError as error:
             speeds[device] = f"not measured: {str(error).splitlines()[0]}"
-            continue
-        if isinstance(target, GpuTarget):
-            figures = counted(target.program)
-        speed(target, 2)
-        speeds[device] = round(speed(target, tokens), 2)
+    gpu = targets.get("gpu")
+    if isinstance(gpu, GpuTarget):
+        figures = counted(gpu.program)
+    for target in targets.values():
+        text_seconds(target, 2)
+    seconds = [{device: text_seconds(target, tokens) for device, target in targets.items()} for _ in range(rounds)]
+    used: dict[str, float] = {}
+    for device in targets:
+        elapsed, processor = (median(each[device][part] for each in seconds) for part in (0, 1))
+        speeds[device] = round(tokens / elapsed, 2)
+        used[device] = round(1e3 * processor / tokens, 3)
     return {
         "model": model,
         "adapter": adapter.label,
@@ -100,7 +112,10 @@ def measure(model: str, tokens: int) -> dict[str, Any]:
         **figures,
         "least_weight_bytes_per_token": least_bytes(bundle),
         "tokens": tokens,
+        "rounds": rounds,
+        "load": round(os.getloadavg()[0], 1),
         "tokens_per_second": speeds,
+        "processor_ms_per_token": used,
     }
 
 
@@ -108,14 +123,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", default="demo", help="a bundle, or the name of an embedded model")
     parser.add_argument("--tokens", type=int, default=32, help="tokens that are timed")
+    parser.add_argument("--rounds", type=int, default=5, help="texts of each device, of which the median counts")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on stdout")
     options = parser.parse_args()
-    figures = measure(options.model, options.tokens)
+    figures = measure(options.model, options.tokens, options.rounds)
     if options.json:
         print_json(figures)
         return
-    rows = [(name, str(value)) for name, value in figures.items() if name != "tokens_per_second"]
-    rows += [(f"tokens per second, {name}", str(value)) for name, value in figures["tokens_per_second"].items()]
+    rows = []
+    for name, value in figures.items():
+        each = value.items() if isinstance(value, dict) else [("", value)]
+        rows += [(f"{name} {device}", str(figure)) for device, figure in each]
     print_table(rows)
 
 

@@ -267,7 +267,8 @@ def _gpu() -> list[MachineCheck]:
     except DeviceError as error:
         return [MachineCheck(name=name, status="absent", detail=str(error))]
     more = f"; also {', '.join(others)}" if others else ""
-    return [MachineCheck(name=name, status="ok", detail=f"{chosen.label}, {chosen.backend}, {chosen.driver}{more}")]
+    known = ", ".join(filter(None, (chosen.label, chosen.backend, chosen.driver)))  # SwiftShader names no driver
+    return [MachineCheck(name=name, status="ok", detail=f"{known}{more}")]
 
 
 def checks() -> list[MachineCheck]:

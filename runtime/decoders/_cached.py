@@ -140,6 +140,7 @@ class PromptSequence(ABC):
         ids = prompt[:-1].tolist()
         # The log-probabilities of the prompt's tokens need a pass over all of it.
         keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
+        keep = min(keep, decoder.state.length)  # fewer if a device was lost with the rows
         decoder.state.truncate(keep)
         del decoder.cached[keep:]
         self.kept = keep

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, Protocol
+from weakref import WeakSet, WeakValueDictionary
 
 from edgedec.environment import GPU
 from edgedec.errors import DeviceError
 from edgedec.install_hint import install_extra
 
-__all__ = ["Adapter", "GpuDevice", "Pipeline", "adapters", "chosen_adapter", "close_device", "open_device"]
+__all__ = ["Adapter", "GpuDevice", "Pipeline", "RowHolder", "adapters", "chosen_adapter", "close_device", "open_device"]
 
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")  # kinds of adapters, the preferred one first
 _BACKENDS = ("Vulkan", "Metal", "DX12")
@@ -149,6 +149,13 @@ class Pipeline:
     layout: Any
 
 
+class RowHolder(Protocol):
+    """An object whose rows are on a device."""
+
+    def forget(self) -> None:
+        """Note that the device was lost with all rows."""
+
+
 class GpuDevice:
     """An open device.
 
@@ -156,11 +163,13 @@ class GpuDevice:
         adapter: its adapter.
         raw: wgpu's object.
         lost: reason why it was lost; None while it works.
+        holders: who learns at once when it is lost.
     """
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self.lost: str | None = None
+        self.holders = WeakSet[RowHolder]()
         limits = {
             name: adapter.raw.limits[name]
             for name in (
@@ -229,14 +238,20 @@ class GpuDevice:
         except Exception as error:  # wgpu's exceptions share no base
             text = " ".join(str(error).split())
             if self.lost is not None or "lost" in text:
-                self.lost = self.lost or text
-                close_device(self)
+                self._end(self.lost or text)
                 raise DeviceError(
-                    f"device gpu: {self.adapter.label} was lost at {part} ({text[:200]}); the texts are kept: open the "
-                    "model again, or go on with --device cpu"
+                    f"device gpu: {self.adapter.label} was lost at {part} ({text[:200]}); send the text again, which opens "
+                    "the device anew, or use --device cpu"
                 ) from error
             lines = "\n".join(str(error).splitlines()[:12])
             raise DeviceError(f"device gpu: {self.adapter.label} refuses {part}:\n{lines}") from error
+
+    def _end(self, reason: str) -> None:
+        """Note that the device is lost, so that the next ``open_device`` opens a new one."""
+        self.lost = reason
+        close_device(self)
+        for holder in list(self.holders):
+            holder.forget()
 
     def wait(self) -> None:
         """Wait until everything that was submitted is finished, so that the driver frees its copies of written data."""
@@ -259,7 +274,7 @@ def open_device() -> GpuDevice:
 
 
 def close_device(device: GpuDevice) -> None:
-    """Forget a device that was lost, so that the next ``open_device`` opens a new one."""
+    """Forget a device, so that the next ``open_device`` opens a new one."""
     for key, other in list(_open.items()):
         if other is device:
             del _open[key]

@@ -22,7 +22,6 @@ __all__ = ["UPLOAD_BYTES", "Executor", "RunningPass", "Wanted"]
 
 UPLOAD_BYTES = 4 << 20  # bytes of constants that are on their way at a time
 _PREPARED = 128  # numbers of rows whose calls are kept
-_READ = 1  # wgpu's MapMode.READ
 
 Constants = Mapping[str, Callable[[], NDArray[Any]]]
 
@@ -77,18 +76,23 @@ class Executor:
         self.dispatches = self.submissions = self.read_bytes = 0
         usage = device.usages.STORAGE | device.usages.COPY_SRC | device.usages.COPY_DST
         self._buffers: dict[int, Any] = {}
-        for constant in (True, False):  # memory of activations is there only when the uploads have ended
-            for index, item in enumerate(program.buffers):
-                if (item.kind == "constant") == constant:
-                    self._buffers[index] = device.buffer(item.name, item.nbytes, usage)
-                    if constant:
-                        self._upload(index, constants[item.name]())
-        self._staging = device.buffer(
-            "readback", program.readback_bytes, device.usages.MAP_READ | device.usages.COPY_DST
-        )
-        self._steps = self._prepare()
+        self._staging: Any = None
+        self._steps: list[tuple[When, Any, Any, Any]] = []
         self._calls: dict[tuple[int, int, int, bool, bool], list[tuple[Any, Any, int, int, int]]] = {}
         self._running: RunningPass | None = None
+        try:
+            for constant in (True, False):  # memory of activations is there only when the uploads have ended
+                for index, item in enumerate(program.buffers):
+                    if (item.kind == "constant") == constant:
+                        self._buffers[index] = device.buffer(item.name, item.nbytes, usage)
+                        if constant:
+                            self._upload(index, constants[item.name]())
+            readback = device.usages.MAP_READ | device.usages.COPY_DST
+            self._staging = device.buffer("readback", program.readback_bytes, readback)
+            self._steps += self._prepare()
+        except BaseException:
+            self.close()  # whoever tries again with less finds the memory free
+            raise
 
     def _upload(self, index: int, contents: NDArray[Any]) -> None:
         """Write a constant in steps, so that little of it is in the driver's own memory at a time."""
@@ -213,17 +217,15 @@ class Executor:
         if self._running is running:
             self._running = None
 
-    def contents(self, buffer: int) -> NDArray[np.uint8]:
-        """Return a copy of a buffer, for tests and for keeping rows elsewhere."""
-        with self._device.naming(f"reading {self.program.buffers[buffer].name}"):
-            return np.frombuffer(self._device.raw.queue.read_buffer(self._buffers[buffer]), np.uint8)
-
     def close(self) -> None:
         """Free the memory on the device. A second call does nothing."""
         self._calls.clear()
         self._steps.clear()
         while self._buffers:
             self._buffers.popitem()[1].destroy()
+        if self._staging is not None:
+            self._staging.destroy()
+            self._staging = None
 
 
 class RunningPass:

@@ -6,14 +6,17 @@ A planner asks for the sizes of hundreds of limits, so the layout of a bundle is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.onnx.kv_cache import blocks_of
+from edgedec.errors import UnsupportedError
+from edgedec.memory import format_bytes
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Operation
+from edgedec.runtime.gpu.device import Adapter
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.rows import Columns
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
@@ -21,7 +24,7 @@ from edgedec.runtime.gpu.program import TOP_K, Kind, When
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.run_sizes import cache_rows, run_rows, usual_result_rows
 
-__all__ = ["BufferPlan", "Dispatch", "ProgramLayout", "Sizes", "ValuePlace", "sizes_of"]
+__all__ = ["BufferPlan", "Dispatch", "ProgramLayout", "Sizes", "ValuePlace", "check_bindings", "sizes_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,26 @@ def sizes_of(limits: Limits, result_rows: int | None = None) -> Sizes:
         positions=limits.positions,
         cache_blocks=blocks_of(cache_rows(limits)),
         table_blocks=each * rows if several else each,
+    )
+
+
+def check_bindings(layout: ProgramLayout, sizes: Sizes, adapter: Adapter) -> None:
+    """Check that the device can give every buffer to a kernel.
+
+    Raises:
+        UnsupportedError: it cannot; the message names the buffer, the limit and a context that fits.
+    """
+    name, plan = max(layout.buffers.items(), key=lambda item: item[1].words(sizes))
+    most, needs = adapter.binding_bytes, 4 * plan.words(sizes)
+    if needs <= most:
+        return
+    share = most / needs
+    positions = int(sizes.positions * share) // BLOCK_ROWS * BLOCK_ROWS
+    smaller = replace(sizes, positions=positions, cache_blocks=int(sizes.cache_blocks * share))
+    fits = positions and 4 * plan.words(smaller) <= most
+    raise UnsupportedError(
+        f"device gpu: the buffer {name} ({plan.item}) needs {format_bytes(needs)}, and {adapter.label} lets a kernel read "
+        f"{format_bytes(most)} at once; try {f'--ctx-size {positions}, or ' if fits else ''}--device cpu"
     )
 
 
@@ -117,8 +140,7 @@ class ProgramLayout:
         ids: ids of the tokenizer.
         buffers: all buffers by name, activations as slots.
         dispatches: all steps.
-        places: values that taps may name.
-        logits: name of the buffer of the logits.
+        taps: places of the values that passes can return, by name.
     """
 
     operations: tuple[Operation, ...]
@@ -129,7 +151,6 @@ class ProgramLayout:
     ids: int
     buffers: dict[str, BufferPlan] = field(default_factory=dict)
     dispatches: list[Dispatch] = field(default_factory=list)
-    places: dict[str, ValuePlace] = field(default_factory=dict)
     taps: Mapping[str, ValuePlace] = field(default_factory=dict)
 
     @property

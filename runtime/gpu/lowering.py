@@ -348,19 +348,17 @@ def _quantizer(
     operations: Sequence[Operation], inputs: Sequence[ValuePlace], options: ShaderOptions, sizes: Sizes
 ) -> Kernel:
     """Return the kernel of a quantization with the operations before it."""
-    x, norms = inputs[0], [op for op in operations if isinstance(op, RmsNorm)]
-    gates = [op for op in operations if isinstance(op, GatedActivation)]
-    if gates:
-        up = inputs[1].columns
-        activation = gates[0].activation
-        if norms:
-            return rows.gate_norm_quantize(
-                options, width=x.width, activation=activation, eps=norms[0].eps, gate=x.columns, up=up
-            )
-        return rows.gate_quantize(options, width=x.width, activation=activation, gate=x.columns, up=up)
-    if norms:
-        return rows.norm_quantize(options, width=x.width, eps=norms[0].eps, x=x.columns)
-    return rows.quantize(options, width=x.width, x=x.columns)
+    x = inputs[0]
+    gate = next((op for op in operations if isinstance(op, GatedActivation)), None)
+    norm = next((op for op in operations if isinstance(op, RmsNorm)), None)
+    return rows.quantize(
+        options,
+        width=x.width,
+        x=x.columns,
+        activation=gate.activation if gate else None,
+        up=inputs[1].columns if gate else None,
+        eps=norm.eps if norm else None,
+    )
 
 
 def _fixed(sizes: Sizes, words: int) -> int:
@@ -439,7 +437,7 @@ def lower(
         sizes: numbers of rows.
         fused: True if the device's fma has one rounding.
         packed_dot: True if its compiler has ``dot4I8Packed``.
-        compact: True for shaders that a software driver compiles in less time.
+        compact: True for the form of the kernels that suits software drivers.
     """
     head = head_layout(sizes)
     options = ShaderOptions(head=head, fused=fused, packed_dot=packed_dot, compact=compact)

@@ -20,7 +20,7 @@ from edgedec.runtime.gpu.kernels.codes import code_stride
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.gpu.kernels.probes import arithmetic as arithmetic_kernel
-from edgedec.runtime.gpu.kernels.rows import norm_quantize
+from edgedec.runtime.gpu.kernels.rows import quantize
 from edgedec.runtime.gpu.kernels.source import ShaderOptions
 
 __all__ = ["Arithmetic", "ArithmeticCases", "arithmetic", "arithmetic_cases", "run_once", "sample_pipelines"]
@@ -69,12 +69,11 @@ def run_once(device: GpuDevice, kernel: Kernel, arrays: Sequence[NDArray[Any]], 
 
 def sample_pipelines(device: GpuDevice) -> int:
     """Compile and run a few kernels of a usual size, and return their number."""
-    options, widths = ShaderOptions(head=_HEAD), (64, 128, 192, 256)
+    options = ShaderOptions(head=_HEAD, fused=arithmetic(device).fused, compact=device.adapter.software)
+    widths = (64, 128, 192, 256)
     for width in widths:
         words = (_HEAD.words, width, width, code_stride(width), 1)
-        run_once(
-            device, norm_quantize(options, width=width, eps=1e-5), [np.zeros(count, np.uint32) for count in words], 1
-        )
+        run_once(device, quantize(options, width=width, eps=1e-5), [np.zeros(count, np.uint32) for count in words], 1)
     return len(widths)
 
 

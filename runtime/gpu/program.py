@@ -54,7 +54,7 @@ class GpuBuffer:
     """A buffer of the device.
 
     Members:
-        name: its name in messages and in plans; that of a constant is also its name in ``Lowered.constants``.
+        name: its name in messages and in plans; ``lowering.constants`` names constants by it.
         nbytes: its size, a multiple of 4.
         kind: ``input`` is written by the host before a pass; ``constant`` once; ``cache`` holds keys and values;
             ``activation`` holds values of one pass; ``output`` is read by the host after a pass.

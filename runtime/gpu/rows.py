@@ -1,18 +1,20 @@
-"""The rows of the cache on a device: moves and copies, which wait for the next submission."""
+"""The rows of the cache on a device: their moves, which wait for the next submission, and the sequences that hold them."""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import EdgedecError
+from edgedec.errors import DeviceError, EdgedecError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
 from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.protocols import I32
 
-__all__ = ["GpuRows", "GpuState"]
+__all__ = ["GpuArena", "GpuRows", "GpuState"]
 
 
 class GpuRows:
@@ -38,6 +40,10 @@ class GpuRows:
             if node != to:
                 self._pairs.append((_slot(blocks, start + node), _slot(blocks, start + to)))
 
+    def clear(self) -> None:
+        """Forget the pairs that wait."""
+        self._pairs.clear()
+
     @property
     def waiting(self) -> int:
         """Number of pairs that wait."""
@@ -53,10 +59,52 @@ def _slot(blocks: I32, row: int) -> int:
     return BLOCK_ROWS * int(blocks[row // BLOCK_ROWS]) + row % BLOCK_ROWS
 
 
+class GpuArena(BlockArena):
+    """The blocks of rows on a device, and the sequences that hold them."""
+
+    def __init__(self, rows: GpuRows, blocks: int, positions: int) -> None:
+        super().__init__(rows, blocks, positions)
+        self._waiting, self.states = rows, WeakSet[GpuState]()
+
+    def open(self) -> GpuState:
+        """Return a sequence without rows and blocks."""
+        return GpuState(self, self.empty_table())
+
+    def forget(self) -> None:
+        """Give all blocks back, because the device with the rows was lost."""
+        self._waiting.clear()
+        for state in list(self.states):
+            state.forget()
+
+
 class GpuState(BlockState):
     """The cache of one sequence of the target ``gpu``."""
 
-    @classmethod
-    def opened(cls, arena: BlockArena) -> GpuState:
-        """Return a sequence without rows and blocks."""
-        return cls(arena, arena.empty_table())
+    def __init__(self, arena: GpuArena, table: I32) -> None:
+        super().__init__(arena, table)
+        self._forgotten = False  # True if rows were lost, until a text begins at its start again
+        arena.states.add(self)
+
+    def forget(self) -> None:
+        """Give the blocks back, because the device with the rows was lost."""
+        self._forgotten = self._forgotten or self.length > 0
+        self._keep(0)
+
+    def begin(self, position: int) -> None:
+        """Note that a pass begins at a position.
+
+        Raises:
+            DeviceError: the rows before it were lost with their device.
+        """
+        if self._forgotten and position:
+            raise DeviceError(
+                "device gpu: the rows of this text went with the device that was lost; send the text again, or use "
+                "--device cpu"
+            )
+        self._forgotten = False
+
+    def fork(self) -> Self:
+        """Return a sequence that shares the blocks of the committed rows."""
+        other = super().fork()
+        other._forgotten = self._forgotten
+        return other

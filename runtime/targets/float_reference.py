@@ -9,14 +9,13 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
-from edgedec.memory import MemoryUse
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import reserved_rows
-from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
+from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
@@ -105,16 +104,6 @@ def create(
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the numbers of bits to which keys and values are rounded. They are stored as float32 in every case."""
     return (32, 16, 8)
-
-
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Return no limits."""
-    return Bounds()
-
-
-def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """Return nothing, because the target uses the host's memory only."""
-    return ()
 
 
 def footprint(

@@ -15,19 +15,17 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.memory import MemoryUse
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
-from edgedec.runtime.cache_blocks import BlockArena
 from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
-from edgedec.runtime.gpu.layout import sizes_of
+from edgedec.runtime.gpu.layout import check_bindings, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
-from edgedec.runtime.gpu.rows import GpuRows, GpuState
+from edgedec.runtime.gpu.rows import GpuArena, GpuRows, GpuState
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -41,8 +39,8 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     Ticket,
 )
-from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import check_pass, top_k
+from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
@@ -63,10 +61,13 @@ class GpuTarget:
         layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
         own = arithmetic(device)
         sizes = sizes_of(limits)
-        self.program = lower(layout, sizes, fused=own.fused)
-        self.executor = Executor(device, self.program, constants(bundle, layout, sizes))
+        check_bindings(layout, sizes, device.adapter)
+        self.program = lower(layout, sizes, fused=own.fused, compact=device.adapter.software)
+        self._constants = constants(bundle, layout, sizes)
+        self.executor = Executor(device, self.program, self._constants)
         self._rows = GpuRows()
-        self._arena = BlockArena(self._rows, self.program.cache_blocks, limits.positions)
+        self._arena = GpuArena(self._rows, self.program.cache_blocks, limits.positions)
+        self._use(device)
         self._head = self.program.layout.new()
         self._embedding = bundle.row_reader(layout.embedding)
         self._best = np.full(
@@ -98,7 +99,7 @@ class GpuTarget:
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
-        return GpuState.opened(self._arena)
+        return self._arena.open()
 
     def close(self) -> None:
         """Free the memory on the device. A second call does nothing."""
@@ -107,10 +108,14 @@ class GpuTarget:
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         """Start the passes and return. Those whose rows do not fit into one run take several.
 
+        If the device was lost before, the model is loaded on it again. Texts then begin at their first row.
+
         Raises:
             CacheFullError: the caches of all sequences together have no room for the passes.
-            DeviceError: the device was lost.
+            DeviceError: the device was lost, or rows of a sequence with an earlier device.
         """
+        if self._device.lost is not None:
+            self._open_again()
         passes = [(self._checked(state, item), item) for state, item in work]
         if len({id(state) for state, _ in passes}) < len(passes):
             raise UsageError("a sequence occurs twice in one submit; submit its passes one after another")
@@ -122,12 +127,24 @@ class GpuTarget:
             state.passed(len(item.ids))
         return ticket
 
+    def _open_again(self) -> None:
+        """Load the model on a new open of the device. The rows of all sequences are gone."""
+        self.executor.close()
+        device = open_device()
+        self.executor = Executor(device, self.program, self._constants)
+        self._use(device)
+
+    def _use(self, device: GpuDevice) -> None:
+        self._device = device
+        device.holders.add(self._arena)
+
     def _checked(self, state: State, work: Pass) -> GpuState:
         assert isinstance(state, GpuState)
         state.check_open()
         if state.arena is not self._arena:
             raise UsageError("the sequence belongs to another target; open one with Target.open of this one")
         check_pass(work, state.length, self.limits, self.info)
+        state.begin(int(work.positions.min()))
         for name in work.taps:
             if name not in self.program.taps:
                 raise UnsupportedError(f"the target was opened without the tap {name!r}; open it with taps=")
@@ -328,16 +345,6 @@ def driver_bytes() -> int:
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the supported bits of keys and values."""
     return _KV_CHOICES
-
-
-def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Return the limits of the device: there are none."""
-    return Bounds()
-
-
-def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """Return nothing: WebGPU does not tell how much memory a GPU has."""
-    return ()
 
 
 def create(

@@ -20,7 +20,6 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
-from edgedec.memory import MemoryUse
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Attention, Linear
 from edgedec.ort import onnxruntime as ort
@@ -43,6 +42,7 @@ from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
+from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 
@@ -369,11 +369,6 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     """Return the maximum number of rows of a run."""
     return Bounds(rows=widest_pass(device))
-
-
-def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """Return nothing: the memory of a GPU is not known."""
-    return ()
 
 
 def create(

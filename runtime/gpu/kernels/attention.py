@@ -15,7 +15,8 @@ from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, asse
 
 __all__ = ["AttentionKernels", "attention", "rope_append"]
 
-_SLOTS, _SLOT_GROUPS = 64, 32  # slots of a workgroup at a time, and workgroups that share those of a head
+_SLOTS, _SLOT_GROUPS = 64, 32  # slots of a workgroup at a time, and workgroups that share those of a head, on a GPU
+_VALUE_LANES = (8, 16, 32, 64, 128, 256)  # sizes of a workgroup that adds values, one dimension for an invocation
 _EACH = Count(rows=1)
 _HALF = """
     let i = d % PAIRS;
@@ -28,10 +29,22 @@ _INTERLEAVED = """
     let s = sin_table[table_start + d / 2u];
     if (d % 2u == 0u) { return sub(mul(source(d), c), mul(source(d + 1u), s)); }
     return add(mul(source(d), c), mul(source(d - 1u), s));"""
+_UNSCALED = "fn scale_of(lane: u32) -> f32 { return 1.0; }\n"
+_SCALED = """
+fn scale_of(lane: u32) -> f32 {
+    var most = 0u;
+    for (var d = lane; d < HEAD_DIM; d += LANES) { most = max(most, magnitude(turned(d))); }
+    return scale_of_row(largest_of_all(lane, most));
+}
+fn stored(x: f32, scale: f32) -> u32 {
+    if (!has_codes(scale)) { return 0u; }
+    return code_of(x, scale);
+}
+"""
 _STORED = {
-    32: "fn stored(d: u32, scale: f32) -> u32 { return bitcast<u32>(turned(d)); }\n",
-    16: "fn stored(d: u32, scale: f32) -> u32 { return to_half(turned(d)); }\n",
-    8: "fn stored(d: u32, scale: f32) -> u32 { return code(d, scale); }\n",
+    32: ("fn stored(x: f32, scale: f32) -> u32 { return bitcast<u32>(x); }\n", _UNSCALED),
+    16: ("fn stored(x: f32, scale: f32) -> u32 { return to_half(x); }\n", _UNSCALED),
+    8: ("codes", _SCALED),
 }
 
 
@@ -75,9 +88,9 @@ def rope_append(
             "half",
             "cache",
             shader("rope_append").replace("\n    ROTATION", rotation),
-            _STORED[cache.bits],
+            *_STORED[cache.bits],
         ),
-        constants={**cache.constants(), **strides, "HEADS": heads, "PAIRS": pairs},
+        constants={**cache.constants(), **strides, "HEADS": heads, "PAIRS": pairs, "LANES": options.lanes(64)},
         groups=Groups(x=Count(constant=heads + 2 * cache.kv_heads), z=_EACH),
     )
 
@@ -117,10 +130,10 @@ def attention(
         raise EdgedecError(f"{heads} heads are no multiple of {cache.kv_heads} key/value heads")
     # Without an operation that rounds once, `fused` is long, so it occurs once in either kernel.
     at_once = next(count for count in (4, 3, 2, 1) if group % count == 0) if options.fused else 1
-    lanes = 64 if cache.head_dim <= 64 else 128 if cache.head_dim <= 128 else 256
+    lanes = next((lanes for lanes in _VALUE_LANES if lanes >= max(cache.head_dim, options.lanes(64))), _VALUE_LANES[-1])
     dim_groups = -(-cache.head_dim // lanes)
     stride = blocks_of(positions) * BLOCK_ROWS
-    slot_groups = min(_SLOT_GROUPS, -(-stride // _SLOTS))
+    slot_groups = 1 if options.compact else min(_SLOT_GROUPS, -(-stride // _SLOTS))
     constants: dict[str, float | int] = {
         **cache.constants(),
         "HEADS": heads,
@@ -128,6 +141,8 @@ def attention(
         "SINKS": sinks,
         "SLOT_STRIDE": stride,
         "SLOT_GROUPS": slot_groups,
+        "SLOTS": _SLOTS,
+        "TILE": 32 if options.compact else 128,
         "SCALE": float(scale),
         "PER_WORD": 32 // cache.bits,
         "LANES": lanes,
@@ -149,6 +164,7 @@ def attention(
             "cache",
             "attention_common",
             score_of,
+            each_row(shader("queries_direct" if options.compact else "queries_staged"), at_once),
             each_row(shader("attention_scores"), at_once),
         ),
         constants=constants,

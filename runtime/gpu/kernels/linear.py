@@ -13,10 +13,10 @@ from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.kernel import Count, Kernel, spread
 from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble, each_row, shader
 
-__all__ = ["OUTS", "SLICES", "Ending", "Packed", "linear", "product", "tiled", "tiles"]
+__all__ = ["OUTS", "Ending", "Packed", "linear", "product", "tiled", "tiles"]
 
 OUTS = 32  # outputs of a workgroup
-SLICES = 8  # invocations that share the columns of an output
+_SHARERS = 8  # invocations that share the columns of an output; one for each row of a workgroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,10 @@ class Ending:
         return [ShaderBuffer(name=name) for name in ("bias", "residual") if getattr(self, name)]
 
 
+def _sharers(options: ShaderOptions) -> int:
+    return 1 if options.compact else _SHARERS
+
+
 def tiles(outputs: int) -> int:
     """Return the number of workgroups for the outputs of a matrix."""
     return -(-outputs // OUTS)
@@ -92,14 +96,14 @@ def linear(
     inputs: int,
     ending: Ending,
     constants: Mapping[str, int],
-    partials: int = 1,
+    parts: int = 1,
     before: Sequence[str] = (),
     scale_element: str = "f32",
 ) -> Kernel:
     """Return a product: (codes, scales, weights, weight_scales, bias?, residual?) -> y [rows, outputs].
 
-    ``sweep`` names the shader with the function ``sweep_ROWS``, and ``partials`` is the number of values that an invocation
-    leaves to others for each row. ``before`` are further parts of the shader, and ``scale_element`` is the type of the
+    ``sweep`` names the shader with the function ``sweep_ROWS``, and ``parts`` is the number of parts of a sum that an
+    invocation makes at a time. ``before`` are further parts of the shader, and ``scale_element`` is the type of the
     elements of ``weight_scales``.
     """
     return product(
@@ -116,7 +120,7 @@ def linear(
         ),
         before=("dot", "linear_codes", *before),
         constants={"CODE_WORDS": code_words(inputs), "CODE_STRIDE": code_stride(inputs), **constants},
-        partials=partials,
+        parts=parts * _sharers(options),
     )
 
 
@@ -130,15 +134,23 @@ def product(
     buffers: Sequence[ShaderBuffer],
     before: Sequence[str],
     constants: Mapping[str, int],
-    partials: int = 1,
+    parts: int,
 ) -> Kernel:
-    """Return a product whose first buffers are ``buffers``: (..., bias?, residual?) -> y [rows, outputs]."""
+    """Return a product whose first buffers are ``buffers``: (..., bias?, residual?) -> y [rows, outputs].
+
+    ``parts`` is the number of parts of a sum that the invocations of an output make at a time.
+    """
+    sweeps = " else ".join(
+        f"if (count <= {rows}u) {{ sweep_{rows}(tile, first, count, lane); }}" for rows in options.row_steps
+    )
+    if options.compact:
+        sweeps = "for (var i = 0u; i < count; i += 1u) { sweep_1(tile, first + i, 1u, lane); }"
     return assemble(
         name,
         options,
         buffers=(*buffers, *ending.buffers(), ShaderBuffer(name="y", access="read_write")),
         parts=(
-            "linear_common",
+            "linear_alone" if options.compact else "linear_shared",
             *before,
             *(("fma", "tanh") if ending.soft_cap is not None else ()),
             ending.source(),
@@ -148,17 +160,15 @@ def product(
         constants={
             "OUTPUTS": outputs,
             "OUTS": OUTS,
-            "SLICES": SLICES,
+            "SHARERS": _sharers(options),
             "TILES": tiles(outputs),
-            "PARTIALS": partials * SLICES * 8 * OUTS,
+            "PARTS": parts,
             **constants,
             **ending.constants(),
         },
         functions={
             "WORK_ROWS": "result_count" if ending.results else "row_count",
-            "SWEEP": " else ".join(
-                f"if (count <= {rows}u) {{ sweep_{rows}(tile, first, count, lane); }}" for rows in options.row_steps
-            ),
+            "SWEEP": sweeps,
         },
         groups=spread(tiles(outputs), Count(results=1, divisor=8) if ending.results else Count(rows=1, divisor=8)),
     )

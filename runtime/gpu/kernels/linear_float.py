@@ -16,6 +16,7 @@ from edgedec.schemes import FloatScheme
 
 __all__ = ["linear_float", "pack_float"]
 
+_SLICES = 8  # sums of an output, which are added in order
 _PER_WORD = {"float32": 1, "float16": 2, "bfloat16": 2}
 _VALUES = {
     "float32": "return bitcast<f32>(word);",
@@ -63,5 +64,7 @@ def linear_float(
             "PER_WORD": per_word,
             "X_STRIDE": at.stride,
             "X_OFFSET": at.offset,
+            "SLICES": _SLICES,
         },
+        parts=_SLICES,
     )

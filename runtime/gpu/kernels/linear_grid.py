@@ -145,7 +145,7 @@ def linear_grid(
             "GROUPS": -(-inputs // scheme.group_size),
             "OFFSET": form == "offset",
         },
-        partials=2 if form == "offset" else 1,
+        parts=2 if form == "offset" else 1,
         before=("half", f"const ZERO = {zero};\n", _SCALES[form], "linear_grid_high"),
         scale_element="u32",
     )

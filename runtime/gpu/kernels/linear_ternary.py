@@ -77,5 +77,6 @@ def linear_ternary(
             "UNIT_BLOCKS": unit // _COLUMNS,
             "UNIT_GROUPS": unit // group_size if group_size else 1,
         },
-        partials=2 if group_size == 32 else 1,
+        parts=2 if group_size == 32 else 1,
+        before=("linear_ternary",),
     )

@@ -36,14 +36,14 @@ def top_k(options: ShaderOptions, *, vocab: int, k: int, size: int) -> TopKernel
     """
     if not 1 <= k <= size <= vocab:
         raise EdgedecError(f"cannot select {k} of {size} of {vocab} logits")
-    parts = -(-size // _PART)
+    parts, lanes = -(-size // _PART), options.lanes(256)
     found = ShaderBuffer(name="found", element="u32", access="read_write")
     first = assemble(
         "top_k_parts",
         options,
         buffers=(ShaderBuffer(name="logits", element="u32"), found),
         parts=("top_k", "top_k_logits"),
-        constants={"VOCAB": vocab, "SIZE": size, "K": k, "PARTS": parts, "PART": _PART},
+        constants={"VOCAB": vocab, "SIZE": size, "K": k, "PARTS": parts, "PART": _PART, "LANES": lanes},
         groups=Groups(x=Count(constant=parts), z=Count(results=1)),
     )
     second = assemble(
@@ -55,7 +55,7 @@ def top_k(options: ShaderOptions, *, vocab: int, k: int, size: int) -> TopKernel
             ShaderBuffer(name="top_logits", element="u32", access="read_write"),
         ),
         parts=("top_k", "top_k_found"),
-        constants={"K": k, "PARTS": parts, "PART": parts * k},
+        constants={"K": k, "PARTS": parts, "PART": parts * k, "LANES": lanes},
         groups=Groups(x=Count(constant=1), z=Count(results=1)),
     )
     return TopKernels(parts=first, merged=second, scratch=options.head.results * parts * k * 2)

@@ -14,15 +14,13 @@ __all__ = [
     "Columns",
     "add",
     "gate",
-    "gate_norm_quantize",
-    "gate_quantize",
     "norm",
-    "norm_quantize",
     "quantize",
     "select",
 ]
 
 _LANES = 256  # invocations of a workgroup; at least 8, a power of 2
+_NORM_CHUNK = 2048  # values that a norm copies to workgroup memory at a time
 _EACH = Count(rows=1)  # a workgroup for each row
 
 
@@ -38,16 +36,24 @@ class Columns:
             raise EdgedecError(f"columns must begin inside of their rows: {self}")
 
 
-def _constants(width: int, x: Columns | None, up: Columns | None = None, heads: int = 1) -> dict[str, int]:
+def _constants(
+    options: ShaderOptions, width: int, x: Columns | None, up: Columns | None = None, heads: int = 1
+) -> dict[str, int]:
     x, up = (at or Columns(offset=0, stride=width * heads) for at in (x, up))
     return {
         "WIDTH": width,
-        "LANES": _LANES if width > 64 else 64,
+        "LANES": options.lanes(_LANES if width > 64 else 64),
+        "NORM_CHUNK": min(_NORM_CHUNK, -(-width // 16) * 16),
         "X_STRIDE": x.stride,
         "X_OFFSET": x.offset,
         "UP_STRIDE": up.stride,
         "UP_OFFSET": up.offset,
     }
+
+
+def _normed(options: ShaderOptions) -> tuple[str, str]:
+    """Return the parts of a shader that make a row's values its norm."""
+    return ("value_normed", "norm_sums_direct" if options.compact else "norm_sums_staged")
 
 
 def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: Columns | None = None) -> Kernel:
@@ -59,25 +65,28 @@ def norm(options: ShaderOptions, *, width: int, eps: float, heads: int = 1, x: C
         "norm",
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="gain"), ShaderBuffer(name="out", access="read_write")),
-        parts=("fma", "source_x", "value_normed", "end_store"),
-        constants={**_constants(width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
+        parts=("fma", "source_x", *_normed(options), "end_store"),
+        constants={**_constants(options, width, x, heads=heads), "EPS": float(eps), "OUT_STRIDE": heads * width},
         groups=Groups(x=Count(constant=heads), z=_EACH),
     )
 
 
-def _quantizing(
-    name: str,
+def quantize(
     options: ShaderOptions,
     *,
     width: int,
-    eps: float | None,
-    x: Columns | None,
+    x: Columns | None = None,
     activation: Activation | None = None,
     up: Columns | None = None,
+    eps: float | None = None,
 ) -> Kernel:
+    """Return (x [n, width], up?, gain?) -> codes [n] rows of ``codes.code_stride`` words, scales [n].
+
+    With ``activation``, the rows are those of ``gate``, made of x and ``up``; with ``eps``, their ``norm`` is quantized.
+    """
     gated, normed = activation is not None, eps is not None
     return assemble(
-        name,
+        "_".join([*(["gate"] if gated else []), *(["norm"] if normed else []), "quantize"]),
         options,
         buffers=(
             ShaderBuffer(name="x"),
@@ -90,11 +99,12 @@ def _quantizing(
             "fma",
             "dot",
             *(("exp", "source_gated") if gated else ("source_x",)),
-            "value_normed" if normed else "value_plain",
+            *(_normed(options) if normed else ("value_plain",)),
+            "codes",
             "end_codes",
         ),
         constants={
-            **_constants(width, x, up),
+            **_constants(options, width, x, up),
             "CODE_WORDS": code_words(width),
             "CODE_STRIDE": code_stride(width),
             **({} if eps is None else {"EPS": float(eps)}),
@@ -102,41 +112,6 @@ def _quantizing(
         functions={} if activation is None else {"ACTIVATION": activation},
         groups=Groups(x=Count(constant=1), z=_EACH),
     )
-
-
-def quantize(options: ShaderOptions, *, width: int, x: Columns | None = None) -> Kernel:
-    """Return x [n, width] -> codes [n] rows of ``codes.code_stride`` words, scales [n]."""
-    return _quantizing("quantize", options, width=width, eps=None, x=x)
-
-
-def norm_quantize(options: ShaderOptions, *, width: int, eps: float, x: Columns | None = None) -> Kernel:
-    """Return ``norm``, then ``quantize``: (x, gain) -> (codes, scales)."""
-    return _quantizing("norm_quantize", options, width=width, eps=eps, x=x)
-
-
-def gate_quantize(
-    options: ShaderOptions,
-    *,
-    width: int,
-    activation: Activation,
-    gate: Columns | None = None,
-    up: Columns | None = None,
-) -> Kernel:
-    """Return ``gate``, then ``quantize``: (gate, up) -> (codes, scales)."""
-    return _quantizing("gate_quantize", options, width=width, eps=None, x=gate, activation=activation, up=up)
-
-
-def gate_norm_quantize(
-    options: ShaderOptions,
-    *,
-    width: int,
-    activation: Activation,
-    eps: float,
-    gate: Columns | None = None,
-    up: Columns | None = None,
-) -> Kernel:
-    """Return ``gate``, then ``norm_quantize``: (gate, up, gain) -> (codes, scales)."""
-    return _quantizing("gate_norm_quantize", options, width=width, eps=eps, x=gate, activation=activation, up=up)
 
 
 def gate(
@@ -153,7 +128,7 @@ def gate(
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("fma", "exp", "source_gated", "end_each"),
-        constants={**_constants(width, gate, up), "OUT_STRIDE": width},
+        constants={**_constants(options, width, gate, up), "OUT_STRIDE": width},
         functions={"ACTIVATION": activation},
         groups=spread(-(-width // _LANES), _EACH),
     )
@@ -166,7 +141,7 @@ def add(options: ShaderOptions, *, width: int, a: Columns | None = None, b: Colu
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="up"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_sum", "end_each"),
-        constants={**_constants(width, a, b), "OUT_STRIDE": width},
+        constants={**_constants(options, width, a, b), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), _EACH),
     )
 
@@ -178,6 +153,6 @@ def select(options: ShaderOptions, *, width: int) -> Kernel:
         options,
         buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="out", access="read_write")),
         parts=("source_selected", "end_each"),
-        constants={**_constants(width, None), "OUT_STRIDE": width},
+        constants={**_constants(options, width, None), "OUT_STRIDE": width},
         groups=spread(-(-width // _LANES), Count(results=1)),
     )

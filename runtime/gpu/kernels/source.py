@@ -27,8 +27,9 @@ class ShaderOptions:
         head: layout of the header of a pass.
         fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in integers.
         packed_dot: True if the compiler has ``dot4I8Packed``.
-        compact: True on software drivers, whose compilers take seconds for what a GPU's driver compiles at once: loops stay
-            loops, and a matrix product has code for 8 rows only.
+        compact: True on software drivers. Their compilers take seconds for what a GPU's driver compiles at once, so loops
+            stay loops and matrix products have code for one row. They run the few invocations that fill a vector of the CPU
+            one after another, and each barrier switches between them, so workgroups are small and share little memory.
     """
 
     head: HeadLayout
@@ -39,7 +40,11 @@ class ShaderOptions:
     @property
     def row_steps(self) -> tuple[int, ...]:
         """Numbers of rows for which a matrix product has code of its own."""
-        return (8,) if self.compact else (1, 4, 8)
+        return (1,) if self.compact else (1, 4, 8)
+
+    def lanes(self, usual: int) -> int:
+        """Return the invocations of a workgroup, a power of 2 and at least 8, where a GPU has ``usual``."""
+        return 8 if self.compact else usual
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,6 @@
 // Scores of a row's query heads and the keys that it sees: `score_strips` of attention_tile.hpp. An invocation computes the
 // scores of one slot for the ROWS query heads of a workgroup, which share a key/value head.
 
-const SLOTS = 64u;  // slots of a workgroup at a time
-
-var<workgroup> queries: array<f32, ROWS * HEAD_DIM>;
-
 @compute @workgroup_size(SLOTS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     start();
@@ -12,8 +8,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first_head = group.x * ROWSu;
     let head_number = first_head / (HEADS / KV_HEADS);
     let first = (row * HEADS + first_head) * HEAD_DIM;
-    for (var i = lane; i < ROWSu * HEAD_DIM; i += SLOTS) { queries[i] = q[first + i]; }
-    workgroupBarrier();
+    load_queries(first, lane);
     for (var slot = group.y * SLOTS + lane; slot < slot_count(row); slot += SLOT_GROUPS * SLOTS) {
         if (!visible(row, slot)) { continue; }
         let place = place_of(row, slot);
@@ -24,7 +19,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let d = word * (32u / BITS) + i;
                 if (d >= HEAD_DIM) { break; }
                 let key = element(packed, i);
-                sum_ROW = fused(queries[ROWu * HEAD_DIM + d], key, sum_ROW);  // each row
+                sum_ROW = fused(query(first, ROWu * HEAD_DIM + d), key, sum_ROW);  // each row
             }
         }
         if (BITS == 8u) {

@@ -1,8 +1,7 @@
 // Weights and their sums with the values: `weigh` and `add` of attention_tile.hpp. A workgroup has LANES dimensions of one query
 // head of one row. The values of ROWS slots are loaded before the first of them is added, so that the chain of sums does not
-// wait for each of them.
+// wait for each of them. Workgroup memory has the weights of TILE slots.
 
-const TILE = 128u;  // slots whose weights are in workgroup memory
 const HIDDEN = 0xffffffffu;
 
 var<workgroup> largest: array<f32, LANES>;

@@ -10,41 +10,16 @@ struct Parts {  // of e^x = 2^n * (1 + r + y * r^2), where z is n + MAGIC
 
 const EXP_FACTORS = array(1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1);
 
-// The steps are in a loop, so that `fused`, which may be long, occurs once: z = x / ln 2 + MAGIC, r = x - n * ln 2 in two steps,
-// and five steps of the polynomial y of r.
+// x is between -87 and 87.
 fn parts_of_exp(x: f32) -> Parts {
     var factors = EXP_FACTORS;
-    var made = Parts(0.0, 0.0, 0.0);
-    var a = x;
-    var b = 1.44269504088896341;
-    var c = MAGIC;
-    for (var step = 0u; step < 8u; step += 1u) {
-        let result = fused(a, b, c);
-        switch step {
-            case 0u: {
-                made.z = result;
-                a = sub(result, MAGIC);
-                b = -0.693359375;
-                c = x;
-            }
-            case 1u: {
-                b = 2.12194440e-4;
-                c = result;
-            }
-            case 2u: {
-                made.r = result;
-                a = 1.9875691500e-4;
-                b = result;
-                c = factors[0];
-            }
-            default: {
-                a = result;
-                c = factors[min(step - 2u, 4u)];
-            }
-        }
-    }
-    made.y = a;
-    return made;
+    let z = fused_usual(x, 1.44269504088896341, MAGIC);
+    let n = sub(z, MAGIC);
+    // The first product is exact, as n has few bits: a rounded sum is the fused one.
+    let r = fused_usual(n, 2.12194440e-4, add(mul(n, -0.693359375), x));
+    var y = 1.9875691500e-4;
+    for (var i = 0u; i < 5u; i += 1u) { y = fused_usual(y, r, factors[i]); }
+    return Parts(r, y, z);
 }
 
 fn times_power(y: f32, z: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) + (bitcast<u32>(z) << 23u)); }
@@ -52,7 +27,7 @@ fn times_power(y: f32, z: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) + (b
 // Returns exp(x), where x is between -87 and 87.
 fn exp_between(x: f32) -> f32 {
     let p = parts_of_exp(x);
-    return times_power(fused(p.y, mul(p.r, p.r), add(p.r, 1.0)), p.z);
+    return times_power(fused_usual(p.y, mul(p.r, p.r), add(p.r, 1.0)), p.z);
 }
 
 // Returns exp(x) for x <= 0; below -87 the result is exp(-87). -inf and NaN give NaN.
@@ -66,7 +41,7 @@ fn cap_of(x: f32, cap: f32, twice: f32) -> f32 {
     if (is_nan(x)) { return nan(); }
     let p = parts_of_exp(max(-18.0, min(18.0, mul(x, twice))));
     let power = times_power(1.0, p.z);
-    let e = fused(power, fused(p.y, mul(p.r, p.r), p.r), sub(power, 1.0));
+    let e = add(mul(power, fused_usual(p.y, mul(p.r, p.r), p.r)), sub(power, 1.0));  // the product is exact
     return mul(cap, div(e, add(e, 2.0)));
 }
 

@@ -9,3 +9,6 @@ fn code_sum(at: u32, first: u32, count: u32) -> i32 {
     }
     return sum;
 }
+
+// Returns the sum of the products of 16 signed bytes.
+fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 { return dot4(a.x, b.x) + dot4(a.y, b.y) + dot4(a.z, b.z) + dot4(a.w, b.w); }

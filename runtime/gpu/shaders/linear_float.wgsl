@@ -1,27 +1,29 @@
 // Float matrices. ROWS rows at a time.
 //
-// The CPU target leaves these to ONNX Runtime, which has no fixed order of sums. Here an invocation adds rounded products of its
-// columns, blocks of 4 words from `slice` on, and the sums of the slices are added in order: a row has the same result in every
-// pass and on every adapter. weights[tile][block][out] has 4 words of an output.
+// The CPU target leaves these to ONNX Runtime, which has no fixed order of sums. Here a slice adds rounded products of its columns,
+// each 8th block of 4 words, and the sums of the slices are added in order: a row has the same result in every pass and on
+// every adapter. weights[tile][block][out] has 4 words of an output.
 
 fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
-    let slice = lane / OUTS;
     let at_ROW = (first + min(ROWu, count - 1u)) * X_STRIDE + X_OFFSET;  // each row
-    var sum_ROW = nothing();  // each row
-    for (var block = slice; block < BLOCKS; block += SLICES) {
-        let packed = weights[(tile * BLOCKS + block) * OUTS + out];
-        for (var i = 0u; i < min(4u * PER_WORD, INPUTS - 4u * PER_WORD * block); i += 1u) {
-            let weight = weight_value(packed[i / PER_WORD], i);
-            let column = 4u * PER_WORD * block + i;
-            sum_ROW = add(sum_ROW, mul(weight, x[at_ROW + column]));  // each row
+    for (var slice = lane / OUTS; slice < SLICES; slice += SHARERS) {
+        var sum_ROW = nothing();  // each row
+        for (var block = slice; block < BLOCKS; block += SLICES) {
+            let packed = weights[(tile * BLOCKS + block) * OUTS + out];
+            for (var i = 0u; i < min(4u * PER_WORD, INPUTS - 4u * PER_WORD * block); i += 1u) {
+                let weight = weight_value(packed[i / PER_WORD], i);
+                let column = 4u * PER_WORD * block + i;
+                sum_ROW = add(sum_ROW, mul(weight, x[at_ROW + column]));  // each row
+            }
         }
+        parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);  // each row
     }
-    partial[(slice * 8u + ROWu) * OUTS + out] = bitcast<u32>(sum_ROW);  // each row
-    workgroupBarrier();
-    if (slice < min(ROWSu, count)) {
+    meet();
+    let row = lane / OUTS;
+    if (row < min(ROWSu, count)) {
         var total = nothing();
-        for (var i = 0u; i < SLICES; i += 1u) { total = add(total, bitcast<f32>(partial[(i * 8u + slice) * OUTS + out])); }
-        finish(first + slice, tile * OUTS + out, total);
+        for (var i = 0u; i < SLICES; i += 1u) { total = add(total, bitcast<f32>(parts_of_sums[part_at(i, row, out)])); }
+        finish(first + row, tile * OUTS + out, total);
     }
 }

@@ -8,9 +8,8 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     let out = lane % OUTS;
     let slice = lane / OUTS;
     let at_ROW = (first + min(ROWu, count - 1u)) * (CODE_STRIDE / 4u);  // each row
-    let to = slice * 8u * OUTS + out;
     var total = nothing();  // of this output and row `slice`
-    for (var base = 0u; base < GROUPS; base += SLICES) {
+    for (var base = 0u; base < GROUPS; base += SHARERS) {
         let group = base + slice;
         if (group < GROUPS) {
             var sum_ROW = 0;  // each row
@@ -26,21 +25,22 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
             }
             let scale = scale_of(tile, group, out);
             let codes_ROW = code_sum(at_ROW, group * (GROUP / 32u), GROUP / 32u);  // each row
-            partial[to + ROWu * OUTS] = bitcast<u32>(mul(float_of(sum_ROW - ZERO * codes_ROW), scale));  // each row
+            let scaled_ROW = mul(float_of(sum_ROW - ZERO * codes_ROW), scale);  // each row
+            parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(scaled_ROW);  // each row
             if (OFFSET) {
                 let minimum = minimum_of(tile, group, out);
-                partial[to + (SLICES * 8u + ROWu) * OUTS] = bitcast<u32>(mul(float_of(codes_ROW), minimum));  // each row
+                let moved_ROW = mul(float_of(codes_ROW), minimum);  // each row
+                parts_of_sums[part_at(SHARERS + slice, ROWu, out)] = bitcast<u32>(moved_ROW);  // each row
             }
         }
-        workgroupBarrier();
+        meet();
         if (slice < ROWSu) {
-            for (var i = 0u; i < min(SLICES, GROUPS - base); i += 1u) {
-                let place = (i * 8u + slice) * OUTS + out;
-                total = add(total, bitcast<f32>(partial[place]));
-                if (OFFSET) { total = sub(total, bitcast<f32>(partial[SLICES * 8u * OUTS + place])); }
+            for (var i = 0u; i < min(SHARERS, GROUPS - base); i += 1u) {
+                total = add(total, bitcast<f32>(parts_of_sums[part_at(i, slice, out)]));
+                if (OFFSET) { total = sub(total, bitcast<f32>(parts_of_sums[part_at(SHARERS + i, slice, out)])); }
             }
         }
-        workgroupBarrier();
+        meet();
     }
     if (slice < min(ROWSu, count)) { finish(first + slice, tile * OUTS + out, mul(total, scales[first + slice])); }
 }

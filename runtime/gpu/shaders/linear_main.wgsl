@@ -1,7 +1,9 @@
-// The entry point of matrix products. A workgroup computes OUTS outputs for 8 rows, so each weight is read once for 8 rows.
-// SLICES invocations share the columns of an output; invocations next to one another read outputs next to one another.
+// The entry point of matrix products. A workgroup computes OUTS outputs for 8 rows. Invocations next to one another read the
+// weights of outputs next to one another.
 
-@compute @workgroup_size(OUTS * SLICES)
+const MOST_ROWS = 8u;
+
+@compute @workgroup_size(OUTS * SHARERS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     start();
     let tile = group.x + group.y * MOST_GROUPS;

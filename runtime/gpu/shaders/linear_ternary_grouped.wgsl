@@ -10,41 +10,37 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     var total = nothing();  // of this output and row `slice`
     for (var plane = 0u; plane < PLANES; plane += 1u) {
         let planes = tile * PLANES + plane;
-        for (var base = 0u; base < UNITS; base += SLICES) {
+        for (var base = 0u; base < UNITS; base += SHARERS) {
             let unit = base + slice;
             if (unit < UNITS) {
                 var sum_ROW = 0;  // each row
                 for (var block = unit * UNIT_BLOCKS; block < min((unit + 1u) * UNIT_BLOCKS, BLOCKS); block += 1u) {
                     let packed = weights[(planes * BLOCKS + block) * OUTS + out];
                     for (var j = 0u; j < FOUR; j += 1u) {
-                        let word = packed[j];
-                        let a = word & 0x03030303u;
-                        let b = (word >> 2u) & 0x03030303u;
-                        let c = (word >> 4u) & 0x03030303u;
-                        let d = (word >> 6u) & 0x03030303u;
-                        let x_ROW = codes[at_ROW + 4u * block + j];  // each row
-                        sum_ROW += dot4(a, x_ROW.x) + dot4(b, x_ROW.y) + dot4(c, x_ROW.z) + dot4(d, x_ROW.w);  // each row
+                        let trits = codes_of(packed[j]);
+                        sum_ROW += dot16(trits, codes[at_ROW + 4u * block + j]);  // each row
                         if (GROUP == 32u && j == 1u) {
                             let group = min(2u * unit, GROUPS - 1u);
                             let scale = weight_scales[(planes * GROUPS + group) * OUTS + out];
-                            let to = 2u * slice * 8u * OUTS + out;
-                            partial[to + ROWu * OUTS] = bitcast<u32>(mul(float_of(sum_ROW - code_sum(at_ROW, group, 1u)), scale));  // each row
+                            let scaled_ROW = mul(float_of(sum_ROW - code_sum(at_ROW, group, 1u)), scale);  // each row
+                            parts_of_sums[part_at(2u * slice, ROWu, out)] = bitcast<u32>(scaled_ROW);  // each row
                             sum_ROW = 0;  // each row
                         }
                     }
                 }
                 let group = min(unit * UNIT_GROUPS + UNIT_GROUPS - 1u, GROUPS - 1u);
                 let scale = weight_scales[(planes * GROUPS + group) * OUTS + out];
-                let to = (slice * UNIT_GROUPS + UNIT_GROUPS - 1u) * 8u * OUTS + out;
-                partial[to + ROWu * OUTS] = bitcast<u32>(mul(float_of(sum_ROW - code_sum(at_ROW, group * (GROUP / 32u), GROUP / 32u)), scale));  // each row
+                let codes_ROW = code_sum(at_ROW, group * (GROUP / 32u), GROUP / 32u);  // each row
+                let scaled_ROW = mul(float_of(sum_ROW - codes_ROW), scale);  // each row
+                parts_of_sums[part_at(slice * UNIT_GROUPS + UNIT_GROUPS - 1u, ROWu, out)] = bitcast<u32>(scaled_ROW);  // each row
             }
-            workgroupBarrier();
+            meet();
             if (slice < ROWSu) {
-                for (var i = 0u; i < min(SLICES * UNIT_GROUPS, GROUPS - base * UNIT_GROUPS); i += 1u) {
-                    total = add(total, bitcast<f32>(partial[(i * 8u + slice) * OUTS + out]));
+                for (var i = 0u; i < min(SHARERS * UNIT_GROUPS, GROUPS - base * UNIT_GROUPS); i += 1u) {
+                    total = add(total, bitcast<f32>(parts_of_sums[part_at(i, slice, out)]));
                 }
             }
-            workgroupBarrier();
+            meet();
         }
     }
     if (slice < min(ROWSu, count)) { finish(first + slice, tile * OUTS + out, mul(total, scales[first + slice])); }

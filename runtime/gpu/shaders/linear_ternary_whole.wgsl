@@ -10,27 +10,22 @@ fn sweep_ROWS(tile: u32, first: u32, count: u32, lane: u32) {
     for (var plane = 0u; plane < PLANES; plane += 1u) {
         let planes = tile * PLANES + plane;
         var sum_ROW = 0;  // each row
-        for (var block = slice; block < BLOCKS; block += SLICES) {
+        for (var block = slice; block < BLOCKS; block += SHARERS) {
             let packed = weights[(planes * BLOCKS + block) * OUTS + out];
             for (var j = 0u; j < FOUR; j += 1u) {
-                let word = packed[j];
-                let a = word & 0x03030303u;
-                let b = (word >> 2u) & 0x03030303u;
-                let c = (word >> 4u) & 0x03030303u;
-                let d = (word >> 6u) & 0x03030303u;
-                let x_ROW = codes[at_ROW + 4u * block + j];  // each row
-                sum_ROW += dot4(a, x_ROW.x) + dot4(b, x_ROW.y) + dot4(c, x_ROW.z) + dot4(d, x_ROW.w);  // each row
+                let trits = codes_of(packed[j]);
+                sum_ROW += dot16(trits, codes[at_ROW + 4u * block + j]);  // each row
             }
             sum_ROW -= code_sum(at_ROW, 2u * block, 2u);  // each row
         }
-        partial[(slice * 8u + ROWu) * OUTS + out] = bitcast<u32>(sum_ROW);  // each row
-        workgroupBarrier();
+        parts_of_sums[part_at(slice, ROWu, out)] = bitcast<u32>(sum_ROW);  // each row
+        meet();
         if (slice < ROWSu) {
             var exact = 0;
-            for (var i = 0u; i < SLICES; i += 1u) { exact += bitcast<i32>(partial[(i * 8u + slice) * OUTS + out]); }
+            for (var i = 0u; i < SHARERS; i += 1u) { exact += bitcast<i32>(parts_of_sums[part_at(i, slice, out)]); }
             total = add(total, mul(float_of(exact), weight_scales[planes * OUTS + out]));
         }
-        workgroupBarrier();
+        meet();
     }
     if (slice < min(ROWSu, count)) { finish(first + slice, tile * OUTS + out, mul(total, scales[first + slice])); }
 }

@@ -1,7 +1,6 @@
 // The K items with the largest logits in descending order; of equal ones, the smaller id comes first, and NaN comes last.
 // A workgroup selects among the items of its part, one after another. An invocation remembers the best of its own items.
 
-const LANES = 256u;
 const NOTHING = 0xffffffffu;  // an id that no item has
 
 struct Item {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import re
@@ -21,6 +22,7 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.session import Session
 from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import ENDLESS
+from tests.support.gpu_here import need_gpu
 
 PATIENCE_S = 30.0
 
@@ -92,6 +94,32 @@ def test_a_device_that_fails_during_an_answer_ends_its_line(ask: Ask, monkeypatc
     code, lines, stderr = ask("how?", "how?")
     assert (code, lines) == (0, ["half an ans", "Hi!"])
     assert "edgedec: the board does not answer" in stderr.splitlines()
+
+
+@pytest.mark.thorough
+def test_a_conversation_goes_on_after_its_gpu_was_lost(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message that was lost can be sent again, and the answer knows the turns before it."""
+    need_gpu()
+    from edgedec.runtime.gpu.executor import Executor
+
+    whole, submissions = Executor.submit, list[int]()
+
+    def submit(self: Executor, *arguments: Any) -> Any:
+        submissions.append(0)
+        if len(submissions) == lost_at:
+            importlib.import_module("wgpu.backends.wgpu_native").lib.wgpuDeviceDestroy(self._device.raw._internal)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(Executor, "submit", submit)
+    lost_at = 0
+    options = ("--device", "gpu", "-c", "64")
+    assert ask("how?", options=options)[:2] == (0, ["Hi!"])
+    lost_at, submissions[:] = len(submissions) + 2, []  # the second pass of the second message
+    code, lines, stderr = ask("how?", "why?", "why?", "/stats", options=options)
+    assert code == 0
+    assert [line for line in lines if line == "Hi!"] == ["Hi!", "Hi!"]
+    assert lines[-1] == f"context: {len('[user]how?[assistant]Hi![user]why?') + 1 + 3} of 64 tokens, 4 messages"
+    assert re.search(r"edgedec: device gpu: .* was lost at .*; send the text again", stderr)
 
 
 @pytest.mark.thorough

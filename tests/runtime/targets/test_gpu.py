@@ -16,7 +16,7 @@ from edgedec.errors import CacheFullError, DeviceError, UnsupportedError, UsageE
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.gpu import device as device_module
 from edgedec.runtime.gpu import lowering
-from edgedec.runtime.gpu.device import adapters, open_device
+from edgedec.runtime.gpu.device import GpuDevice, adapters, open_device
 from edgedec.runtime.gpu.kernels.embedding import embed
 from edgedec.runtime.gpu.kernels.kernel import Kernel
 from edgedec.runtime.kernels.operator import usable
@@ -129,8 +129,20 @@ needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' librar
     ids=["-".join(map(str, case)) for case in CASES],
 )
 def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, bits: int) -> None:
-    """A prompt, a tree, its commit from scattered rows, a step, a truncation and another step."""
-    bundle = bundles(family, method)
+    check_logits(bundles(family, method), bits)
+
+
+@needs_kernels
+@pytest.mark.thorough
+def test_kernels_in_the_form_for_gpus_have_these_bits_too(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only a software driver is, no other test runs a whole model in this form."""
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, software=False))
+    check_logits(bundles("llama", "tied2"), 8)
+
+
+def check_logits(bundle: Bundle, bits: int) -> None:
+    """Compare a prompt, a tree, its commit from scattered rows, a step, a truncation and another step."""
     targets = open_gpu(bundle, kv_bits=bits), open_target(bundle, limits=LIMITS, kv_bits=bits, threads=1)
     states = [target.open(LIMITS) for target in targets]
     parents = np.array([-1, 0, 0, 1, 2, 2, 5], np.int32)
@@ -235,7 +247,7 @@ def test_matrices_above_the_largest_binding_are_divided(
 ) -> None:
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=14000))
-    divided = open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    divided = open_gpu(bundles("llama", "int8"), Limits(nodes=8, depth=3, positions=32), kv_bits=16)
     codes = [buffer.nbytes for buffer in divided.program.buffers if buffer.name.endswith(".codes")]
     assert max(codes) <= 14000
     assert len(divided.program.steps) > len(target.program.steps)
@@ -250,6 +262,44 @@ def test_a_row_that_is_above_the_largest_binding_is_refused(bundles: Any, monkey
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=600))
     with pytest.raises(UnsupportedError, match=r"32 rows of 72 columns are more than the device binds"):
         open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_a_context_above_the_largest_binding_is_refused_with_one_that_fits(
+    bundles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open_device()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=120_000))
+    wide = Limits(nodes=12, depth=8, positions=640)
+    with pytest.raises(UnsupportedError, match=r"the buffer scores .* reads? .* at once; try --ctx-size \d+") as error:
+        open_gpu(bundles("llama", "int8"), wide, kv_bits=16)
+    positions = int(str(error.value).partition("--ctx-size ")[2].partition(",")[0])
+    open_gpu(bundles("llama", "int8"), replace(wide, positions=positions), kv_bits=16).close()
+    monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=14_000))
+    with pytest.raises(UnsupportedError, match=r"at once; try --device cpu"):
+        open_gpu(bundles("llama", "int8"), replace(wide, nodes=500, positions=16), kv_bits=16)
+
+
+@pytest.mark.thorough
+def test_an_open_that_fails_keeps_no_buffer(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, made = open_device(), list[Any]()
+    buffer = GpuDevice.buffer
+
+    def counted(self: GpuDevice, *arguments: Any) -> Any:
+        made.append(buffer(self, *arguments))
+        return made[-1]
+
+    def refused(*arguments: Any) -> Any:
+        raise DeviceError("device gpu: refuses the shader")
+
+    monkeypatch.setattr(GpuDevice, "buffer", counted)
+    monkeypatch.setattr(GpuDevice, "pipeline", refused)
+    with pytest.raises(DeviceError, match="refuses the shader"):
+        open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    assert len(made) > 20
+    for item in made:  # a buffer that was destroyed cannot be written
+        with pytest.raises(Exception, match="destroyed"):
+            device.raw.queue.write_buffer(item, 0, np.zeros(1, np.uint32))
 
 
 @pytest.mark.thorough
@@ -281,22 +331,32 @@ def test_an_adapter_that_does_not_exist_is_refused_with_those_that_do(monkeypatc
 @needs_kernels
 @pytest.mark.thorough
 def test_a_text_goes_on_after_its_device_was_lost(bundles: Any) -> None:
-    """The error is a message, the tokens so far are there, and a target that is opened again continues them."""
+    """The error is a message, the tokens so far are there, and the same target continues them on a new device."""
     bundle = bundles("llama", "int8")
     cpu = open_target(bundle, limits=SHARED, kv_bits=16, threads=1)
     right = greedy(cpu, cpu.open(SHARED), [1, 2, 3], 12)
-    lost = open_gpu(bundle, SHARED, kv_bits=16)
-    state, device = lost.open(SHARED), open_device()
-    written = greedy(lost, state, [1, 2, 3], 5)
-    lib = importlib.import_module("wgpu.backends.wgpu_native").lib
-    lib.wgpuDeviceDestroy(device.raw._internal)
-    with pytest.raises(DeviceError, match=r"was lost at .*the texts are kept: open the model again") as error:
-        greedy(lost, state, [written[-1]], 1)
+    target, device = open_gpu(bundle, SHARED, kv_bits=16), open_device()
+    state, other = target.open(SHARED), target.open(SHARED)
+    written = greedy(target, state, [1, 2, 3], 5)
+    greedy(target, other, [1, 2, 3], 2)
+    fork = other.fork()
+    lose(device)
+    with pytest.raises(DeviceError, match=r"was lost at .*send the text again, which opens the device anew") as error:
+        greedy(target, state, [written[-1]], 1)
     assert error.value.exit_code == 3
-    again = open_gpu(bundle, SHARED, kv_bits=16)
+    for left in (other, fork):  # nobody computes with rows that are gone
+        with pytest.raises(DeviceError, match="the rows of this text went with the device"):
+            run(target, left, [4], positions=np.array([4], np.int32))
     assert open_device() is not device
-    assert written + greedy(again, again.open(SHARED), [1, 2, 3, *written], 7) == right
-    lost.close()
+    assert (state.length, other.length) == (0, 0)
+    assert written + greedy(target, state, [1, 2, 3, *written], 7) == right
+    assert greedy(target, fork, [1, 2, 3], 5) == written
+    target.close()
+
+
+def lose(device: GpuDevice) -> None:
+    """Destroy a device under the hands of whoever uses it."""
+    importlib.import_module("wgpu.backends.wgpu_native").lib.wgpuDeviceDestroy(device.raw._internal)
 
 
 def greedy(target: Target, state: State, ids: list[int], count: int) -> list[int]:

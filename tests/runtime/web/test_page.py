@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from edgedec.bundle import Bundle
+from edgedec.embedded import bundle_folder
+from edgedec.runtime.gpu.layout import sizes_of
+from edgedec.runtime.gpu.lowering import bundle_layout, lower
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.web.site_writer import VARIANTS, Variant
 from tests.runtime.web.support.counting_site import STEP, served, write_counting_site
 from tests.support.chromium import Page, chromium, find_chromium
 
@@ -145,6 +151,24 @@ def test_the_plan_has_all_bytes_of_the_gpu_and_all_that_is_fetched(page: Page, s
         }
         names = [url.partition(PLACE)[2].partition("?")[0] for url in page.requests if "model/" in url]
         assert page.run(PLANNED) == sum(sizes[name] for name in names)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_browser_accepts_the_shaders_of_every_variant(page: Page, site: Path, variant: Variant) -> None:
+    """Compile those of other adapters, too, which this one never runs."""
+    layout = bundle_layout(Bundle.open(bundle_folder("demo")), 8)
+    program = lower(layout, sizes_of(Limits(nodes=8, depth=3, positions=64)), **variant._asdict())
+    with served(site) as address:
+        page.open(f"{address}{PLACE}")
+        page.run(
+            "navigator.gpu.requestAdapter().then((it) => it.requestDevice()).then((it) => { globalThis.device = it; })"
+        )
+        for kernel in program.kernels:
+            messages = page.run(
+                f"device.createShaderModule({{ code: {json.dumps(kernel.source)} }}).getCompilationInfo()"
+                ".then((info) => info.messages.map((one) => one.message))"
+            )
+            assert messages == [], kernel.name
 
 
 def test_stop_ends_an_answer_whose_text_stays(page: Page, site: Path) -> None:

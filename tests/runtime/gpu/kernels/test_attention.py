@@ -166,13 +166,19 @@ CASES = [
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("compact", [False, True], ids=["usual", "compact"])
 @pytest.mark.parametrize(
     ("heads", "state", "layout", "cap"), CASES, ids=lambda value: str(getattr(value, "bits", value))
 )
 def test_passes_of_two_sequences(
-    gpu_device: Bench, heads: int, state: KvState, layout: Literal["half", "interleaved"] | None, cap: float | None
+    gpu_device: Bench,
+    heads: int,
+    state: KvState,
+    layout: Literal["half", "interleaved"] | None,
+    cap: float | None,
+    compact: bool,
 ) -> None:
-    check_passes(Both(gpu_device, heads, state, layout, cap))
+    check_passes(Both(gpu_device, heads, state, layout, cap, ShaderOptions(head=LAYOUT, compact=compact)))
 
 
 @pytest.mark.thorough

@@ -22,6 +22,7 @@ from tests.runtime.gpu.kernels.support.bench import Bench
 
 LAYOUT = HeadLayout(rows=16, results=4, blocks=1)
 OPTIONS = ShaderOptions(head=LAYOUT)
+COMPACT = ShaderOptions(head=LAYOUT, compact=True)
 
 TABLES: list[tuple[Scheme, bool]] = [
     (FloatScheme(dtype="float32"), False),
@@ -73,8 +74,17 @@ def likeliest(logits: F32, k: int, size: int) -> tuple[I32, F32]:
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize(("vocab", "size", "k"), [(10, 7, 7), (5000, 4999, 1), (9000, 8200, 40)])
-def test_top_k(gpu_device: Bench, vocab: int, size: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "vocab", "size", "k"),
+    [
+        (COMPACT, 10, 7, 7),
+        (OPTIONS, 10, 7, 7),
+        (OPTIONS, 5000, 4999, 1),
+        (OPTIONS, 9000, 8200, 40),
+        (COMPACT, 9000, 8200, 40),
+    ],
+)
+def test_top_k(gpu_device: Bench, options: ShaderOptions, vocab: int, size: int, k: int) -> None:
     rng = np.random.default_rng(k)
     logits = rng.normal(size=(3, vocab)).astype(np.float32)
     logits[1] = rng.integers(-2, 3, vocab)  # many equal logits
@@ -82,7 +92,7 @@ def test_top_k(gpu_device: Bench, vocab: int, size: int, k: int) -> None:
     logits[2, : vocab // 2] = -np.inf
     logits[2, 5] = np.inf
     logits[:, size:] = 1e9
-    kernels = top_k(OPTIONS, vocab=vocab, k=k, size=size)
+    kernels = top_k(options, vocab=vocab, k=k, size=size)
     head = LAYOUT.new()
     head[1:3] = 3, 3
     found = gpu_device.run(

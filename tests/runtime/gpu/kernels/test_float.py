@@ -91,36 +91,44 @@ SPECIAL = np.array(
 ).view(np.float32)
 
 
-def pairs() -> tuple[F32, F32]:
+FEW, MANY = 1 << 15, 1 << 20
+# The first ring has few numbers on one adapter, the second ring many on each.
+counts = pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.thorough)], ids=["few", "many"])
+
+
+def pairs(count: int) -> tuple[F32, F32]:
     x, y = np.meshgrid(SPECIAL, SPECIAL)
     return (
-        np.concatenate([numbers(1, 1 << 20, subnormal=True), x.reshape(-1)]),
-        np.concatenate([numbers(2, 1 << 20, subnormal=True), y.reshape(-1)]),
+        np.concatenate([numbers(1, count, subnormal=True), x.reshape(-1)]),
+        np.concatenate([numbers(2, count, subnormal=True), y.reshape(-1)]),
     )
 
 
 @pytest.mark.thorough(sample=1)
-def test_quotients_are_exact(gpu_device: Bench) -> None:
-    x, y = pairs()
+@counts
+def test_quotients_are_exact(gpu_device: Bench, count: int) -> None:
+    x, y = pairs(count)
     with np.errstate(all="ignore"):
         right = x / y
     same(compute(gpu_device, f"bitcast<u32>(div({as_float('x')}, {as_float('y')}))", x, y), right, (x, y))
 
 
 @pytest.mark.thorough(sample=1)
-def test_roots_are_exact(gpu_device: Bench) -> None:
-    x = np.concatenate([np.abs(numbers(3, 1 << 20, subnormal=True)), SPECIAL])
+@counts
+def test_roots_are_exact(gpu_device: Bench, count: int) -> None:
+    x = np.concatenate([np.abs(numbers(3, count, subnormal=True)), SPECIAL])
     # Squares and their neighbours, whose roots are halfway between two floats or just beside.
-    half = (np.arange(1 << 16, dtype=np.float64) * 2 + 2**24 + 1) / 2**24
+    half = (np.arange(count >> 4, dtype=np.float64) * 2 + 2**24 + 1) / 2**24
     x = np.concatenate([x, np.float32(half**2), np.nextafter(np.float32(half**2), np.float32(9))])
     with np.errstate(all="ignore"):
         right = np.sqrt(x)
     same(compute(gpu_device, f"bitcast<u32>(root({as_float('x')}))", x), right, (x,))
 
 
-def test_conversions_of_integers_are_exact(gpu_device: Bench) -> None:
+@counts
+def test_conversions_of_integers_are_exact(gpu_device: Bench, count: int) -> None:
     rng = np.random.default_rng(4)
-    values = rng.integers(-(2**31), 2**31, 1 << 20, dtype=np.int64).astype(np.int32)
+    values = rng.integers(-(2**31), 2**31, count, dtype=np.int64).astype(np.int32)
     values >>= rng.integers(0, 31, values.size).astype(np.int32)
     values[:6] = 0, -1, 2**31 - 1, -(2**31), (1 << 24) + 1, -(1 << 24) - 3
     same(compute(gpu_device, "bitcast<u32>(float_of(bitcast<i32>(x)))", values), values.astype(np.float32))
@@ -163,8 +171,7 @@ def test_the_judge_of_fma_is_exact() -> None:
             assert abs(exact - middle) <= min(abs(exact - below), abs(exact - above)) or below == above
 
 
-def triples(subnormal: bool) -> tuple[F32, F32, F32]:
-    count = 1 << 20
+def triples(count: int, *, subnormal: bool) -> tuple[F32, F32, F32]:
     x, y = numbers(8, count, subnormal=subnormal), numbers(9, count, subnormal=subnormal)
     z = numbers(10, count, subnormal=subnormal)
     with np.errstate(all="ignore"):
@@ -181,9 +188,26 @@ def triples(subnormal: bool) -> tuple[F32, F32, F32]:
 
 
 @pytest.mark.thorough(sample=1)
-def test_fused_products_are_exact(gpu_device: Bench) -> None:
-    x, y, z = triples(subnormal=True)
+@counts
+def test_fused_products_are_exact(gpu_device: Bench, count: int) -> None:
+    x, y, z = triples(count, subnormal=True)
     expression = f"bitcast<u32>(fused({as_float('x')}, {as_float('y')}, {as_float('z')}))"
+    same(compute(gpu_device, expression, x, y, z, parts=("fma_exact",)), exact_fma(x, y, z), (x, y, z))
+
+
+@pytest.mark.thorough(sample=1)
+@counts
+def test_fused_products_of_usual_numbers_are_exact(gpu_device: Bench, count: int) -> None:
+    """Cover what exp needs: factors up to 128, and an addend that is not small, or a product beside it that is tiny."""
+    rng = np.random.default_rng(18)
+    x, y = numbers(19, count, wide=False), rng.uniform(-1, 1, count).astype(np.float32)
+    x = np.where(np.abs(x) < 128, x, y).astype(np.float32)
+    z = rng.choice([-1, 1], count) * np.exp2(rng.uniform(-20, 24, count))
+    near = rng.integers(0, 3, count)
+    z = np.where(near == 0, -(x.astype(np.float64) * y) * (1 + rng.integers(-2, 3, count) * 2.0**-23), z)
+    z = np.where(near == 1, np.rint(z), z).astype(np.float32)
+    z[:9], x[9:18] = 0, 0
+    expression = f"bitcast<u32>(fused_usual({as_float('x')}, {as_float('y')}, {as_float('z')}))"
     same(compute(gpu_device, expression, x, y, z, parts=("fma_exact",)), exact_fma(x, y, z), (x, y, z))
 
 
@@ -196,8 +220,9 @@ def test_an_adapters_own_fma_is_near(gpu_device: Bench) -> None:
 
 
 @pytest.mark.thorough(sample=1)
-def test_halves_are_exact(gpu_device: Bench) -> None:
-    x = np.concatenate([numbers(12, 1 << 20, wide=False), numbers(13, 1 << 18), SPECIAL])
+@counts
+def test_halves_are_exact(gpu_device: Bench, count: int) -> None:
+    x = np.concatenate([numbers(12, count, wide=False), numbers(13, count >> 2), SPECIAL])
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     finite = every[np.isfinite(every)]
     middles = (np.sort(finite)[:-1] + np.sort(finite)[1:]) / np.float32(2)

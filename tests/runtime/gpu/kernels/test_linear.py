@@ -198,14 +198,15 @@ def test_planes_with_free_scales_are_no_grid() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_float(gpu_device: Bench, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "compact"), [("float32", True), ("float16", False), ("bfloat16", True)])
+def test_float(gpu_device: Bench, dtype: str, compact: bool) -> None:
     """Compare with the sums of linear_float.wgsl in NumPy: 8 interleaved chains of rounded products, added in order."""
     outputs, inputs = 37, 301
     rng = np.random.default_rng(0)
     scheme = FloatScheme(dtype=dtype)
     matrix = rng.normal(size=(outputs, inputs)).astype(scheme.parts((outputs, inputs))["values"].dtype)
-    kernel = linear_float(OPTIONS, outputs=outputs, inputs=inputs, scheme=scheme)
+    options = ShaderOptions(head=LAYOUT, compact=compact)
+    kernel = linear_float(options, outputs=outputs, inputs=inputs, scheme=scheme)
     x = rng.normal(size=(9, inputs)).astype(np.float32)
     columns = 16 // matrix.dtype.itemsize
     sums = np.zeros((8, 9, outputs), np.float32)

@@ -20,6 +20,7 @@ from tests.runtime.gpu.kernels.support.cpu import cpu_gate, cpu_kernels, cpu_nor
 
 LAYOUT = HeadLayout(rows=16, results=4, blocks=1)
 OPTIONS = ShaderOptions(head=LAYOUT)
+COMPACT = ShaderOptions(head=LAYOUT, compact=True)
 EPS = 1e-5
 
 
@@ -62,10 +63,13 @@ def room(n: int, width: int) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize(("n", "width"), [(9, 83), (1, 8), (3, 2560)])
-def test_quantize(gpu_device: Bench, n: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "n", "width"),
+    [(COMPACT, 9, 83), (OPTIONS, 3, 70), (OPTIONS, 1, 8), (COMPACT, 1, 8), (OPTIONS, 3, 2560)],
+)
+def test_quantize(gpu_device: Bench, options: ShaderOptions, n: int, width: int) -> None:
     x = values(width, n, width)
-    kernel = rows.quantize(OPTIONS, width=width)
+    kernel = rows.quantize(options, width=width)
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": x, **room(n, width)}, rows=n), x)
 
 
@@ -83,20 +87,23 @@ def test_a_row_that_is_not_finite_has_no_codes_and_no_other_row_changes(gpu_devi
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize(("heads", "width"), [(3, 83), (1, 2560), (2, 8)])
-def test_norm(gpu_device: Bench, heads: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "heads", "width"),
+    [(COMPACT, 3, 83), (OPTIONS, 3, 83), (OPTIONS, 1, 2560), (OPTIONS, 2, 8), (COMPACT, 1, 2560), (COMPACT, 2, 8)],
+)
+def test_norm(gpu_device: Bench, options: ShaderOptions, heads: int, width: int) -> None:
     n = 5
     x, gain = values(width, n, width * heads), values(1, 1, width)[0]
-    kernel = rows.norm(OPTIONS, width=width, eps=EPS, heads=heads)
+    kernel = rows.norm(options, width=width, eps=EPS, heads=heads)
     made = gpu_device.run(kernel, {"head": head(n), "x": x, "gain": gain, "out": np.zeros_like(x)}, rows=n)
     assert made["out"][: x.size].tobytes() == cpu_norm(x, gain, EPS).tobytes()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("n", "width"), [(9, 288), (1, 4100)])
-def test_norm_quantize(gpu_device: Bench, n: int, width: int) -> None:
+@pytest.mark.parametrize(("options", "n", "width"), [(COMPACT, 9, 288), (OPTIONS, 1, 4100)])
+def test_norm_quantize(gpu_device: Bench, options: ShaderOptions, n: int, width: int) -> None:
     x, gain = values(width, n, width), values(2, 1, width)[0]
-    kernel = rows.norm_quantize(OPTIONS, width=width, eps=EPS)
+    kernel = rows.quantize(options, width=width, eps=EPS)
     made = gpu_device.run(kernel, {"head": head(n), "x": x, "gain": gain, **room(n, width)}, rows=n)
     check_codes(made, cpu_norm(x, gain, EPS))
 
@@ -124,18 +131,20 @@ def test_gate(gpu_device: Bench, activation: Activation) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("activation", "width"), [("relu2", 83)])
-def test_gate_quantize_and_gate_norm_quantize(gpu_device: Bench, activation: Activation, width: int) -> None:
+@pytest.mark.parametrize(("options", "activation", "width"), [(OPTIONS, "relu2", 83), (COMPACT, "silu", 70)])
+def test_gate_quantize_and_gate_norm_quantize(
+    gpu_device: Bench, options: ShaderOptions, activation: Activation, width: int
+) -> None:
     n = 3
     gate, up = gates(4, n, width)
     gate[0, 4:6] = 3  # so that nothing overflows
     gain = values(5, 1, width)[0]
     both = np.concatenate([gate, up], axis=1)  # columns of one matrix, as fused linears leave them
-    at = {"gate": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
+    at = {"x": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
     right = cpu_gate(activation, gate, up)
-    kernel = rows.gate_quantize(OPTIONS, width=width, activation=activation, **at)
+    kernel = rows.quantize(options, width=width, activation=activation, **at)
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": both, "up": both, **room(n, width)}, rows=n), right)
-    normed = rows.gate_norm_quantize(OPTIONS, width=width, activation=activation, eps=EPS, **at)
+    normed = rows.quantize(options, width=width, activation=activation, eps=EPS, **at)
     buffers = {"head": head(n), "x": both, "up": both, "gain": gain, **room(n, width)}
     check_codes(gpu_device.run(normed, buffers, rows=n), cpu_norm(right, gain, EPS))
 

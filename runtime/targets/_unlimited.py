@@ -1,0 +1,20 @@
+"""The answers of targets without limits and memories of their own."""
+
+from __future__ import annotations
+
+from edgedec.bundle import Bundle
+from edgedec.memory import MemoryUse
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets import Bounds
+
+__all__ = ["bounds", "memories"]
+
+
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+    """Return no limits."""
+    return Bounds()
+
+
+def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+    """Return nothing: the target uses the host's memory, or that of a GPU, whose size is not known."""
+    return ()
