@@ -101,9 +101,8 @@ def test_beats_and_stalls_are_counted() -> None:
     """Count all states of the streams that are observed: in a pass of this size no result waits for the write port."""
     top, m = Accelerator(AcceleratorConfig(hidden=12, width=20, heads=2, kv_heads=1, head_dim=4)), Module()
     registers, control, cache, datapath = top._registers, top._processor, top._cache, top._datapath
-    top._count(
-        m, registers, control, top.prefetcher, cache, datapath
-    )  # the parts are not in the module: all are set here
+    # These parts are not in the module, so that their outputs are set here.
+    top._count(m, registers, control, top.prefetcher, cache, datapath)
     streams = top.prefetcher.beats, cache.requests, datapath.requests
     counted: dict[str, int] = {}
 
