@@ -27,7 +27,8 @@ class SumsOfSquares(CostedComponent):
         slots: number of slots, 1 to 8.
 
     Members:
-        input: In(words(27, slots)). Not ready from a vector's last word until its sums are taken.
+        input: In(words(27, slots)). Not ready from a vector's last word until its sums are taken. A vector has fewer than
+            2^14 words, because the sum of 2^14 squares of -2^17 does not fit.
         output: Out(stream of {small, big: unsigned(48)} [slots]). One item per vector.
 
     Latency: 5 cycles from the last word's transfer to a valid output.

@@ -7,15 +7,20 @@ four, a layer.
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from amaranth.hdl import Module
+from amaranth.sim import Simulator
 
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Opcode, When
+from edgedec.hw.isa.registers import COUNTS
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.values import Logits
@@ -90,3 +95,33 @@ def test_the_registers_have_a_page_of_addresses() -> None:
     """Read the width of the bus at the registers: boards place them at multiples of 4 KiB."""
     bus = Accelerator(compiled()[1].config).registers
     assert len(bus.awaddr) == len(bus.araddr) == 12
+
+
+def test_beats_and_stalls_are_counted() -> None:
+    """Count all states of the streams that are observed: in a pass of this size no result waits for the write port."""
+    top, m = Accelerator(AcceleratorConfig(hidden=12, width=20, heads=2, kv_heads=1, head_dim=4)), Module()
+    registers, control, cache, datapath = top._registers, top._processor, top._cache, top._datapath
+    # These parts are not in the module, so that their outputs are set here.
+    top._count(m, registers, control, top.prefetcher, cache, datapath)
+    streams = top.prefetcher.beats, cache.requests, datapath.requests
+    counted: dict[str, int] = {}
+
+    async def bench(ctx: Any) -> None:
+        ctx.set(control.running, 1)
+        for states in product(((0, 0), (0, 1), (1, 0), (1, 1)), repeat=3):
+            for stream, (valid, ready) in zip(streams, states, strict=True):
+                ctx.set(stream.valid, valid)
+                ctx.set(stream.ready, ready)
+            await ctx.tick()
+        ctx.set(control.running, 0)
+        await ctx.tick().repeat(2)
+        ctx.set(registers.control_latch_counters, 1)
+        await ctx.tick().repeat(2)
+        counted.update({name: ctx.get(getattr(registers, f"counter_{name}")) for name in COUNTS})
+
+    simulator = Simulator(m)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    # A quarter of the 64 states moves a beat, another one holds it; 7 of 16 hold a key or a result, or both.
+    assert counted == {"cycles": 64, "beats": 16, "starved": 0, "blocked": 28, "dependency": 16, "descriptors": 0}

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = ["KINDS", "Mutant", "find_mutants"]
 
@@ -49,7 +50,7 @@ class Mutant:
     after: str
     text: str
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Return the same key for the same edit of the same file."""
         return hashlib.sha256(f"{self.module}\0{self.text}".encode()).hexdigest()[:16]

@@ -28,7 +28,7 @@ from edgedec.reference.integer_profile.values import Form, Normed, Value
 
 __all__ = ["NormConstants", "prepare", "root_mean_square", "run", "sums_of_squares"]
 
-_WIDEST = 1 << 14
+_WIDEST = (1 << 14) - 1  # elements; a sum of 2^14 squares of -2^17 would need 49 bits
 _COARSE = WIDE_BITS - NARROW_BITS  # shift of 9 bits from s27 to s18
 _GAIN_SHIFT = 15
 _EPS_BITS = 48

@@ -203,7 +203,11 @@ def test_the_trace_names_every_output_in_order() -> None:
             {},
             r"linear layers\.0\.q_proj.* has groups of 32 columns; quantize with --group-size 64 or 128",
         ),
-        (TernaryScheme(), {"hidden_size": 16386, "num_hidden_layers": 1}, r"layers\.0\.attn_norm: its rows are 16386"),
+        (
+            TernaryScheme(),
+            {"hidden_size": 16384, "num_hidden_layers": 1},
+            r"attn_norm: its rows are 16384 wide; at most 16383",
+        ),
         (TernaryScheme(), {"rms_norm_eps": 1e9}, r"rms_norm layers\.0\.attn_norm: eps 1e\+09 is \d+ in squared units"),
     ],
 )

@@ -91,6 +91,15 @@ def test_root_mean_square_follows_the_formula(seed: int, eps: int, small_eps: in
         assert true < 1 or abs(root * 2.0 ** int(exponents[i]) / true - 1) < 0.005
 
 
+def test_the_sums_of_the_widest_norm_fit_48_bits() -> None:
+    """Sum the largest squares of each kind, over as many elements as a norm may have and over one more."""
+    x = np.array([[-(2**17)], [-(2**26) + 1]])
+    (small, _), (_, big) = rms_norm.sums_of_squares(np.repeat(x, 2**14 - 1, axis=1))
+    assert small == big == 2**48 - 2**34
+    (small, _), (_, big) = rms_norm.sums_of_squares(np.repeat(x, 2**14, axis=1))
+    assert small == big == 2**48
+
+
 @given(st.integers(1, 2**26 - 1), st.integers(2**15, 2**16 - 1), st.integers(-20, 30))
 def test_a_norm_hands_its_scale_on(m: int, root: int, exponent: int) -> None:
     m16, e = norm16(m)
