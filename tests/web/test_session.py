@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from tests.runtime.web.support.node import Node
+from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

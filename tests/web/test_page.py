@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.web.support.counting_site import STEP, served, write_counting_site
 
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
@@ -17,7 +18,6 @@ from edgedec.runtime.gpu.layout import sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, lower
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.web.site_writer import VARIANTS, Variant
-from tests.runtime.web.support.counting_site import STEP, served, write_counting_site
 from tests.support.chromium import Page, chromium, find_chromium
 
 pytestmark = pytest.mark.thorough

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.web.support.counting_site import served
+from tests.web.support.dawn import find_dawn, run_model
+from tests.web.support.tiny_site import write_tiny_bundle
 
 from edgedec import demo
 from edgedec.bundle import Bundle
@@ -19,9 +22,6 @@ from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.web.export import export_web
-from tests.runtime.web.support.counting_site import served
-from tests.runtime.web.support.dawn import find_dawn, run_model
-from tests.runtime.web.support.tiny_site import write_tiny_bundle
 from tests.support.chromium import Page, chromium, find_chromium
 
 CONTEXT = 64

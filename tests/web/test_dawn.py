@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tests.runtime.web.support.counting_site import STEP, served, write_counting_site
-from tests.runtime.web.support.dawn import find_dawn, run_model
+from tests.web.support.counting_site import STEP, served, write_counting_site
+from tests.web.support.dawn import find_dawn, run_model
 
 pytestmark = pytest.mark.thorough
 

@@ -6,8 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
-
-from tests.runtime.web.support.node import Node
+from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.runtime.web.support.node import Node, find_node
+from tests.web.support.node import Node, find_node
 
 
 @pytest.fixture(scope="package")
