@@ -163,7 +163,7 @@ class GpuDevice:
         adapter: its adapter.
         raw: wgpu's object.
         lost: reason why it was lost; None while it works.
-        holders: who learns at once when it is lost.
+        holders: objects with rows on the device, which learn at once when it is lost.
     """
 
     def __init__(self, adapter: Adapter) -> None:

@@ -135,7 +135,7 @@ def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, 
 @needs_kernels
 @pytest.mark.thorough
 def test_kernels_in_the_form_for_gpus_have_these_bits_too(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only a software driver is, no other test runs a whole model in this form."""
+    """Run a whole model in the form that a software driver does not get otherwise."""
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, software=False))
     check_logits(bundles("llama", "tied2"), 8)

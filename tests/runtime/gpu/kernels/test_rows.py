@@ -140,7 +140,7 @@ def test_gate_quantize_and_gate_norm_quantize(
     gate[0, 4:6] = 3  # so that nothing overflows
     gain = values(5, 1, width)[0]
     both = np.concatenate([gate, up], axis=1)  # columns of one matrix, as fused linears leave them
-    at = {"x": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
+    at: dict[str, Any] = {"x": Columns(offset=0, stride=2 * width), "up": Columns(offset=width, stride=2 * width)}
     right = cpu_gate(activation, gate, up)
     kernel = rows.quantize(options, width=width, activation=activation, **at)
     check_codes(gpu_device.run(kernel, {"head": head(n), "x": both, "up": both, **room(n, width)}, rows=n), right)
