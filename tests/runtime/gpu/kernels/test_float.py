@@ -171,6 +171,20 @@ def test_the_judge_of_fma_is_exact() -> None:
             assert abs(exact - middle) <= min(abs(exact - below), abs(exact - above)) or below == above
 
 
+def ties(count: int, least: int, most: int) -> tuple[F32, F32, F32]:
+    """Return factors and addends between 2^least and 2^most whose sums are just beside the middle of two floats.
+
+    With k in the product, (1 + k / 2^23) * (1 - (2 k - 1) / 2^24) = 1 + 1 / 2^24 - a little, which rounds to 1.
+    """
+    rng = np.random.default_rng(20)
+    k = rng.integers(1, 1000, count)
+    exponents = rng.integers(least, most, count)
+    z = rng.choice([-1, 1], count) * (2**23 + rng.integers(0, 2**23, count)) * np.exp2(exponents - 23.0)
+    x = rng.choice([-1, 1], count) * (1 + k * 2.0**-23)
+    y = (1 - (2 * k - 1) * 2.0**-24) * np.exp2(exponents - 24.0)
+    return x.astype(np.float32), y.astype(np.float32), z.astype(np.float32)
+
+
 def triples(count: int, *, subnormal: bool) -> tuple[F32, F32, F32]:
     x, y = numbers(8, count, subnormal=subnormal), numbers(9, count, subnormal=subnormal)
     z = numbers(10, count, subnormal=subnormal)
@@ -183,8 +197,9 @@ def triples(count: int, *, subnormal: bool) -> tuple[F32, F32, F32]:
     scale = np.exp2(rng.integers(-30, 30, count).astype(np.float32)).astype(np.float32)
     with np.errstate(all="ignore"):
         z = np.where(near == 1, product * scale, z).astype(np.float32)
-    a, b, c = (part.reshape(-1) for part in np.meshgrid(SPECIAL, SPECIAL, SPECIAL))
-    return np.concatenate([x, a]), np.concatenate([y, b]), np.concatenate([z, c])
+    special = [part.reshape(-1) for part in np.meshgrid(SPECIAL, SPECIAL, SPECIAL)]
+    a, b, c = (np.concatenate(parts) for parts in zip((x, y, z), special, ties(count >> 4, -100, 120), strict=True))
+    return a, b, c
 
 
 @pytest.mark.thorough(sample=1)
@@ -207,6 +222,7 @@ def test_fused_products_of_usual_numbers_are_exact(gpu_device: Bench, count: int
     z = np.where(near == 0, -(x.astype(np.float64) * y) * (1 + rng.integers(-2, 3, count) * 2.0**-23), z)
     z = np.where(near == 1, np.rint(z), z).astype(np.float32)
     z[:9], x[9:18] = 0, 0
+    x, y, z = (np.concatenate(parts) for parts in zip((x, y, z), ties(count >> 4, -20, 24), strict=True))
     expression = f"bitcast<u32>(fused_usual({as_float('x')}, {as_float('y')}, {as_float('z')}))"
     same(compute(gpu_device, expression, x, y, z, parts=("fma_exact",)), exact_fma(x, y, z), (x, y, z))
 
