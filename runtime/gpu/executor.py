@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import DeviceError
+from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.gpu.device import GpuDevice
 from edgedec.runtime.gpu.program import GpuProgram, When
 
@@ -201,7 +201,14 @@ class Executor:
         return copies
 
     def read(self, promise: Any, copies: Sequence[_Copy]) -> dict[str, NDArray[Any]]:
-        """Wait for a pass and return copies of its results, by name."""
+        """Wait for a pass and return copies of its results, by name.
+
+        Raises:
+            UsageError: the executor was closed meanwhile.
+            DeviceError: the device was lost.
+        """
+        if self._staging is None:
+            raise UsageError("the model was closed while a pass ran, whose results went with it; wait for them first")
         with self._device.naming("a pass"):
             promise.sync_wait()
             size = max(4, sum(copy.nbytes for copy in copies))

@@ -303,6 +303,17 @@ def test_an_open_that_fails_keeps_no_buffer(bundles: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.thorough
+def test_results_of_a_pass_end_with_the_target(bundles: Any, target: GpuTarget) -> None:
+    closed = open_gpu(bundles("llama", "int8"), SHARED, kv_bits=16)
+    ticket = closed.submit([(closed.open(SHARED), Pass(ids=rows(3), positions=rows(3)))])
+    closed.close()
+    closed.close()
+    with pytest.raises(UsageError, match="closed while a pass ran"):
+        ticket.result()
+    assert run(target, target.open(SHARED), [1]).logits.any(), "the device goes on"
+
+
+@pytest.mark.thorough
 def test_a_shader_that_does_not_compile_is_named(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any, **options: Any) -> Kernel:
         kernel = embed(*arguments, **options)
