@@ -125,6 +125,7 @@ def test_roots_are_exact(gpu_device: Bench, count: int) -> None:
     same(compute(gpu_device, f"bitcast<u32>(root({as_float('x')}))", x), right, (x,))
 
 
+@pytest.mark.thorough(sample=1)
 @counts
 def test_conversions_of_integers_are_exact(gpu_device: Bench, count: int) -> None:
     rng = np.random.default_rng(4)
@@ -227,6 +228,7 @@ def test_fused_products_of_usual_numbers_are_exact(gpu_device: Bench, count: int
     same(compute(gpu_device, expression, x, y, z, parts=("fma_exact",)), exact_fma(x, y, z), (x, y, z))
 
 
+@pytest.mark.thorough(sample=1)
 def test_an_adapters_own_fma_is_near(gpu_device: Bench) -> None:
     x, y, z = (numbers(seed, 1 << 12, wide=False) for seed in (15, 16, 17))
     expression = f"bitcast<u32>(fused({as_float('x')}, {as_float('y')}, {as_float('z')}))"
@@ -252,6 +254,7 @@ def test_halves_are_exact(gpu_device: Bench, count: int) -> None:
     same(back, every)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("operation", ["dot_packed", "dot_shifts"])
 def test_products_of_bytes_are_exact(gpu_device: Bench, operation: str) -> None:
     x, y = np.random.default_rng(14).integers(0, 2**32, (2, 1 << 18), dtype=np.uint64).astype(np.uint32)
