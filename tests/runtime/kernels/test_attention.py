@@ -275,7 +275,7 @@ def causal(past: int, tokens: list[int]) -> tuple[list[int], NDArray[np.bool_], 
     return tokens, np.tri(n, dtype=np.bool_), np.arange(past, past + n, dtype=np.int32)
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("code_path", USABLE)
 @settings(max_examples=25)
 @given(data=st.data(), bits=st.sampled_from([32, 16, 8]))

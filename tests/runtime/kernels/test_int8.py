@@ -522,7 +522,7 @@ print(anonymous.peak_bytes, loaded, used)
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @needs_library
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 @pytest.mark.parametrize("by_rows", [False, True])

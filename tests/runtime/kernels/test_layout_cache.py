@@ -218,7 +218,7 @@ print(sorted(path.name for path in bundle.path.iterdir()))
 """
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kernel", "expected"), [("portable", False), ("scalar", True)])
 def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected: bool) -> None:
     process = subprocess.run(
@@ -233,7 +233,7 @@ def test_the_environment_selects_the_graph(bundle: Bundle, kernel: str, expected
     assert MANIFEST in process.stdout
 
 
-@pytest.mark.thorough(sample=1)
+@pytest.mark.thorough
 def test_a_kernel_that_cannot_run_is_an_error(bundle: Bundle) -> None:
     environment = {**os.environ, "EDGEDEC_KERNEL": "avx9"}
     command = [sys.executable, "-c", COMPARE, str(bundle.path)]

@@ -127,10 +127,10 @@ def test_fused_matrices_are_exact_for_every_number_of_tokens(kernels: Kernels, t
     run = session(kernels, QKV, threads=threads)
     x = activations(0, 32, 515)
     whole = run.run(None, {"x": x})
-    for tokens in range(1, 33):
+    check(whole, QKV, x)
+    for tokens in range(1, 32):
         outputs = run.run(None, {"x": x[:, :tokens]})
-        check(outputs, QKV, x[:, :tokens])
-        # A token has the same bits as in the widest pass.
+        # A token has the same bits as in the widest pass, which are right.
         assert all(output.tobytes() == wide[:, :tokens].tobytes() for output, wide in zip(outputs, whole, strict=True))
 
 
