@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.web.support.counting_site import served
-from tests.web.support.dawn import find_dawn, run_model
-from tests.web.support.tiny_site import write_tiny_bundle
 
 from edgedec import demo
 from edgedec.bundle import Bundle
@@ -23,6 +20,9 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.web.export import export_web
 from tests.support.chromium import Page, chromium, find_chromium
+from tests.web.support.counting_site import served
+from tests.web.support.dawn import find_dawn, run_model
+from tests.web.support.tiny_site import write_tiny_bundle
 
 CONTEXT = 64
 GREEDY = SamplingConfig(temperature=0)
