@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.web.support.node import Node, find_node
 
 

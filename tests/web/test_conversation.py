@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 import pytest
-from tests.web.support.node import Node
 
 from edgedec import demo
 from edgedec.runtime.conversation import Conversation
 from edgedec.runtime.session import Session
+from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

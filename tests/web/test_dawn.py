@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.web.support.counting_site import STEP, served, write_counting_site
 from tests.web.support.dawn import find_dawn, run_model
 

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
+
 from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough

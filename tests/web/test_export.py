@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.web.support.tiny_site import write_tiny_bundle
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.web.export import export_web
 from edgedec.runtime.web.pieces import PieceWriter
+from tests.web.support.tiny_site import write_tiny_bundle
 
 
 @pytest.fixture(scope="module")

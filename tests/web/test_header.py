@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.web.support.node import Node
 
 from edgedec.runtime.gpu.kernels.head import HeadLayout
 from edgedec.runtime.visibility import tree
+from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

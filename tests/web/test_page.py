@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.web.support.counting_site import STEP, served, write_counting_site
 
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
@@ -19,6 +18,7 @@ from edgedec.runtime.gpu.lowering import bundle_layout, lower
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.web.site_writer import VARIANTS, Variant
 from tests.support.chromium import Page, chromium, find_chromium
+from tests.web.support.counting_site import STEP, served, write_counting_site
 
 pytestmark = pytest.mark.thorough
 

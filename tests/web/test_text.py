@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.support.node import Node
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
@@ -18,6 +17,7 @@ from edgedec.runtime.text.named_templates import NAMED_TEMPLATES
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.web.probes import CONVERSATIONS, TEXTS
+from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.web.support.counting_site import write_counting_site
 
 from edgedec.errors import UsageError
 from edgedec.runtime.server.settings import ServerSettings
@@ -14,6 +13,7 @@ from edgedec.runtime.server.web import check_site
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import serving
 from tests.support.chromium import chromium, find_chromium
+from tests.web.support.counting_site import write_counting_site
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.web.support.node import Node, find_node
 
 _SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
