@@ -34,7 +34,7 @@ class Arithmetic:
     """The arithmetic of a device.
 
     Members:
-        fused: True if fma has one rounding; otherwise kernels compute it from integers.
+        fused: True if fma has one rounding; otherwise kernels compute it in several exact steps.
         subnormals: True if subnormal numbers are kept; otherwise results equal the CPU's up to ties of numbers below 1e-38.
     """
 

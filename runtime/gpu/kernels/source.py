@@ -25,7 +25,7 @@ class ShaderOptions:
 
     Members:
         head: layout of the header of a pass.
-        fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in integers.
+        fused: True if the adapter's ``fma`` rounds once; otherwise it is computed in several exact steps.
         packed_dot: True if the compiler has ``dot4I8Packed``.
         compact: True on software drivers. Their compilers take seconds for what a GPU's driver compiles at once, so loops
             stay loops and matrix products have code for one row. They run the few invocations that fill a vector of the CPU
