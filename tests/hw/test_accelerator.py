@@ -41,10 +41,11 @@ SHAPE = {
 
 
 @cache
-def compiled() -> tuple[IntegerModel, Program, Any]:
+def compiled(*, beat_bytes: int = 8, ports: int = 2, slots: int = 2) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
     model = prepared(*float_model(TernaryScheme(), SHAPE))
-    small = {"beat_bytes": 8, "ports": 2, "slots": 2, "tile_rows": 20, "context": 16, "prefetch_beats": 16, "top_k": 2}
+    small = {"tile_rows": 20, "context": 16, "prefetch_beats": 16, "top_k": 2}
+    small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots}
     program = compile_model(model, config_for(model, **small, ultra=False, clock_hz=1e6))
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     constants: Any = model.constants[embed.name]
@@ -62,33 +63,6 @@ def beats(program: Program, committed: int) -> int:
     read = sum(one["beats"] for one in instructions if one.opcode == Opcode.READ and one["when"] != When.WITHOUT_LOGITS)
     runs = sum(2 * one["heads"] for one in instructions if one.opcode == Opcode.CACHE)
     return len(program.code) // config.beat_bytes + read + runs * config.kv_layout.beats(committed)
-
-
-@pytest.mark.rtl
-def test_tokens_equal_the_integer_model() -> None:
-    """Run a prompt of two, two rows that do not see each other of which the second is kept, and a token after them."""
-    model, program, embedding = compiled()
-    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
-    sequence = model.open()
-    # The sines of later positions are negative.
-    passes: list[tuple[list[int], list[int], list[list[int]], list[int]]] = [
-        ([7, 14], [4, 5], [[1, 0], [1, 1]], [0, 1]),
-        ([21, 3], [11, 4], [[1, 0], [0, 1]], [1]),
-        ([40], [5], [[1]], []),
-    ]
-    with Driver(device, program, embedding, max_cycles=20_000) as driver:
-        for ids, at, seen, kept in passes:
-            array, positions, visible = np.array(ids, np.int32), np.array(at, np.int32), np.array(seen, np.bool_)
-            expected = sequence.forward(array, positions=positions, visible=visible)
-            report = driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
-            rows = np.arange(len(ids), dtype=np.int32)
-            logits = driver.logits(rows)
-            assert np.array_equal(logits.values, expected.values)
-            assert np.array_equal(units(logits), units(expected))
-            assert driver.results(rows).ids[:, 0].tolist() == expected.values.argmax(axis=1).tolist()
-            assert report.beats == beats(program, committed=driver.length)
-            for holder in (driver, sequence):
-                holder.commit(np.array(kept, np.int32))
 
 
 def test_the_registers_have_a_page_of_addresses() -> None:
@@ -125,3 +99,45 @@ def test_beats_and_stalls_are_counted() -> None:
     simulator.run()
     # A quarter of the 64 states moves a beat, another one holds it; 7 of 16 hold a key or a result, or both.
     assert counted == {"cycles": 64, "beats": 16, "starved": 0, "blocked": 28, "dependency": 16, "descriptors": 0}
+
+
+@pytest.mark.rtl
+def test_a_token_equals_the_integer_model() -> None:
+    """Run one token on one port: most of what can be wrong in the whole shows here, in a fraction of the time."""
+    model, program, embedding = compiled(beat_bytes=4, ports=1, slots=1)
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    token, position, visible = np.array([7], np.int32), np.array([4], np.int32), np.ones((1, 1), np.bool_)
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        report = driver.forward(token, positions=position, visible=visible, logits=WHOLE_ROWS)
+        logits = driver.logits(np.zeros(1, np.int32))
+    expected = model.open().forward(token, positions=position, visible=visible)
+    assert np.array_equal(logits.values, expected.values)
+    assert np.array_equal(units(logits), units(expected))
+    assert report.beats == beats(program, committed=0)
+
+
+@pytest.mark.rtl
+def test_tokens_equal_the_integer_model() -> None:
+    """Run a prompt of two, two rows that do not see each other of which the second is kept, and a token after them."""
+    model, program, embedding = compiled()
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    sequence = model.open()
+    # The sines of later positions are negative.
+    passes: list[tuple[list[int], list[int], list[list[int]], list[int]]] = [
+        ([7, 14], [4, 5], [[1, 0], [1, 1]], [0, 1]),
+        ([21, 3], [11, 4], [[1, 0], [0, 1]], [1]),
+        ([40], [5], [[1]], []),
+    ]
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        for ids, at, seen, kept in passes:
+            array, positions, visible = np.array(ids, np.int32), np.array(at, np.int32), np.array(seen, np.bool_)
+            expected = sequence.forward(array, positions=positions, visible=visible)
+            report = driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
+            rows = np.arange(len(ids), dtype=np.int32)
+            logits = driver.logits(rows)
+            assert np.array_equal(logits.values, expected.values)
+            assert np.array_equal(units(logits), units(expected))
+            assert driver.results(rows).ids[:, 0].tolist() == expected.values.argmax(axis=1).tolist()
+            assert report.beats == beats(program, committed=driver.length)
+            for holder in (driver, sequence):
+                holder.commit(np.array(kept, np.int32))
