@@ -113,3 +113,9 @@ def test_a_word_is_read_again_after_four_cycles() -> None:
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PartialSums(**{"width": 14, "slots": 1, "tile_words": 4, "queued": 4} | parameters)
+
+
+def test_a_mantissa_has_the_bits_of_the_profile() -> None:
+    """Check this because beats of mantissas are cut into pieces of as many bits."""
+    mantissas = PartialSums(width=14, slots=1, tile_words=1, queued=2).mantissas
+    assert [len(mantissa) for mantissa in mantissas.payload] == [8] * 5
