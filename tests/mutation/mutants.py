@@ -11,7 +11,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 __all__ = ["KINDS", "Mutant", "find_mutants"]
 
@@ -50,7 +49,7 @@ class Mutant:
     after: str
     text: str
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Return the same key for the same edit of the same file."""
         return hashlib.sha256(f"{self.module}\0{self.text}".encode()).hexdigest()[:16]

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -267,13 +266,7 @@ def _limit_s(usual_s: float) -> float:
 
 def attempt_key(mutant: Mutant, test: Path) -> str:
     """Return the key of the line that holds the result of a test file against a mutant."""
-    return _digest(mutant.key.encode(), _bytes(test, test.stat().st_mtime_ns))
-
-
-@cache
-def _bytes(path: Path, changed: int) -> bytes:
-    """Return what a file holds; ``changed`` is its time, for the cache: the plan asks for each file hundreds of times."""
-    return path.read_bytes()
+    return _digest(mutant.key.encode(), test.read_bytes())
 
 
 def _digest(*parts: bytes) -> str:
