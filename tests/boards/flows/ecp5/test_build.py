@@ -424,7 +424,7 @@ def test_bitstreams_of_the_user_are_kept(program: Program, output: Path) -> None
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("sync", "memory", "nearest"), [(53.3, 110.0, 50e6), (65.0, 99.0, None), (53.3, 99.0, None), (28.0, 110.0, 25e6)]
+    ("sync", "memory", "nearest"), [(73.3, 110.0, 70e6), (85.0, 99.0, None), (73.3, 99.0, None), (28.0, 110.0, 25e6)]
 )
 def test_missed_timing_is_reported(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, nearest: float | None
@@ -434,7 +434,7 @@ def test_missed_timing_is_reported(
     assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.timing-not-met.bit"]
     timing = result.report["timing"]
     assert (timing["met"], timing["nearest_hz"]) == (False, nearest)
-    assert timing["clocks"]["sync"]["met"] == (sync > 60)
+    assert timing["clocks"]["sync"]["met"] == (sync > 80)
     assert "Timing is not met" in (output / "report.html").read_text()
     monkeypatch.setenv("STUB_REPORT", fake_tools.report())
     assert build(BOARD, program, output, seed=3).report["timing"]["met"]
