@@ -98,7 +98,7 @@ def test_the_command_that_it_prints_runs(
     first, *_, command, last = served.stdout.splitlines()
     port = first.partition(":")[0]
     assert first == (
-        f"{port}: ulx3s-85f of configuration {accelerator['configuration']['hash']}, simulated at 80 MHz; the line has 15 "
+        f"{port}: ulx3s-85f of configuration {accelerator['configuration']['hash']}, simulated at 80 MHz; the line has 20 "
         "Mbaud, not the board's 3"
     )
     assert command == (
