@@ -105,7 +105,7 @@ def test_the_command_that_it_prints_runs(
         f"  edgedec chat -m '{bundle}' --device uart:{port} --board ulx3s-85f --configuration {CONFIGURATION}"
     )
     assert last == "stop with Ctrl-C"
-    assert (options["board"], options["baud"]) == ("ulx3s-85f", 15_000_000)
+    assert (options["board"], options["baud"]) == ("ulx3s-85f", 20_000_000)
     assert board.closed
     assert "cycles simulated in" in served.stderr
 
@@ -152,7 +152,7 @@ def test_a_simulation_that_fails_ends_the_command(
         ),
         (["-m", "MODEL", "--terminal", "--board", "moon"], 2, "no board 'moon'; there are"),
         (["-m", "MODEL", "--terminal", "--configuration", "huge"], 2, "--configuration must begin with one of"),
-        (["-m", "MODEL", "--terminal", "--baud", "15000001"], 2, "--baud must be from 1 to 15000000, a quarter of"),
+        (["-m", "MODEL", "--terminal", "--baud", "20000001"], 2, "--baud must be from 1 to 20000000, a quarter of"),
         (["-m", "MODEL", "--terminal", "--configuration", "board,context=65536,slots=8"], 1, "does not fit ulx3s-85f"),
     ],
 )
