@@ -6,7 +6,7 @@ const COPY_AGAIN = "copy the folder of the site again";
 
 /** Return a JSON file of the site that has no hash, because it holds the hashes of all others. */
 export async function fetchManifest(base, name) {
-  const response = await request(new URL(name, base), name, { cache: "no-cache" }); // an older one names other files
+  const response = await request(new URL(name, base), name, { cache: "no-store" }); // an older one names other files
   try {
     return JSON.parse(await response.text());
   } catch (error) {
