@@ -1,9 +1,15 @@
-"""Measure the memory of an adapter's driver when it is used for the first time, and keep it in the cache folder."""
+"""Measure the memory of an adapter's driver when it is used for the first time, and keep it in the cache folder.
+
+A process of its own measures, ``python -m edgedec.runtime.gpu.driver``: one that has freed memory before, or has used the
+driver, would not grow.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,7 @@ __all__ = ["DriverCost", "known_cost", "opened_device"]
 
 _LOG = logging.getLogger(__name__)
 _FILE = "gpu-drivers.json"
+_PATIENCE_S = 120  # time limit of the other process; a software driver compiles for some seconds
 _STEP = 64 << 10  # figures are rounded up to multiples
 
 
@@ -44,27 +51,39 @@ def opened_device() -> tuple[GpuDevice, DriverCost]:
     Raises:
         DeviceError: there is no adapter, or it cannot be opened.
     """
-    meter = MemoryMeter()
-    adapter = chosen_adapter()
-    device = open_device()
-    arithmetic(device)
-    kept = _read().get(adapter.key)
-    if kept is not None:
-        return device, kept
-    if not meter.available:
-        return device, _UNKNOWN
-    opened = meter.charged_bytes()
-    count = sample_pipelines(device)
-    cost = DriverCost(
-        device_bytes=_rounded(opened), pipeline_bytes=_rounded(-(-(meter.charged_bytes() - opened) // count))
-    )
-    _keep(adapter.key, cost)
-    return device, cost
+    cost = known_cost(chosen_adapter())
+    return open_device(), cost
 
 
 def known_cost(adapter: Adapter) -> DriverCost:
-    """Return the cost of an adapter's driver, for which it is opened if the cost is not known yet."""
-    return _read().get(adapter.key) or opened_device()[1]
+    """Return the cost of an adapter's driver, measured by another process if it is not known yet."""
+    kept = _read().get(adapter.key)
+    if kept is not None:
+        return kept
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__], capture_output=True, text=True, check=True, timeout=_PATIENCE_S
+        )
+        cost = DriverCost(**json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError) as error:
+        _LOG.info("the memory of the GPU's driver is guessed, because it could not be measured: %s", error)
+        return _UNKNOWN
+    _keep(adapter.key, cost)
+    return cost
+
+
+def _measured() -> DriverCost:
+    """Return the growth of this process, which has done nothing before."""
+    meter = MemoryMeter()
+    if not meter.available:
+        return _UNKNOWN
+    device = open_device()
+    arithmetic(device)
+    opened = meter.charged_bytes()
+    count = sample_pipelines(device)
+    return DriverCost(
+        device_bytes=_rounded(opened), pipeline_bytes=_rounded(-(-(meter.charged_bytes() - opened) // count))
+    )
 
 
 def _rounded(count: int) -> int:
@@ -94,3 +113,7 @@ def _keep(key: str, cost: DriverCost) -> None:
             partial.write_text(json.dumps(kept, indent=1), "utf-8")
     except (OSError, EdgedecError) as error:
         _LOG.info("the figures of the GPU's driver are not kept: %s", error)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(_measured())))
