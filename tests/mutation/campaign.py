@@ -122,7 +122,8 @@ def mutate(
         per_module: mutants drawn of each module, in the place of ``count``; a mapping gives a number to each module, in
             the order in which they are tried.
         kinds: kinds of edits; see ``tests.mutation.mutants.KINDS``.
-        tests: files that a mutant must get past to survive; files without fast tests do not count.
+        tests: files that a mutant must get past to survive; files without fast tests do not count. One that is the same
+            hardware must get past one file.
         jobs: pytest processes at a time.
         results: a JSON Lines file; what stands in it is not run again, what is found is added. None: one for this tree
             in the cache folder.
@@ -145,10 +146,8 @@ def mutate(
         raise UsageError(f"no kind of mutant {strange[0]!r}; there are {', '.join(KINDS)}")
     names = sorted({module.replace(".", "/") for module in modules})
     covering = {module: covering_tests(root, module) for module in names}
-    pools = {
-        module: [m for m in find_mutants(module, module_path(root, module).read_text("utf-8")) if m.kind in kinds]
-        for module in names
-    }
+    texts = {module: module_path(root, module).read_text("utf-8") for module in names}
+    pools = {module: [m for m in find_mutants(module, texts[module]) if m.kind in kinds] for module in names}
     if isinstance(per_module, int):
         per_module = dict.fromkeys(names, per_module)
     chosen = _draw(pools, count, per_module or {}, seed)
@@ -156,9 +155,16 @@ def mutate(
         raise UsageError(f"nothing to mutate in {', '.join(names)}")
     if results is None:
         results = cache_folder() / "mutation" / f"{hashlib.sha256(str(root).encode()).hexdigest()[:8]}.jsonl"
+    entries = read_same_hardware(root)
+
+    def attempts_of(mutant: Mutant) -> int:
+        """Return 1 for an edit that no test can notice: the one attempt shows that the text is still importable."""
+        return 1 if same_hardware(entries, mutant, texts[mutant.module]) else tests
+
     # Threads wait for processes: each mutant has an interpreter of its own.
     with Trials(root, results, limit_s) as trials, ThreadPoolExecutor(jobs) as pool:
-        return _report(list(pool.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
+        tried = pool.map(lambda mutant: _try(trials, mutant, covering[mutant.module], attempts_of(mutant)), chosen)
+        return _report(list(tried))
 
 
 def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -> Result:

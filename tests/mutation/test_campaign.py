@@ -220,6 +220,20 @@ def test_a_survivor_passed_several_files(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_an_edit_that_is_the_same_hardware_is_tried_against_one_file(tree: Path, tmp_path: Path) -> None:
+    (tree / "tests/hw/test_other.py").write_text("from edgedec.hw.sums import unseen\n\n\ndef test_it(): pass\n")
+    entry = {"module": "sums", "before": "return number - 7", "after": "return number + 7", "reason": "a test"}
+    results, tried = tmp_path / "results.jsonl", []
+    for text in ("", json.dumps(entry)):
+        (tree / FILE).parent.mkdir(parents=True, exist_ok=True)
+        (tree / FILE).write_text(text)
+        results.unlink(missing_ok=True)
+        mutate(tree, ["sums"], kinds=["operator"], results=results)
+        tried.append(sum('"survived"' in line for line in results.read_text().splitlines()))
+    assert tried == [2, 1]
+
+
+@pytest.mark.thorough
 def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> None:
     slow = (
         "import pytest\nfrom edgedec.hw.sums import total\n\npytestmark = pytest.mark.slow\n\n\ndef test_it(): pass\n"
