@@ -23,12 +23,12 @@ _PACKAGES = {
 }
 
 
-# Modules whose own tests, if there are any, show only a part -> the file that simulates them. Tests that import less, of
-# estimates for instance, are nearer.
-SIMULATED_IN: dict[str, str] = {
-    "attention/score_memory": "tests/hw/attention/test_attention_path.py",
-    "attention/weighted_values": "tests/hw/attention/test_attention_path.py",
-    "datapath": "tests/hw/test_accelerator.py",
+# Modules whose own tests, if there are any, show only a part -> the files that show the rest, the fastest first. Tests that
+# import less, of estimates for instance, are nearer.
+SIMULATED_IN: dict[str, tuple[str, ...]] = {
+    "attention/score_memory": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
+    "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
+    "datapath": ("tests/hw/test_accelerator.py",),
 }
 
 
@@ -55,7 +55,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     """Return test files that import the module, itself or through others; the nearest first, and of equals the
     smallest.
 
-    The nearest are tests/hw/test_MODULE.py and the file that ``SIMULATED_IN`` names; of others equally far, those beside it
+    The nearest are tests/hw/test_MODULE.py and the files that ``SIMULATED_IN`` names; of others equally far, those beside it
     come first. A file's distance is the number of imports that lead from it to the module, through hw/, boards/, sim/, the
     core and what tests share.
 
@@ -64,8 +64,8 @@ def covering_tests(root: Path, module: str) -> list[Path]:
     """
     path = module_path(root, module)
     own = root / "tests" / path.parent.relative_to(root) / f"test_{path.stem}.py"
-    simulated_in = SIMULATED_IN.get(module.replace(".", "/"))
-    nearest_tests = [file for file in (own, simulated_in and root / simulated_in) if file and file.is_file()]
+    simulated_in = (root / file for file in SIMULATED_IN.get(module.replace(".", "/"), ()))
+    nearest_tests = [file for file in (own, *simulated_in) if file.is_file()]
     users = _users(root)
     distances = {path: 0}
     fringe = [path]

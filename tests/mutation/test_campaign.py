@@ -198,7 +198,7 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
     names = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
     assert [path.name for path in covering_tests(tree, "sums")] == names
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SIMULATED_IN, "sums", "tests/test_through.py")
+        patch.setitem(SIMULATED_IN, "sums", ("tests/test_through.py",))
         assert [path.name for path in covering_tests(tree, "sums")] == [names[0], names[3], *names[1:3]]
     assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
     assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
@@ -400,10 +400,10 @@ def test_edits_that_are_the_same_hardware_are_edits_of_the_tree() -> None:
 
 
 @pytest.mark.thorough
-def test_simulated_modules_have_the_named_file_after_their_own() -> None:
+def test_simulated_modules_have_the_named_files_after_their_own() -> None:
     """Find each file that is named for a module in the tree, ahead of the estimates' tests."""
     root = Path(__file__).resolve().parents[2]
-    for module, test in SIMULATED_IN.items():
+    for module, tests in SIMULATED_IN.items():
         folder, _, name = module.rpartition("/")
-        own = root / f"tests/hw/{folder}/test_{name}.py"
-        assert covering_tests(root, module)[own.is_file()] == root / test
+        own = (root / f"tests/hw/{folder}/test_{name}.py").is_file()
+        assert covering_tests(root, module)[own : own + len(tests)] == [root / test for test in tests]
