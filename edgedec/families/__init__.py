@@ -12,6 +12,7 @@ from typing import Any
 
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import size
+from edgedec.families._hadamard import insert_rotations
 from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
@@ -25,7 +26,7 @@ REFUSED = {  # families that are known and not supported, and why
     "qwen3_5_text": _DELTA_NETS,
     "qwen3_5_moe": _MIXTURE,
     "qwen3_5_moe_text": _MIXTURE,
-    "prism_hadamard_qwen35": f"its weights are stored rotated, which needs the operation hadamard, and {_DELTA_NETS}",
+    "prism_hadamard_qwen35": f"its weights are stored rotated, which edgedec reads from GGUF alone, and {_DELTA_NETS}",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
 
@@ -66,4 +67,4 @@ def build_graph(config: Mapping[str, Any]) -> Graph:
     assert isinstance(family, str)
     graph = load(__name__, family).build(config)
     assert isinstance(graph, Graph)
-    return graph
+    return insert_rotations(graph, config)
