@@ -12,12 +12,12 @@ from typing import Any
 
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import size
-from edgedec.families._hadamard import insert_rotations
+from edgedec.families._hadamard import hadamard_signs, insert_rotations
 from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
 
-__all__ = ["REFUSED", "build_graph", "check_family", "context_size"]
+__all__ = ["REFUSED", "build_graph", "check_family", "context_size", "hadamard_signs"]
 
 _DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
 _MIXTURE = f"its layers are mixtures of experts, and {_DELTA_NETS}"

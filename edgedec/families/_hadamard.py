@@ -1,4 +1,4 @@
-"""Insert the rotations that weights need which are stored rotated.
+"""Insert the rotations of weights that are stored rotated.
 
 The configuration's key ``hadamard`` names these weights. Every family can have it, because the operation stands between two
 operations of the family: before the linears that read a value, or after the embedding.
