@@ -26,13 +26,14 @@ from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor, Value
 from edgedec.quantize.readers.gguf.i2s import I2_S
 from edgedec.quantize.readers.untrusted import shown
 
-__all__ = ["PREFIX", "Rotations", "read_rotations"]
+__all__ = ["AXIS", "PREFIX", "TRANSFORM", "Rotations", "read_rotations"]
 
 PREFIX = "prism.hadamard."
+TRANSFORM, AXIS = "normalized-sylvester-walsh-hadamard", "input-last-dimension"
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _TEXTS = {
-    "transform": ("normalized-sylvester-walsh-hadamard",),
-    "axis": ("input-last-dimension",),
+    "transform": (TRANSFORM,),
+    "axis": (AXIS,),
     "sign_mode": ("identity", "explicit"),
 }
 _SIGNS = ("sign_widths", "sign_values")

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
+from edgedec.families import build_graph
+from edgedec.passes import quantize_activations
 from edgedec.reference.float_profile.ops.hadamard import transformed
+from edgedec.runtime.gpu.fusion import group_operations
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets.onnx import OnnxTarget
 from tests.support.gpu_here import need_gpu
 from tests.support.make_rotated import rotated_config
-from tests.support.make_tiny import write_bundle
+from tests.support.make_tiny import CONFIG, write_bundle
 
 LIMITS = Limits(nodes=16, depth=8, positions=64)
 IDS = np.array([3, 40, 0, 17, 3, 8, 21, 39, 5], np.int32)
@@ -44,8 +47,13 @@ def run(target: Target, taps: tuple[str, ...] = TAPS) -> tuple[NDArray[np.float3
     return result.logits.copy(), {name: result.taps[name].copy() for name in taps}
 
 
-@pytest.mark.parametrize("device", ["float_reference", "cpu", "portable"])
-@pytest.mark.parametrize("kind", ["native", "int8", "float"])
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [
+        *((device, kind) for device in ("float_reference", "cpu", "portable") for kind in ("native", "int8", "float")),
+        pytest.param("gpu", "native", marks=pytest.mark.thorough),
+    ],
+)
 def test_rotations_have_the_references_bits(tmp_path: Path, kind: str, device: str) -> None:
     write_bundle(tmp_path / "b", kind, changes=rotated_config())
     bundle = Bundle.open(tmp_path / "b")
@@ -65,6 +73,18 @@ def test_logits_agree_with_the_reference(tmp_path: Path, device: str, signs: boo
     actual, _ = run(opened(device, bundle, ()), ())
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
+def test_the_gpu_refuses_blocks_above_the_memory_of_a_workgroup(tmp_path: Path) -> None:
+    changes = rotated_config(block_size=8192) | {"hidden_size": 8192, "intermediate_size": 8192, "num_hidden_layers": 1}
+    names = ["model.layers.0.mlp.up_proj.weight"]
+    changes["hadamard"] |= {"weights": names, "inverse_weights": []}
+    graph = quantize_activations(build_graph({**CONFIG, **changes}))
+    message = (
+        r"GPU cannot run 'hadamard' \(layers\.0\.mlp_norm\.hadamard\): its block of 8192 .* holds 4096; .*--device cpu"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        group_operations(graph)
 
 
 def test_the_accelerator_refuses_rotations_by_name(tmp_path: Path) -> None:

@@ -291,5 +291,7 @@ def test_folders_with_delta_nets_are_refused(tmp_path: Path, family: str) -> Non
 def test_a_folder_of_rotated_weights_is_refused(tmp_path: Path) -> None:
     maker.write_folder(tmp_path, maker.random_model(), "F16")
     (tmp_path / "hadamard.json").write_text("{}")
-    with pytest.raises(UnsupportedError, match=r"hadamard\.json says that .* stored rotated, which .* from GGUF files alone"):
+    with pytest.raises(
+        UnsupportedError, match=r"hadamard\.json says that .* stored rotated, which .* from GGUF files alone"
+    ):
         open_checkpoint(tmp_path)
