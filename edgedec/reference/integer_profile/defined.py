@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, Operation, RmsNorm, Rope
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope
 from edgedec.reference.integer_profile.site import unsupported
 
 __all__ = ["check_defined"]
@@ -31,8 +31,6 @@ def _undefined(op: Operation) -> str | None:
     match op:
         case Embed() if op.scale != 1:
             return f"its rows are scaled by {op.scale:g}"
-        case Hadamard():
-            return f"it is a Walsh-Hadamard transform of {op.block} columns"
         case RmsNorm() if op.heads > 1:
             return f"it normalizes each of {op.heads} heads separately"
         case Rope() if 2 * len(op.inverse_frequencies) < op.head_dim:

@@ -15,7 +15,6 @@ from edgedec.families import build_graph
 from edgedec.graph import WeightSpec
 from edgedec.ops import Hadamard, Linear
 from edgedec.passes import fuse_linears, quantize_activations
-from edgedec.reference.integer_profile.defined import check_defined
 from edgedec.runtime.model_graph import bundle_graph
 from tests.support.make_rotated import LINEARS, SIZES, rotated_config
 from tests.support.make_tiny import CONFIG, logits, random_model, write_bundle
@@ -121,9 +120,3 @@ def test_a_bundle_without_its_signs_is_refused(tmp_path: Path) -> None:
     bundle.manifest.config["hadamard"]["signs"] = True
     with pytest.raises(BundleError, match=r"has no tensor hadamard\.signs\.32"):
         bundle_graph(bundle)
-
-
-def test_the_integer_profile_refuses_rotations() -> None:
-    message = r"layers\.0\.attn_norm\.hadamard.*Walsh-Hadamard transform of 16 columns.*--device cpu"
-    with pytest.raises(UnsupportedError, match=message):
-        check_defined(build_graph({**CONFIG, **rotated_config(inverse_weights=[])}))
