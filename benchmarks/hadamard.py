@@ -42,7 +42,7 @@ def measure_case(kernels: Kernels, code_path: str, block: int, rounds: int) -> d
     """Return the figures of one code path and block."""
     rng = np.random.default_rng(block)
     x = rng.standard_normal((ROWS, block)).astype(np.float32)
-    signs = rng.choice(np.float32([-1, 1]), block)
+    signs = rng.choice(np.array([-1, 1], np.float32), block)
     return {
         "code_path": code_path,
         "block": block,

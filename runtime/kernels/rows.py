@@ -33,7 +33,7 @@ def hadamard(
     """
     block = x.shape[1]
     x = np.ascontiguousarray(x, np.float32)
-    if (signs.shape, signs.dtype) != ((block,), np.float32):
+    if signs.shape != (block,) or signs.dtype != np.float32:
         raise EdgedecError(f"signs must be float32 {(block,)}, not {signs.dtype} {signs.shape}")
     signs = np.ascontiguousarray(signs)
     out = np.empty_like(x)

@@ -90,7 +90,7 @@ def random_tensors(
     parts = {name: random_parts(rng, schemes[name], spec.shape) for name, spec in graph.weights.items()}
     for name in parts:
         if name.startswith("hadamard.signs."):
-            parts[name] = {"values": rng.choice(np.float32([-1, 1]), graph.weights[name].shape)}
+            parts[name] = {"values": rng.choice(np.array([-1, 1], np.float32), graph.weights[name].shape)}
     weights = {name: schemes[name].open(name, graph.weights[name].shape, parts[name]) for name in parts}
     return parts, weights
 

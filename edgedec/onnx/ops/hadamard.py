@@ -14,7 +14,7 @@ def lower(op: Hadamard, emitter: Emitter) -> None:
     x = emitter.bound[op.inputs[0]]
     signs = emitter.float_weight(op.signs) if op.signs else None
     if emitter.kernels:
-        _, width = emitter.graph.values[op.inputs[0]].shape
+        width = _width(op, emitter)
         inputs = [x, signs or emitter.constant(f"ones.{width}", np.ones(width, np.float32))]
         emitter.bound[op.outputs[0]] = emitter.node(
             "Hadamard", inputs, op.name, domain=KERNELS, block=op.block, inverse=int(op.inverse)
@@ -28,11 +28,15 @@ def lower(op: Hadamard, emitter: Emitter) -> None:
     emitter.bound[op.outputs[0]] = x
 
 
+def _width(op: Hadamard, emitter: Emitter) -> int:
+    width = emitter.graph.values[op.inputs[0]].shape[1]
+    assert isinstance(width, int)
+    return width
+
+
 def _transformed(op: Hadamard, x: str, emitter: Emitter) -> str:
     """Return the transform before it is normalized. Each step has the shape [1, n, width / 2 / distance, 2, distance]."""
-    _, width = emitter.graph.values[op.inputs[0]].shape
-    assert isinstance(width, int)
-    distance = 1
+    width, distance = _width(op, emitter), 1
     while distance < op.block:
         at = f"{op.name}.{distance}"
         pairs = emitter.node("Reshape", [x, emitter.rows_shape(width // (2 * distance), 2, distance)], f"{at}.pairs")

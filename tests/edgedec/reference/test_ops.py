@@ -112,7 +112,7 @@ def test_hadamard_is_the_product_with_sylvesters_matrix(
     seed: int, block: int, blocks: int, signs: str | None, inverse: bool
 ) -> None:
     width = block * blocks
-    x, vector = normal(seed, 3, width), np.random.default_rng(seed).choice(np.float32([-1, 1]), width)
+    x, vector = normal(seed, 3, width), np.random.default_rng(seed).choice(np.array([-1, 1], np.float32), width)
     op = Hadamard(name="turn", inputs=("x",), outputs=("y",), block=block, signs=signs, inverse=inverse)
     (actual,) = run(op, x, weights={"signs": FloatWeight(values=vector)})
     matrix = np.array([[(-1) ** (i & j).bit_count() for j in range(block)] for i in range(block)]) / math.sqrt(block)

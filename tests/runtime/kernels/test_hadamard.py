@@ -27,7 +27,7 @@ def rows(seed: int, *shape: int) -> F32:
 
 
 def random_signs(width: int) -> F32:
-    return np.random.default_rng(width).choice(np.float32([-1, 1]), width)
+    return np.random.default_rng(width).choice(np.array([-1, 1], np.float32), width)
 
 
 @needs_library

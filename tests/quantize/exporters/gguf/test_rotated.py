@@ -72,8 +72,12 @@ def test_other_formats_refuse_rotations_by_name(tmp_path: Path) -> None:
         pad_bundle(
             bundle,
             tmp_path / "padded",
-            **{"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2},
-            **{"num_attention_heads": 8, "vocab_size": 64, "seed": 0},
+            hidden_size=128,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            vocab_size=64,
+            seed=0,
         )
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 

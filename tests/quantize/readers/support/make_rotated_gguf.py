@@ -23,10 +23,10 @@ F64 = NDArray[np.float64]
 
 def sylvester(block: int) -> F64:
     """Return the normalized matrix [block, block] in Sylvester's order."""
-    matrix = np.ones((1, 1))
+    matrix: F64 = np.full((1, 1), block**-0.5)
     while len(matrix) < block:
         matrix = np.kron(np.array([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    return matrix / np.sqrt(block)
+    return matrix
 
 
 def random_signs(widths: Iterable[int], seed: int = 0) -> dict[int, list[int]]:
@@ -38,14 +38,16 @@ def folded(weight: F32, block: int, signs: Sequence[int] | None) -> F32:
     """Return W diag(signs) H, whose product with H (signs * x) is W x."""
     rows, width = weight.shape
     signed = weight.astype(np.float64) * np.asarray(signs or [1] * width)
-    return (signed.reshape(rows, -1, block) @ sylvester(block)).reshape(rows, width).astype(np.float32)
+    turned: F64 = signed.reshape(rows, -1, block) @ sylvester(block)
+    return turned.reshape(rows, width).astype(np.float32)
 
 
 def unfolded(stored: F32, block: int, signs: Sequence[int] | None) -> F32:
     """Return the W of which ``stored`` is the folded weight."""
     rows, width = stored.shape
-    turned = (stored.astype(np.float64).reshape(rows, -1, block) @ sylvester(block)).reshape(rows, width)
-    return (turned * np.asarray(signs or [1] * width)).astype(np.float32)
+    turned: F64 = stored.astype(np.float64).reshape(rows, -1, block) @ sylvester(block)
+    primal: F64 = turned.reshape(rows, width) * np.asarray(signs or [1] * width)
+    return primal.astype(np.float32)
 
 
 def rotation_keys(

@@ -173,7 +173,7 @@ def test_hadamard(gpu_device: Bench, options: ShaderOptions, n: int, block: int,
     """The rows are columns of a wider matrix."""
     width = block * blocks
     wide = values(width, n, width + 7)
-    x, signs = wide[:, 3 : 3 + width], np.random.default_rng(n).choice(np.float32([-1, 1]), width)
+    x, signs = wide[:, 3 : 3 + width], np.random.default_rng(n).choice(np.array([-1, 1], np.float32), width)
     kernel = rows.hadamard(options, width=width, block=block, inverse=inverse, x=Columns(offset=3, stride=width + 7))
     out = np.full((n, width), 7, np.float32)
     made = gpu_device.run(kernel, {"head": head(n), "x": wide, "signs": signs, "out": out}, rows=n)
