@@ -248,3 +248,17 @@ def test_signs_of_widths_that_no_weight_has_are_left_out(tmp_path: Path) -> None
     assert [name for name in bundle.tensors if "signs" in name] == ["hadamard.signs.256", "hadamard.signs.384"]
     for width, vector in _SIGNS.items():
         np.testing.assert_array_equal(bundle.weight(f"hadamard.signs.{width}").dense(), vector)
+
+
+def test_a_layout_that_is_determined_from_weights_is_refused(tmp_path: Path) -> None:
+    """Zeros of rotated weights say nothing about the layout of I2_S."""
+    tensors = [
+        make_gguf.RawTensor(name.encode(), (HIDDEN, INTER), 36, bytes(HIDDEN * INTER // 4 + 32))
+        if name == "blk.0.ffn_gate.weight"
+        else maker.tensor(name, values, "F16")
+        for name, values in maker.random_model().items()
+    ]
+    keys = rotated.rotation_keys(BLOCK, _SIGNS, _WEIGHTS, [EMBEDDING])
+    (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(maker.metadata(**keys), tensors))
+    with pytest.raises(UnsupportedError, match="rotated weights and tensors of the type I2_S.*save them as TQ2_0"):
+        open_checkpoint(tmp_path / "m.gguf")
