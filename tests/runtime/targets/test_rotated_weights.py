@@ -67,6 +67,7 @@ def test_rotations_have_the_references_bits(tmp_path: Path, kind: str, device: s
         assert taps[rotated].tobytes() == expected.tobytes(), name
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("signs", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "portable"])
 def test_logits_agree_with_the_reference(tmp_path: Path, device: str, signs: bool) -> None:

@@ -29,6 +29,7 @@ def bundle_of(source: Path, folder: Path) -> Bundle:
     return Bundle.open(folder)
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("trit_type", ["Q2_0", "auto", "F16"])
 @pytest.mark.parametrize(("tied", "signed"), [(True, True), (False, True), (True, False)])
 def test_files_that_are_read_again_give_the_same_bundle(

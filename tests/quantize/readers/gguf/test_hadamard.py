@@ -52,6 +52,7 @@ def logits(bundle: Bundle) -> F32:
     return model.forward(IDS, model.new_cache())[0]
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["PQ2_0", "PTQ1_0", "Q2_0", "F16"])
 def test_rotated_ternary_weights_are_taken_without_loss(tmp_path: Path, kind: str, tied: bool) -> None:
@@ -68,6 +69,7 @@ def test_rotated_ternary_weights_are_taken_without_loss(tmp_path: Path, kind: st
     assert [op.inverse for op in rotations] == [True] + [False] * 5  # q|k|v, o, gate|up, down and the head
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_logits_are_those_of_the_model_that_is_not_rotated(tmp_path: Path, tied: bool, signed: bool) -> None:
@@ -107,6 +109,7 @@ def test_weights_that_are_not_named_are_not_rotated(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(bundle), expected, atol=TOLERANCE)
 
 
+@pytest.mark.thorough
 def test_the_fourth_code_and_other_methods_keep_the_rotation(tmp_path: Path) -> None:
     model, signs = maker.random_model(), rotated.random_signs([HIDDEN, INTER])
     model["blk.0.ffn_up.weight"].codes[3, 5:9] = 2
@@ -117,6 +120,7 @@ def test_the_fourth_code_and_other_methods_keep_the_rotation(tmp_path: Path) -> 
         assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.995
 
 
+@pytest.mark.thorough
 def test_fitted_planes_are_calibrated_with_the_rotation(tmp_path: Path) -> None:
     model, signs = maker.random_model(), rotated.random_signs([HIDDEN, INTER])
     source = written(tmp_path / "m.gguf", model, "F32", signs)
@@ -260,5 +264,5 @@ def test_a_layout_that_is_determined_from_weights_is_refused(tmp_path: Path) -> 
     ]
     keys = rotated.rotation_keys(BLOCK, _SIGNS, _WEIGHTS, [EMBEDDING])
     (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(maker.metadata(**keys), tensors))
-    with pytest.raises(UnsupportedError, match="rotated weights and tensors of the type I2_S.*save them as TQ2_0"):
+    with pytest.raises(UnsupportedError, match=r"rotated weights and tensors of the type I2_S.*save them as TQ2_0"):
         open_checkpoint(tmp_path / "m.gguf")
