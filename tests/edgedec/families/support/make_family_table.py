@@ -121,7 +121,9 @@ supported. Every other setting that would change the model raises an `Unsupporte
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
 Refused with the reason are `qwen3_5` and `qwen3_5_moe` (Qwen 3.5, Bonsai 2; `qwen35` and `qwen35moe` in GGUF), in which
-three of four layers are gated delta nets, and `prism_hadamard_qwen35`, whose weights are stored rotated.
+three of four layers are gated delta nets, and `prism_hadamard_qwen35`, the same model in a folder with rotated weights.
+Rotated weights of the families above are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
+run them, the integer profile defines them, and the accelerator refuses them.
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """
