@@ -172,7 +172,9 @@ class MemoryMeter:
 
 
 # Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.
-_RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"})
+_RUNNING = frozenset(
+    {"kv", "kv_ring", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"}
+)
 _LOADING = frozenset({"load_transient", "self_test"})
 _DRAFT = "draft_"
 

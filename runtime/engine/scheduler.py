@@ -186,8 +186,9 @@ class Scheduler:
         assert task.sequence is not None
         assert self._cache is not None
         assert self._disk is not None
-        needed = len(rows.ids) + self._target.info.block_rows
-        while (self._target.free_rows or 0) < needed and self._cache.evict():
+        state = task.decoder.state
+        assert isinstance(state, SpillableState)
+        while rows.spilled is not None and not state.fits(rows.spilled.held, len(rows.ids)) and self._cache.evict():
             pass
         try:
             unpark(task.decoder, rows, self._disk, self._limits)
@@ -327,7 +328,10 @@ class Scheduler:
         return sum(map(self._worst, self._running)) + self._worst(task) <= self._limits.cache_rows
 
     def _waits_for_prefix(self, task: Task) -> bool:
-        """Return whether a prompt that is being read will have a longer common prefix than there is now."""
+        """Return whether a prompt that is being read will have a longer common prefix than there is now.
+
+        Once its common rows were read there is no reason to wait: they are there now, or a window has dropped some of them.
+        """
         assert self._cache is not None
         if not self._shared:
             return False
@@ -337,8 +341,9 @@ class Scheduler:
             it.sequence is not None
             and it.parked is None
             and it.sequence.reading
-            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1)
+            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1, it.decoder.state.length + 1)
             for it in self._running
+            if it.decoder is not None
         )
 
     def _make_room(self) -> None:

@@ -67,8 +67,8 @@ _FUNCTIONS: Functions = {
         (c_char_p, *(c_int64,) * 2, *(c_int32,) * 3, *(c_void_p,) * 3, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
     ),
     "edgedec_kv_bytes": (c_int64, _CACHE),
-    "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p, c_void_p, c_int64), *(c_int64, c_void_p, c_int64))),
-    "edgedec_kv_copy": (c_int32, (c_void_p, c_int64, c_void_p, c_int64, c_int64)),
+    "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p,) * 2, *(c_int64,) * 3, c_void_p, c_int64)),
+    "edgedec_kv_copy": (c_int32, (c_void_p, c_int64, c_void_p, *(c_int64,) * 3)),
     "edgedec_attention": (
         c_int32,
         (

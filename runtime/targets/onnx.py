@@ -73,8 +73,12 @@ class _OnnxState:
             self.memory.move(self.length, nodes)
         self.length += len(nodes)
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         self.length = length
+        return length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length)
 
     def fork(self) -> _OnnxState:
         other = _OnnxState(self.target, self.limits)

@@ -262,7 +262,7 @@ def test_no_block_is_lost_and_none_is_written_by_two(bundle: Bundle, data: st.Da
                 continue
             blocks = [state.last_block() for state in chosen]
             for state, block in zip(chosen, blocks, strict=True):
-                assert block is None or sum(block in other.table.tolist() for other in states) == 1, state.table
+                assert block is None or sum(block in other.table[0].tolist() for other in states) == 1, state.table
         for state in chosen:
             if use == "commit" and state.held * 16 > state.length and state.length:
                 state.commit(rows(0))
@@ -275,7 +275,7 @@ def test_no_block_is_lost_and_none_is_written_by_two(bundle: Bundle, data: st.Da
             elif use == "close":
                 state.close()
                 states.remove(state)
-        held = {block for state in states for block in state.table.tolist()}
+        held = {block for state in states for block in state.table[0].tolist()}
         assert target.free_rows == 128 - 16 * len(held)
     for state in states:
         state.close()
@@ -326,7 +326,8 @@ def test_released_pages_are_no_longer_charged(bundle: Bundle) -> None:
     target._arena.buffer.cache[...] = 1
     assert meter.charged_bytes() >= 0.9 * size
     state = written(target, 40)
-    target._arena._stale.update(target._arena._free)  # all free blocks were written to above
+    (pool,) = target._arena.pools
+    pool.stale.update(pool.free)  # all free blocks were written to above
     target.release_idle()
     assert meter.charged_bytes() <= 0.2 * size
     state.close()
@@ -341,7 +342,8 @@ def test_a_row_takes_small_pages_after_pages_were_released(bundle: Bundle) -> No
     target = opened(bundle, replace(LIMITS, cache_rows=16 * blocks))
     meter, arena = MemoryMeter(), target._arena
     arena.buffer.cache[...] = 1
-    arena._stale.update(arena._free)  # all free blocks were written to above
+    (pool,) = arena.pools
+    pool.stale.update(pool.free)  # all free blocks were written to above
     target.release_idle()
     before = meter.charged_bytes()
     for head in arena.heads:
