@@ -244,6 +244,7 @@ class Plan:
         speculation_from_bytes: estimate of the smallest budget at which speculation is faster.
         memories: use of an accelerator's memories, which hold the items and the data on the chip.
         hint: nearest setting that fits, if this one does not.
+        notes: sentences about the items.
     """
 
     fits: bool
@@ -264,6 +265,7 @@ class Plan:
     memories: tuple[MemoryUse, ...] = ()
     hint: str = ""
     driver_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def phases(self) -> dict[str, dict[str, int]]:

@@ -17,6 +17,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
 from edgedec.runtime.estimates import tokens_per_second
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import (
@@ -337,9 +338,22 @@ def make_plan(
         memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, context),
         driver_bytes=driver_bytes(device),
+        notes=() if bounds.rings else _window_notes(bundle, device, context),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
+
+
+def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]:
+    """Return a note if layers have a window below the context and the device keeps the other rows, too."""
+    states = bundle_graph(bundle).states.values()
+    windows = [state.window for state in states if state.window is not None and state.window < ctx_size]
+    if not windows:
+        return ()
+    return (
+        f"{len(windows)} of {len(states)} layers see the last {max(windows)} positions only, and {device} keeps all rows of "
+        "them; --device cpu with the CPU kernels (edgedec doctor) keeps those of the window",
+    )
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

@@ -15,8 +15,9 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import reserved_rows
+from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
-from edgedec.runtime.targets._unlimited import bounds, memories
+from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
@@ -106,6 +107,11 @@ def create(
 ) -> _ReferenceTarget:
     """Return the target (entry point of the plug-in). ``threads`` is ignored: NumPy chooses its threads."""
     return _ReferenceTarget(bundle, limits, taps, kv_bits)
+
+
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+    """Return no limits. Rows outside of windows are dropped."""
+    return Bounds(rings=True)
 
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
