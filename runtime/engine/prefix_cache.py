@@ -65,9 +65,9 @@ class PrefixCache:
         self.keeping = True
 
     @property
-    def rows(self) -> int:
-        """Number of rows in the caches; a row that several share counts once for each of them."""
-        return sum(len(entry.ids) for entry in self._idle)
+    def states(self) -> list[State]:
+        """The caches."""
+        return [entry.state for entry in self._idle]
 
     def __len__(self) -> int:
         return len(self._idle)

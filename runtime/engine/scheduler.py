@@ -20,7 +20,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
-from edgedec.runtime.protocols import Limits, Request, Target, Token
+from edgedec.runtime.protocols import Limits, Request, State, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 
@@ -115,9 +115,9 @@ class Scheduler:
         return tuple(self._running)
 
     @property
-    def prefix_rows(self) -> int:
-        """Number of rows that are kept for their prefixes."""
-        return 0 if self._cache is None else self._cache.rows
+    def kept_states(self) -> Sequence[State]:
+        """The caches that are kept for their prefixes."""
+        return () if self._cache is None else self._cache.states
 
     def keep_on_disk(self, disk: SpillFolder) -> None:
         """Let rows that are kept for their prefixes move to ``disk`` when their room in a shared cache is needed.
@@ -144,9 +144,9 @@ class Scheduler:
         return sum(task.parked is not None for task in self._running)
 
     @property
-    def parkable_rows(self) -> int:
-        """Number of rows that ``park`` would move to the disk if it were called again and again."""
-        return sum(len(task.decoder.cached) for task in self._active[1:] if task.decoder) if self._disk else 0
+    def parkable_states(self) -> Sequence[State]:
+        """The caches that ``park`` would move to the disk if it were called again and again."""
+        return [task.decoder.state for task in self._active[1:] if task.decoder] if self._disk else ()
 
     @property
     def _active(self) -> list[Task]:

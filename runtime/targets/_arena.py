@@ -21,6 +21,7 @@ class CacheArena(BlockArena):
         buffer: the keys and values.
         heads: views of its key/value heads, see ``KvBuffer.heads``.
         kinds: kind of each head's state.
+        kind_bytes: bytes of a block of each kind.
     """
 
     def __init__(self, kernels: Kernels, layout: CacheLayout, positions: int) -> None:
@@ -29,23 +30,18 @@ class CacheArena(BlockArena):
         super().__init__(self.buffer, pools, positions)
         self.heads = self.buffer.heads()
         self.kinds = [layout.kind_of[name] for name, state in layout.states.items() for _ in range(state.kv_heads)]
-        self._kind_bytes = [0] * len(pools)  # bytes of a block of each kind
+        self.kind_bytes = [0] * len(pools)
         for kind, head in zip(self.kinds, self.heads, strict=True):
-            self._kind_bytes[kind] += sum(view.shape[1] for view in head)
+            self.kind_bytes[kind] += sum(view.shape[1] for view in head)
 
     def open(self) -> ArenaState:
         """Return a sequence without rows and blocks."""
         return ArenaState(self, self.empty_table())
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of a block of rows in all states."""
-        return sum(self._kind_bytes)
-
-    @property
     def idle_bytes(self) -> int:
         """Bytes of free blocks whose memory ``release_pages`` would give back to the system, at most."""
-        return sum(len(pool.stale) * size for pool, size in zip(self.pools, self._kind_bytes, strict=True))
+        return sum(len(pool.stale) * size for pool, size in zip(self.pools, self.kind_bytes, strict=True))
 
     def release_pages(self) -> None:
         """Give the pages that hold nothing but free blocks back to the system. A later pass gets new ones.
@@ -72,6 +68,12 @@ class ArenaState(BlockState):
     """The cache of one sequence of the CPU target, whose rows can be moved to a file and back."""
 
     arena: CacheArena
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks; those that several sequences share count for each of them."""
+        blocks = zip(self._live(0, self.held), self.arena.kind_bytes, strict=True)
+        return sum(len(own) * size for own, size in blocks)
 
     def rows_layout(self) -> str:
         """Return the sizes of the states of a row, and the rows that they keep."""

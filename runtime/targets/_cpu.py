@@ -201,10 +201,10 @@ class CpuTarget:
         """Rows of the cache that no sequence holds."""
         return self._arena.free_rows
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of ``info.block_rows`` rows of the cache."""
-        return self._arena.block_bytes
+    def held_bytes(self, state: State) -> int:
+        """Return the bytes of the blocks that a sequence holds; blocks that several share count for each of them."""
+        assert isinstance(state, ArenaState)
+        return state.nbytes
 
     @property
     def idle_bytes(self) -> int:

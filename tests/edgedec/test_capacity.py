@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.capacity import Capacity, reach
-from edgedec.errors import UnsupportedError
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import build_graph
 from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import cache_layout
+from tests.support.make_tiny import CONFIG
 
 capacities = st.builds(
     Capacity,
@@ -93,6 +95,12 @@ def test_going_back_is_bounded_by_the_worst_state() -> None:
 def test_states_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         KvState(name="a.kv", kv_heads=1, head_dim=2, **options)
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, "8", 1 << 40])
+def test_a_bundle_with_such_a_window_is_refused(window: object) -> None:
+    with pytest.raises(BundleError, match=r"configuration: sliding_window must be an integer in 1\.\.16777216, not"):
+        build_graph({**CONFIG, "model_type": "mistral", "attention_bias": False, "sliding_window": window})
 
 
 def state(window: int | None, *, ring: bool = True) -> KvState:
