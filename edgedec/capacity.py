@@ -3,15 +3,15 @@
 A ring keeps the first ``sinks`` rows of a sequence, its head, and of ``length`` committed rows those from the floor on,
 which is ``length - window + 1 - slack``. The slack is the number of rows of the largest pass. It suffices:
 
-- **Passes.** The rows of a pass, a chunk of a prompt or a tree, are at the positions ``length`` and above, so they see no row
-  below ``length - window + 1``. Nothing is dropped before the pass is committed. Therefore a ring has at most
-  ``sinks + window - 1 + 2 * slack`` rows at a time: its own, and up to ``slack`` rows of a pass.
+- **Passes.** The rows of a pass, a chunk of a prompt or a tree, have positions from ``length`` on, because parents precede
+  their children, so they see no row below ``length - window + 1``. Nothing is dropped before the pass is committed.
+  Therefore a ring has at most ``sinks + window - 1 + 2 * slack`` rows at a time: its own, and up to ``slack`` of a pass.
 - **Commits.** The accepted rows of a tree move together within the rows of its pass, which are all there. Then the length
   grows, and the floor with it. Rows that were not accepted lie above the length, and the next pass writes over them.
 - **Going back.** After the first n rows, a query sees the rows from ``n - window + 1`` on. They are there if n is at most
-  ``slack`` less than the greatest length that the sequence had. A longer way back leads into rows that were dropped. Then the
-  head is all that is left, and the sequence can go back to ``min(n, sinks)`` rows only. ``truncate`` returns the length that
-  it went back to, and its caller runs the rest again.
+  ``slack`` less than the greatest length that the sequence had. A longer way back leads into rows that were dropped. Then
+  only the head is of use, and the sequence can go back to ``min(n, sinks)`` rows. ``truncate`` returns the length that it
+  went back to, and its caller runs the rest again.
 - **Forks.** A fork has the same rows and the same floor.
 
 Where rows are held in blocks, the head is rounded up and the floor is rounded down to whole blocks.

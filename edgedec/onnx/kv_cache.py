@@ -93,9 +93,7 @@ def cache_layout(states: Mapping[str, KvState], rows: int, *, positions: int = 0
     for name, state in states.items():
         offsets[name] = end
         end += kv_bytes(state, BLOCK_ROWS * blocks[kind_of[name]])
-    return CacheLayout(
-        states=states, offsets=offsets, kinds=capacities, kind_of=kind_of, blocks=blocks, nbytes=end
-    )
+    return CacheLayout(states=states, offsets=offsets, kinds=capacities, kind_of=kind_of, blocks=blocks, nbytes=end)
 
 
 _FULL = Capacity(unit=BLOCK_ROWS)

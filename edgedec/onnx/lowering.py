@@ -8,8 +8,8 @@ Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state 
 bound to the same memory as the past.
 With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the masks of the sequences as
 packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32
-[kinds, b], for each kind of states the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one buffer
-of ``cache_layout``, which is written in place.
+[kinds, b], for each kind of states the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one
+buffer of ``cache_layout``, which is written in place.
 """
 
 from __future__ import annotations

@@ -38,7 +38,11 @@ class KvBuffer:
         """
         heads, layout = [], self.layout
         for name, state in layout.states.items():
-            row, end, blocks = state.head_dim * state.bits // 8, layout.offsets[name], layout.blocks[layout.kind_of[name]]
+            row, end, blocks = (
+                state.head_dim * state.bits // 8,
+                layout.offsets[name],
+                layout.blocks[layout.kind_of[name]],
+            )
             for _ in range(state.kv_heads):
                 views = []
                 for width in (row, row, *((4, 4) if state.bits == 8 else ())):

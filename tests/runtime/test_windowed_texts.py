@@ -157,7 +157,7 @@ def test_texts_written_together_and_parked_are_those_alone(
 def test_a_prompt_waits_for_a_common_beginning_only_as_long_as_it_can_be_shared(
     bundles: dict[str, Path], rows_read: int, shared: int
 ) -> None:
-    """The second prompt begins like the first one. If that was read far beyond the common part, there is nothing to share."""
+    """The second prompt begins like the first one. Once that was read far beyond the common part, nothing is shared."""
     prompts = [np.arange(100, 280, dtype=np.int32), np.array([*range(100, 164), 9, 8], np.int32)]
     with opened(bundles, "all", sequences=2) as session:
         streams = [session.stream(prompts[0], n_predict=3, ignore_eos=True)]

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.engine import spill
 from edgedec.runtime.cache_blocks import HeldRows
+from edgedec.runtime.engine import spill
 from edgedec.runtime.engine.spill import Part, SpillError, SpillFolder
 
 IDS = [5, 6, 7, 2**31 - 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
-from edgedec.errors import CacheFullError, UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
@@ -62,9 +60,7 @@ def opened(folder: Path, case: tuple[str, int, int, int], device: str, *, rings:
         write_random_bundle(path, config, method="ternary")
     bundle = Bundle.open(path)
     graph = bundle_graph(bundle, bits, rings=rings)
-    states = {
-        name: replace(state, sinks=sinks if state.window else 0) for name, state in graph.states.items()
-    }
+    states = {name: replace(state, sinks=sinks if state.window else 0) for name, state in graph.states.items()}
     bundle.derived["bundle_graph", bits, rings] = replace(graph, states=states)
     if device == "float_reference":
         return _ReferenceTarget(bundle, LIMITS, (), bits, rings=rings)
