@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from edgedec.atomic import new_file
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import format_bytes
-from edgedec.runtime.cache_blocks import HeldRows
+from edgedec.runtime.block_pool import HeldRows
 from edgedec.runtime.decoders.prefixes import common_prefix
 
 __all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
-from edgedec.runtime.cache_blocks import BlockArena, BlockPool, BlockState, HeldRows
+from edgedec.runtime.block_pool import BlockPool, HeldRows
+from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
 from edgedec.runtime.targets._heap import release_pages, use_small_pages
@@ -104,7 +105,7 @@ class ArenaState(BlockState):
         return np.concatenate([view[table].reshape(-1) for view in self.arena.heads[part]])
 
     def write_part(self, part: int, data: NDArray[np.uint8], held: HeldRows) -> None:
-        """Write the blocks of a key/value head. ``data`` uint8 [bytes] has those of ``held``, of which these are the first."""
+        """Write the blocks of a key/value head, the first of those that ``data`` uint8 [bytes] has of the rows ``held``."""
         self.check_open()
         views, kind = self.arena.heads[part], self.arena.kinds[part]
         own = self._table[kind, held.blocks(kind, self.length)]

@@ -13,12 +13,15 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError
+from edgedec.onnx.lowering import lower
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import loop, request_builder
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.measure.choices import EncodedItem, Item, score_encoded
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass, State
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
@@ -172,6 +175,16 @@ def test_a_prompt_waits_for_a_common_beginning_only_as_long_as_it_can_be_shared(
         while not all(stream.ended for stream in streams):
             session.scheduler.step()
         assert [stream.answer.timings.prompt_kept for stream in streams] == [0, shared]
+
+
+def test_the_portable_graph_refuses_rings(bundles: dict[str, Path]) -> None:
+    """Its target does not ask for them: ``tests/runtime/test_planning.py``."""
+    bundle = Bundle.open(bundles["mixed"])
+    with pytest.raises(
+        UnsupportedError,
+        match=r"layers\.1\..*: the portable ONNX graph keeps all rows .* state layers\.1\.kv is a ring",
+    ):
+        lower(bundle_graph(bundle, rings=True), bundle.tensors, positions=64)
 
 
 # --- rows on the disk -------------------------------------------------------------------------------------------------

@@ -59,9 +59,8 @@ class FloatCache:
             floor = ring.head if self.length <= ring.head else max(self._floors[name], ring.floor(self.length))
             self._floors[name] = floor
             kept = (self.slots[name] < ring.head) | (self.slots[name] >= floor)
-            self.slots[name], self.keys[name], self.values[name] = (
-                array[kept] for array in (self.slots[name], self.keys[name], self.values[name])
-            )
+            self.slots[name] = self.slots[name][kept]
+            self.keys[name], self.values[name] = self.keys[name][kept], self.values[name][kept]
 
     def begin(self, n: int, positions: NDArray[np.int32]) -> None:
         """Drop the uncommitted rows of the last pass, and prepare for n new rows."""

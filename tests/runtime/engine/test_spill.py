@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.cache_blocks import HeldRows
+from edgedec.runtime.block_pool import HeldRows
 from edgedec.runtime.engine import spill
 from edgedec.runtime.engine.spill import Part, SpillError, SpillFolder
 
@@ -153,8 +153,8 @@ def test_other_rows_are_refused(tmp_path: Path, folder: SpillFolder) -> None:
             folder.read(spilled, rows, 4)
         assert rows.length == 0
     for ids in ([5, 6, 8, IDS[3]], [6, 5, 7, IDS[3]], [*IDS, 0]):
+        held = HeldRows(len(ids), ())
         with pytest.raises(SpillError, match=message):
-            held = HeldRows(len(ids), ())
             folder.read(spill.Spilled(file=spilled.file, ids=ids, held=held, nbytes=spilled.nbytes), Rows(), 4)
     with SpillFolder(tmp_path / "other", model="model 2") as other, pytest.raises(SpillError, match=message):
         other.read(spilled, Rows(), 4)
@@ -259,7 +259,7 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from edgedec.runtime.cache_blocks import HeldRows
+from edgedec.runtime.block_pool import HeldRows
 from edgedec.runtime.engine.spill import SpillFolder
 
 class Rows:

@@ -4,7 +4,7 @@ arrangements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -328,6 +328,28 @@ def test_blocks_are_copied_whole() -> None:
                 copy.buffer.copy_block(0, *blocks)
         with pytest.raises(EdgedecError, match="a block is outside the cache"):
             copy.buffer.move(np.array([[10]], np.int32), 0, np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_states_of_another_kind_have_tables_of_their_own(bits: int) -> None:
+    """Move a row and copy a block of two states, of which one keeps the rows of a window, in other blocks."""
+    assert KERNELS is not None
+    states = {"far": kv(bits=bits), "near": replace(kv(bits=bits, window=20), capacity="ring")}
+    buffer = KvBuffer(KERNELS, cache_layout(states, 320, positions=320, slack=8))
+    buffer.cache[:] = np.random.default_rng(0).integers(0, 256, buffer.cache.size, np.uint8)
+    before = [[view.copy() for view in head] for head in buffer.heads()]
+    buffer.move(np.array([[5, 19], [2, 3]], np.int32), 14, np.array([0, 3], np.int32))  # row 17 to row 15
+    buffer.copy_block(1, 0, 1)
+    for number, (head, old) in enumerate(zip(buffer.heads(), before, strict=True)):
+        near = number >= states["far"].kv_heads
+        values = [view.reshape(len(view), 16, -1) for view in (head[1], old[1])]
+        source, to = ((3, 1), (2, 15)) if near else ((19, 1), (5, 15))
+        values[1][to] = values[1][source]
+        if near:
+            values[1][1] = values[1][0]
+        np.testing.assert_array_equal(*values)
+    with pytest.raises(EdgedecError, match="a block is outside the cache"):
+        buffer.move(np.array([[5, 19], [2, 4]], np.int32), 14, np.array([0, 3], np.int32))
 
 
 @pytest.mark.parametrize("code_path", USABLE)
