@@ -224,6 +224,9 @@ def test_rows_come_back_from_the_disk_as_far_as_they_were_there(
     kept.give(CachedRows(state=state, ids=ids))
     assert kept.evict()
     assert (len(disk.files), target.free_rows) == (1, free)
+    assert target.idle_bytes > 0
+    target.release_idle()
+    assert target.idle_bytes == 0
     for length in (150, least, least - 1, 70):
         found = kept.take([*ids[:length], 2040])
         assert found.ids == (ids[:length] if length >= least else [])

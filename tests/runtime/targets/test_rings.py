@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
@@ -27,9 +28,10 @@ needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' librar
 
 LIMITS = Limits(nodes=8, depth=7, positions=160, cache_rows=640, batch_rows=20)
 MOST = 4  # sequences
-# Only the upper layer of "mixed" has a window.
+# Only the upper layer of "mixed" has a window, and that of the lower layer of "two" has half of its size.
 MODELS: dict[str, dict[str, Any]] = {
     "all": {"model_type": "mistral"},
+    "two": {"model_type": "mistral"},
     "mixed": {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1},
 }
 # model, window, sinks, bits: windows of one row, below a pass, of some passes, almost the context, the context, and more.
@@ -40,6 +42,7 @@ CASES = [
     ("mixed", 33, 0, 16),
     ("all", 40, 17, 8),
     ("mixed", 120, 0, 8),
+    ("two", 50, 2, 16),
     ("mixed", 160, 2, 16),
     ("all", 1000, 0, 16),
 ]
@@ -61,6 +64,9 @@ def opened(folder: Path, case: tuple[str, int, int, int], device: str, *, rings:
     bundle = Bundle.open(path)
     graph = bundle_graph(bundle, bits, rings=rings)
     states = {name: replace(state, sinks=sinks if state.window else 0) for name, state in graph.states.items()}
+    if model == "two":
+        lower = next(iter(states))
+        states[lower] = replace(states[lower], window=window // 2)
     bundle.derived["bundle_graph", bits, rings] = replace(graph, states=states)
     if device == "float_reference":
         return _ReferenceTarget(bundle, LIMITS, (), bits, rings=rings)
@@ -237,3 +243,20 @@ def test_a_ring_of_the_reference_has_the_bits_of_all_rows(
     folder: Path, case: tuple[str, int, int, int], data: st.DataObject
 ) -> None:
     use(World(*(opened(folder, case, "float_reference", rings=rings) for rings in (True, False))), data, 8)
+
+
+@needs_kernels
+def test_a_position_that_would_see_dropped_rows_is_refused(folder: Path) -> None:
+    """The rows of texts never have such positions, because the rows of a pass follow the committed ones."""
+    for device in ("cpu", "float_reference"):
+        target = opened(folder, CASES[2], device, rings=True)
+        state = target.open(LIMITS)
+        for start in range(0, 80, 8):
+            run(target, (state, chain([1] * 8, start)))
+            state.commit(rows(8))
+        (result,) = run(target, (state, chain([5], 80)))
+        with pytest.raises(UsageError, match="position 3 would see rows that the sequence has dropped"):
+            run(target, (state, chain([5], 3)))
+        np.testing.assert_array_equal(run(target, (state, chain([5], 80)))[0], result)
+        assert state.reach(60) == (16 if device == "cpu" else 1), "its sinks, in a whole block on the CPU"
+        state.close()
