@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.families import context_size
+from edgedec.families import build_graph, context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
 from edgedec.runtime.estimates import tokens_per_second
-from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import (
@@ -346,7 +345,7 @@ def make_plan(
 
 def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]:
     """Return a note if layers have a window below the context and the device keeps the other rows, too."""
-    states = bundle_graph(bundle).states.values()
+    states = build_graph(bundle.config).states.values()  # a board's bundle has no weights for ``bundle_graph``
     windows = [state.window for state in states if state.window is not None and state.window < ctx_size]
     if not windows:
         return ()

@@ -49,7 +49,7 @@ edgedec::KvLayout layout_of(const int64_t* numbers) {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 7; }
+EDGEDEC_API int32_t edgedec_abi() { return 8; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
