@@ -342,12 +342,12 @@ def test_states_of_another_kind_have_tables_of_their_own(bits: int) -> None:
     buffer.copy_block(1, 0, 1)
     for number, (head, old) in enumerate(zip(buffer.heads(), before, strict=True)):
         near = number >= states["far"].kv_heads
-        values = [view.reshape(len(view), 16, -1) for view in (head[1], old[1])]
+        after, expected = (view.reshape(len(view), 16, -1) for view in (head[1], old[1]))
         source, to = ((3, 1), (2, 15)) if near else ((19, 1), (5, 15))
-        values[1][to] = values[1][source]
+        expected[to] = expected[source]
         if near:
-            values[1][1] = values[1][0]
-        np.testing.assert_array_equal(*values)
+            expected[1] = expected[0]
+        np.testing.assert_array_equal(after, expected)
     with pytest.raises(EdgedecError, match="a block is outside the cache"):
         buffer.move(np.array([[5, 19], [2, 4]], np.int32), 14, np.array([0, 3], np.int32))
 
