@@ -28,6 +28,8 @@ REFUSED = {  # families that are known and not supported, and why
     "prism_hadamard_qwen35": f"its weights are stored rotated, which needs the operation hadamard, and {_DELTA_NETS}",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
+# families whose configuration has no number of positions, because nothing in the model depends on one; and what they get
+_UNLIMITED, _LONGEST = ("mamba2",), 1 << 20
 
 
 def context_size(config: Mapping[str, Any]) -> int:
@@ -36,7 +38,8 @@ def context_size(config: Mapping[str, Any]) -> int:
     Raises:
         BundleError: the configuration's number is not a positive integer.
     """
-    made_for = size(config, "max_position_embeddings", DEFAULT_CONTEXT)
+    usual = _LONGEST if config.get("model_type") in _UNLIMITED else DEFAULT_CONTEXT
+    made_for = size(config, "max_position_embeddings", usual)
     return min(made_for, longest_context(config) or made_for)
 
 

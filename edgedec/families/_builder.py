@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgedec.graph import Graph, KvState, Value, WeightSpec
+from edgedec.graph import Graph, KvState, RecurrentState, Value, WeightSpec
 from edgedec.ops import (
     Activation,
     Add,
     Attention,
+    CausalConv,
     Embed,
     GatedActivation,
+    GatedRmsNorm,
     Linear,
     Operation,
     RmsNorm,
     Rope,
+    SelectiveScan,
     SelectRows,
+    Split,
 )
 
 __all__ = ["GraphBuilder"]
@@ -30,6 +35,7 @@ class GraphBuilder:
     values: dict[str, Value] = field(default_factory=dict)
     weights: dict[str, WeightSpec] = field(default_factory=dict)
     states: dict[str, KvState] = field(default_factory=dict)
+    recurrent: dict[str, RecurrentState] = field(default_factory=dict)
 
     def _emit(self, operation: Operation, width: int, rows: str) -> str:
         (output,) = operation.outputs
@@ -113,8 +119,66 @@ class GraphBuilder:
         gated = GatedActivation(name=name, inputs=(gate, up), outputs=(name,), activation=activation)
         return self._emit(gated, self._width(gate), self._rows(gate))
 
+    def gated_rms_norm(self, name: str, gate: str, x: str, *, weight: str, eps: float, groups: int) -> str:
+        self.weights[weight] = WeightSpec(shape=(self._width(x),))
+        norm = GatedRmsNorm(name=name, inputs=(gate, x), outputs=(name,), weight=weight, eps=eps, groups=groups)
+        return self._emit(norm, self._width(x), self._rows(x))
+
     def add(self, name: str, a: str, b: str) -> str:
         return self._emit(Add(name=name, inputs=(a, b), outputs=(name,)), self._width(a), self._rows(a))
+
+    def split(self, name: str, x: str, parts: Mapping[str, int]) -> tuple[str, ...]:
+        """Append a ``Split``; ``parts`` maps the end of each output's name, ``name.END``, to its width."""
+        outputs, rows = tuple(f"{name}.{end}" for end in parts), self._rows(x)
+        assert sum(parts.values()) == self._width(x)
+        self.operations.append(Split(name=name, inputs=(x,), outputs=outputs, widths=tuple(parts.values())))
+        self.values |= {
+            output: Value(name=output, shape=(rows, width))
+            for output, width in zip(outputs, parts.values(), strict=True)
+        }
+        return outputs
+
+    def causal_conv(self, name: str, x: str, *, weight: str, bias: str | None, kernel: int) -> str:
+        channels, state = self._width(x), f"{name}.state"
+        self.recurrent[state] = RecurrentState(name=state, shape=(kernel - 1, channels))
+        self.weights[weight] = WeightSpec(shape=(channels, 1, kernel))
+        if bias:
+            self.weights[bias] = WeightSpec(shape=(channels,))
+        conv = CausalConv(name=name, inputs=(x,), outputs=(name,), state=state, weight=weight, bias=bias)
+        return self._emit(conv, channels, "n")
+
+    def selective_scan(
+        self,
+        name: str,
+        x: str,
+        b: str,
+        c: str,
+        step: str,
+        *,
+        groups: int,
+        decay: str,
+        skip: str,
+        step_bias: str,
+        step_limits: tuple[float, float],
+    ) -> str:
+        heads, state = self._width(step), f"{name}.state"
+        self.recurrent[state] = RecurrentState(
+            name=state, shape=(heads, self._width(x) // heads, self._width(b) // groups)
+        )
+        self.weights |= dict.fromkeys((decay, skip, step_bias), WeightSpec(shape=(heads,)))
+        scan = SelectiveScan(
+            name=name,
+            inputs=(x, b, c, step),
+            outputs=(name,),
+            state=state,
+            heads=heads,
+            groups=groups,
+            decay=decay,
+            skip=skip,
+            step_bias=step_bias,
+            step_limits=step_limits,
+        )
+        return self._emit(scan, self._width(x), "n")
 
     def select_rows(self, name: str, x: str) -> str:
         return self._emit(SelectRows(name=name, inputs=(x, "rows"), outputs=(name,)), self._width(x), "r")
@@ -132,4 +196,5 @@ class GraphBuilder:
             values={value.name: value for value in inputs} | self.values,
             weights=self.weights,
             states=self.states,
+            recurrent=self.recurrent,
         )

@@ -34,8 +34,7 @@ class _ReferenceState:
         self.length = self.cache.length
 
     def truncate(self, length: int) -> None:
-        self.cache.truncate(length)
-        self.length = length
+        self.length = self.cache.truncate(length)
 
     def fork(self) -> State:
         return _ReferenceState(self.cache.fork())
@@ -127,6 +126,7 @@ def footprint(
     return {
         "weights": bundle.file_bytes["weights.bin"] + unpacked,
         "kv": 2 * reserved_rows(limits) * sum(state.row_bytes() for state in graph.states.values()),
+        **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,
         "logits": 4 * vocab * limits.nodes,
     }

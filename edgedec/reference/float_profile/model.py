@@ -52,7 +52,7 @@ class ReferenceModel:
         self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
 
     def new_cache(self) -> FloatCache:
-        return FloatCache(self.graph.states)
+        return FloatCache(self.graph.states, self.graph.recurrent)
 
     def forward(
         self,
@@ -90,7 +90,7 @@ class ReferenceModel:
         context = FloatPassContext(
             weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds
         )
-        cache.begin(n, positions)
+        cache.begin(positions, visible)
         values: dict[str, Array] = {"ids": ids, "positions": positions, "rows": rows}
         for operation in self.graph.operations:
             inputs = [values[name] for name in operation.inputs]

@@ -50,11 +50,12 @@ def run(
     n = len(inputs[0])
     positions = np.arange(n, dtype=np.int32) if positions is None else positions
     cache = cache or FloatCache({})
-    cache.begin(n, positions)
+    visible = np.tri(n, dtype=np.bool_) if visible is None else visible
+    cache.begin(positions, visible)
     context = FloatPassContext(
         weights=(weights or {}).__getitem__,
         cache=cache,
-        visible=np.tri(n, dtype=np.bool_) if visible is None else visible,
+        visible=visible,
         positions=positions,
         embeds=embeds,
     )

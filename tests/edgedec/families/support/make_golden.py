@@ -83,6 +83,11 @@ _LONGROPE: dict[str, Any] = {
     },
 }
 _PARTIAL = {"partial_rotary_factor": 0.75}
+# Chunks of four positions are shorter than the text, so that transformers carries a state from one to the next.
+_MAMBA: dict[str, Any] = {
+    **{"num_heads": 4, "head_dim": 8, "state_size": 6, "expand": 2, "chunk_size": 4},
+    **{"layer_norm_epsilon": 1e-5, "initializer_range": 0.9},
+}
 _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen2": (
         "Qwen2",
@@ -157,6 +162,14 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "capped": {"final_logit_softcapping": 12.0, "num_hidden_layers": 3, "sliding_window_pattern": 3, **_WINDOW},
         },
     ),
+    "mamba2": (
+        "Mamba2",
+        {
+            "plain": {**_MAMBA, "n_groups": 2},
+            "biases": {**_MAMBA, "n_groups": 1, "use_bias": True, "conv_kernel": 2, "time_step_limit": [0.2, 1.5]},
+            "tied": {**_MAMBA, "n_groups": 4, "state_size": 3, "use_conv_bias": False, "tie_word_embeddings": True, "conv_kernel": 5},
+        },
+    ),
 }
 
 
@@ -178,7 +191,8 @@ def _positions(n: int, config: Any) -> list[int]:
     They stay below the range where the error of transformers' angles, which are float32, grows too large. They stay
     near if there are windows, because transformers counts rows there and not positions.
     """
-    if (getattr(config, "sliding_window", None) or n) < n or config.max_position_embeddings < 404:
+    limit = getattr(config, "max_position_embeddings", 0)  # a model without has no use of them
+    if (getattr(config, "sliding_window", None) or n) < n or limit < 404:
         return list(range(n))
     return [*range(n - 6), *range(200, 203), *range(400, 403)]
 
@@ -199,7 +213,8 @@ def _make(
         positions = torch.tensor([_positions(18, config)])
         with torch.no_grad():
             # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
-            logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
+            place = {} if family == "Mamba2" else {"position_ids": positions}
+            logits = model(ids, attention_mask=torch.ones_like(ids), **place).logits[0]
         tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
         weights: dict[str, Any]
         if packed:  # one array, because each array of a file costs more bytes than many of these tensors hold
