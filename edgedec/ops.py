@@ -18,8 +18,10 @@ __all__ = [
     "Add",
     "Attention",
     "CausalConv",
+    "Concat",
     "Embed",
     "GatedActivation",
+    "GatedDeltaRule",
     "GatedRmsNorm",
     "Linear",
     "Operation",
@@ -28,6 +30,7 @@ __all__ = [
     "Rope",
     "SelectRows",
     "SelectiveScan",
+    "SigmoidGate",
     "Split",
 ]
 
@@ -188,10 +191,28 @@ class SelectRows(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Operation):
-    """(x float32 [n, sum of widths]) -> one float32 [n, width] for each of ``widths``: the columns in order."""
+    """(x float32 [n, heads * sum of widths]) -> one float32 [n, heads * width] for each of ``widths``.
+
+    Each head's columns are taken apart in order, and the parts of all heads are put side by side.
+    """
 
     kind: ClassVar[str] = "split"
     widths: tuple[int, ...]
+    heads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(Operation):
+    """(float32 [n, width] each) -> float32 [n, sum of widths]: their columns side by side."""
+
+    kind: ClassVar[str] = "concat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidGate(Operation):
+    """(gate, x float32 [n, width]) -> x / (1 + exp(-gate)), the same shape."""
+
+    kind: ClassVar[str] = "sigmoid_gate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,3 +256,25 @@ class SelectiveScan(Operation):
     @property
     def weight_names(self) -> tuple[str, ...]:
         return (self.decay, self.skip, self.step_bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaRule(Operation):
+    """(q, k [n, key_heads * key_dim], v [n, heads * value_dim], rate, step [n, heads]) -> float32 [n, heads * value_dim].
+
+    For each head, with k and q of key head h * key_heads // heads divided by sqrt(their squares' sum + 1e-6), q also by
+    sqrt(key_dim), and b = 1 / (1 + exp(-rate)), the state S [key_dim, value_dim] becomes
+    D + outer(k, b * (v - D.T @ k)) with D = exp(-exp(decay) * log(1 + exp(step + step_bias))) * S, and the output is S.T @ q.
+    A row's S follows from that of the row before it on its path; S is zero before the first. Source: 2412.06464.
+    """
+
+    kind: ClassVar[str] = "gated_delta_rule"
+    state: str
+    heads: int
+    key_heads: int
+    decay: str  # [heads], the logarithm of the decay's rate
+    step_bias: str  # [heads]
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.decay, self.step_bias)

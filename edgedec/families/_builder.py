@@ -12,8 +12,10 @@ from edgedec.ops import (
     Add,
     Attention,
     CausalConv,
+    Concat,
     Embed,
     GatedActivation,
+    GatedDeltaRule,
     GatedRmsNorm,
     Linear,
     Operation,
@@ -21,6 +23,7 @@ from edgedec.ops import (
     Rope,
     SelectiveScan,
     SelectRows,
+    SigmoidGate,
     Split,
 )
 
@@ -127,16 +130,27 @@ class GraphBuilder:
     def add(self, name: str, a: str, b: str) -> str:
         return self._emit(Add(name=name, inputs=(a, b), outputs=(name,)), self._width(a), self._rows(a))
 
-    def split(self, name: str, x: str, parts: Mapping[str, int]) -> tuple[str, ...]:
-        """Append a ``Split``; ``parts`` maps the end of each output's name, ``name.END``, to its width."""
+    def split(self, name: str, x: str, parts: Mapping[str, int], heads: int = 1) -> tuple[str, ...]:
+        """Append a ``Split``; ``parts`` maps the end of each output's name, ``name.END``, to its width in a head."""
         outputs, rows = tuple(f"{name}.{end}" for end in parts), self._rows(x)
-        assert sum(parts.values()) == self._width(x)
-        self.operations.append(Split(name=name, inputs=(x,), outputs=outputs, widths=tuple(parts.values())))
+        assert heads * sum(parts.values()) == self._width(x)
+        self.operations.append(
+            Split(name=name, inputs=(x,), outputs=outputs, widths=tuple(parts.values()), heads=heads)
+        )
         self.values |= {
-            output: Value(name=output, shape=(rows, width))
+            output: Value(name=output, shape=(rows, heads * width))
             for output, width in zip(outputs, parts.values(), strict=True)
         }
         return outputs
+
+    def concat(self, name: str, *parts: str) -> str:
+        width = sum(map(self._width, parts))
+        return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
+
+    def sigmoid_gate(self, name: str, gate: str, x: str) -> str:
+        return self._emit(
+            SigmoidGate(name=name, inputs=(gate, x), outputs=(name,)), self._width(x), self._rows(x)
+        )
 
     def causal_conv(self, name: str, x: str, *, weight: str, bias: str | None, kernel: int) -> str:
         channels, state = self._width(x), f"{name}.state"
@@ -179,6 +193,25 @@ class GraphBuilder:
             step_limits=step_limits,
         )
         return self._emit(scan, self._width(x), "n")
+
+    def gated_delta_rule(
+        self, name: str, q: str, k: str, v: str, rate: str, step: str, *, key_heads: int, decay: str, step_bias: str
+    ) -> str:
+        heads, state = self._width(step), f"{name}.state"
+        shape = (heads, self._width(k) // key_heads, self._width(v) // heads)
+        self.recurrent[state] = RecurrentState(name=state, shape=shape)
+        self.weights |= dict.fromkeys((decay, step_bias), WeightSpec(shape=(heads,)))
+        rule = GatedDeltaRule(
+            name=name,
+            inputs=(q, k, v, rate, step),
+            outputs=(name,),
+            state=state,
+            heads=heads,
+            key_heads=key_heads,
+            decay=decay,
+            step_bias=step_bias,
+        )
+        return self._emit(rule, self._width(v), "n")
 
     def select_rows(self, name: str, x: str) -> str:
         return self._emit(SelectRows(name=name, inputs=(x, "rows"), outputs=(name,)), self._width(x), "r")

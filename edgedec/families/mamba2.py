@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.errors import BundleError, UnsupportedError
+from edgedec.errors import BundleError
 from edgedec.families._builder import GraphBuilder
 from edgedec.families._config import flag, layers, number, only, size
 from edgedec.graph import Graph
@@ -89,14 +90,24 @@ def _step_limits(config: Mapping[str, Any]) -> tuple[float, float]:
     """Return ``time_step_limit``: the least and the largest step of the scan; 0 and infinity if it is absent.
 
     Raises:
-        UnsupportedError: it is no pair of numbers in order.
+        BundleError: it is no pair of numbers from 0 on, the smaller first.
     """
     limits = config.get("time_step_limit")
     if limits is None:
         return 0.0, float("inf")
-    numbers = isinstance(limits, list | tuple) and all(isinstance(one, int | float) for one in limits)
-    if not numbers or len(limits) != 2 or not 0 <= limits[0] <= limits[1]:
-        raise UnsupportedError(
-            f"configuration: time_step_limit must be two numbers from 0 on, the smaller first, not {limits!r}"
+    # JSON has no infinity: transformers writes this object.
+    values = [float("inf") if one == {"__float__": "Infinity"} else one for one in limits] if _is_list(limits) else []
+    if len(values) != 2 or not all(map(_is_number, values)) or not 0 <= values[0] <= values[1]:
+        raise BundleError(
+            "configuration: time_step_limit must be two numbers from 0 on, the smaller first, "
+            f"not {reprlib.repr(limits)}"
         )
-    return float(limits[0]), float(limits[1])
+    return float(values[0]), float(values[1])
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

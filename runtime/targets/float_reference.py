@@ -13,7 +13,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
-from edgedec.runtime.run_sizes import reserved_rows
+from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.targets._unlimited import bounds, memories
 from edgedec.runtime.visibility import unpack

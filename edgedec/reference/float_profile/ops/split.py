@@ -1,4 +1,4 @@
-"""Columns of a value as values of their own."""
+"""Columns of a value as values of their own, head by head."""
 
 from __future__ import annotations
 
@@ -17,4 +17,6 @@ __all__ = ["run"]
 
 def run(op: Split, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     (x,) = inputs
-    return tuple(np.split(x, list(accumulate(op.widths))[:-1], axis=1))
+    heads = x.reshape(len(x), op.heads, -1)
+    parts = np.split(heads, list(accumulate(op.widths))[:-1], axis=2)
+    return tuple(part.reshape(len(x), op.heads * width) for part, width in zip(parts, op.widths, strict=True))

@@ -88,6 +88,11 @@ _MAMBA: dict[str, Any] = {
     **{"num_heads": 4, "head_dim": 8, "state_size": 6, "expand": 2, "chunk_size": 4},
     **{"layer_norm_epsilon": 1e-5, "initializer_range": 0.9},
 }
+# The share of a head that is rotated is a quarter by default: two of eight columns.
+_DELTA: dict[str, Any] = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4, "linear_value_head_dim": 3},
+    **{"initializer_range": 0.4},
+}
 _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen2": (
         "Qwen2",
@@ -161,6 +166,17 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             },
             "capped": {"final_logit_softcapping": 12.0, "num_hidden_layers": 3, "sliding_window_pattern": 3, **_WINDOW},
         },
+    ),
+    "qwen3_5_text": (
+        "Qwen3_5Text",
+        {
+            "plain": {**_DELTA, "full_attention_interval": 2},
+            "order": {**_DELTA, "layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 2},
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {"plain": {**_DELTA, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0}},
     ),
     "mamba2": (
         "Mamba2",
