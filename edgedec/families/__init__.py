@@ -18,14 +18,11 @@ from edgedec.plugins import load, names
 
 __all__ = ["REFUSED", "build_graph", "check_family", "context_size"]
 
-_DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
-_MIXTURE = f"its layers are mixtures of experts, and {_DELTA_NETS}"
+_MIXTURE = "its layers are mixtures of experts"
 REFUSED = {  # families that are known and not supported, and why
-    "qwen3_5": _DELTA_NETS,
-    "qwen3_5_text": _DELTA_NETS,
     "qwen3_5_moe": _MIXTURE,
     "qwen3_5_moe_text": _MIXTURE,
-    "prism_hadamard_qwen35": f"its weights are stored rotated, which needs the operation hadamard, and {_DELTA_NETS}",
+    "prism_hadamard_qwen35": "its weights are stored rotated, which needs the operation hadamard",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
 # families whose configuration has no number of positions, because nothing in the model depends on one; and what they get

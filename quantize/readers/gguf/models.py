@@ -196,7 +196,7 @@ _ARCHITECTURES = {
     "smollm3": Architecture(model_type="smollm3", neighbours=True, more=_smollm3),
 }
 
-_REFUSED = {"qwen35": REFUSED["qwen3_5"], "qwen35moe": REFUSED["qwen3_5_moe"]}
+_REFUSED = {"qwen35": "edgedec reads its Hugging Face folder (qwen3_5)", "qwen35moe": REFUSED["qwen3_5_moe"]}
 
 
 def architecture(header: GgufHeader) -> Architecture:

@@ -81,7 +81,7 @@ def test_every_operation_is_defined_and_tested_here() -> None:
     assert kinds == {
         cls.kind
         for cls in (Add, Attention, Embed, GatedActivation, Linear, QuantizeActivation, RmsNorm, Rope, SelectRows)
-    }
+    } | {cls.kind for cls in test_recurrent_ops.TESTED}
 
 
 @given(seeds)

@@ -238,7 +238,10 @@ def _make(
             weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}
         else:
             weights = {f"weights.{key}": value for key, value in tensors.items()}
-        config_keys = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
+        # An infinite limit is the default, and has no place in JSON.
+        config_keys = {
+            key: value for key, value in config.to_diff_dict().items() if key != "dtype" and "inf" not in str(value)
+        }
         np.savez_compressed(
             folder / f"{name}.npz",
             config=np.array(json.dumps(config_keys | {"model_type": config.model_type}, sort_keys=True)),
