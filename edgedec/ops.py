@@ -264,7 +264,7 @@ class GatedDeltaRule(Operation):
 
     For each head, with k and q of key head h * key_heads // heads divided by sqrt(their squares' sum + 1e-6), q also by
     sqrt(key_dim), and b = 1 / (1 + exp(-rate)), the state S [key_dim, value_dim] becomes
-    D + outer(k, b * (v - D.T @ k)) with D = exp(-exp(decay) * log(1 + exp(step + step_bias))) * S, and the output is S.T @ q.
+    D + outer(k, b * (v - D.T @ k)) with D = exp(-exp(decay) * log(1 + exp(step + step_bias))) * S; the output is S.T @ q.
     A row's S follows from that of the row before it on its path; S is zero before the first. Source: 2412.06464.
     """
 

@@ -148,9 +148,7 @@ class GraphBuilder:
         return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
 
     def sigmoid_gate(self, name: str, gate: str, x: str) -> str:
-        return self._emit(
-            SigmoidGate(name=name, inputs=(gate, x), outputs=(name,)), self._width(x), self._rows(x)
-        )
+        return self._emit(SigmoidGate(name=name, inputs=(gate, x), outputs=(name,)), self._width(x), self._rows(x))
 
     def causal_conv(self, name: str, x: str, *, weight: str, bias: str | None, kernel: int) -> str:
         channels, state = self._width(x), f"{name}.state"

@@ -69,9 +69,7 @@ def build(config: Mapping[str, Any]) -> Graph:
             step_bias=f"{hf}.mixer.dt_bias",
             step_limits=step_limits,
         )
-        gated = g.gated_rms_norm(
-            f"{at}.gated", gate, scanned, weight=f"{hf}.mixer.norm.weight", eps=eps, groups=groups
-        )
+        gated = g.gated_rms_norm(f"{at}.gated", gate, scanned, weight=f"{hf}.mixer.norm.weight", eps=eps, groups=groups)
         out = g.linear(
             f"{at}.out_proj",
             gated,

@@ -22,7 +22,19 @@ from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 
-FAMILIES = ("qwen2", "qwen3", "mistral", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_next", "mamba2")
+FAMILIES = (
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "smollm3",
+    "phi3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "qwen3_5_text",
+    "qwen3_next",
+    "mamba2",
+)
 NAMES = [name for family in FAMILIES for name in reference_golden.names(family)]
 BASE: Mapping[str, Any] = {
     "hidden_size": 32,

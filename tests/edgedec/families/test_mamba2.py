@@ -37,9 +37,15 @@ def test_states_do_not_depend_on_positions() -> None:
 
 @pytest.mark.parametrize(
     ("written", "limits"),
-    [("[0.5, 2]", (0.5, 2.0)), ("[0.0, Infinity]", (0.0, math.inf)), ('[0, {"__float__": "Infinity"}]', (0.0, math.inf))],
+    [
+        ("[0.5, 2]", (0.5, 2.0)),
+        ("[0.0, Infinity]", (0.0, math.inf)),
+        ('[0, {"__float__": "Infinity"}]', (0.0, math.inf)),
+    ],
 )
-def test_limits_of_the_step_are_read_in_all_spellings(tmp_path: Path, written: str, limits: tuple[float, float]) -> None:
+def test_limits_of_the_step_are_read_in_all_spellings(
+    tmp_path: Path, written: str, limits: tuple[float, float]
+) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG)[:-1] + f', "time_step_limit": {written}}}')
     scans = [op for op in build_graph(read_object(path)).operations if isinstance(op, SelectiveScan)]

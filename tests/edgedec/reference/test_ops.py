@@ -31,6 +31,7 @@ from edgedec.plugins import load, names
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Scheme, TernaryScheme, Weight
+from tests.edgedec.reference import test_recurrent_ops
 from tests.support.make_tiny import random_parts
 
 Array = NDArray[Any]

@@ -21,7 +21,9 @@ def run(op: CausalConv, inputs: Sequence[NDArray[Any]], context: FloatPassContex
     bias = context.weights(op.bias).dense() if op.bias else np.zeros(len(weight), np.float32)
     out = np.empty_like(x)
     for row in range(len(x)):
-        seen = np.concatenate([context.cache.before(op.state, row), x[row : row + 1]])  # [kernel, channels], the row last
+        seen = np.concatenate(
+            [context.cache.before(op.state, row), x[row : row + 1]]
+        )  # [kernel, channels], the row last
         context.cache.advance(op.state, seen[1:])
         total = bias.copy()
         for k in range(len(seen)):

@@ -183,7 +183,14 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         {
             "plain": {**_MAMBA, "n_groups": 2},
             "biases": {**_MAMBA, "n_groups": 1, "use_bias": True, "conv_kernel": 2, "time_step_limit": [0.2, 1.5]},
-            "tied": {**_MAMBA, "n_groups": 4, "state_size": 3, "use_conv_bias": False, "tie_word_embeddings": True, "conv_kernel": 5},
+            "tied": {
+                **_MAMBA,
+                "n_groups": 4,
+                "state_size": 3,
+                "use_conv_bias": False,
+                "tie_word_embeddings": True,
+                "conv_kernel": 5,
+            },
         },
     ),
 }
