@@ -41,8 +41,8 @@ class DecoderBlock:
         windows: window of each layer, None for a layer that sees everything; empty: no layer has a window.
         output_gate: True if attention's output is multiplied by the logistic function of a gate, which ``q`` computes
             beside each head of queries.
-        mixers: what stands in the place of a layer's attention: (graph, beginning of the names of values, of those of
-            weights, normalized input) -> its output, as wide as the input.
+        mixers: functions that append another part in the place of a layer's attention: (graph, beginning of the names of
+            values, of those of weights, normalized input) -> its output, as wide as the input.
     """
 
     activation: Activation = "silu"

@@ -45,17 +45,17 @@ def delta_net(g: GraphBuilder, config: Mapping[str, Any], at: str, hf: str, x: s
     if fused:
         qkvz = linear("qkvz", "in_proj_qkvz", 2 * keys + 2 * values)
         widths = {"q": key_dim, "k": key_dim, "v": each * dim, "z": each * dim}
-        *qkv, z = g.split(f"{at}.qkvz_parts", qkvz, widths, heads=key_heads)
-        mixed = g.concat(f"{at}.mixed", *qkv)
+        *parts, z = g.split(f"{at}.qkvz_parts", qkvz, widths, heads=key_heads)
+        mixed = g.concat(f"{at}.mixed", *parts)
         rates = linear("rates", "in_proj_ba", 2 * heads)
         rate, step = g.split(f"{at}.rates_parts", rates, {"rate": each, "step": each}, heads=key_heads)
     else:
         mixed, z = linear("mixed", "in_proj_qkv", 2 * keys + values), linear("z", "in_proj_z", values)
         rate, step = linear("rate", "in_proj_b", heads), linear("step", "in_proj_a", heads)
     mixed = g.causal_conv(f"{at}.conv", mixed, weight=f"{hf}.conv1d.weight", bias=None, kernel=kernel)
-    parts = g.split(f"{at}.conv_parts", mixed, {"q": keys, "k": keys, "v": values})
+    q, k, v = g.split(f"{at}.conv_parts", mixed, {"q": keys, "k": keys, "v": values})
     delta = g.gated_delta_rule(
-        f"{at}.delta", *parts, rate, step, key_heads=key_heads, decay=f"{hf}.A_log", step_bias=f"{hf}.dt_bias"
+        f"{at}.delta", q, k, v, rate, step, key_heads=key_heads, decay=f"{hf}.A_log", step_bias=f"{hf}.dt_bias"
     )
     eps = number(config, "rms_norm_eps", 1e-6)
     delta = g.rms_norm(f"{at}.delta_norm", delta, weight=f"{hf}.norm.weight", eps=eps, heads=heads)

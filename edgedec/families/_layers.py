@@ -12,7 +12,7 @@ from edgedec.families._config import layers, size
 __all__ = ["delta_layers", "sliding_layers", "windows"]
 
 _FULL, _SLIDING, _DELTA = "full_attention", "sliding_attention", "linear_attention"
-_PERIOD = 4  # of this many layers the last one has attention, if the configuration does not tell
+_PERIOD = 4  # layers, the last of which has attention, if the configuration does not tell
 
 
 def sliding_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> tuple[bool, ...]:

@@ -58,10 +58,12 @@ def build(config: Mapping[str, Any]) -> Graph:
             bias=f"{hf}.mixer.conv1d.bias" if conv_bias else None,
             kernel=kernel,
         )
-        inputs = g.split(f"{at}.conv_parts", mixed, {"x": inner, "b": groups * width, "c": groups * width})
+        scanned_x, b, c = g.split(f"{at}.conv_parts", mixed, {"x": inner, "b": groups * width, "c": groups * width})
         scanned = g.selective_scan(
             f"{at}.scan",
-            *inputs,
+            scanned_x,
+            b,
+            c,
             step,
             groups=groups,
             decay=f"{hf}.mixer.A_log",

@@ -29,7 +29,8 @@ from edgedec.schemes import FloatWeight
 
 TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, SelectiveScan, SigmoidGate, Split)
 OPS = "edgedec.reference.float_profile.ops"
-F32, F64 = NDArray[np.float32], NDArray[np.float64]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -111,7 +112,8 @@ def convolved(x: F64, weights: dict[str, F32]) -> F64:
     total = (
         np.array([(padded[t : t + kernel] * weights["w"][:, 0].T).sum(axis=0) for t in range(len(x))]) + weights["b"]
     )
-    return total / (1 + np.exp(-total))
+    result: F64 = total / (1 + np.exp(-total))
+    return result
 
 
 def scanned(parts: list[F64], weights: dict[str, F32]) -> F64:

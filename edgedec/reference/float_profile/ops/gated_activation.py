@@ -19,7 +19,8 @@ _ROOT, _CUBIC = np.float32(np.sqrt(2 / np.pi)), np.float32(0.044715)
 def silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return x / (1 + exp(-x))."""
     with np.errstate(over="ignore"):  # exp(-x) may overflow to infinity; the quotient is then 0, which is correct
-        return x / (1 + np.exp(-x))
+        result: NDArray[np.float32] = x / (1 + np.exp(-x))
+        return result
 
 
 def run(

@@ -41,4 +41,5 @@ def run(
 
 
 def _unit(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    return x / np.sqrt((x * x).sum() + _LEAST)
+    result: NDArray[np.float32] = x / np.sqrt((x * x).sum() + _LEAST)
+    return result

@@ -17,7 +17,8 @@ __all__ = ["run", "sigmoid"]
 def sigmoid(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return 1 / (1 + exp(-x))."""
     with np.errstate(over="ignore"):  # exp(-x) may overflow to infinity; the quotient is then 0, which is correct
-        return 1 / (1 + np.exp(-x))
+        result: NDArray[np.float32] = np.divide(np.float32(1), 1 + np.exp(-x), dtype=np.float32)
+        return result
 
 
 def run(op: SigmoidGate, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
