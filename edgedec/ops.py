@@ -28,6 +28,7 @@ __all__ = [
     "QuantizeActivation",
     "RmsNorm",
     "Rope",
+    "Scale",
     "SelectRows",
     "SelectiveScan",
     "SigmoidGate",
@@ -206,6 +207,15 @@ class Concat(Operation):
     """(float32 [n, width] each) -> float32 [n, sum of widths]: their columns side by side."""
 
     kind: ClassVar[str] = "concat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Operation):
+    """(x float32 [n, sum of widths]) -> the same shape, columns multiplied, ``widths[0]`` by ``factors[0]`` and so on."""
+
+    kind: ClassVar[str] = "scale"
+    widths: tuple[int, ...]
+    factors: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,7 @@ from edgedec.ops import (
     Operation,
     RmsNorm,
     Rope,
+    Scale,
     SelectiveScan,
     SelectRows,
     SigmoidGate,
@@ -146,6 +147,15 @@ class GraphBuilder:
     def concat(self, name: str, *parts: str) -> str:
         width = sum(map(self._width, parts))
         return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
+
+    def scale(self, name: str, x: str, factors: Sequence[float], widths: Sequence[int] = ()) -> str:
+        """Append a ``Scale``, or nothing if all factors are 1; without ``widths`` the one factor is that of all columns."""
+        if all(factor == 1 for factor in factors):
+            return x
+        columns = tuple(widths) or (self._width(x),)
+        assert sum(columns) == self._width(x)
+        scale = Scale(name=name, inputs=(x,), outputs=(name,), widths=columns, factors=tuple(factors))
+        return self._emit(scale, self._width(x), self._rows(x))
 
     def sigmoid_gate(self, name: str, gate: str, x: str) -> str:
         return self._emit(SigmoidGate(name=name, inputs=(gate, x), outputs=(name,)), self._width(x), self._rows(x))

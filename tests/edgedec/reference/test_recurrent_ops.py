@@ -18,6 +18,7 @@ from edgedec.ops import (
     GatedDeltaRule,
     GatedRmsNorm,
     Operation,
+    Scale,
     SelectiveScan,
     SigmoidGate,
     Split,
@@ -27,7 +28,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatWeight
 
-TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, SelectiveScan, SigmoidGate, Split)
+TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, Scale, SelectiveScan, SigmoidGate, Split)
 OPS = "edgedec.reference.float_profile.ops"
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -81,6 +82,13 @@ def test_concat_puts_columns_side_by_side() -> None:
     a, b = normal(1, 3, 2), normal(2, 3, 4)
     (both,) = run(Concat(name="both", inputs=("a", "b"), outputs=("y",)), a, b)
     assert all(both[row].tolist() == [*a[row].tolist(), *b[row].tolist()] for row in range(3))
+
+
+def test_scale_has_a_factor_for_each_part_of_the_columns() -> None:
+    x = normal(3, 2, 5)
+    op = Scale(name="scaled", inputs=("x",), outputs=("y",), widths=(2, 3), factors=(0.5, -3.0))
+    (actual,) = run(op, x)
+    assert all(actual[row].tolist() == [*(x[row, :2] * 0.5), *(x[row, 2:] * np.float32(-3))] for row in range(2))
 
 
 def test_a_sigmoid_gate_multiplies_and_does_not_overflow() -> None:

@@ -93,6 +93,10 @@ _DELTA: dict[str, Any] = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4, "linear_value_head_dim": 3},
     **{"initializer_range": 0.4},
 }
+_FALCON: dict[str, Any] = {
+    **{"mamba_d_ssm": 16, "mamba_n_heads": 4, "mamba_d_state": 5, "mamba_n_groups": 2, "mamba_chunk_size": 4},
+    **{"num_hidden_layers": 1, "initializer_range": 0.6, "head_dim": 8},
+}
 _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen2": (
         "Qwen2",
@@ -177,6 +181,19 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen3_next": (
         "Qwen3Next",
         {"plain": {**_DELTA, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0}},
+    ),
+    "falcon_h1": (
+        "FalconH1",
+        {
+            "plain": {
+                **_FALCON,
+                **{"mlp_multipliers": [0.7, 1.4], "ssm_multipliers": [0.5, 1.5, 0.8, 1.2, 0.9]},
+                **{"key_multiplier": 0.6, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8},
+                **{"ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.9, "lm_head_multiplier": 1.1},
+                **{"embedding_multiplier": 1.7},
+            },
+            "normed": {**_FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 1},
+        },
     ),
     "mamba2": (
         "Mamba2",
