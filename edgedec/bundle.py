@@ -28,6 +28,7 @@ from edgedec.graph import Graph
 from edgedec.manifest import (
     ALIGNMENT,
     MANIFEST,
+    ROTATED_WEIGHTS,
     TEMPLATE,
     TERNARY_EMBEDDING,
     TOKENIZER,
@@ -298,6 +299,8 @@ class BundleWriter:
         chat_template: str | None,
     ) -> None:
         """Write the remaining files and the manifest. The tokenizer gets its canonical form, so that its hash names it."""
+        if config.get(ROTATED_WEIGHTS) is not None:
+            self.features.add(ROTATED_WEIGHTS)
         self.file.flush()
         tokenizer_json = json.dumps(
             json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False

@@ -33,6 +33,7 @@ __all__ = [
     "FORMAT",
     "MANIFEST",
     "READABLE_VERSIONS",
+    "ROTATED_WEIGHTS",
     "TEMPLATE",
     "TERNARY_EMBEDDING",
     "TOKENIZER",
@@ -50,8 +51,11 @@ __all__ = [
 FORMAT, VERSION = "edgedec-bundle", 1  # name of the format, and the version that is written
 READABLE_VERSIONS = (1,)  # versions that are opened, in ascending order; docs/bundle-format.md has the rule
 TERNARY_EMBEDDING = "ternary_embedding"  # feature of bundles whose embedding is ternary
+ROTATED_WEIGHTS = (
+    "hadamard"  # feature of bundles with weights that are stored rotated, and their key in the configuration
+)
 # Features of a manifest's "requires" that this edgedec knows.
-FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING})
+FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING, ROTATED_WEIGHTS})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory

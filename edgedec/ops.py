@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from edgedec.errors import UnsupportedError
 from edgedec.schemes import FloatScheme, Scheme
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "GatedActivation",
     "GatedDeltaRule",
     "GatedRmsNorm",
+    "Hadamard",
     "Linear",
     "Operation",
     "QuantizeActivation",
@@ -112,6 +114,38 @@ class Linear(Operation):
     @property
     def weight_names(self) -> tuple[str, ...]:
         return (*self.weights, *(bias for bias in self.biases if bias))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hadamard(Operation):
+    """(x float32 [n, width]) -> H(x * signs), the same shape; with ``inverse``, H(x) * signs.
+
+    H transforms each ``block`` of columns by the normalized Walsh-Hadamard matrix in Sylvester's order, whose element (i, j)
+    is (-1)^popcount(i & j) / sqrt(block). It is its own inverse. ``signs`` is a weight [width] of 1 and -1; None: no signs.
+
+    The order of the float operations is fixed, so that all executors give the same bits: for distance = 1, 2, 4, ...,
+    block / 2, the values a and b of each two columns at this distance become a + b and a - b. Then every value is multiplied
+    by float32(1 / sqrt(block)).
+
+    Raises:
+        UnsupportedError: ``block`` is not a power of two from 2 to ``MOST_BLOCK``.
+    """
+
+    kind: ClassVar[str] = "hadamard"
+    MOST_BLOCK: ClassVar[int] = 1 << 16
+    block: int
+    signs: str | None = None
+    inverse: bool = False
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.block <= self.MOST_BLOCK or self.block & (self.block - 1):
+            raise UnsupportedError(
+                f"operation {self.name}: the block must be a power of two from 2 to {self.MOST_BLOCK}, not {self.block}"
+            )
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.signs,) if self.signs else ()
 
 
 @dataclass(frozen=True, kw_only=True)

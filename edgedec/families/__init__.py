@@ -12,17 +12,18 @@ from typing import Any
 
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import size
+from edgedec.families._hadamard import hadamard_signs, insert_rotations
 from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
 
-__all__ = ["REFUSED", "build_graph", "check_family", "context_size"]
+__all__ = ["REFUSED", "build_graph", "check_family", "context_size", "hadamard_signs"]
 
 _MIXTURE = "its layers are mixtures of experts"
 REFUSED = {  # families that are known and not supported, and why
     "qwen3_5_moe": _MIXTURE,
     "qwen3_5_moe_text": _MIXTURE,
-    "prism_hadamard_qwen35": "its weights are stored rotated, which needs the operation hadamard",
+    "prism_hadamard_qwen35": "its weights are stored rotated, which edgedec reads from GGUF alone",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
 # families whose configuration has no number of positions, because nothing in the model depends on one; and what they get
@@ -66,4 +67,4 @@ def build_graph(config: Mapping[str, Any]) -> Graph:
     assert isinstance(family, str)
     graph = load(__name__, family).build(config)
     assert isinstance(graph, Graph)
-    return graph
+    return insert_rotations(graph, config)

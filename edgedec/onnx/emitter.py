@@ -104,6 +104,10 @@ class Emitter:
             self._initializers[name] = array_value(name, value)
         return name
 
+    def rows_shape(self, *sizes: int) -> str:
+        """Return the name of the shape [1, n, *sizes] for Reshape, which keeps a dimension that is 0."""
+        return self.constant(f"shape.{'.'.join(map(str, sizes))}", np.array([0, 0, *sizes], np.int64))
+
     def weight(self, name: str, part: str, plane: int | None = None) -> str:
         """Add a part of a stored tensor, or one plane of it, as external data, which ONNX Runtime maps from the bundle."""
         tensor = self.tensors[name]

@@ -19,8 +19,9 @@ from tokenizers import Tokenizer
 
 from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.ops import Linear
+from edgedec.ops import Hadamard, Linear
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 from edgedec.quantize.exporters.safetensors_file import LazyMapping, PlannedTensor, write_safetensors
 from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight
@@ -40,10 +41,17 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
 
     Raises:
         UsageError: ``folder`` holds other files.
-        UnsupportedError: the BitNet layout cannot express a part of the model, which the message names.
+        UnsupportedError: the BitNet layout cannot express a part of the model, which the message names, or its weights are
+            stored rotated.
     """
     config = bundle.config
     graph = build_graph(config)
+    rotation = next((op.name for op in graph.operations if isinstance(op, Hadamard)), None)
+    if rotation is not None:
+        raise UnsupportedError(
+            f"{bundle.path}: its weights are stored rotated ({rotation}), which a Hugging Face folder cannot express; "
+            "export it as gguf"
+        )
     bundle.check(graph)
     layers = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     layers -= {graph.operations[-1].weight_names[0]}

@@ -39,9 +39,8 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     rotation = member(folder, _HADAMARD)
     if rotation is not None:
         raise UnsupportedError(
-            f"{rotation} says that weights of the folder are stored rotated; that needs the operation hadamard, which "
-            "turns the values that such a weight reads and which edgedec does not have; use a folder whose weights are not "
-            "rotated"
+            f"{rotation} says that weights of the folder are stored rotated, which edgedec reads from GGUF files alone; use "
+            "the GGUF file of the model, or a folder whose weights are not rotated"
         )
     config = language_config(config_path, read_object(config_path))
     vocab_size = config.get("vocab_size")

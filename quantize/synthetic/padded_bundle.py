@@ -38,7 +38,7 @@ from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, RmsNorm
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, RmsNorm
 from edgedec.progress import Progress, silent
 from edgedec.schemes import (
     FloatScheme,
@@ -173,7 +173,8 @@ def pad_bundle(
     graph = build_graph(source.config)
     source.check(graph)
     for op in graph.operations:
-        if (isinstance(op, Embed) and op.scale != 1) or (isinstance(op, RmsNorm) and op.offset):
+        scaled = (isinstance(op, Embed) and op.scale != 1) or (isinstance(op, RmsNorm) and op.offset)
+        if scaled or isinstance(op, Hadamard):
             raise UnsupportedError(
                 f"{source.path} cannot be padded: {op.kind} {op.name} has constants that padding would change"
             )

@@ -8,14 +8,15 @@ from typing import Any, cast
 
 from edgedec.boards import find_board
 from edgedec.bundle import Bundle
-from edgedec.errors import ToolError, UsageError
+from edgedec.errors import ToolError, UnsupportedError, UsageError
+from edgedec.graph import Graph
 from edgedec.hw.compiler.choose import small_config
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.install_hint import install_extra
-from edgedec.ops import Embed
+from edgedec.ops import Embed, Hadamard
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel, integer_graph, prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
@@ -82,8 +83,20 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
 def _shape(bundle: Bundle) -> IntegerModel:
     """Return the model without its weights; it is computed once per bundle."""
     if "accelerator_shape" not in bundle.derived:
-        bundle.derived["accelerator_shape"] = shape_model(integer_graph(bundle))
+        graph = integer_graph(bundle)
+        _check_units(graph)
+        bundle.derived["accelerator_shape"] = shape_model(graph)
     return cast(IntegerModel, bundle.derived["accelerator_shape"])
+
+
+def _check_units(graph: Graph) -> None:
+    """Refuse the operation of the integer profile for which the accelerator has no unit, before a calibration."""
+    for op in graph.operations:
+        if isinstance(op, Hadamard):
+            raise UnsupportedError(
+                f"the accelerator cannot run {op.kind} {op.name}: it has no unit for a Walsh-Hadamard transform of "
+                f"{op.block} columns; the float targets run it (--device cpu or float_reference)"
+            )
 
 
 def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:

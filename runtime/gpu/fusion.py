@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, QuantizeActivation, RmsNorm, Rope
+from edgedec.ops import Add, Attention, GatedActivation, Hadamard, Linear, Operation, QuantizeActivation, RmsNorm, Rope
+from edgedec.runtime.gpu.kernels.rows import MOST_BLOCK
 
 __all__ = ["FusedNode", "group_operations"]
 
 _HINT = "run the model with --device cpu, or --device float_reference"
-_KNOWN = ("embed", "rms_norm", "quantize_activation", "linear", "gated_activation", "add", "select_rows", "attention")
+_KNOWN = (
+    *("embed", "rms_norm", "quantize_activation", "linear", "gated_activation", "add", "select_rows", "attention"),
+    "hadamard",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,11 @@ class _Grouping:
             raise UnsupportedError(
                 f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; "
                 "run the model with --device float_reference"
+            )
+        if isinstance(operation, Hadamard) and operation.block > MOST_BLOCK:
+            raise UnsupportedError(
+                f"the GPU cannot run {operation.kind!r} ({operation.name}): its block of {operation.block} columns does not "
+                f"fit the memory of a workgroup, which holds {MOST_BLOCK}; {_HINT}"
             )
         if isinstance(operation, Attention):
             return self._attention(operation)

@@ -19,7 +19,17 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph, KvState
 from edgedec.manifest import Tensor
-from edgedec.ops import Add, Embed, GatedActivation, Linear, Operation, QuantizeActivation, RmsNorm, SelectRows
+from edgedec.ops import (
+    Add,
+    Embed,
+    GatedActivation,
+    Hadamard,
+    Linear,
+    Operation,
+    QuantizeActivation,
+    RmsNorm,
+    SelectRows,
+)
 from edgedec.runtime.gpu.attending import cache_shape, lower_attention, state_plan
 from edgedec.runtime.gpu.fusion import FusedNode, group_operations
 from edgedec.runtime.gpu.kernels import rows
@@ -239,6 +249,8 @@ class GraphLowering:
             self._quantize(node)
         elif isinstance(first, RmsNorm):
             self._norm(node, first)
+        elif isinstance(first, Hadamard):
+            self._hadamard(node, first)
         else:
             assert isinstance(first, GatedActivation)
             self._gate(node, first)
@@ -313,6 +325,21 @@ class GraphLowering:
             results=x.results,
         )
 
+    def _hadamard(self, node: FusedNode, op: Hadamard) -> None:
+        x = self.place(node.inputs[0])
+        signs = (
+            self.floats(op.signs) if op.signs else self.constant(f"ones {x.width}", x.width, partial(_ones, x.width))
+        )
+        place = self.new(node.outputs[0], x.width, results=x.results)
+        self.dispatch(
+            node.name,
+            lambda options, sizes: rows.hadamard(
+                options, width=x.width, block=op.block, inverse=op.inverse, x=x.columns
+            ),
+            (x.buffer, signs, place.buffer),
+            results=x.results,
+        )
+
     def _gate(self, node: FusedNode, op: GatedActivation) -> None:
         gate, up = (self.place(name) for name in node.inputs)
         place = self.new(node.outputs[0], gate.width, results=gate.results)
@@ -359,6 +386,10 @@ def _quantizer(
         up=inputs[1].columns if gate else None,
         eps=norm.eps if norm else None,
     )
+
+
+def _ones(count: int, bundle: Bundle, sizes: Sizes) -> NDArray[np.float32]:
+    return np.ones(count, np.float32)
 
 
 def _fixed(sizes: Sizes, words: int) -> int:

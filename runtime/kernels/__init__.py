@@ -36,7 +36,7 @@ CODE_PATHS = (
 )  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 6  # value of edgedec_abi() in api.cpp
+_ABI = 7  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ _FUNCTIONS: Functions = {
     "edgedec_ternary_pack": (c_int32, (c_void_p, *(c_int64,) * 3, c_int32, *(c_int64,) * 2, c_void_p)),
     "edgedec_ternary_pack_scales": (c_int32, (c_void_p, *_SIZES, *(c_int64,) * 2, c_void_p)),
     "edgedec_quantize": (c_int32, (c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
+    "edgedec_hadamard": (c_int32, (c_char_p, c_void_p, c_void_p, c_int64, c_int64, c_int32, c_void_p)),
     "edgedec_ternary_matmul": (
         c_int32,
         (c_char_p, *_SIZES, *(c_void_p,) * 4, c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p),

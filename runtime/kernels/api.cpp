@@ -8,6 +8,7 @@
 #include "attention.hpp"
 #include "grid.hpp"
 #include "int8.hpp"
+#include "rows.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
 
@@ -46,7 +47,7 @@ edgedec::KvLayout layout_of(const int64_t* numbers) {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 6; }
+EDGEDEC_API int32_t edgedec_abi() { return 7; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -114,6 +115,16 @@ EDGEDEC_API int32_t edgedec_quantize(const char* path, const float* x, int64_t t
     if (!use) return -1;
     for (int64_t t = 0; t < tokens; ++t)
         use->quantize(x + t * inputs, inputs, codes + t * inputs, inputs, scales + t);
+    return 0;
+}
+
+// Transforms each block of x float32 [count], a multiple of `block`. `path` null: that of this process.
+EDGEDEC_API int32_t edgedec_hadamard(const char* path, const float* x, const float* signs, int64_t count, int64_t block,
+                                     int32_t inverse, float* out) {
+    if (block < 2 || block > edgedec::kMostBlock || (block & (block - 1))) return fail("the block must be a power of two");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    for (int64_t i = 0; i + block <= count; i += block) use->transform(x + i, signs, block, inverse != 0, out + i);
     return 0;
 }
 

@@ -35,11 +35,11 @@ namespace {
 
 // kPaths is ordered by speed, the fastest path first.
 #define EDGEDEC_PATH(name, usable, order)                                                                    \
-    {#name,       tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, \
-     grid_##name, norm_##name, gate_##name,     usable,     order,         false}
+    {#name,       tile_##name, quantize_##name, sum_##name,       attend_##name, append_##name, int8_rows_##name, \
+     grid_##name, norm_##name, gate_##name,     transform_##name, usable,        order,         false}
 #define EDGEDEC_NO_PATH(name)                                                                                  \
     {#name,   nullptr, nullptr, nullptr, nullptr,     nullptr, nullptr,                                        \
-     nullptr, nullptr, nullptr, nullptr, Order::rows, false}
+     nullptr, nullptr, nullptr, nullptr, nullptr, Order::rows, false}
 
 bool always() { return true; }
 
@@ -75,7 +75,7 @@ bool has_amx() {
 constexpr Path kPaths[] = {
 #if EDGEDEC_AMX
     {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx,
-     grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, has_amx, Order::fours, true},
+     grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, transform_avx512vnni, has_amx, Order::fours, true},
 #else
     EDGEDEC_NO_PATH(amx),
 #endif
@@ -114,7 +114,8 @@ bool has_i8mm() {
 constexpr Path kPaths[] = {
 #if EDGEDEC_I8MM
     {"neon_i8mm", tile_neon_i8mm, quantize_neon_dotprod, sum_neon_dotprod, attend_neon_dotprod, append_neon_dotprod,
-     int8_rows_neon_i8mm, grid_neon_i8mm, norm_neon_dotprod, gate_neon_dotprod, has_i8mm, Order::pairs, false},
+     int8_rows_neon_i8mm, grid_neon_i8mm, norm_neon_dotprod, gate_neon_dotprod, transform_neon_dotprod, has_i8mm,
+     Order::pairs, false},
 #else
     EDGEDEC_NO_PATH(neon_i8mm),
 #endif
@@ -314,7 +315,7 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
     return out;
 }
 
-// Returns the norm of random rows of several widths, and each of their gated activations, on `path`.
+// Returns the norm of random rows of several widths, each of their gated activations, and transforms of blocks, on `path`.
 std::vector<float> row_operations(const Path& path, uint32_t seed) {
     std::vector<float> out;
     for (int64_t width : {int64_t{1}, int64_t{16}, int64_t{83}}) {
@@ -326,6 +327,16 @@ std::vector<float> row_operations(const Path& path, uint32_t seed) {
         out.insert(out.end(), made.begin(), made.end());
         for (int32_t activation = 0; activation < kActivations; ++activation) {
             path.gate(activation, x.data(), other.data(), width, made.data());
+            out.insert(out.end(), made.begin(), made.end());
+        }
+    }
+    for (int64_t block = 2; block <= 256; block *= 2) {
+        const auto size = static_cast<size_t>(block);
+        std::vector<float> x(size), signs(size), made(size);
+        for (float& value : x) value = static_cast<float>(next(seed)) / 256.0f - 128.0f;
+        for (float& value : signs) value = next(seed) % 2 ? 1.0f : -1.0f;
+        for (bool inverse : {false, true}) {
+            path.transform(x.data(), signs.data(), block, inverse, made.data());
             out.insert(out.end(), made.begin(), made.end());
         }
     }

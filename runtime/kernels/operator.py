@@ -225,7 +225,15 @@ def _row_nodes(x: str) -> list[Node]:
             domain=DOMAIN,
             attributes={"activation": 0},
         ),
-        Node(kind="Add", inputs=["gated", x], outputs=["sum"], name="sum", domain=DOMAIN),
+        Node(
+            kind="Hadamard",
+            inputs=["gated", "gain"],
+            outputs=["turned"],
+            name="turn",
+            domain=DOMAIN,
+            attributes={"block": 2, "inverse": 0},
+        ),
+        Node(kind="Add", inputs=["turned", x], outputs=["sum"], name="sum", domain=DOMAIN),
         Node(kind="SelectRows", inputs=["sum", "rows"], outputs=["chosen"], name="select", domain=DOMAIN),
     ]
 
@@ -234,7 +242,9 @@ def _chosen_rows(x: F32, gain: F32, rows: NDArray[np.int64]) -> F32:
     """Return the result of ``_row_nodes`` by NumPy."""
     wide = x.astype(np.float64)
     normed = wide / np.sqrt(np.square(wide).mean(axis=1, keepdims=True) + 1e-5) * gain
-    result: F32 = (normed / (1 + np.exp(-normed)) * wide + wide)[rows].astype(np.float32)
+    pairs = (normed / (1 + np.exp(-normed)) * wide * gain).reshape(len(x), -1, 2)
+    turned = (pairs @ np.array([[1, 1], [1, -1]])).reshape(x.shape) * np.sqrt(0.5)
+    result: F32 = (turned + wide)[rows].astype(np.float32)
     return result
 
 
@@ -275,7 +285,9 @@ def _self_test(kernels: Kernels) -> None:
             raise DeviceError(f"the results of {kind} are not those of NumPy")
     chosen = _chosen_rows(x[0], gain, rows)
     if single[-1].shape != (1, *chosen.shape) or not np.allclose(single[-1][0], chosen, rtol=1e-5, atol=1e-5):
-        raise DeviceError("the results of RmsNorm, GatedActivation, Add and SelectRows are not those of NumPy")
+        raise DeviceError(
+            "the results of RmsNorm, GatedActivation, Hadamard, Add and SelectRows are not those of NumPy"
+        )
     if any(one.tobytes() != other.tobytes() for one, other in zip(single, fused, strict=True)):
         raise DeviceError("the results of a fused node are not those of its operations")
 

@@ -123,11 +123,11 @@ OrtStatus* SessionContext::output(size_t index, const std::vector<int64_t>& dims
 
 namespace {
 
-using Kinds = std::array<OperatorKind, 8>;
+using Kinds = std::array<OperatorKind, 9>;
 
 const Kinds& kinds() {
-    static const Kinds all = {ternary_matmul(), int8_matmul(),      grid_matmul(), tree_attention(),
-                              rms_norm(),       gated_activation(), addition(),    row_selection()};
+    static const Kinds all = {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention(), rms_norm(),
+                              gated_activation(), hadamard(), addition(), row_selection()};
     return all;
 }
 

@@ -174,6 +174,7 @@ OperatorKind grid_matmul();
 OperatorKind tree_attention();
 OperatorKind rms_norm();
 OperatorKind gated_activation();
+OperatorKind hadamard();
 OperatorKind addition();
 OperatorKind row_selection();
 // Returns the kind of that name; `make` is null if a fused node cannot contain it.

@@ -1,6 +1,7 @@
 // The ONNX Runtime operators on rows of activations, all float32 [1, n, width]:
 //   edgedec::RmsNorm (x, gain [part]): norm of each `part` columns of a row; attribute: eps (float)
 //   edgedec::GatedActivation (gate, up); attribute: activation (a number of Activation in rows.hpp)
+//   edgedec::Hadamard (x, signs [width]): the transform of each block of columns; attributes: block, inverse (0 or 1)
 //   edgedec::Add (a, b), where b may also be [width], which is then added to every row
 //   edgedec::SelectRows (x, rows int64 [r]): float32 [1, r, width]
 #include <cstring>
@@ -116,6 +117,42 @@ class Gate final : public RowOperator {
     int32_t activation_ = 0;
 };
 
+class Transform final : public RowOperator {
+  public:
+    static constexpr const char* kKind = "Hadamard";
+    explicit Transform(const OrtApi& api) : RowOperator(api, kKind) {}
+
+    OrtStatus* create(const NodeInfo& info) override {
+        EDGEDEC_TRY(RowOperator::create(info));
+        int64_t inverse = 0;
+        EDGEDEC_TRY(info.integer("block", &block_));
+        EDGEDEC_TRY(info.integer("inverse", &inverse));
+        if (block_ < 2 || block_ > kMostBlock || (block_ & (block_ - 1)))
+            return refuse("block must be a power of two from 2 to " + std::to_string(kMostBlock));
+        inverse_ = inverse != 0;
+        return nullptr;
+    }
+    OrtStatus* compute(NodeContext& context) const override {
+        Shape shape, vector;
+        const float *x = nullptr, *signs = nullptr;
+        float* out = nullptr;
+        EDGEDEC_TRY(floats(context, 0, shape, &x));
+        const int64_t width = shape.dims.back();
+        if (width % block_) return refuse("the columns of its rows must be a multiple of the block");
+        EDGEDEC_TRY(floats(context, 1, vector, &signs));
+        if (vector.count != width) return refuse("it must have a sign for each column");
+        EDGEDEC_TRY(context.output(0, shape.dims, &out));
+        return pieces(context, shape.count, block_, [&](int64_t first, int64_t count) {
+            for (int64_t i = first; i < first + count; i += block_)
+                path_->transform(x + i, signs + i % width, block_, inverse_, out + i);
+        });
+    }
+
+  private:
+    int64_t block_ = 0;
+    bool inverse_ = false;
+};
+
 class Sum final : public RowOperator {
   public:
     static constexpr const char* kKind = "Add";
@@ -174,6 +211,7 @@ class Selection final : public RowOperator {
 
 OperatorKind rms_norm() { return kind_of<Norm>(); }
 OperatorKind gated_activation() { return kind_of<Gate>(); }
+OperatorKind hadamard() { return kind_of<Transform>(); }
 OperatorKind addition() { return kind_of<Sum>(); }
 OperatorKind row_selection() { return kind_of<Selection>(); }
 

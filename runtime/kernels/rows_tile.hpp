@@ -91,6 +91,58 @@ void norm_row(const float* x, const float* gain, int64_t width, float eps, float
     for (i = 0; i < width; ++i) out[i] = x[i] * factor * gain[i];
 }
 
+// Replaces the values a and b of each two columns at `Distance` by a + b and a - b. The compiler makes vectors of the constant
+// loops, with shuffles for short distances.
+template <int64_t Distance>
+EDGEDEC_INLINE void butterflies(float* __restrict x, int64_t count) {
+    for (int64_t i = 0; i < count; i += 2 * Distance)
+        for (int64_t j = i; j < i + Distance; ++j) {
+            const float a = x[j], b = x[j + Distance];
+            x[j] = a + b, x[j + Distance] = a - b;
+        }
+}
+
+// The same for a distance that is a multiple of the vectors' width, and for twice this distance, so that values are read once
+// for both. `count` is a multiple of four times the distance.
+template <class Lanes>
+void two_butterflies(float* x, int64_t count, int64_t distance) {
+    for (int64_t i = 0; i < count; i += 4 * distance)
+        for (int64_t j = i; j < i + distance; j += Lanes::kWidth) {
+            const auto a = Lanes::load(x + j), b = Lanes::load(x + j + distance);
+            const auto c = Lanes::load(x + j + 2 * distance), d = Lanes::load(x + j + 3 * distance);
+            const auto ab = Lanes::add(a, b), a_b = Lanes::sub(a, b), cd = Lanes::add(c, d), c_d = Lanes::sub(c, d);
+            Lanes::store(x + j, Lanes::add(ab, cd));
+            Lanes::store(x + j + distance, Lanes::add(a_b, c_d));
+            Lanes::store(x + j + 2 * distance, Lanes::sub(ab, cd));
+            Lanes::store(x + j + 3 * distance, Lanes::sub(a_b, c_d));
+        }
+}
+
+// Computes the transform of one block.
+template <class Lanes>
+void transform_block(const float* x, const float* signs, int64_t block, bool inverse, float* out) {
+    if (inverse)
+        __builtin_memcpy(out, x, static_cast<size_t>(block) * sizeof(float));
+    else
+        for (int64_t i = 0; i < block; ++i) out[i] = x[i] * signs[i];
+    butterflies<1>(out, block);
+    if (block > 2) butterflies<2>(out, block);
+    if (block > 4) butterflies<4>(out, block);
+    if (block > 8) butterflies<8>(out, block);
+    int64_t distance = 16;
+    for (; 4 * distance <= block; distance *= 4) two_butterflies<Lanes>(out, block, distance);
+    if (distance < block)
+        for (int64_t j = 0; j < distance; j += Lanes::kWidth) {  // the last distance, which is half of the block
+            const auto a = Lanes::load(out + j), b = Lanes::load(out + j + distance);
+            Lanes::store(out + j, Lanes::add(a, b));
+            Lanes::store(out + j + distance, Lanes::sub(a, b));
+        }
+    const float factor = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(block)));
+    for (int64_t i = 0; i < block; ++i) out[i] *= factor;
+    if (inverse)
+        for (int64_t i = 0; i < block; ++i) out[i] *= signs[i];
+}
+
 }  // namespace
 }  // namespace edgedec
 
@@ -102,5 +154,8 @@ void norm_row(const float* x, const float* gain, int64_t width, float eps, float
     }                                                                                                             \
     void gate_##name(int32_t activation, const float* gate, const float* up, int64_t count, float* out) {         \
         gate_rows<Lanes>(activation, gate, up, count, out);                                                       \
+    }                                                                                                             \
+    void transform_##name(const float* x, const float* signs, int64_t block, bool inverse, float* out) {          \
+        transform_block<Lanes>(x, signs, block, inverse, out);                                                    \
     }                                                                                                             \
     }  // namespace edgedec

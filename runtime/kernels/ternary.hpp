@@ -96,6 +96,8 @@ using GridKernel = void (*)(const Grid&, const Staged&, int64_t tile, float* out
 using RowNorm = void (*)(const float* x, const float* gain, int64_t width, float eps, float* out);
 // Computes activation(gate) * up for `count` elements; `activation` is a number of Activation in rows.hpp.
 using GatedRows = void (*)(int32_t activation, const float* gate, const float* up, int64_t count, float* out);
+// Computes the Walsh-Hadamard transform of one block of columns; see rows.hpp.
+using BlockTransform = void (*)(const float* x, const float* signs, int64_t block, bool inverse, float* out);
 
 struct Path {
     const char* name;
@@ -108,6 +110,7 @@ struct Path {
     GridKernel grid;
     RowNorm norm;
     GatedRows gate;
+    BlockTransform transform;
     bool (*usable)();  // returns whether this CPU has the instructions of the path
     Order order;       // of the activations that `tile` and `grid` read
     bool panels;       // whether `tile` reads Staged::panels from kLeastPanelTokens tokens on
@@ -138,7 +141,8 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
     void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);    \
     void norm_##name(const float*, const float*, int64_t, float, float*);      \
-    void gate_##name(int32_t, const float*, const float*, int64_t, float*);
+    void gate_##name(int32_t, const float*, const float*, int64_t, float*);    \
+    void transform_##name(const float*, const float*, int64_t, bool, float*);
 EDGEDEC_DECLARE_PATH(scalar)
 EDGEDEC_DECLARE_PATH(avx2)
 EDGEDEC_DECLARE_PATH(avx512vnni)

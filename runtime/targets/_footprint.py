@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.graph import Graph
-from edgedec.ops import Embed, Rope
+from edgedec.ops import Embed, Hadamard, Rope
 from edgedec.runtime.model_graph import embedding_name
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "SELF_TEST_BYTES",
     "read_weights",
     "rotary_bytes",
+    "transform_bytes",
     "widest_value",
 ]
 
@@ -28,6 +29,8 @@ SELF_TEST_BYTES = (
     8 << 20
 )  # peak of the operators' self-test, including RUNTIME_BYTES; it runs before anything is loaded
 OPERATION_BYTES, PACKED_OPERATION_BYTES = 16 << 10, 40 << 10
+# Memory of the five nodes of a step of a Walsh-Hadamard transform in the portable graph: 31 KiB were measured.
+_STEP_BYTES = 40 << 10
 
 
 def read_weights(graph: Graph) -> set[str]:
@@ -39,6 +42,12 @@ def widest_value(graph: Graph) -> int:
     """Return the number of columns of the widest value of the graph except the logits."""
     vocab = graph.weights[embedding_name(graph)].shape[0]
     return max(size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab)
+
+
+def transform_bytes(graph: Graph) -> int:
+    """Return the bytes of the nodes of Walsh-Hadamard transforms in the portable graph, which has no operator for them."""
+    blocks = [op.block for op in graph.operations if isinstance(op, Hadamard)]
+    return sum(_STEP_BYTES * (block.bit_length() - 1) for block in blocks)
 
 
 def rotary_bytes(graph: Graph, positions: int) -> int:

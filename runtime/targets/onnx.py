@@ -36,6 +36,7 @@ from edgedec.runtime.targets._footprint import (
     RUNTIME_BYTES,
     read_weights,
     rotary_bytes,
+    transform_bytes,
     widest_value,
 )
 from edgedec.runtime.targets._heap import freed_blocks_go_back
@@ -350,7 +351,7 @@ def _portable_footprint(
         "attention_scores": max(4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": PACKED_OPERATION_BYTES * len(graph.operations),
+        "session": PACKED_OPERATION_BYTES * len(graph.operations) + transform_bytes(graph),
         RUNTIME: RUNTIME_BYTES,
         # One matrix is mapped at a time while it is copied or packed.
         "load_transient": max(tensor.nbytes for tensor in matrices) + excess,

@@ -88,6 +88,9 @@ def random_tensors(
 ) -> tuple[dict[str, Parts], dict[str, Weight]]:
     rng = np.random.default_rng(seed)
     parts = {name: random_parts(rng, schemes[name], spec.shape) for name, spec in graph.weights.items()}
+    for name in parts:
+        if name.startswith("hadamard.signs."):
+            parts[name] = {"values": rng.choice(np.array([-1, 1], np.float32), graph.weights[name].shape)}
     weights = {name: schemes[name].open(name, graph.weights[name].shape, parts[name]) for name in parts}
     return parts, weights
 

@@ -5,8 +5,6 @@ A row's bits do not depend on other rows.
 
 from __future__ import annotations
 
-import numpy as np
-
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.ops import RmsNorm
 
@@ -25,16 +23,10 @@ def lower(op: RmsNorm, emitter: Emitter) -> None:
         emitter.bound[op.outputs[0]] = _normed(op, x, gain, op.name, emitter)
         return
     (width,) = emitter.graph.weights[op.weight].shape
-    split = emitter.node("Reshape", [x, _shape(op.heads, width, emitter)], f"{op.name}.heads")
+    split = emitter.node("Reshape", [x, emitter.rows_shape(op.heads, width)], f"{op.name}.heads")
     normed = _normed(op, split, gain, f"{op.name}.normed", emitter)
-    emitter.bound[op.outputs[0]] = emitter.node("Reshape", [normed, _shape(op.heads * width, None, emitter)], op.name)
+    emitter.bound[op.outputs[0]] = emitter.node("Reshape", [normed, emitter.rows_shape(op.heads * width)], op.name)
 
 
 def _normed(op: RmsNorm, x: str, gain: str, name: str, emitter: Emitter) -> str:
     return emitter.node("SimplifiedLayerNormalization", [x, gain], name, axis=-1, epsilon=op.eps, stash_type=1)
-
-
-def _shape(first: int, second: int | None, emitter: Emitter) -> str:
-    """Return the name of the shape [1, n, first] or [1, n, first, second]; 0 keeps a dimension."""
-    sizes = [0, 0, first, *([] if second is None else [second])]
-    return emitter.constant(f"shape.{'.'.join(map(str, sizes[2:]))}", np.array(sizes, np.int64))

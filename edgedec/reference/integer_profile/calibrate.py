@@ -13,12 +13,13 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import Add, Attention, Embed, Linear, Rope
+from edgedec.ops import Attention, Linear, Rope
 from edgedec.progress import Progress, silent
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.float_profile.ops.rope import tables
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.model import integer_graph
+from edgedec.reference.integer_profile.site import in_residual
 from edgedec.schemes import Weight
 
 __all__ = ["calibrate", "calibrate_graph", "default_windows"]
@@ -36,7 +37,7 @@ def _observed(graph: Graph) -> list[str]:
     """Return the names of the values to measure: residual, outputs of linears, and inputs of attention."""
     observed: dict[str, None] = {}
     for op in graph.operations:
-        if isinstance(op, Embed | Add | Linear):
+        if in_residual(op) or isinstance(op, Linear):
             observed.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
         if isinstance(op, Attention):
             observed.update(dict.fromkeys(op.inputs))

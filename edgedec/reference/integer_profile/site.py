@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, Rope
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, Operation, Rope
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, WIDE_BITS, largest
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import Weight
 
-__all__ = ["Site", "fraction_bits", "unsupported"]
+__all__ = ["Site", "fraction_bits", "in_residual", "unsupported"]
 
 _RESIDUAL_HEADROOM = 8.0
 _NARROW_HEADROOM = 2.0
@@ -27,6 +27,11 @@ _MOST_GATED_FRACTION = 16
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
     """Return an error that names the operation, whose name contains the layer."""
     return UnsupportedError(f"the integer profile cannot run {op.kind} {op.name}: {reason}")
+
+
+def in_residual(op: Operation) -> bool:
+    """Return True if the operation's output has the residual's unit by definition."""
+    return isinstance(op, Embed | Add) or (isinstance(op, Hadamard) and op.inverse)
 
 
 def fraction_bits(most: float, width: int, limit: int) -> int:
@@ -50,7 +55,7 @@ class Site:
         for op in self.graph.operations:
             for name in op.inputs:
                 self._readers.setdefault(name, []).append(op)
-        residual = [name for op in self.graph.operations if isinstance(op, Embed | Add) for name in op.outputs]
+        residual = [name for op in self.graph.operations if in_residual(op) for name in op.outputs]
         most = max((self.calibration.most(name) for name in residual), default=0.0)
         fraction = fraction_bits(_RESIDUAL_HEADROOM * most, WIDE_BITS, _MOST_RESIDUAL_FRACTION)
         self.residual = Form(unit=2.0**-fraction, width=WIDE_BITS, fraction=fraction)

@@ -23,8 +23,10 @@ from edgedec.families._rope import rotation
 from edgedec.graph import Graph
 from edgedec.ops import Attention, Linear, Operation, RmsNorm, Rope
 from edgedec.quantize.exporters.gguf.file import F32, Value
+from edgedec.quantize.readers.gguf.hadamard import read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, architecture, configuration
+from edgedec.quantize.readers.gguf.names import huggingface_names
 
 __all__ = ["LlamaCppTarget", "check_same", "find_target", "metadata", "rope_factors"]
 
@@ -213,8 +215,14 @@ def check_same(
     tensors = {
         name: GgufTensor(path=bundle.path, name=name, shape=shape, kind=F32, offset=0) for name, shape in shapes.items()
     }
-    header = GgufHeader(path=bundle.path, metadata=dict(described), tensors=tensors)  # type: ignore[arg-type]
-    theirs = build_graph(configuration(header, architecture(header), factors))
+    read = {key: np.array(value) if _is_integers(value) else value for key, value in described.items()}
+    header = GgufHeader(path=bundle.path, metadata=read, tensors=tensors)  # type: ignore[arg-type]
+    known, rotations = architecture(header), read_rotations(header)
+    config = configuration(header, known, factors)
+    if rotations is not None:
+        form = {"post_norms": known.post_norms, "gated_up": known.gated_up}
+        config |= rotations.configuration({ours: name for name in shapes for ours in huggingface_names(name, **form)})
+    theirs = build_graph(config)
     model = f"{bundle.path}: llama.cpp's {described['general.architecture']}"
     others = {op.name: op for op in theirs.operations}
     if more := [name for name in others if name not in {op.name for op in graph.operations}]:
@@ -229,6 +237,11 @@ def check_same(
                     f"{model} cannot express {ours.kind} {ours.name}: its {name} would be {two.get(name)}, not "
                     f"{one[name]}"
                 )
+
+
+def _is_integers(value: Value) -> bool:
+    """Return whether a reader returns the value as an array."""
+    return isinstance(value, list) and isinstance(value[0], int)
 
 
 def _facts(op: Operation, graph: Graph) -> dict[str, Any]:

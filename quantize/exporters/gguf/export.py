@@ -47,6 +47,7 @@ from edgedec.quantize.exporters.gguf.file import (
     tq2_0,
     write_gguf,
 )
+from edgedec.quantize.exporters.gguf.rotations import rotation_metadata, sign_weights
 from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers.gguf.blocks import Kind
@@ -92,7 +93,7 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
     ]
     for name, values in factors.items():
         tensors.append(PlannedGgufTensor(name=name, shape=values.shape, kind=F32, make=partial(np.atleast_2d, values)))
-    described = metadata(bundle, graph, target.name)
+    described = metadata(bundle, graph, target.name) | rotation_metadata(bundle, graph, target.name)
     same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
     check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
     write_gguf(path, described | vocabulary(bundle), tensors, progress)
@@ -102,7 +103,8 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
 def _stored_together(graph: Graph, target: LlamaCppTarget) -> list[tuple[str, ...]]:
     """Return the names of tensors, grouped by the tensor of llama.cpp that holds their rows one after the other."""
     groups: list[tuple[str, ...]] = []
-    for name in graph.weights:
+    signs = sign_weights(graph)
+    for name in (name for name in graph.weights if name not in signs):
         if target.gated_up and ".gate_proj." in name:
             groups.append((name, name.replace(".gate_proj.", ".up_proj.")))
         elif not (target.gated_up and ".up_proj." in name):

@@ -14,7 +14,7 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo, Trits
 from edgedec.quantize.readers.gguf import i2s
 from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, read_codes
-from edgedec.quantize.readers.gguf.hadamard import check_hadamard
+from edgedec.quantize.readers.gguf.hadamard import read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
 from edgedec.quantize.readers.gguf.names import huggingface_names
@@ -145,11 +145,17 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         BundleError: the file is damaged, or its metadata and tensors contradict each other.
         UnsupportedError: the architecture, the type of a tensor or the tokenizer is not supported.
     """
-    header = _with_layouts(read_parts(path))
-    known = architecture(header)
-    check_hadamard(header)
+    header = read_parts(path)
+    known, rotations = architecture(header), read_rotations(header)
+    header = _with_layouts(header)
     config = configuration(header, known, _rope_factors(header))
     sources = _sources(header, known, config)
+    tensors = {name: source.info for name, source in sources.items()}
+    makers = {name: source.maker() for name, source in sources.items()}
+    if rotations is not None:
+        config |= rotations.configuration({name: source.tensor.name for name, source in sources.items()})
+        for name, (info, maker) in rotations.tensors().items():
+            tensors[name], makers[name] = info, maker
     vocab_size = config["vocab_size"]
     if tokenizer is not None:
         checked = read_tokenizer(tokenizer, vocab_size)
@@ -163,8 +169,8 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     return Checkpoint(
         source=path,
         config=config,
-        tensors={name: source.info for name, source in sources.items()},
-        read_tensor=Makers({name: source.maker() for name, source in sources.items()}),
+        tensors=tensors,
+        read_tensor=Makers(makers),
         tokenizer_json=checked.json,
         chat_template=template,
         bos_token=None if bos is None else words.id_to_token(bos),

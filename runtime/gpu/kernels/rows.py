@@ -11,15 +11,18 @@ from edgedec.runtime.gpu.kernels.kernel import Count, Groups, Kernel, spread
 from edgedec.runtime.gpu.kernels.source import ShaderBuffer, ShaderOptions, assemble
 
 __all__ = [
+    "MOST_BLOCK",
     "Columns",
     "add",
     "gate",
+    "hadamard",
     "norm",
     "quantize",
     "select",
 ]
 
 _LANES = 256  # invocations of a workgroup; at least 8, a power of 2
+MOST_BLOCK = 4096  # columns of a block that fit the workgroup memory that every adapter has, 16 KiB
 _NORM_CHUNK = 2048  # values that a norm copies to workgroup memory at a time
 _EACH = Count(rows=1)  # a workgroup for each row
 
@@ -131,6 +134,26 @@ def gate(
         constants={**_constants(options, width, gate, up), "OUT_STRIDE": width},
         functions={"ACTIVATION": activation},
         groups=spread(-(-width // _LANES), _EACH),
+    )
+
+
+def hadamard(
+    options: ShaderOptions, *, width: int, block: int, inverse: bool = False, x: Columns | None = None
+) -> Kernel:
+    """Return the Walsh-Hadamard transform of each block of columns: (x [n, width], signs [width]) -> out [n, width]."""
+    blocks = width // block
+    return assemble(
+        "hadamard",
+        options,
+        buffers=(ShaderBuffer(name="x"), ShaderBuffer(name="signs"), ShaderBuffer(name="out", access="read_write")),
+        parts=("source_x", "end_hadamard"),
+        constants={
+            **_constants(options, block, x, heads=blocks),
+            "OUT_STRIDE": width,
+            "INVERSE": inverse,
+            "FACTOR": block**-0.5,
+        },
+        groups=Groups(x=Count(constant=blocks), z=_EACH),
     )
 
 

@@ -240,7 +240,7 @@ def gguf_files() -> Iterator[bytes]:
 
 
 def _rotated_files() -> Iterator[bytes]:
-    """Yield files whose metadata say that weights are rotated, which are refused."""
+    """Yield files whose metadata say that weights are rotated, with and without signs."""
     keys: dict[str, Any] = {"version": 1, "block_size": 4, "transform": "normalized-sylvester-walsh-hadamard"}
     keys |= {"axis": "input-last-dimension", "weight_names": ["blk.0.ffn_up.weight"]}
     keys |= {"inverse_weight_names": ["token_embd.weight"]}

@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from edgedec.errors import UnsupportedError
 from edgedec.graph import KvState
 from edgedec.ops import (
     Add,
     Attention,
     Embed,
     GatedActivation,
+    Hadamard,
     Linear,
     Operation,
     QuantizeActivation,
@@ -81,7 +83,10 @@ def test_every_operation_is_defined_and_tested_here() -> None:
     assert set(names(OPS)) == kinds
     assert kinds == {
         cls.kind
-        for cls in (Add, Attention, Embed, GatedActivation, Linear, QuantizeActivation, RmsNorm, Rope, SelectRows)
+        for cls in (
+            *(Add, Attention, Embed, GatedActivation, Hadamard, Linear),
+            *(QuantizeActivation, RmsNorm, Rope, SelectRows),
+        )
     } | {cls.kind for cls in test_recurrent_ops.TESTED}
 
 
@@ -99,6 +104,52 @@ def test_select_rows_gathers() -> None:
         (actual,) = run(op, x, np.array(rows, np.int32))
         assert actual.shape == (len(rows), 3)
         assert all(np.array_equal(actual[at], x[row]) for at, row in enumerate(rows))
+
+
+# --- hadamard ---------------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.sampled_from([2, 4, 8, 64]), st.integers(1, 3), st.sampled_from([None, "signs"]), st.booleans())
+def test_hadamard_is_the_product_with_sylvesters_matrix(
+    seed: int, block: int, blocks: int, signs: str | None, inverse: bool
+) -> None:
+    width = block * blocks
+    x, vector = normal(seed, 3, width), np.random.default_rng(seed).choice(np.array([-1, 1], np.float32), width)
+    op = Hadamard(name="turn", inputs=("x",), outputs=("y",), block=block, signs=signs, inverse=inverse)
+    (actual,) = run(op, x, weights={"signs": FloatWeight(values=vector)})
+    matrix = np.array([[(-1) ** (i & j).bit_count() for j in range(block)] for i in range(block)]) / math.sqrt(block)
+    factors = vector.astype(np.float64) if signs else np.ones(width)
+    source = x.astype(np.float64) * (1 if inverse else factors)
+    expected = (source.reshape(3, blocks, block) @ matrix).reshape(3, width) * (factors if inverse else 1)
+    close(actual, expected, rtol=1e-6)
+    back = Hadamard(name="back", inputs=("y",), outputs=("x",), block=block, signs=signs, inverse=not inverse)
+    close(run(back, actual, weights={"signs": FloatWeight(values=vector)})[0], x.astype(np.float64))
+
+
+def test_the_order_of_hadamards_sums_is_that_of_its_definition() -> None:
+    """Any other order of these sums gives other bits."""
+    x = normal(3, 1, 64, size=1e3)
+    values = [np.float32(value) for value in x[0]]
+    for distance in (1, 2, 4, 8, 16, 32):
+        for i in range(64):
+            if not i & distance:
+                a, b = values[i], values[i + distance]
+                values[i], values[i + distance] = a + b, a - b
+    expected = np.array([value * np.float32(0.125) for value in values])
+    op = Hadamard(name="turn", inputs=("x",), outputs=("y",), block=64)
+    assert np.array_equal(run(op, x)[0][0], expected)
+
+
+@pytest.mark.parametrize("block", [-2, 0, 1, 3, 96, 1 << 17])
+def test_a_block_that_is_no_power_of_two_is_refused(block: int) -> None:
+    with pytest.raises(UnsupportedError, match=f"operation turn: the block must be a power of two .*, not {block}"):
+        Hadamard(name="turn", inputs=("x",), outputs=("y",), block=block)
+
+
+def test_a_width_that_is_no_multiple_of_the_block_is_refused() -> None:
+    op = Hadamard(name="layers.0.turn", inputs=("x",), outputs=("y",), block=8)
+    with pytest.raises(UnsupportedError, match=r"layers\.0\.turn: its 12 columns are no multiple of the block of 8"):
+        run(op, normal(0, 2, 12))
 
 
 # --- embed ------------------------------------------------------------------------------------------------------------

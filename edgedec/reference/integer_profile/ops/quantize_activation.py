@@ -8,11 +8,19 @@ import numpy as np
 
 from edgedec.ops import QuantizeActivation
 from edgedec.reference.integer_profile.context import IntegerPassContext
-from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, normalize16, round_shift
+from edgedec.reference.integer_profile.numbers import (
+    CODE_BITS,
+    I64,
+    WIDE_BITS,
+    bit_length,
+    normalize16,
+    round_shift,
+    saturate,
+)
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Normed, Scale, Value
 
-__all__ = ["codes_of", "normed_scale", "prepare", "run"]
+__all__ = ["codes_of", "normed_scale", "prepare", "run", "shortened"]
 
 _RECIPROCAL_SHIFT = 25
 _LARGEST_CODE = 127
@@ -38,6 +46,12 @@ def codes_of(y: I64) -> tuple[I64, I64, I64]:
     return codes, np.where(m > 0, m16, 0), np.where(m > 0, e, 0)
 
 
+def shortened(y: I64) -> tuple[I64, I64]:
+    """Return y [n, width] as s27, and the low bits that each row drops for that: 0 unless y are sums of a transform."""
+    dropped = np.maximum(bit_length(np.abs(y).max(axis=1, initial=0)) - (WIDE_BITS - 1), 0)
+    return saturate(round_shift(y, dropped[:, None]), WIDE_BITS), dropped
+
+
 def normed_scale(m16: I64, e: I64, root: I64, exponent: I64) -> Scale:
     """Return absmax / root mean square by one division, (m16 * 2^16) // root in [2^15, 2^17), normalized to 16 bits."""
     a = (m16 << 16) // root
@@ -52,8 +66,10 @@ def run(
     (x,) = inputs
     y = x.y if isinstance(x, Normed) else x
     assert isinstance(y, np.ndarray)
+    y, dropped = shortened(y)
     context.check.signed(op.inputs[0], y, WIDE_BITS)
     codes, m16, e = codes_of(y)
+    e = np.where(m16 > 0, e + dropped, 0)
     if isinstance(x, Normed):
         scale = normed_scale(m16, e, x.root, x.exponent)
     else:

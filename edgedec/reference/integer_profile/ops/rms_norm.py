@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.ops import Linear, QuantizeActivation, RmsNorm
+from edgedec.ops import Hadamard, Linear, QuantizeActivation, RmsNorm
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     I64,
@@ -57,7 +57,7 @@ def prepare(op: RmsNorm, site: Site) -> NormConstants:
     if width > _WIDEST:
         raise unsupported(op, f"its rows are {width} wide; at most {_WIDEST}")
     # A linear that reads the norm directly is kept as float, and raises its own error.
-    quantized = (QuantizeActivation, Linear)
+    quantized = (QuantizeActivation, Linear, Hadamard)
     others = {reader.kind for reader in site.readers(op.outputs[0]) if not isinstance(reader, quantized)}
     if others:
         raise unsupported(op, f"{', '.join(sorted(others))} reads it; only a quantizer of a linear's input can")

@@ -166,8 +166,11 @@ weight scheme: int8 and ternary planes are implemented by the executors and test
 The states of gated delta nets and of Mamba 2 do not grow with the text. Only the reference runs them
 (`--device float_reference`), which is made to be obvious and not to be fast.
 
+Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
+run them, the integer profile defines them, and the accelerator refuses them.
+
 Refused with the reason are `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, GGUF files of
-`qwen35`, and `prism_hadamard_qwen35`, whose weights are stored rotated.
+`qwen35`, and `prism_hadamard_qwen35`, the same model in a folder with rotated weights.
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """

@@ -19,6 +19,7 @@ from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import integer_graph, prepare
 from edgedec.runtime.text.tokenizer import Tokenizer
+from tests.quantize.readers.support.make_rotated_gguf import write_folded
 
 I32 = NDArray[np.int32]
 F64 = NDArray[np.float64]
@@ -69,6 +70,20 @@ def held_out(bundle: Bundle, count: int, length: int, *, skip: int = 0) -> list[
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model_passes_the_gate(name: str) -> None:
     bundle = Bundle.open(demo.bundle_path(name))
+    gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT
+
+
+@pytest.mark.thorough
+def test_the_embedded_model_with_rotated_weights_passes_the_gate(tmp_path: Path) -> None:
+    """All of its matrices are folded by blocks of 64 columns, the embedding among them, and stored as int8."""
+    checkpoint = open_checkpoint(demo.TARGET)
+    widths = [checkpoint.config["hidden_size"], checkpoint.config["intermediate_size"]]
+    source = open_checkpoint(write_folded(tmp_path / "m.gguf", checkpoint, 64, widths), demo.TARGET)
+    quantize(source, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=checkpoint.config["vocab_size"])
+    bundle = Bundle.open(tmp_path / "b")
+    assert sum(op.kind == "hadamard" for op in integer_graph(bundle).operations) == 2 + 4 * 4
     gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= LEAST_AGREEMENT

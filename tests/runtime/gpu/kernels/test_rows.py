@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.ops import Activation
+from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.gpu.kernels import rows
 from edgedec.runtime.gpu.kernels.codes import code_stride, code_words
 from edgedec.runtime.gpu.kernels.head import HeadLayout
@@ -161,3 +162,20 @@ def test_add_and_select(gpu_device: Bench) -> None:
     buffers = {"head": head(n, chosen), "x": a, "out": np.zeros((3, width), np.float32)}
     made = gpu_device.run(rows.select(OPTIONS, width=width), buffers, rows=n, results=3)
     assert made["out"][: 3 * width].tobytes() == a[list(chosen)].tobytes()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "n", "block", "blocks", "inverse"),
+    [(COMPACT, 5, 64, 3, False), (OPTIONS, 2, 1024, 2, False), (COMPACT, 3, 16, 2, True), (OPTIONS, 1, 2, 4, True)],
+)
+def test_hadamard(gpu_device: Bench, options: ShaderOptions, n: int, block: int, blocks: int, inverse: bool) -> None:
+    """The rows are columns of a wider matrix."""
+    width = block * blocks
+    wide = values(width, n, width + 7)
+    x, signs = wide[:, 3 : 3 + width], np.random.default_rng(n).choice(np.array([-1, 1], np.float32), width)
+    kernel = rows.hadamard(options, width=width, block=block, inverse=inverse, x=Columns(offset=3, stride=width + 7))
+    out = np.full((n, width), 7, np.float32)
+    made = gpu_device.run(kernel, {"head": head(n), "x": wide, "signs": signs, "out": out}, rows=n)
+    expected = transformed(x, block) * signs if inverse else transformed(x * signs, block)
+    assert made["out"].tobytes() == expected.tobytes()

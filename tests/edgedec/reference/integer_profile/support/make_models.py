@@ -14,6 +14,7 @@ from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import IntegerModel, prepare_graph
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme, Weight
+from tests.support.make_rotated import rotated_config
 from tests.support.make_tiny import CONFIG, random_schemes, random_tensors
 
 # Odd sizes on purpose: heads of 8 and 10, grouped heads, widths that are multiples of nothing, every storage of
@@ -26,6 +27,8 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "planes1": (TernaryScheme(planes=1, group_size=64), {"rope_interleaved": True}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
     "planes3": (TernaryScheme(planes=3, group_size=128), {"intermediate_size": 140}),
+    "rotated": (TernaryScheme(), rotated_config()),
+    "rotated-int8": (Int8Scheme(), rotated_config(block_size=32, inverse_weights=[])),
     "bitnet": (TernaryScheme(), _BITNET),
     "bitnet-silu": (TernaryScheme(), {**_BITNET, "hidden_act": "silu"}),
 }

@@ -1,0 +1,27 @@
+"""Test what stands in a chosen configuration beside the widths that ``tests/hw/compiler/test_choose.py`` looks at."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgedec.boards import find_board
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.reference.integer_profile.model import IntegerModel
+from tests.edgedec.reference.integer_profile.support.make_models import tiny
+
+
+@pytest.fixture(scope="module")
+def model() -> IntegerModel:
+    return tiny("native")[2]
+
+
+@pytest.mark.parametrize(("board", "beats"), [("kv260", 4096), ("ulx3s-85f", 1024)])
+def test_block_ram_holds_fewer_beats_ahead_than_ultraram(model: IntegerModel, board: str, beats: int) -> None:
+    assert config_for_board(model, find_board(board), context=64).prefetch_beats == beats
+
+
+@pytest.mark.parametrize(("ports", "beat_bytes"), [(2, 8), (4, 16)])
+def test_a_port_has_four_bytes_at_least(model: IntegerModel, ports: int, beat_bytes: int) -> None:
+    """Choose at a clock at which the narrowest beat is faster than the memory."""
+    config = config_for_board(model, find_board("kv260"), context=64, ports=ports, clock_hz=20_000_000_000, slots=1)
+    assert (config.ports, config.beat_bytes) == (ports, beat_bytes)
