@@ -90,10 +90,12 @@ class _State:
         self.length += len(nodes)
         self._target.committed(int((nodes != np.arange(len(nodes))).sum()))
 
-    def truncate(self, length: int) -> None:
-        if self.inner is not None:
-            self.inner.truncate(length)
-        self.length = length
+    def truncate(self, length: int) -> int:
+        self.length = length if self.inner is None else self.inner.truncate(length)
+        return self.length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length) if self.inner is None else self.inner.reach(length)
 
     def fork(self) -> State:
         raise DeviceError("a replayed text has a single sequence and cannot be forked")

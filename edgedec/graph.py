@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Literal
 
 from edgedec.errors import UnsupportedError
 from edgedec.ops import Operation
@@ -32,6 +33,11 @@ class KvState:
     Members:
         bits: 32 for float32, 16 for float16, 8 for int8 codes with a float32 scale per row and head, absmax / 127.
         window: number of last positions that are visible, besides the first ``sinks``; None: all positions are visible.
+        capacity: rows that are kept, all of a sequence ("full"), or those that a window can show ("ring", see
+            edgedec/capacity.py). A family declares the window, and the pass ``windows_as_rings`` makes rings of windows.
+
+    Raises:
+        UnsupportedError: the window has no position, or a ring has no window.
     """
 
     name: str
@@ -40,6 +46,15 @@ class KvState:
     bits: int = 32
     window: int | None = None
     sinks: int = 0
+    capacity: Literal["full", "ring"] = "full"
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise UnsupportedError(f"state {self.name}: a window must have at least 1 position, not {self.window}")
+        if self.sinks < 0:
+            raise UnsupportedError(f"state {self.name}: a window must have 0 or more sinks, not {self.sinks}")
+        if self.capacity == "ring" and self.window is None:
+            raise UnsupportedError(f"state {self.name}: a ring must have a window")
 
     def row_bytes(self) -> int:
         """Return the bytes of the keys and values of one position."""

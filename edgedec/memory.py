@@ -172,7 +172,9 @@ class MemoryMeter:
 
 
 # Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.
-_RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"})
+_RUNNING = frozenset(
+    {"kv", "kv_ring", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"}
+)
 _LOADING = frozenset({"load_transient", "self_test"})
 _DRAFT = "draft_"
 
@@ -242,6 +244,7 @@ class Plan:
         speculation_from_bytes: estimate of the smallest budget at which speculation is faster.
         memories: use of an accelerator's memories, which hold the items and the data on the chip.
         hint: nearest setting that fits, if this one does not.
+        notes: sentences about the items.
     """
 
     fits: bool
@@ -262,6 +265,7 @@ class Plan:
     memories: tuple[MemoryUse, ...] = ()
     hint: str = ""
     driver_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def phases(self) -> dict[str, dict[str, int]]:

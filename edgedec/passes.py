@@ -11,7 +11,7 @@ from edgedec.graph import Graph, Value
 from edgedec.ops import Linear, Operation, QuantizeActivation
 from edgedec.schemes import FloatScheme, Scheme
 
-__all__ = ["assign_schemes", "fuse_linears", "quantize_activations", "store_kv"]
+__all__ = ["assign_schemes", "fuse_linears", "quantize_activations", "store_kv", "windows_as_rings"]
 
 
 def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
@@ -34,6 +34,17 @@ def store_kv(graph: Graph, bits: int) -> Graph:
     if bits not in (32, 16, 8):
         raise UsageError(f"KV bits must be 32, 16 or 8, not {bits}")
     return replace(graph, states={name: replace(state, bits=bits) for name, state in graph.states.items()})
+
+
+def windows_as_rings(graph: Graph) -> Graph:
+    """Let states with a window keep no more rows than the window can show, for executors that can drop rows."""
+    return replace(
+        graph,
+        states={
+            name: state if state.window is None else replace(state, capacity="ring")
+            for name, state in graph.states.items()
+        },
+    )
 
 
 def _is_quantized(operation: Operation) -> bool:

@@ -3,32 +3,40 @@
 A sequence holds the blocks of its rows. Sequences that were forked from one another share the blocks of their common rows,
 and a block is copied when one of several holders is about to write to it. The rows themselves are in a ``BlockBuffer``, on
 the host or on a device.
+
+States of a model may keep different rows (edgedec/capacity.py). Those that keep the same are of one kind, and have blocks
+and tables of their own. A sequence gives the blocks of rows that no query will see any more back to their pool, so a ring
+is a part of a pool and not a place: no row is written over as long as a sequence may need it.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol, Self
 
 import numpy as np
 
+from edgedec.capacity import Capacity
 from edgedec.errors import CacheFullError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
+from edgedec.runtime.block_pool import BlockPool, HeldRows
 from edgedec.runtime.protocols import I32
 
 __all__ = ["BlockArena", "BlockBuffer", "BlockState"]
+
+_FULL = Capacity(unit=BLOCK_ROWS)
+_DROPPED = 0  # entry of a table for a block that was dropped; no query reads its rows
 
 
 class BlockBuffer(Protocol):
     """The memory of the blocks."""
 
-    def copy_block(self, source: int, to: int) -> None:
-        """Copy a block of rows of all states."""
+    def copy_block(self, kind: int, source: int, to: int) -> None:
+        """Copy a block of rows of all states of a kind."""
 
     def move(self, blocks: I32, start: int, nodes: I32) -> None:
-        """Copy row ``start + nodes[i]`` of the sequence with the table ``blocks`` to its row ``start + i``, for every i.
+        """Copy row ``start + nodes[i]`` of the sequence with the tables ``blocks`` to its row ``start + i``, for every i.
 
         Raises:
             EdgedecError: ``nodes`` do not ascend.
@@ -36,43 +44,41 @@ class BlockBuffer(Protocol):
 
 
 class BlockArena:
-    """The number of sequences that hold each of some blocks.
-
-    The lowest free block is taken first, so a sequence that is alone has its rows one after another.
+    """The blocks of all sequences.
 
     Parameters:
         rows: the memory of the blocks.
-        blocks: number of blocks.
+        blocks: number of blocks, or a pool for each kind of states.
+        positions: maximum rows of a sequence.
 
     Members:
-        positions: maximum rows of a sequence.
+        positions: the parameter of this name.
+        pools: blocks of each kind.
     """
 
-    def __init__(self, rows: BlockBuffer, blocks: int, positions: int) -> None:
+    def __init__(self, rows: BlockBuffer, blocks: int | Sequence[BlockPool], positions: int) -> None:
         self._rows, self.positions = rows, positions
-        self._holders = [0] * blocks
-        self._free = list(range(blocks))  # a heap
-        self._stale: set[int] = set()  # free blocks that were written to, whose pages are still there
-        self._abandoned: deque[I32] = deque()  # blocks of states that were not closed, until ``_collect``
+        self.pools = (BlockPool(_FULL, blocks),) if isinstance(blocks, int) else tuple(blocks)
+        self._abandoned: deque[list[I32]] = deque()  # blocks of states that were not closed, until ``collect``
 
     @property
     def free_rows(self) -> int:
-        """Rows of the blocks that no sequence holds."""
-        self._collect()
-        return BLOCK_ROWS * len(self._free)
+        """Rows of the blocks that no sequence holds, of the kind that has the fewest."""
+        self.collect()
+        return BLOCK_ROWS * min(len(pool.free) for pool in self.pools)
 
-    def abandon(self, blocks: I32) -> None:
-        """Release blocks later. Unlike ``release``, any thread may call this, at any time."""
+    def abandon(self, blocks: list[I32]) -> None:
+        """Release blocks of each kind later. Unlike ``release``, any thread may call this, at any time."""
         self._abandoned.append(blocks)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Release the blocks of states that were not closed."""
         while self._abandoned:
             self.release(self._abandoned.popleft())
 
     def empty_table(self) -> I32:
-        """Return room for the table of blocks of a sequence."""
-        return np.empty(blocks_of(self.positions), np.int32)
+        """Return room for the tables of blocks of a sequence, int32 [kinds, entries]."""
+        return np.full((len(self.pools), blocks_of(self.positions)), _DROPPED, np.int32)
 
     def move(self, blocks: I32, start: int, nodes: I32) -> None:
         """Copy rows of a sequence to earlier places: ``BlockBuffer.move``."""
@@ -84,69 +90,73 @@ class BlockArena:
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
         """
-        self._collect()
-        needed, shared = 0, list[int]()
+        self.collect()
+        new = 0
         for state, rows in work:
             missing = blocks_of(state.length + rows) - state.held
             if missing > 0:
-                needed += missing
-            block = state.last_block()
-            if block is not None and self._holders[block] > 1:
-                shared.append(block)
-        # The last holder of a block writes to it in place.
-        needed += sum(min(count, self._holders[block] - 1) for block, count in Counter(shared).items()) if shared else 0
-        if needed > len(self._free):
-            raise CacheFullError(
-                f"the caches of all sequences together are full: the pass needs {needed} more blocks of {BLOCK_ROWS} rows, "
-                f"and {len(self._free)} of {len(self._holders)} are free; close or truncate a sequence, or load the model "
-                "with more cache_rows"
+                new += missing
+        copied = False
+        for kind, pool in enumerate(self.pools):
+            shared = [block for state, _ in work if (block := self._shared_last(state, kind)) is not None]
+            # The last holder of a block writes to it in place.
+            copies = (
+                sum(min(count, pool.holders[block] - 1) for block, count in Counter(shared).items()) if shared else 0
             )
-        if not needed:
+            copied = copied or copies > 0
+            if new + copies > len(pool.free):
+                raise CacheFullError(
+                    f"the caches of all sequences together are full: the pass needs {new + copies} more blocks of "
+                    f"{BLOCK_ROWS} rows, and {len(pool.free)} of {len(pool.holders)} are free; close or truncate a "
+                    "sequence, or load the model with more cache_rows"
+                )
+        if not new and not copied:
             return
         for state, rows in work:
-            block = state.last_block()
-            if block is not None and self._holders[block] > 1:
-                copy = self._take()
-                self._rows.copy_block(block, copy)
-                state.replace_last(copy)
-                self._holders[block] -= 1
+            for kind, pool in enumerate(self.pools) if copied else ():
+                block = self._shared_last(state, kind)
+                if block is not None:
+                    copy = pool.take()
+                    self._rows.copy_block(kind, block, copy)
+                    state.replace_last(kind, copy)
+                    pool.holders[block] -= 1
             for _ in range(state.held, blocks_of(state.length + rows)):
-                state.append(self._take())
+                state.append([pool.take() for pool in self.pools])
 
-    def extend(self, state: BlockState, rows: int) -> None:
-        """Take the blocks for ``rows`` rows of a sequence without blocks.
+    def _shared_last(self, state: BlockState, kind: int) -> int | None:
+        """Return the block to which the next row of a sequence goes if it holds rows and others hold it, too."""
+        block = state.last_block(kind)
+        return None if block is None or self.pools[kind].holders[block] == 1 else block
+
+    def has_room(self, blocks: Sequence[int]) -> bool:
+        """Return whether so many blocks of each kind are free."""
+        self.collect()
+        return all(count <= len(pool.free) for count, pool in zip(blocks, self.pools, strict=True))
+
+    def take(self, rows: int, blocks: Sequence[int]) -> list[list[int]]:
+        """Take so many blocks of each kind, for ``rows`` rows of a sequence.
 
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
         """
-        self._collect()
-        needed = blocks_of(rows)
-        if needed > len(self._free):
+        if not self.has_room(blocks):
+            needed = " and ".join(map(str, blocks))
+            free = " and ".join(f"{len(pool.free)} of {len(pool.holders)}" for pool in self.pools)
             raise CacheFullError(
-                f"{rows} rows need {needed} blocks of {BLOCK_ROWS} rows, and {len(self._free)} of {len(self._holders)} are "
-                "free; close or truncate a sequence, or load the model with more cache_rows"
+                f"{rows} rows need {needed} blocks of {BLOCK_ROWS} rows, and {free} are free; close or truncate a "
+                "sequence, or load the model with more cache_rows"
             )
-        for _ in range(needed):
-            state.append(self._take())
+        return [[pool.take() for _ in range(count)] for count, pool in zip(blocks, self.pools, strict=True)]
 
-    def _take(self) -> int:
-        block = heapq.heappop(self._free)
-        self._holders[block] = 1
-        self._stale.discard(block)
-        return block
+    def hold(self, blocks: Sequence[I32]) -> None:
+        """Count one more holder of each block, by kind."""
+        for pool, own in zip(self.pools, blocks, strict=True):
+            pool.hold(own)
 
-    def hold(self, blocks: I32) -> None:
-        """Count one more holder of each block."""
-        for block in blocks.tolist():
-            self._holders[block] += 1
-
-    def release(self, blocks: I32) -> None:
-        """Count one holder less of each block."""
-        for block in blocks.tolist():
-            self._holders[block] -= 1
-            if not self._holders[block]:
-                heapq.heappush(self._free, block)
-                self._stale.add(block)
+    def release(self, blocks: Sequence[I32]) -> None:
+        """Count one holder less of each block, by kind."""
+        for pool, own in zip(self.pools, blocks, strict=True):
+            pool.release(own)
 
 
 class BlockState:
@@ -155,7 +165,8 @@ class BlockState:
     Members:
         arena: the arena of the blocks.
         length: number of committed rows.
-        held: number of blocks.
+        held: number of entries of each table.
+        least_position: least position of a row that sees no dropped row.
     """
 
     commit_seconds: float | None = None
@@ -163,13 +174,22 @@ class BlockState:
     def __init__(self, arena: BlockArena, table: I32) -> None:
         self.arena, self._table = arena, table
         self.length = self.held = 0
+        self.least_position = 0
+        self._floors = [pool.capacity.head for pool in arena.pools]  # first rows after the heads that are still there
+        self._rings = [kind for kind, pool in enumerate(arena.pools) if pool.capacity.window is not None]
         self._rows = 0  # rows of the last pass, until they are committed or discarded
         self._closed = False
 
     @property
     def table(self) -> I32:
-        """The block of each 16 rows, int32 [held]."""
-        return self._table[: self.held]
+        """The block of each 16 rows for each kind of states, int32 [kinds, held]."""
+        return self._table[:, : self.held]
+
+    @property
+    def held_rows(self) -> HeldRows:
+        """The rows that the blocks have."""
+        kept = zip((pool.capacity for pool in self.arena.pools), self._floors, strict=True)
+        return HeldRows(self.length, tuple(kept))
 
     def check_open(self) -> None:
         """Check that the sequence may be used.
@@ -180,21 +200,24 @@ class BlockState:
         if self._closed:
             raise UsageError("the sequence was closed; open another one with Target.open")
 
-    def last_block(self) -> int | None:
+    def last_block(self, kind: int = 0) -> int | None:
         """Return the block to which the next row goes if it holds rows already; None: the row begins a new block."""
-        return int(self._table[self.length // BLOCK_ROWS]) if self.length % BLOCK_ROWS else None
+        return int(self._table[kind, self.length // BLOCK_ROWS]) if self.length % BLOCK_ROWS else None
 
-    def replace_last(self, block: int) -> None:
+    def replace_last(self, kind: int, block: int) -> None:
         """Put ``block`` in the place of ``last_block``."""
-        self._table[self.length // BLOCK_ROWS] = block
+        self._table[kind, self.length // BLOCK_ROWS] = block
 
-    def append(self, block: int) -> None:
-        """Add a block to the table."""
-        self._table[self.held] = block
+    def append(self, blocks: Sequence[int]) -> None:
+        """Add a block to the table of each kind."""
+        self._table[:, self.held] = blocks
         self.held += 1
 
     def reserve(self, rows: int) -> tuple[I32, int]:
-        """Take the blocks for ``rows`` new rows. Return the whole table, int32 [blocks], and the number of blocks in it.
+        """Take the blocks for ``rows`` new rows.
+
+        Returns:
+            The whole tables, int32 [kinds, blocks], and the number of blocks in each.
 
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
@@ -229,8 +252,15 @@ class BlockState:
                 self.arena.move(self.table, self.length, nodes)
         self._keep(self.length + count)
 
-    def truncate(self, length: int) -> None:
-        """Keep the first ``length`` committed rows; blocks without committed rows are given back.
+    def reach(self, length: int) -> int:
+        """Return the number of first rows, at most ``length``, that ``truncate`` can go back to."""
+        return self.held_rows.reach(min(length, self.length)) if self._rings else min(length, self.length)
+
+    def truncate(self, length: int) -> int:
+        """Keep the first ``length`` committed rows, or fewer; blocks without committed rows are given back.
+
+        Returns:
+            The number of rows that are left: ``reach(length)``.
 
         Raises:
             UsageError: there are fewer rows.
@@ -238,29 +268,66 @@ class BlockState:
         self.check_open()
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} rows, there are {self.length}")
-        self._keep(length)
+        self._keep(self.reach(length))
+        return self.length
 
     def _keep(self, length: int) -> None:
         self.length, self._rows = length, 0
         kept = blocks_of(length)
         if kept < self.held:
-            self.arena.release(self._table[kept : self.held])
+            self.arena.release(self._live(kept, self.held))
             self.held = kept
+        if self._rings:
+            self._drop()
+
+    def _live(self, begin: int, end: int) -> list[I32]:
+        """Return the blocks of entries [begin, end) of the table of each kind, without dropped ones."""
+        if not self._rings:
+            return [self._table[0, begin:end]]
+        blocks = []
+        for table, pool, floor in zip(self._table, self.arena.pools, self._floors, strict=True):
+            head = min(end, pool.capacity.head // BLOCK_ROWS)
+            blocks.append(np.concatenate([table[begin:head], table[max(begin, head, floor // BLOCK_ROWS) : end]]))
+        return blocks
+
+    def _drop(self) -> None:
+        """Give the blocks back whose rows no query sees any more, with the slack of their capacity."""
+        self.least_position = 0
+        for kind in self._rings:
+            pool, table = self.arena.pools[kind], self._table[kind]
+            capacity, before = pool.capacity, self._floors[kind]
+            floor = capacity.head if self.length <= capacity.head else max(before, capacity.floor(self.length))
+            self._floors[kind] = floor
+            if floor > before:
+                dropped = table[before // BLOCK_ROWS : floor // BLOCK_ROWS]
+                pool.release(dropped)
+                dropped[...] = _DROPPED
+            self.least_position = max(self.least_position, capacity.least_position(floor))
 
     def fork(self) -> Self:
         """Return a sequence that shares the blocks of the committed rows."""
         self.check_open()
         other = type(self)(self.arena, self._table.copy())
         other.length, other.held = self.length, blocks_of(self.length)
-        self.arena.hold(other.table)
+        other.least_position, other._floors = self.least_position, list(self._floors)
+        self.arena.hold(other._live(0, other.held))
         return other
 
-    def restore(self, length: int) -> None:
-        """Give a sequence without rows ``length`` committed rows of undefined content.
+    def blocks_for(self, held: HeldRows, length: int) -> list[int]:
+        """Return the number of blocks of each kind that ``restore`` takes."""
+        return [len(held.blocks(kind, length)) for kind in range(len(self.arena.pools))]
+
+    def restore(self, held: HeldRows, length: int) -> None:
+        """Give a sequence without rows ``length`` committed rows of undefined content, of those of another sequence.
+
+        Args:
+            held: rows of the other sequence.
+            length: number of first rows, from which that sequence could go on.
 
         Raises:
             CacheFullError: too few blocks are free.
-            UsageError: the sequence has rows, or ``length`` is more than its positions.
+            UsageError: the sequence has rows, or ``length`` is more than its positions, or the other sequence has dropped
+                rows that are needed.
         """
         self.check_open()
         if self.length or not 0 <= length <= self.arena.positions:
@@ -268,9 +335,19 @@ class BlockState:
                 f"{length} rows can be restored to a sequence without rows and with as many positions, "
                 f"not to one with {self.length} of {self.arena.positions}"
             )
+        possible = held.reach(min(length, held.rows))
+        if possible != length:
+            raise UsageError(
+                f"{length} rows cannot be restored from a sequence of {held.rows} rows whose windows have dropped some of "
+                f"them; restore {possible}"
+            )
         self._keep(0)
-        self.arena.extend(self, length)
-        self.length = length
+        for kind, blocks in enumerate(self.arena.take(length, self.blocks_for(held, length))):
+            self._table[kind, : blocks_of(length)] = _DROPPED
+            self._table[kind, held.blocks(kind, length)] = blocks
+        self.held = blocks_of(length)
+        self._floors = [floor if length > capacity.head else capacity.head for capacity, floor in held.kept]
+        self._keep(length)
 
     def close(self) -> None:
         """Give the blocks back. A second call does nothing."""
@@ -280,4 +357,4 @@ class BlockState:
 
     def __del__(self) -> None:  # the garbage collector calls it in any thread
         if not self._closed and self.held:
-            self.arena.abandon(self.table)
+            self.arena.abandon(self._live(0, self.held))

@@ -50,8 +50,8 @@ def tokens_per_second(
     cores = threads or os.cpu_count() or 1
     bandwidth = _BYTES_PER_SECOND.get(cores, max(_BYTES_PER_SECOND.values()))
     slope = _SLOPE if device_bytes_per_second is None else _DEVICE_SLOPE
-    seconds = (items["weights"] + items["kv"] / 2) / (device_bytes_per_second or bandwidth) + _ROUND_SECONDS
-    draft_seconds = (items.get("draft_weights", 0) + items.get("draft_kv", 0) / 2) / bandwidth
+    seconds = (items["weights"] + _read_bytes(items)) / (device_bytes_per_second or bandwidth) + _ROUND_SECONDS
+    draft_seconds = (items.get("draft_weights", 0) + _read_bytes(items, "draft_")) / bandwidth
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
     call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
     right = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE) if acceptance is None else acceptance
@@ -61,3 +61,8 @@ def tokens_per_second(
         expected += right**guesses
         best = max(best, expected / (seconds * (1 + slope * guesses) + guesses * call_seconds))
     return best
+
+
+def _read_bytes(items: Mapping[str, int], prefix: str = "") -> float:
+    """Return the bytes of keys and values that a pass reads with half of the context in use; rings are full then."""
+    return items.get(f"{prefix}kv", 0) / 2 + items.get(f"{prefix}kv_ring", 0)

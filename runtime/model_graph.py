@@ -6,26 +6,31 @@ from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
 __all__ = ["bundle_graph", "embedding_name"]
 
 
-def bundle_graph(bundle: Bundle, kv_bits: int | None = None) -> Graph:
+def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = False) -> Graph:
     """Return the graph of a bundle in the float profile: with schemes, points of quantization, and fused linears.
 
-    ``kv_bits`` is the number of bits of keys and values; None leaves the family's choice.
+    Args:
+        bundle: the bundle.
+        kv_bits: number of bits of keys and values; None leaves the family's choice.
+        rings: True if the executor can drop rows outside of windows; otherwise every state keeps all rows.
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
         UnsupportedError: the family is not known.
     """
-    key = ("bundle_graph", kv_bits)
+    key = ("bundle_graph", kv_bits, rings)
     if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
         graph = build_graph(bundle.config)
         bundle.check(graph)
         if kv_bits is not None:
             graph = store_kv(graph, kv_bits)
+        if rings:
+            graph = windows_as_rings(graph)
         bundle.derived[key] = fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
     result: Graph = bundle.derived[key]
     return result

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.families import context_size
+from edgedec.families import build_graph, context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
@@ -337,9 +337,22 @@ def make_plan(
         memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, context),
         driver_bytes=driver_bytes(device),
+        notes=() if bounds.rings else _window_notes(bundle, device, context),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft, sequences=sequences)
+
+
+def _window_notes(bundle: Bundle, device: str, ctx_size: int) -> tuple[str, ...]:
+    """Return a note if layers have a window below the context and the device keeps the other rows, too."""
+    states = build_graph(bundle.config).states.values()  # a board's bundle has no weights for ``bundle_graph``
+    windows = [state.window for state in states if state.window is not None and state.window < ctx_size]
+    if not windows:
+        return ()
+    return (
+        f"{len(windows)} of {len(states)} layers see the last {max(windows)} positions only, and {device} keeps all rows of "
+        "them; --device cpu with the CPU kernels (edgedec doctor) keeps those of the window",
+    )
 
 
 def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:

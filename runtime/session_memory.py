@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters._releasing import ReleasingDrafter
 from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.engine.spill import SpillFolder
-from edgedec.runtime.protocols import ReleasingTarget, Target
+from edgedec.runtime.protocols import ReleasingTarget, State, Target
 
 __all__ = ["SessionMemory"]
 
@@ -68,7 +68,7 @@ class SessionMemory:
     @property
     def kept_bytes(self) -> int:
         """Bytes of the rows of texts that have ended, which are kept for their prefixes, at most."""
-        return self._bytes_of(self._scheduler.prefix_rows)
+        return self._bytes_of(self._scheduler.kept_states)
 
     def keep_on_disk(self, disk: SpillFolder) -> None:
         """Let rows of texts that have ended move to ``disk`` when a session for several texts needs their room.
@@ -89,7 +89,7 @@ class SessionMemory:
     @property
     def parkable_bytes(self) -> int:
         """Bytes of rows that ``park`` would move to the folder of ``keep_on_disk`` if it were called again and again."""
-        return self._bytes_of(self._scheduler.parkable_rows)
+        return self._bytes_of(self._scheduler.parkable_states)
 
     def park(self) -> None:
         """Move the rows of the text that was begun last to the disk, unless it is the only one that is written.
@@ -111,5 +111,5 @@ class SessionMemory:
         drafter = decoder.drafter if isinstance(decoder, AutoregressiveDecoder) else None
         return drafter if isinstance(drafter, ReleasingDrafter) else None
 
-    def _bytes_of(self, rows: int) -> int:
-        return 0 if self._target is None else rows * self._target.block_bytes // self._target.info.block_rows
+    def _bytes_of(self, states: Sequence[State]) -> int:
+        return 0 if self._target is None else sum(map(self._target.held_bytes, states))

@@ -55,6 +55,7 @@ RUNTIME = (
         "protocols",
         "run_sizes",
         "model_graph",
+        "block_pool",
         "cache_blocks",
         "drafting",
         "visibility",

@@ -145,6 +145,8 @@ def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
     for memory in plan.memories:
         has = "" if memory.has_bytes is None else f" of {format_bytes(memory.has_bytes)}"
         print(f"{memory.name}: {format_bytes(memory.used_bytes)}{has} ({memory.source})")
+    for note in plan.notes:
+        print(note)
     print(
         "\ntotal: the largest of the sums, each of what is there at once. It is what is charged, and what a budget limits"
     )

@@ -7,9 +7,9 @@ head_dim].
 Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``, which must be
 bound to the same memory as the past.
 With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the masks of the sequences as
-packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32 [b],
-the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is
-written in place.
+packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32
+[kinds, b], for each kind of states the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one
+buffer of ``cache_layout``, which is written in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
-from edgedec.onnx.kv_cache import cache_layout
+from edgedec.onnx.kv_cache import CacheLayout, cache_layout
 from edgedec.onnx.model_bytes import DataType
 from edgedec.plugins import load, names
 
@@ -49,7 +49,7 @@ def lower(
     tensors: Mapping[str, Tensor],
     *,
     positions: int,
-    cache_rows: int = 0,
+    cache: CacheLayout | None = None,
     taps: Sequence[str] = (),
     packed: Mapping[str, tuple[int, int]] | None = None,
     kernels: bool = False,
@@ -59,7 +59,7 @@ def lower(
     """Serialize ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
 
     Args:
-        cache_rows: rows of the one buffer of edgedec's own operators, all sequences together; 0: ``positions``.
+        cache: the one buffer of edgedec's own operators; None: that of one sequence, with all of its rows.
         packed: (bytes of codes, number of scales) of each ternary matrix for edgedec's own operator in the kernels' layout;
             the session must receive these arrays. Other matrices use operators of ONNX Runtime.
         kernels: True if the session has edgedec's own operators, which then compute attention.
@@ -75,7 +75,7 @@ def lower(
         graph=graph,
         tensors=tensors,
         positions=positions,
-        cache=cache_layout(graph.states, cache_rows or positions),
+        cache=cache or cache_layout(graph.states, positions),
         packed=packed or {},
         kernels=kernels,
         unsigned_int8=unsigned_int8,
@@ -87,7 +87,7 @@ def lower(
     if kernels:
         emitter.input("visible", ("n", "words"), DataType.INT64)
         emitter.input("sequences", ("s", 2), DataType.INT64)
-        emitter.input("blocks", ("b",), DataType.INT32)
+        emitter.input("blocks", (len(emitter.cache.kinds), "b"), DataType.INT32)
         emitter.input("cache", (emitter.cache.nbytes,), DataType.UINT8)
     else:
         emitter.input("attention_bias", (1, 1, "n", "total"))

@@ -83,7 +83,7 @@ class CachedDecoder(ABC):
 
     def shared_prefix(self, prompt: I32) -> int:
         """Return the number of rows of ``prompt`` that are in the cache already."""
-        return common_prefix(prompt.tolist()[:-1], self.cached)
+        return self.state.reach(common_prefix(prompt.tolist()[:-1], self.cached))
 
     def check(self, request: Request) -> None:
         """Check that the prompt fits the context.
@@ -141,7 +141,7 @@ class PromptSequence(ABC):
         # The log-probabilities of the prompt's tokens need a pass over all of it.
         keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
         keep = min(keep, decoder.state.length)  # fewer if a device was lost with the rows
-        decoder.state.truncate(keep)
+        keep = decoder.state.truncate(keep)  # fewer if a window has dropped rows, which then run again
         del decoder.cached[keep:]
         self.kept = keep
 

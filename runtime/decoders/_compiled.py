@@ -188,7 +188,7 @@ def _together(inputs: LoopInputs, plans: Sequence[NextRounds]) -> Together:
 
 def _table(plan: NextRounds) -> bytes:
     blocks, held = plan.state.reserve(0)
-    return blocks[:held].tobytes()
+    return blocks[:, :held].tobytes()
 
 
 def _seconds(plans: Sequence[NextRounds]) -> float:
@@ -207,19 +207,24 @@ def _rounds(plans: Sequence[NextRounds]) -> int:
 
 
 def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
-    """Take the blocks for the rounds, or at least for one round of each text.
+    """Take the blocks for the rounds, or for as many as there is room for, at least one of each text.
+
+    Rings have little more room than for a pass, so this is usual with them.
 
     Raises:
         CacheFullError: there is no room for one round of each.
     """
-    try:
-        for plan in plans:
-            plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(rounds)))
-    except CacheFullError:
-        for plan in plans:
-            plan.state.advance(plan.length - 1)
-        for plan in plans:
-            plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(1)))
+    while True:
+        try:
+            for plan in plans:
+                plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(rounds)))
+            return
+        except CacheFullError:
+            if rounds == 1:
+                raise
+            rounds //= 2
+            for plan in plans:
+                plan.state.advance(plan.length - 1)
 
 
 def _results(together: Together, plans: Sequence[NextRounds], count: int) -> list[DoneRounds | Exception] | None:

@@ -176,9 +176,8 @@ class _ModelDraft:
                 break
             keep += 1
         if keep < held:
-            self._state.truncate(keep)
             self._loose = {}
-            return keep
+            return self._state.truncate(keep)
         rows: list[int] = []
         row = -1
         for token in [*text[keep : keep + len(self._loose)].tolist(), *path[max(0, keep - len(text)) :]]:

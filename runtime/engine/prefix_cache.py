@@ -38,6 +38,10 @@ class CachedRows:
     state: State
     ids: list[int]
 
+    def shared(self, prompt: list[int]) -> int:
+        """Return the number of first rows of ``prompt`` that the cache can go back to, fewer if a window dropped rows."""
+        return self.state.reach(common_prefix(prompt, self.ids))
+
 
 class PrefixCache:
     """The caches that no text uses at the moment, least recently used first.
@@ -61,9 +65,9 @@ class PrefixCache:
         self.keeping = True
 
     @property
-    def rows(self) -> int:
-        """Number of rows in the caches; a row that several share counts once for each of them."""
-        return sum(len(entry.ids) for entry in self._idle)
+    def states(self) -> list[State]:
+        """The caches."""
+        return [entry.state for entry in self._idle]
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -71,7 +75,7 @@ class PrefixCache:
     def longest(self, prompt: list[int], used: Sequence[CachedRows] = ()) -> int:
         """Return the number of the prompt's rows that ``take`` would find."""
         entries = [*self._idle, *used] if self._shared else self._idle
-        return max((common_prefix(prompt, entry.ids) for entry in entries), default=0)
+        return max((entry.shared(prompt) for entry in entries), default=0)
 
     def take(self, prompt: list[int], used: Sequence[CachedRows] = ()) -> CachedRows:
         """Return a cache with the longest beginning of ``prompt`` that there is.
@@ -83,8 +87,8 @@ class PrefixCache:
         if restored := self._from_disk(prompt, self.longest(prompt, used)):
             return restored
         entries = [*self._idle, *used] if self._shared else self._idle
-        best = max(entries, key=lambda entry: common_prefix(prompt, entry.ids), default=None)
-        keep = 0 if best is None else common_prefix(prompt, best.ids)
+        best = max(entries, key=lambda entry: entry.shared(prompt), default=None)
+        keep = 0 if best is None else best.shared(prompt)
         if best is None or (self._shared and not keep):
             return CachedRows(state=self._target.open(self._limits), ids=[])
         if not self._shared or (best in self._idle and keep == len(best.ids)):
@@ -121,9 +125,9 @@ class PrefixCache:
         state, ids = entry.state, entry.ids
         if self.disk is None or not isinstance(state, SpillableState) or not len(ids) == state.length >= _LEAST_SPILLED:
             return
-        if any(common_prefix(ids, spilled.ids) == len(ids) for spilled in self.disk.files):
+        if any(spilled.shared(ids) == len(ids) for spilled in self.disk.files):
             return
-        for spilled in [one for one in self.disk.files if common_prefix(one.ids, ids) == len(one.ids)]:
+        for spilled in [one for one in self.disk.files if entry.shared(one.ids) == len(one.ids)]:
             self.disk.discard(spilled)  # the new file has its rows, too
         while True:
             try:
@@ -138,20 +142,20 @@ class PrefixCache:
     def _longest_file(self, prompt: list[int]) -> tuple[Spilled | None, int]:
         """Return the file with the longest beginning of ``prompt``, and the number of its rows."""
         files = [] if self.disk is None else self.disk.files
-        best = max(files, key=lambda spilled: common_prefix(prompt, spilled.ids), default=None)
-        return best, 0 if best is None else common_prefix(prompt, best.ids)
+        best = max(files, key=lambda spilled: spilled.shared(prompt), default=None)
+        return best, 0 if best is None else best.shared(prompt)
 
     def _from_disk(self, prompt: list[int], keep: int) -> CachedRows | None:
         """Return the rows of a file that has a longer beginning of ``prompt`` than ``keep`` rows; None if there is none."""
         best, rows = self._longest_file(prompt)
         if rows < keep + _LEAST_SPILLED:
             return None
-        while (self._target.free_rows or 0) < rows + self._target.info.block_rows and self.evict():
+        state = self._target.open(self._limits)
+        assert isinstance(state, SpillableState)
+        while best is not None and not state.fits(best.held, rows) and self.evict():
             best, rows = self._longest_file(prompt)  # files may have been replaced
         if best is None or self.disk is None:
             return None
-        state = self._target.open(self._limits)
-        assert isinstance(state, SpillableState)
         try:
             self.disk.read(best, state, rows)
         except EdgedecError as error:

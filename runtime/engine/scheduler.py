@@ -20,7 +20,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
-from edgedec.runtime.protocols import Limits, Request, Target, Token
+from edgedec.runtime.protocols import Limits, Request, State, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 
@@ -115,9 +115,9 @@ class Scheduler:
         return tuple(self._running)
 
     @property
-    def prefix_rows(self) -> int:
-        """Number of rows that are kept for their prefixes."""
-        return 0 if self._cache is None else self._cache.rows
+    def kept_states(self) -> Sequence[State]:
+        """The caches that are kept for their prefixes."""
+        return () if self._cache is None else self._cache.states
 
     def keep_on_disk(self, disk: SpillFolder) -> None:
         """Let rows that are kept for their prefixes move to ``disk`` when their room in a shared cache is needed.
@@ -144,9 +144,9 @@ class Scheduler:
         return sum(task.parked is not None for task in self._running)
 
     @property
-    def parkable_rows(self) -> int:
-        """Number of rows that ``park`` would move to the disk if it were called again and again."""
-        return sum(len(task.decoder.cached) for task in self._active[1:] if task.decoder) if self._disk else 0
+    def parkable_states(self) -> Sequence[State]:
+        """The caches that ``park`` would move to the disk if it were called again and again."""
+        return [task.decoder.state for task in self._active[1:] if task.decoder] if self._disk else ()
 
     @property
     def _active(self) -> list[Task]:
@@ -186,8 +186,9 @@ class Scheduler:
         assert task.sequence is not None
         assert self._cache is not None
         assert self._disk is not None
-        needed = len(rows.ids) + self._target.info.block_rows
-        while (self._target.free_rows or 0) < needed and self._cache.evict():
+        state = task.decoder.state
+        assert isinstance(state, SpillableState)
+        while rows.spilled is not None and not state.fits(rows.spilled.held, len(rows.ids)) and self._cache.evict():
             pass
         try:
             unpark(task.decoder, rows, self._disk, self._limits)
@@ -327,7 +328,10 @@ class Scheduler:
         return sum(map(self._worst, self._running)) + self._worst(task) <= self._limits.cache_rows
 
     def _waits_for_prefix(self, task: Task) -> bool:
-        """Return whether a prompt that is being read will have a longer common prefix than there is now."""
+        """Return whether a prompt that is being read will have a longer common prefix than there is now.
+
+        Once its common rows were read there is no reason to wait: they are there now, or a window has dropped some of them.
+        """
         assert self._cache is not None
         if not self._shared:
             return False
@@ -337,8 +341,9 @@ class Scheduler:
             it.sequence is not None
             and it.parked is None
             and it.sequence.reading
-            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1)
+            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1, it.decoder.state.length + 1)
             for it in self._running
+            if it.decoder is not None
         )
 
     def _make_room(self) -> None:

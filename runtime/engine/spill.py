@@ -41,6 +41,8 @@ from numpy.typing import NDArray
 from edgedec.atomic import new_file
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import format_bytes
+from edgedec.runtime.block_pool import HeldRows
+from edgedec.runtime.decoders.prefixes import common_prefix
 
 __all__ = ["SpillError", "SpillFolder", "SpillableState", "Spilled"]
 
@@ -66,36 +68,48 @@ class SpillableState(Protocol):
 
     length: int  # number of committed rows
 
-    def truncate(self, length: int) -> None:
-        """Keep the first ``length`` committed rows."""
+    @property
+    def held_rows(self) -> HeldRows:
+        """The rows that the sequence has: all committed ones, or those that its windows can show."""
+
+    def truncate(self, length: int) -> int:
+        """Keep the first ``length`` committed rows, or fewer, and return their number: ``State.truncate``."""
 
     def rows_layout(self) -> str:
         """Return a text that is equal for two sequences only if their parts have the same meaning."""
 
-    def part_sizes(self, rows: int) -> Sequence[int]:
-        """Return the bytes of each part of ``rows`` rows."""
+    def part_sizes(self, held: HeldRows) -> Sequence[int]:
+        """Return the bytes of each part of the rows of a sequence."""
+
+    def fits(self, held: HeldRows, length: int) -> bool:
+        """Return whether a shared cache has free rows for ``restore``, and for the row after them."""
 
     def read_part(self, part: int) -> Part:
         """Return a copy of a part of the committed rows, uint8 [bytes]."""
 
-    def restore(self, length: int) -> None:
-        """Give a sequence without rows ``length`` committed rows of undefined content.
+    def restore(self, held: HeldRows, length: int) -> None:
+        """Give a sequence without rows the first ``length`` of the rows ``held`` of another one, with undefined content.
 
         Raises:
             CacheFullError: a shared cache has too few free rows.
         """
 
-    def write_part(self, part: int, data: Part) -> None:
-        """Write a part of a sequence that has at least as many rows as this one, of which the first ones are used."""
+    def write_part(self, part: int, data: Part, held: HeldRows) -> None:
+        """Write a part of the rows ``held`` of another sequence, of which this one has the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spilled:
-    """A sequence in a file: the ids of its rows, and the size of the file in bytes."""
+    """A sequence in a file: the ids of its rows, those rows that it had, and the size of the file in bytes."""
 
     file: Path
     ids: list[int]
+    held: HeldRows
     nbytes: int
+
+    def shared(self, prompt: list[int]) -> int:
+        """Return the number of first rows of ``prompt`` that can be read, fewer if a window dropped rows."""
+        return self.held.reach(common_prefix(prompt, self.ids))
 
 
 class SpillFolder:
@@ -151,7 +165,8 @@ class SpillFolder:
             raise UsageError(f"{self.path} is closed; open another SpillFolder")
         if len(ids) != state.length:
             raise UsageError(f"a sequence of {state.length} rows cannot be written with {len(ids)} ids")
-        sizes = state.part_sizes(len(ids))
+        held = state.held_rows
+        sizes = state.part_sizes(held)
         head = _head(self._binding(ids, state), sizes)
         nbytes = len(head) + sum(sizes) + _DIGEST_BYTES
         if self.limit_bytes is not None and self.nbytes + nbytes > self.limit_bytes:
@@ -163,7 +178,7 @@ class SpillFolder:
         with new_file(file) as partial:
             _write(partial, chain([head], map(state.read_part, range(len(sizes)))))
         _drop_from_page_cache(file)
-        spilled = Spilled(file=file, ids=list(ids), nbytes=nbytes)
+        spilled = Spilled(file=file, ids=list(ids), held=held, nbytes=nbytes)
         self.files.append(spilled)
         self.nbytes += nbytes
         return spilled
@@ -174,16 +189,16 @@ class SpillFolder:
         Raises:
             SpillError: the file is missing, damaged, or of another model, layout or text; the sequence then has no rows.
             CacheFullError: a shared cache has too few free rows.
-            UsageError: the file has fewer rows.
+            UsageError: the file has fewer rows, or the sequence had dropped rows that are needed (``Spilled.shared``).
         """
         if not 0 <= rows <= len(spilled.ids):
             raise UsageError(f"{spilled.file} has {len(spilled.ids)} rows, not {rows}")
-        sizes = state.part_sizes(len(spilled.ids))
+        sizes = state.part_sizes(spilled.held)
         head = _head(self._binding(spilled.ids, state), sizes)
-        state.restore(rows)
+        state.restore(spilled.held, rows)
         try:
             with spilled.file.open("rb") as stream:
-                _read(stream, head, sizes, state)
+                _read(stream, head, sizes, state, spilled.held)
         except OSError as error:
             state.truncate(0)
             raise SpillError(f"{spilled.file} cannot be read: {error.strerror}") from error
@@ -222,7 +237,7 @@ def _head(binding: bytes, sizes: Sequence[int]) -> bytes:
     return _HEAD.pack(_MAGIC, binding, len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
 
 
-def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableState) -> None:
+def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableState, held: HeldRows) -> None:
     """Read a whole file into a sequence.
 
     Raises:
@@ -238,7 +253,7 @@ def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableS
         if part.nbytes != size:
             raise SpillError("became shorter while it was read")
         digest.update(part.data)
-        state.write_part(number, part)
+        state.write_part(number, part, held)
     if stream.read() != digest.digest():
         raise SpillError("is damaged")
 

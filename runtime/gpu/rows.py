@@ -23,12 +23,12 @@ class GpuRows:
     def __init__(self) -> None:
         self._pairs: deque[tuple[int, int]] = deque()
 
-    def copy_block(self, source: int, to: int) -> None:
-        """Copy a block of rows of all states."""
+    def copy_block(self, kind: int, source: int, to: int) -> None:
+        """Copy a block of rows of all states, which are of one kind."""
         self._pairs.extend((BLOCK_ROWS * source + row, BLOCK_ROWS * to + row) for row in range(BLOCK_ROWS))
 
     def move(self, blocks: I32, start: int, nodes: I32) -> None:
-        """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i.
+        """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i; ``blocks`` is int32 [1, b].
 
         Raises:
             EdgedecError: ``nodes`` do not ascend.
@@ -56,7 +56,7 @@ class GpuRows:
 
 
 def _slot(blocks: I32, row: int) -> int:
-    return BLOCK_ROWS * int(blocks[row // BLOCK_ROWS]) + row % BLOCK_ROWS
+    return BLOCK_ROWS * int(blocks[0, row // BLOCK_ROWS]) + row % BLOCK_ROWS
 
 
 class GpuArena(BlockArena):

@@ -38,6 +38,8 @@ const edgedec::Path* runnable(const char* name) {
     return nullptr;
 }
 
+constexpr int64_t kStateNumbers = 6;  // numbers of a state: those of the layout, its first byte, its kind
+
 // Returns the layout in the numbers kv_heads, head_dim, positions, bits.
 edgedec::KvLayout layout_of(const int64_t* numbers) {
     return {numbers[0], numbers[1], numbers[2], static_cast<int32_t>(numbers[3])};
@@ -47,7 +49,7 @@ edgedec::KvLayout layout_of(const int64_t* numbers) {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 7; }
+EDGEDEC_API int32_t edgedec_abi() { return 8; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -234,32 +236,36 @@ EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t
 }
 
 // Copies slot start + nodes[i] of a sequence to its slot start + i in the caches of all states. `nodes` must ascend. `states`
-// holds kv_heads, head_dim, positions, bits and the first byte in `cache` of each of the `count` states, and `blocks` the
-// sequence's table of `entries` blocks.
+// holds kv_heads, head_dim, positions, bits, the first byte in `cache` and the kind of each of the `count` states, and
+// `blocks`, at kind * stride, the sequence's table of `entries` blocks.
 EDGEDEC_API int32_t edgedec_kv_move(const int64_t* states, int64_t count, uint8_t* cache, const int32_t* blocks,
-                                    int64_t entries, int64_t start, const int32_t* nodes, int64_t node_count) {
+                                    int64_t stride, int64_t entries, int64_t start, const int32_t* nodes,
+                                    int64_t node_count) {
     const int64_t end = entries * edgedec::kKeyBlock;
     for (int64_t i = 0; i < node_count; ++i)
         if (nodes[i] < i || (i && nodes[i] <= nodes[i - 1]) || start < 0 || start > end || start + nodes[i] >= end)
             return fail("nodes must ascend and lie in the cache");
     for (int64_t s = 0; s < count; ++s) {
-        const edgedec::KvLayout layout = layout_of(states + 5 * s);
+        const edgedec::KvLayout layout = layout_of(states + kStateNumbers * s);
         if (layout.problem()) return fail(layout.problem());
+        const int32_t* table = blocks + states[kStateNumbers * s + 5] * stride;
         for (int64_t i = 0; i < entries; ++i)
-            if (blocks[i] < 0 || blocks[i] >= layout.blocks()) return fail("a block is outside the cache");
-        edgedec::move_rows(layout, cache + states[5 * s + 4], blocks, start, nodes, node_count);
+            if (table[i] < 0 || table[i] >= layout.blocks()) return fail("a block is outside the cache");
+        edgedec::move_rows(layout, cache + states[kStateNumbers * s + 4], table, start, nodes, node_count);
     }
     return 0;
 }
 
-// Copies block `from` to block `to` in the caches of all states, which are given as for edgedec_kv_move.
-EDGEDEC_API int32_t edgedec_kv_copy(const int64_t* states, int64_t count, uint8_t* cache, int64_t from, int64_t to) {
+// Copies block `from` to block `to` in the caches of all states of a kind, which are given as for edgedec_kv_move.
+EDGEDEC_API int32_t edgedec_kv_copy(const int64_t* states, int64_t count, uint8_t* cache, int64_t kind, int64_t from,
+                                    int64_t to) {
     for (int64_t s = 0; s < count; ++s) {
-        const edgedec::KvLayout layout = layout_of(states + 5 * s);
+        if (states[kStateNumbers * s + 5] != kind) continue;
+        const edgedec::KvLayout layout = layout_of(states + kStateNumbers * s);
         if (layout.problem()) return fail(layout.problem());
         if (from < 0 || from >= layout.blocks() || to < 0 || to >= layout.blocks())
             return fail("a block is outside the cache");
-        if (from != to) edgedec::copy_block(layout, cache + states[5 * s + 4], from, to);
+        if (from != to) edgedec::copy_block(layout, cache + states[kStateNumbers * s + 4], from, to);
     }
     return 0;
 }

@@ -8,7 +8,7 @@ namespace edgedec {
 const char* KvLayout::problem() const {
     if (kv_heads < 1 || kv_heads > 4096) return "key/value heads must be 1 to 4096";
     if (head_dim < 2 || head_dim > kMostHeadDim || head_dim % 2) return "head_dim must be even, 2 to 512";
-    if (positions < 1 || positions > int64_t{1} << 24) return "positions must be 1 to 2^24";
+    if (positions < 1 || positions > kMostPositions) return "positions must be 1 to 2^24";
     if (bits != 32 && bits != 16 && bits != 8) return "KV bits must be 32, 16 or 8";
     return nullptr;
 }
@@ -56,8 +56,7 @@ const char* read_segments(const KvLayout& layout, const int64_t* numbers, int64_
     for (int64_t first = 0; first < tokens; numbers += 2, --count) {
         if (!count || numbers[0] < 1 || numbers[0] > tokens - first) return "the rows of the sequences are not those of the pass";
         Segment segment{first, numbers[0], numbers[1], blocks, 0};
-        if (segment.past < 0 || segment.past > layout.slots() || segment.end() > layout.slots())
-            return "the pass does not fit the cache";
+        if (segment.past < 0 || segment.past > kMostPositions) return "the pass does not fit the cache";
         if (segment.table() > size) return "the tables of blocks are too short";
         for (int64_t i = 0; i < segment.table(); ++i)
             if (blocks[i] < 0 || blocks[i] >= layout.blocks()) return "a block is outside the cache";

@@ -13,7 +13,8 @@
 // One buffer holds the keys and values of all sequences. The buffer of one state has, for each key/value head, keys, values
 // and, for int8, the scales of keys and of values. It is divided into blocks of 16 slots, of which each sequence has a table:
 // slot s of a sequence is slot s % 16 of block blocks[s / 16]. Keys are stored as [block][dimension][16], so that a vector
-// contains one dimension of neighbouring keys. Values are stored by rows, [block][16][dimension]. `bits` is 32 for float32, 16
+// contains one dimension of neighbouring keys. Entries of a table that no query sees, because they lie outside of its window,
+// may name any block: a state with a window needs no memory for them. Values are stored by rows, [block][16][dimension]. `bits` is 32 for float32, 16
 // for float16 (larger numbers become 65504), or 8 for int8 codes with one float32 scale per slot, absmax / 127.
 #pragma once
 
@@ -26,6 +27,7 @@ namespace edgedec {
 
 constexpr int64_t kKeyBlock = 16;      // slots of a block
 constexpr int64_t kMostHeadDim = 512;  // maximum head dimension
+constexpr int64_t kMostPositions = int64_t{1} << 24;  // maximum slots of a sequence, and of a buffer
 constexpr int kRows = 8;               // query rows of a task; one row is one query of one head
 
 struct KvLayout {

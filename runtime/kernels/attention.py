@@ -36,9 +36,13 @@ class KvBuffer:
 
         Each head has keys, values and, for int8, the scales of both, uint8 [blocks, bytes of a block] each.
         """
-        heads, blocks = [], self.layout.blocks
-        for name, state in self.layout.states.items():
-            row, end = state.head_dim * state.bits // 8, self.layout.offsets[name]
+        heads, layout = [], self.layout
+        for name, state in layout.states.items():
+            row, end, blocks = (
+                state.head_dim * state.bits // 8,
+                layout.offsets[name],
+                layout.blocks[layout.kind_of[name]],
+            )
             for _ in range(state.kv_heads):
                 views = []
                 for width in (row, row, *((4, 4) if state.bits == 8 else ())):
@@ -51,14 +55,14 @@ class KvBuffer:
         """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i.
 
         Args:
-            blocks: int32 [b], the sequence's table: the block for each 16 rows.
+            blocks: int32 [kinds, b], the sequence's tables: for each kind of states the block for each 16 rows.
             start, nodes: first row, and int32 [m] in ascending order.
 
         Raises:
             EdgedecError: ``nodes`` do not ascend, or a row is outside of the table, or a block outside of the buffer.
         """
         nodes, blocks = np.ascontiguousarray(nodes, np.int32), np.ascontiguousarray(blocks, np.int32)
-        table = (blocks.ctypes.data, len(blocks))
+        table = (blocks.ctypes.data, blocks.shape[1], blocks.shape[1])
         self._kernels.call("edgedec_kv_move", *self._states, *table, start, nodes.ctypes.data, len(nodes))
 
     def move_arguments(self) -> dict[str, Any]:
@@ -71,13 +75,13 @@ class KvBuffer:
             "cache": cache,
         }
 
-    def copy_block(self, source: int, to: int) -> None:
-        """Copy a block of rows of all states.
+    def copy_block(self, kind: int, source: int, to: int) -> None:
+        """Copy a block of rows of all states of a kind.
 
         Raises:
             EdgedecError: there is no such block.
         """
-        self._kernels.call("edgedec_kv_copy", *self._states, source, to)
+        self._kernels.call("edgedec_kv_copy", *self._states, kind, source, to)
 
 
 def attend(

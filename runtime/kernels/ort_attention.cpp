@@ -2,11 +2,11 @@
 //
 // Inputs: queries, keys and values float32 [1, n, heads * head_dim] (before rotation), positions int64 [1, n], visible int64
 // [n, words] (bit j of a row: it sees row j of its own sequence), sequences int64 [s, 2] (rows of each sequence of the pass, in
-// order, and its committed rows; what follows the last row of the pass is ignored), blocks int32 [b] (the tables of the
-// sequences one after another: the block of the cache for each 16 rows), cache uint8 [bytes], which the operator updates: one
+// order, and its committed rows; what follows the last row of the pass is ignored), blocks int32 [kinds, b] (for each kind of
+// states the tables of the sequences one after another: the block of the cache for each 16 rows), cache uint8 [bytes], which the operator updates: one
 // buffer for all states of a model, in which this state begins at `offset` (layout: attention.hpp); with rotary, cos and sin
 // float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions), slots
-// (rows of the cache, all sequences together), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and
+// (rows of the cache, all sequences together), table (row of blocks), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and
 // the floats scale and cap (soft cap of scores, 0: none). Output: float32 [1, n, heads * head_dim].
 #include <string>
 #include <vector>
@@ -36,17 +36,18 @@ class Kernel : public Operator {
             int64_t* value;
         } numbers[] = {{"heads", &heads_},         {"kv_heads", &layout_.kv_heads}, {"head_dim", &layout_.head_dim},
                        {"bits", &bits},            {"slots", &layout_.positions},    {"offset", &offset_},
-                       {"capacity", &context_},    {"window", &window_},             {"sinks", &sinks_},
-                       {"rotary", &rotary}};
+                       {"table", &table_},           {"capacity", &context_},          {"window", &window_},
+                       {"sinks", &sinks_},         {"rotary", &rotary}};
         for (const auto& number : numbers)
             EDGEDEC_TRY(info.integer(number.name, number.value));
         EDGEDEC_TRY(info.number("scale", &scale_));
         EDGEDEC_TRY(info.number("cap", &cap_));
         layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
         if (layout_.problem()) return refuse(layout_.problem());
-        if (context_ < 1 || context_ > int64_t{1} << 24) return refuse("capacity must be 1 to 2^24");
+        if (context_ < 1 || context_ > kMostPositions) return refuse("capacity must be 1 to 2^24");
         if (heads_ < 1 || heads_ % layout_.kv_heads) return refuse("heads must be a multiple of key/value heads");
         if (offset_ < 0 || offset_ % 64) return refuse("offset must be a multiple of 64");
+        if (table_ < 0) return refuse("table must not be negative");
         if (window_ < 0 || sinks_ < 0) return refuse("window and sinks must not be negative");
         if (rotary < 0 || rotary > 2) return refuse("rotary must be 0, 1 or 2");
         rotary_.pairs = static_cast<int32_t>(rotary);
@@ -89,9 +90,10 @@ class Kernel : public Operator {
             return refuse("sequences must be int64 [s, 2]");
         const int64_t most = shape.dims[0];
         EDGEDEC_TRY(context.input(6, shape, &blocks));
-        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || shape.dims.size() != 1)
-            return refuse("blocks must be int32 [b]");
-        const int64_t entries = shape.count;
+        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || shape.dims.size() != 2 || shape.dims[0] <= table_)
+            return refuse("blocks must be int32 [kinds, b] with more than " + std::to_string(table_) + " kinds");
+        const int64_t entries = shape.dims[1];
+        const int32_t* tables = static_cast<int32_t*>(blocks) + table_ * entries;
         EDGEDEC_TRY(context.input(7, shape, &cache));
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
             return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
@@ -101,8 +103,7 @@ class Kernel : public Operator {
         if (!tokens) return nullptr;
 
         static thread_local std::vector<Segment> segments;  // kept from pass to pass to avoid allocations
-        if (const char* problem = read_segments(layout_, static_cast<int64_t*>(sequences), most, static_cast<int32_t*>(blocks),
-                                                entries, tokens, segments))
+        if (const char* problem = read_segments(layout_, static_cast<int64_t*>(sequences), most, tables, entries, tokens, segments))
             return refuse(problem);
         AttentionRows rows{};
         rows.layout = layout_, rows.cache = static_cast<uint8_t*>(cache) + offset_;
@@ -129,7 +130,7 @@ class Kernel : public Operator {
     const Path* path_ = nullptr;
     KvLayout layout_{};
     Rotary rotary_{};
-    int64_t heads_ = 0, context_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
+    int64_t heads_ = 0, context_ = 0, table_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
     float scale_ = 1.0f, cap_ = 0.0f;
 };
 

@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 6; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 7; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -190,6 +190,7 @@ namespace {
 
 void check_target(const TargetArguments& it) {
     check(it.vocab >= 1 && it.width >= 1 && it.block_rows >= 1 && it.rows >= 1, "the sizes of the target are out of range");
+    check(it.kinds >= 1 && it.table_stride >= 0 && it.block_stride >= 0, "the tables of blocks are out of range");
     const bool ternary = it.stored == static_cast<int64_t>(Stored::ternary);
     const bool scaled = it.stored == static_cast<int64_t>(Stored::int8) || (ternary && !it.group);
     check(it.stored >= 0 && it.stored <= static_cast<int64_t>(Stored::ternary) && (!scaled || it.scales),

@@ -31,7 +31,7 @@ class TargetArguments(ctypes.Structure):
         *(*members(c_int64, "vocab", "rows"), ("run", RUN), ("session", c_void_p)),
         *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
         *members(c_int64, "planes", "row_bytes", "group", "tied", "scales_offset"),
-        ("block_rows", c_int64),
+        *members(c_int64, "block_rows", "kinds", "table_stride", "block_stride"),
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
     )
 

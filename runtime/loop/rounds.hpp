@@ -35,7 +35,7 @@ struct TargetArguments {
     int64_t* result_rows;  // rows with logits: all of a pass
     uint64_t* visible;
     int64_t* sequences;  // [rows, 2] rows of each text in the pass, and its rows in the cache
-    int32_t* table;      // for each text the block of each `block_rows` rows
+    int32_t* table;      // [kinds][table_stride] for each kind of states, and text, the block of each `block_rows` rows
     float* logits;
     int64_t vocab, rows;
     // Runs a pass over this many rows, of which so many have logits; 0 is success (edgedec_session_run of the kernels).
@@ -47,10 +47,11 @@ struct TargetArguments {
     // A ternary embedding: planes one after the other, of rows of `row_bytes` with four codes in a byte. Each `group` columns
     // have a float32 scale in the file; with `group` 0, scales[0] is the only one. With `tied`, only the last plane has scales.
     int64_t planes, row_bytes, group, tied, scales_offset;
-    // The rows of a block, and the function that moves rows (edgedec_kv_move of the kernels).
-    int64_t block_rows;
-    int32_t (*move)(const int64_t* numbers, int64_t count, void* cache, const int32_t* blocks, int64_t held, int64_t start,
-                    const int32_t* nodes, int64_t rows);
+    // The rows of a block, the kinds of states, each with tables of its own, and the entries of a kind in `table` and in the
+    // tables of a text; and the function that moves rows (edgedec_kv_move of the kernels).
+    int64_t block_rows, kinds, table_stride, block_stride;
+    int32_t (*move)(const int64_t* numbers, int64_t count, void* cache, const int32_t* blocks, int64_t stride, int64_t held,
+                    int64_t start, const int32_t* nodes, int64_t rows);
     const int64_t* cache_numbers;
     int64_t cache_count;
     void* cache;
@@ -61,7 +62,7 @@ struct TextArguments {
     // The text, with room for `positions` + 1 ids. All but the last token are in the cache.
     int32_t* text;
     int64_t length, positions;
-    // The blocks of the sequence.
+    // The blocks of the sequence, [kinds][block_stride].
     const int32_t* blocks;
     int64_t held;
     // Guesses and verification.

@@ -334,7 +334,9 @@ def _score(target: Target, state: State, limits: Limits, entry: EncodedItem, voc
     check_finite(sums)
     for at, ids in enumerate(entry.choices):
         if len(ids) > 1:
-            state.truncate(len(entry.context))
+            kept = state.truncate(len(entry.context))
+            if kept < len(entry.context):
+                next_log_probs(target, state, limits, entry.context[kept:], vocab_limit=vocab_limit)
             sums[at] += log_likelihoods(target, state, limits, ids[:-1], ids[1:], vocab_limit=vocab_limit).sum()
     return tuple(sums.tolist())
 

@@ -45,6 +45,7 @@ _PARTS = {
     "rotary_tables": "weights",
     "session": "weights",
     "kv": "arena",
+    "kv_ring": "arena",
     "tokenizer": "tokenizer",
     "grammars": "grammars",
     "connections": "connections",

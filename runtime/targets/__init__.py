@@ -75,11 +75,13 @@ class Bounds:
         rows: maximum number of rows of a run.
         positions: maximum number of rows of the cache.
         bytes_per_second: bandwidth at which an accelerator reads weights; None on other devices.
+        rings: True if layers with a window keep the rows of the window only; False if they keep all rows.
     """
 
     rows: int | None = None
     positions: int | None = None
     bytes_per_second: float | None = None
+    rings: bool = False
 
 
 class TargetModule(Protocol):

@@ -23,7 +23,7 @@ from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names
-from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout
+from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered, lower
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
@@ -48,7 +48,7 @@ from edgedec.runtime.targets._footprint import (
 )
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint", "resident_bytes"]
@@ -95,6 +95,8 @@ class CpuTarget:
 
     Passes that are submitted together run together, as long as their rows fit into one run. ``logits`` and ``taps`` of a
     result are views of the target's own memory, which its next pass overwrites.
+
+    ``rings`` False keeps all rows of layers with a window, too, which changes no result.
     """
 
     cost_model: CostModel | None = None
@@ -108,12 +110,13 @@ class CpuTarget:
         threads: int,
         taps: tuple[str, ...],
         kv_bits: int | None = None,
+        rings: bool = True,
     ) -> None:
         self.bundle, self.limits, self._kernels, self._taps = bundle, limits, kernels, taps
         self._threads, self._kv_bits = threads, kv_bits
-        self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
-        layout = cache_layout(self.graph.states, cache_rows(limits))
-        self._arena = CacheArena(kernels, layout, limits.positions)
+        self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=rings)
+        self._layout = _layout(self.graph, limits)
+        self._arena = CacheArena(kernels, self._layout, limits.positions)
         self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
         self._files = FileReader()  # no operator reads weights before the first run
@@ -134,7 +137,7 @@ class CpuTarget:
         )
         self._rows = run_rows(limits)
         self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
-        self._tables = np.zeros(self._rows * blocks_of(limits.positions), np.int32)
+        self._tables = np.zeros((len(self._layout.kinds), self._rows * blocks_of(limits.positions)), np.int32)
         self._positions = np.zeros(self._rows, np.int64)
         self._result_rows = np.zeros(self._rows, np.int64)
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
@@ -151,7 +154,7 @@ class CpuTarget:
             self.graph,
             self.bundle.tensors,
             positions=self.limits.positions,
-            cache_rows=cache_rows(self.limits),
+            cache=self._layout,
             taps=self._taps,
             packed=self._add_packed(initializers),
             kernels=True,
@@ -198,10 +201,10 @@ class CpuTarget:
         """Rows of the cache that no sequence holds."""
         return self._arena.free_rows
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of ``info.block_rows`` rows of the cache."""
-        return self._arena.block_bytes
+    def held_bytes(self, state: State) -> int:
+        """Return the bytes of the blocks that a sequence holds; blocks that several share count for each of them."""
+        assert isinstance(state, ArenaState)
+        return state.nbytes
 
     @property
     def idle_bytes(self) -> int:
@@ -251,7 +254,7 @@ class CpuTarget:
         """Return the inputs of a run that the compiled loop writes besides ``PassArrays``.
 
         They are the rows with results, int64 [rows]; rows and committed rows of each sequence, int64 [rows, 2]; and the
-        tables of all sequences, int32.
+        tables of all sequences, int32 [kinds, entries].
         """
         return self._result_rows, self._sequences, self._tables
 
@@ -284,6 +287,7 @@ class CpuTarget:
         if state.arena is not self._arena:
             raise UsageError("the sequence belongs to another target; open one with Target.open of this one")
         check_pass(work, state.length, self.limits, self.info)
+        check_positions(work, state.least_position)
         for name in work.taps:
             if name not in self._taps:
                 raise UnsupportedError(f"the session was opened without the tap {name!r}; open it with taps=")
@@ -346,7 +350,7 @@ class CpuTarget:
         part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
         self._sequences[at, 0], self._sequences[at, 1] = n, state.length
         blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed
-        self._tables[block : block + blocks] = state.table[:blocks]
+        self._tables[:, block : block + blocks] = state.table[:, :blocks]
         return blocks
 
     def _run_session(self, arrays: PassArrays, states: Sequence[ArenaState]) -> None:
@@ -445,6 +449,11 @@ def _copied(result: PassResult) -> PassResult:
     return PassResult(logits=result.logits.copy(), top=result.top, taps=taps, seconds=result.seconds)
 
 
+def _layout(graph: Graph, limits: Limits) -> CacheLayout:
+    """Return the layout of the cache; the slack of rings is the largest pass of a sequence."""
+    return cache_layout(graph.states, cache_rows(limits), positions=limits.positions, slack=limits.nodes)
+
+
 def cpu_footprint(
     bundle: Bundle,
     limits: Limits,
@@ -458,13 +467,13 @@ def cpu_footprint(
     They are for submissions of at most ``run_rows(limits)`` rows. A wider one takes several runs, and the results of
     all runs but the last are copied.
     """
-    graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
+    graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
     check_lowered(graph)
     vocab, width = graph.weights[embedding_name(graph)].shape
     fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
     widest = fixed.widest
     states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
-    layout = cache_layout(graph.states, cache_rows(limits))
+    layout = _layout(graph, limits)
     # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
@@ -480,9 +489,11 @@ def cpu_footprint(
     return {
         **loaded,
         RUNTIME: RUNTIME_BYTES,
-        "kv": layout.nbytes,
+        "kv": layout.nbytes - layout.ring_bytes,
+        **({"kv_ring": layout.ring_bytes} if layout.ring_bytes else {}),
         "masks": 8 * (rows * _words(rows) + limits.nodes * _words(limits.nodes)),
-        "block_tables": _BLOCK_BYTES * layout.blocks + 2 * 4 * rows * blocks,  # two tables for each sequence
+        # Two tables for each sequence and kind of states.
+        "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
         "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
         "workspace": (threads or os.cpu_count() or 1) * thread_bytes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from edgedec.onnx.kv_cache import BLOCK_ROWS
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.row_reader import StoredRows
 from edgedec.runtime.loop.inputs import RUN, STORED, LoopInputs, TargetArguments
 
@@ -80,6 +80,9 @@ def lend(target: CpuTarget, rows: int) -> Lent:
         session=session.address,
         **_embedding_arguments(embedding, arrays.embed.shape[1]),
         block_rows=BLOCK_ROWS,
+        kinds=len(tables),
+        table_stride=tables.shape[1],
+        block_stride=blocks_of(target.limits.positions),
     )
     inputs = LoopInputs(
         arguments=arguments,

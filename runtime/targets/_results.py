@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.errors import EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime import visibility
 from edgedec.runtime.protocols import F32, I32, Limits, Masks, Pass, PassResult, TargetInfo
 
-__all__ = ["FinishedTicket", "check_pass", "top_k"]
+__all__ = ["FinishedTicket", "check_pass", "check_positions", "top_k"]
 
 _FORMS: tuple[Masks, ...] = ("chain", "tree", "any")
 
@@ -67,3 +67,16 @@ def check_pass(work: Pass, length: int, limits: Limits, info: TargetInfo) -> Non
                 f"this target computes masks of the form {info.masks!r}, and the pass has one of the form {form!r}; "
                 "split the pass, or use --device cpu with the CPU kernels (edgedec doctor) or --device float_reference"
             )
+
+
+def check_positions(work: Pass, least: int) -> None:
+    """Check that no row of a pass would see rows that a ring has dropped. The rows of texts never do.
+
+    Raises:
+        UsageError: a position is less than ``least``.
+    """
+    if least and (first := int(work.positions.min())) < least:
+        raise UsageError(
+            f"position {first} would see rows that the sequence has dropped, because they are outside of every window of "
+            f"later positions; give positions of {least} or more, or truncate the sequence first"
+        )

@@ -64,13 +64,17 @@ class _ProgramState:
         self._target.commit(self, nodes)
         self.length = len(self.rows)
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} rows, there are {self.length}")
         if length < self.length:
             del self.rows[length:]
             self.length = length
             self._target.truncated(self)
+        return length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length)
 
     def fork(self) -> State:
         return _ProgramState(self._target, list(self.rows))

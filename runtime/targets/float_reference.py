@@ -8,14 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.families import build_graph
+from edgedec.capacity import Capacity
+from edgedec.graph import Graph
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
-from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
-from edgedec.runtime.targets._unlimited import bounds, memories
+from edgedec.runtime.targets import Bounds
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
+from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
@@ -33,8 +35,12 @@ class _ReferenceState:
         self.cache.commit(nodes)
         self.length = self.cache.length
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         self.length = self.cache.truncate(length)
+        return self.length
+
+    def reach(self, length: int) -> int:
+        return self.cache.reach(min(length, self.length))
 
     def fork(self) -> State:
         return _ReferenceState(self.cache.fork())
@@ -47,8 +53,10 @@ class _ReferenceTarget:
     cost_model: CostModel | None = None
     free_rows: int | None = None
 
-    def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...], kv_bits: int | None) -> None:
-        graph = bundle_graph(bundle, kv_bits)
+    def __init__(
+        self, bundle: Bundle, limits: Limits, taps: tuple[str, ...], kv_bits: int | None, *, rings: bool = True
+    ) -> None:
+        graph = bundle_graph(bundle, kv_bits, rings=rings)
         weights = {name: bundle.weight(name) for name in graph.weights}
         self.model = ReferenceModel(graph, weights.__getitem__)
         self.bundle, self.limits = bundle, limits
@@ -65,7 +73,7 @@ class _ReferenceTarget:
         return footprint(self.bundle, limits)
 
     def open(self, limits: Limits) -> State:
-        return _ReferenceState(self.model.new_cache())
+        return _ReferenceState(self.model.new_cache(slack=self.limits.nodes))
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         return FinishedTicket([self._run(state, item) for state, item in work])
@@ -73,6 +81,7 @@ class _ReferenceTarget:
     def _run(self, state: State, work: Pass) -> PassResult:
         assert isinstance(state, _ReferenceState)
         check_pass(work, state.length, self.limits, self.info)
+        check_positions(work, state.cache.least_position)
         began, n = time.perf_counter(), len(work.ids)
         logits, taps = self.model.forward(
             work.ids,
@@ -100,6 +109,11 @@ def create(
     return _ReferenceTarget(bundle, limits, taps, kv_bits)
 
 
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+    """Return no limits. Rows outside of windows are dropped."""
+    return Bounds(rings=True)
+
+
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the numbers of bits to which keys and values are rounded. They are stored as float32 in every case."""
     return (32, 16, 8)
@@ -115,7 +129,7 @@ def footprint(
     result_rows: int | None = None,
 ) -> Bytes:
     """Return the bytes by item. A trit or int4 code is unpacked to one byte, and products are computed in float64."""
-    graph = build_graph(bundle.config)
+    graph = bundle_graph(bundle, rings=True)
     unpacked = sum(
         tensor.count * (tensor.scheme.planes if isinstance(tensor.scheme, TernaryScheme) else 1)
         for tensor in bundle.tensors.values()
@@ -125,8 +139,18 @@ def footprint(
     vocab = graph.weights[embedding_name(graph)].shape[0]
     return {
         "weights": bundle.file_bytes["weights.bin"] + unpacked,
-        "kv": 2 * reserved_rows(limits) * sum(state.row_bytes() for state in graph.states.values()),
+        **_kv_bytes(graph, limits),
         **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,
         "logits": 4 * vocab * limits.nodes,
     }
+
+
+def _kv_bytes(graph: Graph, limits: Limits) -> Bytes:
+    """Return the bytes of keys and values, twice, because they grow by copies: of all rows, and of the rows of rings."""
+    items = {"kv": 0, "kv_ring": 0}
+    for state in graph.states.values():
+        ring = Capacity(window=state.window, sinks=state.sinks, slack=limits.nodes)
+        name = "kv_ring" if ring.rows(limits.positions) < limits.positions else "kv"
+        items[name] += 2 * reserved_rows(limits) // limits.positions * ring.rows(limits.positions) * state.row_bytes()
+    return items if items["kv_ring"] else {"kv": items["kv"]}

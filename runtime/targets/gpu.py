@@ -185,7 +185,7 @@ class GpuTarget:
                 sequences=[(len(work.ids), state.length) for state, work in run],
                 result_rows=part,
                 visible=visible,
-                tables=[state.table[: blocks_of(state.length + len(work.ids))] for state, work in run],
+                tables=[state.table[0, : blocks_of(state.length + len(work.ids))] for state, work in run],
             )
             pairs = self._move()
             self.executor.write(program.head, self._head)

@@ -73,8 +73,12 @@ class _OnnxState:
             self.memory.move(self.length, nodes)
         self.length += len(nodes)
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         self.length = length
+        return length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length)
 
     def fork(self) -> _OnnxState:
         other = _OnnxState(self.target, self.limits)
@@ -369,8 +373,8 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Return the maximum number of rows of a run."""
-    return Bounds(rows=widest_pass(device))
+    """Return the maximum number of rows of a run. Only the project's own operators drop rows outside of windows."""
+    return Bounds(rows=widest_pass(device), rings=_kernels(device) is not None)
 
 
 def create(

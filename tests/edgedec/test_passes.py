@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Linear, Operation, QuantizeActivation
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, windows_as_rings
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatScheme, Scheme, Weight
 from tests.support.make_tiny import CONFIG, SCHEMES, logits, random_model, random_tensors
@@ -149,3 +149,15 @@ def test_any_mixture_of_schemes(kinds: list[str]) -> None:
         assert len(op.inputs) == (1 if is_float(op.schemes[0]) else 2)
         assert op.schemes == tuple(schemes[weight] for weight in op.weights)
     assert np.array_equal(logits(quantized, weights, IDS[:3]), logits(fused, weights, IDS[:3]))
+
+
+WINDOWED = {**CONFIG, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+
+
+def test_only_states_with_a_window_become_rings_and_no_bit_changes() -> None:
+    graph = build_graph(WINDOWED)
+    rings = windows_as_rings(graph)
+    assert [state.capacity for state in graph.states.values()] == ["full", "full"]
+    assert [(state.capacity, state.window) for state in rings.states.values()] == [("full", None), ("ring", 3)]
+    weights = random_tensors(graph, dict.fromkeys(graph.weights, FloatScheme()))[1]
+    assert np.array_equal(logits(graph, weights, IDS), logits(rings, weights, IDS))

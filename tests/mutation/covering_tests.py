@@ -29,6 +29,7 @@ SIMULATED_IN: dict[str, tuple[str, ...]] = {
     "attention/score_memory": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
     "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
     "datapath": ("tests/hw/test_accelerator.py",),
+    "emit/rtlil": ("tests/hw/blocks/test_collisions.py",),
 }
 
 

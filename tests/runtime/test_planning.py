@@ -24,9 +24,11 @@ from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import planning
 from edgedec.runtime.estimates import tokens_per_second
+from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.plan_search import most_sequences
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.speculation import SpecConfig, create_drafter
+from edgedec.runtime.targets import onnx
 
 MIB = 1 << 20
 SMALLEST = planning.SMALLEST_CONTEXT
@@ -362,6 +364,89 @@ def test_the_command_answers_without_loading_weights(budget: str) -> None:
     assert plan["fits"] == (plan["total_bytes"] <= plan["budget_bytes"])
     assert {"weights", "kv", "logits", "activations", "workspace"} <= set(plan["items"])
     assert plan["fixed_baseline"]["kv"] > 0
+
+
+# --- layers with a window ---------------------------------------------------------------------------------------------
+
+WINDOWED = {
+    "all": {"model_type": "mistral", "sliding_window": 100},
+    "mixed": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 100, "max_window_layers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Bundle]:
+    """Return models with windows in all layers, and in three of four."""
+    folder = tmp_path_factory.mktemp("windowed")
+    tokenizer = (demo.bundle_path("demo") / "tokenizer.json").read_text("utf-8")
+    for name, config in WINDOWED.items():
+        write_random_bundle(folder / name, {**SHAPES["demo"], **config}, tokenizer_json=tokenizer)
+    return {name: Bundle.open(folder / name) for name in WINDOWED}
+
+
+needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
+ROW = 2 * 2 * 384  # bytes of the keys and values of a row in a layer, with 16 bits
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "full"), [("all", 0), ("mixed", 1)])
+def test_a_layer_with_a_window_takes_the_rows_of_the_window(
+    windowed: Mapping[str, Bundle], name: str, full: int
+) -> None:
+    """A ring of 16-row blocks has window - 1 rows, twice those of a pass of 32, and 15 of a block that begins before."""
+    make = partial(make_plan, windowed[name], threads=1, kv_bits=16)
+    for ctx_size in (1024, 512):
+        items = make(ctx_size=ctx_size).plan.items
+        assert items["kv"] == full * ROW * ctx_size
+        assert items["kv_ring"] == (4 - full) * ROW * 16 * -(-(99 + 64 + 15) // 16)
+    four = make(ctx_size=512, sequences=4).plan.items
+    assert four["kv_ring"] == 4 * make(ctx_size=512).plan.items["kv_ring"]
+    near = make(ctx_size=180).plan.items
+    assert "kv_ring" not in near, "the window and a pass are as long as the context"
+    assert near["kv"] == 4 * ROW * 192
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_plan_under_a_budget_has_a_longer_context_with_windows(windowed: Mapping[str, Bundle], name: str) -> None:
+    config = {name: value for name, value in windowed[name].config.items() if name != "use_sliding_window"}
+    rings, budget = windowed[name], make_plan(windowed[name], threads=1, ctx_size=1024).plan.total_bytes
+    assert make_plan(rings, threads=1, budget_bytes=budget).plan.ctx_size == 1024
+    every = partial(make_plan, _without_windows(rings, config), threads=1)
+    assert every(ctx_size=1024).plan.total_bytes > budget + (2 << 20)
+    assert every(budget_bytes=budget).plan.ctx_size < 1024
+
+
+def _without_windows(bundle: Bundle, config: dict[str, Any]) -> Bundle:
+    """Return a model of the same size whose layers see everything."""
+    path = bundle.path.with_name(f"{bundle.path.name}-full")
+    tokenizer = (bundle.path / "tokenizer.json").read_text("utf-8")
+    write_random_bundle(path, config | {"sliding_window": None}, tokenizer_json=tokenizer)
+    return Bundle.open(path)
+
+
+@pytest.mark.parametrize(("name", "count"), [("all", 4), ("mixed", 3)])
+def test_a_device_that_keeps_all_rows_says_so(
+    windowed: Mapping[str, Bundle], name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx, "usable", lambda: None)
+    plan = make_plan(windowed[name], threads=1, ctx_size=512).plan
+    assert "kv_ring" not in plan.items
+    assert plan.items["kv"] == 4 * 2 * ROW * 512  # float32
+    (note,) = plan.notes
+    assert note.startswith(f"{count} of 4 layers see the last 100 positions only, and cpu keeps all rows of them; ")
+    assert make_plan(windowed[name], threads=1, ctx_size=100).plan.notes == ()
+    assert make_plan(windowed[name], device="float_reference", ctx_size=512).plan.notes == ()
+
+
+@pytest.mark.thorough(sample=1)
+@needs_kernels
+@needs_proc
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("name", WINDOWED)
+def test_no_run_with_windows_exceeds_its_plan(windowed: Mapping[str, Bundle], name: str, drafter: str) -> None:
+    plan = make_plan(windowed[name], threads=1, ctx_size=1024, spec=SpecConfig(drafter=drafter)).plan
+    check_ceiling(drafter, plan.total_bytes, bundle=str(windowed[name].path), ctx_size=1024)
 
 
 # --- measured peak ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
         head_dim=state.head_dim,
         bits=state.bits,
         capacity=emitter.positions,
-        slots=emitter.cache.positions,
+        slots=emitter.cache.slots(state.name),
+        table=emitter.cache.kind_of[state.name],
         offset=emitter.cache.offsets[state.name],
         window=state.window or 0,
         sinks=state.sinks,
@@ -67,6 +68,11 @@ def _group_query_attention(op: Attention, state: KvState, emitter: Emitter) -> s
         raise UnsupportedError(
             f"{op.name}: KV bits {state.bits} on the portable ONNX graph; the CPU kernels (edgedec doctor) or the "
             "reference target can run it"
+        )
+    if state.capacity != "full":
+        raise UnsupportedError(
+            f"{op.name}: the portable ONNX graph keeps all rows of a sequence, and state {state.name} is a ring; the CPU "
+            "kernels (edgedec doctor) or the reference target can run it"
         )
     shape = (1, state.kv_heads, emitter.positions, state.head_dim)
     past = [emitter.input(f"past.{state.name}.{part}", shape) for part in ("key", "value")]

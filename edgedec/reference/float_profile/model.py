@@ -51,8 +51,9 @@ class ReferenceModel:
         kinds = {operation.kind for operation in graph.operations}
         self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
 
-    def new_cache(self) -> FloatCache:
-        return FloatCache(self.graph.states, self.graph.recurrent)
+    def new_cache(self, *, slack: int = 0) -> FloatCache:
+        """Return an empty cache; ``slack`` is the number of rows of the largest pass, which rings need."""
+        return FloatCache(self.graph.states, self.graph.recurrent, slack=slack)
 
     def forward(
         self,

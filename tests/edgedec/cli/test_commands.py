@@ -153,6 +153,7 @@ PLAN = {
     "draft_tokens",
     "tree",
     "memories",
+    "notes",
     "tree_nodes",
     "pass_rows",
     "estimated_tokens_per_second",

@@ -12,5 +12,7 @@ from edgedec.hw.emit.verilog import run_yosys
 
 @pytest.mark.rtl
 def test_a_failed_script_is_an_error_with_its_last_lines(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match=r"(?s)^yosys failed:\n.*nowhere\.il"):
-        run_yosys("read_rtlil nowhere.il\n", tmp_path)
+    script = "".join(f"log line {number}\n" for number in range(40)) + "read_rtlil nowhere.il\n"
+    with pytest.raises(ToolError, match=r"(?s)^yosys failed:\n.*nowhere\.il") as error:
+        run_yosys(script, tmp_path)
+    assert len(str(error.value).splitlines()) == 1 + 10

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.runtime.block_pool import HeldRows
 from edgedec.runtime.engine import spill
 from edgedec.runtime.engine.spill import Part, SpillError, SpillFolder
 
@@ -42,23 +43,31 @@ class Rows:
             self.length = 0
         self.arrays = [rng.integers(0, 256, size * self.length, np.uint8) for size in self.sizes]
 
-    def truncate(self, length: int) -> None:
-        self.restore(length)
+    @property
+    def held_rows(self) -> HeldRows:
+        return HeldRows(self.length, ())
+
+    def truncate(self, length: int) -> int:
+        self.restore(self.held_rows, length)
+        return length
 
     def rows_layout(self) -> str:
         return self.name
 
-    def part_sizes(self, rows: int) -> Sequence[int]:
-        return [size * rows for size in self.sizes]
+    def part_sizes(self, held: HeldRows) -> Sequence[int]:
+        return [size * held.rows for size in self.sizes]
+
+    def fits(self, held: HeldRows, length: int) -> bool:
+        return True
 
     def read_part(self, part: int) -> Part:
         return self.arrays[part]
 
-    def restore(self, length: int) -> None:
+    def restore(self, held: HeldRows, length: int) -> None:
         self.length = length
         self.arrays = [np.zeros(size * length, np.uint8) for size in self.sizes]
 
-    def write_part(self, part: int, data: Part) -> None:
+    def write_part(self, part: int, data: Part, held: HeldRows) -> None:
         self.arrays[part][...] = data[: self.sizes[part] * self.length]
 
 
@@ -144,8 +153,9 @@ def test_other_rows_are_refused(tmp_path: Path, folder: SpillFolder) -> None:
             folder.read(spilled, rows, 4)
         assert rows.length == 0
     for ids in ([5, 6, 8, IDS[3]], [6, 5, 7, IDS[3]], [*IDS, 0]):
+        held = HeldRows(len(ids), ())
         with pytest.raises(SpillError, match=message):
-            folder.read(spill.Spilled(file=spilled.file, ids=ids, nbytes=spilled.nbytes), Rows(), 4)
+            folder.read(spill.Spilled(file=spilled.file, ids=ids, held=held, nbytes=spilled.nbytes), Rows(), 4)
     with SpillFolder(tmp_path / "other", model="model 2") as other, pytest.raises(SpillError, match=message):
         other.read(spilled, Rows(), 4)
 
@@ -249,12 +259,13 @@ _CHILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
+from edgedec.runtime.block_pool import HeldRows
 from edgedec.runtime.engine.spill import SpillFolder
 
 class Rows:
-    length = 1
+    length, held_rows = 1, HeldRows(1, ())
     def rows_layout(self): return ""
-    def part_sizes(self, rows): return [9]
+    def part_sizes(self, held): return [9]
     def read_part(self, part): return np.ones(9, np.uint8)
 
 folder = SpillFolder(Path(sys.argv[1]), model="")

@@ -4,7 +4,7 @@ arrangements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ class Sequence:
         return output
 
     def commit(self, nodes: list[int]) -> None:
-        self.buffer.move(np.array(self.blocks, np.int32), self.length, np.array(nodes, np.int32))
+        self.buffer.move(np.array([self.blocks], np.int32), self.length, np.array(nodes, np.int32))
         self.length += len(nodes)
 
 
@@ -248,7 +248,7 @@ class Shared:
             KERNELS,
             self.buffer.cache,
             self.sequence.state,
-            self.buffer.layout.positions,
+            self.buffer.layout.slots("kv"),
             queries=q,
             keys=k,
             values=v,
@@ -320,14 +320,36 @@ def test_blocks_are_copied_whole() -> None:
         sequence, copy = Sequence(kv(bits=bits), 3), Sequence(kv(bits=bits), 3)
         sequence.chain(list(range(20)))
         copy.buffer.cache[:] = sequence.cache
-        copy.buffer.copy_block(1, 7)
+        copy.buffer.copy_block(0, 1, 7)
         copy.blocks, copy.length = [0, 7], 20
         assert copy.chain([5, 6]).tobytes() == sequence.chain([5, 6]).tobytes()
         for blocks in ((0, 10), (-1, 0), (10, 0)):
             with pytest.raises(EdgedecError, match="a block is outside the cache"):
-                copy.buffer.copy_block(*blocks)
+                copy.buffer.copy_block(0, *blocks)
         with pytest.raises(EdgedecError, match="a block is outside the cache"):
-            copy.buffer.move(np.array([10], np.int32), 0, np.array([1], np.int32))
+            copy.buffer.move(np.array([[10]], np.int32), 0, np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_states_of_another_kind_have_tables_of_their_own(bits: int) -> None:
+    """Move a row and copy a block of two states, of which one keeps the rows of a window, in other blocks."""
+    assert KERNELS is not None
+    states = {"far": kv(bits=bits), "near": replace(kv(bits=bits, window=20), capacity="ring")}
+    buffer = KvBuffer(KERNELS, cache_layout(states, 320, positions=320, slack=8))
+    buffer.cache[:] = np.random.default_rng(0).integers(0, 256, buffer.cache.size, np.uint8)
+    before = [[view.copy() for view in head] for head in buffer.heads()]
+    buffer.move(np.array([[5, 19], [2, 3]], np.int32), 14, np.array([0, 3], np.int32))  # row 17 to row 15
+    buffer.copy_block(1, 0, 1)
+    for number, (head, old) in enumerate(zip(buffer.heads(), before, strict=True)):
+        near = number >= states["far"].kv_heads
+        after, expected = (view.reshape(len(view), 16, -1) for view in (head[1], old[1]))
+        source, to = ((3, 1), (2, 15)) if near else ((19, 1), (5, 15))
+        expected[to] = expected[source]
+        if near:
+            expected[1] = expected[0]
+        np.testing.assert_array_equal(after, expected)
+    with pytest.raises(EdgedecError, match="a block is outside the cache"):
+        buffer.move(np.array([[5, 19], [2, 4]], np.int32), 14, np.array([0, 3], np.int32))
 
 
 @pytest.mark.parametrize("code_path", USABLE)
@@ -454,7 +476,7 @@ def test_inconsistent_arguments_are_refused() -> None:
     positions = np.arange(2, dtype=np.int32)
     for state, length, message in (
         (kv(), CAPACITY - 1, "does not fit the context"),
-        (kv(), 10 * BLOCK_ROWS, "does not fit the cache"),
+        (kv(), 10 * BLOCK_ROWS, "the tables of blocks are too short"),
         (kv(), -1, "does not fit the cache"),
     ):
         with pytest.raises(EdgedecError, match=message):
@@ -488,6 +510,7 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
         "bits": 16,
         "capacity": CAPACITY,
         "slots": CAPACITY,
+        "table": 0,
         "offset": kv_bytes(state, CAPACITY),
         "window": 0,
         "sinks": 0,
@@ -535,7 +558,7 @@ def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
         "positions": np.arange(past, past + n)[None],
         "visible": visibility.pack(np.tri(n, dtype=np.bool_)).view(np.int64),
         "sequences": np.array([[n, past]]),
-        "blocks": np.arange(blocks_of(CAPACITY), dtype=np.int32),
+        "blocks": np.arange(blocks_of(CAPACITY), dtype=np.int32)[None],
         "cache": np.zeros(2 * kv_bytes(kv(4, 32), CAPACITY), np.uint8),
     }
     return inputs | changes
@@ -568,6 +591,7 @@ def test_no_tokens_give_no_rows() -> None:
         ({"bits": 7}, "KV bits must be 32, 16 or 8"),
         ({"offset": 5}, "offset must be a multiple of 64"),
         ({"window": -1}, "window and sinks must not be negative"),
+        ({"table": -1}, "table must not be negative"),
         ({"rotary": 3}, "rotary must be 0, 1 or 2"),
         ({"capacity": 99}, "its input 8 must hold 1584 float32, not 2400"),
     ],
@@ -588,17 +612,19 @@ def test_an_invalid_node_is_refused_when_it_is_loaded(changes: dict[str, Any], m
         ({"visible": np.ones((2, 1), np.int64)}, r"visible must be int64 \[n, words\]"),
         ({"visible": np.zeros((3, 1), np.int64)}, "a token does not see itself"),
         ({"sequences": np.array([[3, CAPACITY]])}, "the pass does not fit the c"),
-        ({"sequences": np.array([[3, 10 * BLOCK_ROWS]])}, "the pass does not fit the cache"),
+        ({"sequences": np.array([[3, 10 * BLOCK_ROWS]])}, "the tables of blocks are too short"),
+        ({"sequences": np.array([[3, (1 << 24) + 1]])}, "the pass does not fit the cache"),
         ({"sequences": np.array([[3, -1]])}, "the pass does not fit the cache"),
         ({"sequences": np.array([3, 0])}, r"sequences must be int64 \[s, 2\]"),
         ({"sequences": np.array([[2, 0]])}, "the rows of the sequences are not those of the pass"),
         ({"sequences": np.array([[2, 0], [2, 0]])}, "the rows of the sequences are not those of the pass"),
         ({"sequences": np.array([[0, 0], [3, 0]])}, "the rows of the sequences are not those of the pass"),
         ({"sequences": np.zeros((0, 2), np.int64)}, "the rows of the sequences are not those of the pass"),
-        ({"blocks": np.zeros((1, 1), np.int32)}, r"blocks must be int32 \[b\]"),
-        ({"blocks": np.zeros(0, np.int32)}, "the tables of blocks are too short"),
-        ({"blocks": np.array([10], np.int32)}, "a block is outside the cache"),
-        ({"blocks": np.array([-1], np.int32)}, "a block is outside the cache"),
+        ({"blocks": np.zeros(1, np.int32)}, r"blocks must be int32 \[kinds, b\] with more than 0 kinds"),
+        ({"blocks": np.zeros((0, 1), np.int32)}, r"blocks must be int32 \[kinds, b\] with more than 0 kinds"),
+        ({"blocks": np.zeros((1, 0), np.int32)}, "the tables of blocks are too short"),
+        ({"blocks": np.array([[10]], np.int32)}, "a block is outside the cache"),
+        ({"blocks": np.array([[-1]], np.int32)}, "a block is outside the cache"),
         ({"cache": np.zeros(64, np.uint8)}, "the cache must hold"),
     ],
 )

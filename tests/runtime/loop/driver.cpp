@@ -164,7 +164,7 @@ void sampling() {
     show("sampling");
 }
 
-constexpr int64_t kTexts = 3, kRows = kTexts * kNodes, kRounds = edgedec::kMostRounds;
+constexpr int64_t kKinds = 2, kTexts = 3, kRows = kTexts * kNodes, kRounds = edgedec::kMostRounds;
 
 float target_logits[kRows * kVocab];
 float embedding[kRows * kWidth];
@@ -184,8 +184,9 @@ int32_t run(void*, int64_t rows, int64_t results) {
     return 0;
 }
 
-int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t held, int64_t start, const int32_t* nodes, int64_t rows) {
-    put(blocks, 4 * static_cast<size_t>(held));
+int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t stride, int64_t held, int64_t start, const int32_t* nodes,
+             int64_t rows) {
+    for (int64_t kind = 0; kind < kKinds; ++kind) put(blocks + kind * stride, 4 * static_cast<size_t>(held));
     put(start);
     put(nodes, 4 * static_cast<size_t>(rows));
     return 0;
@@ -193,7 +194,7 @@ int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t held
 
 // A text with arrays of its own.
 struct DriverText {
-    const int32_t ids[2] = {3, 40}, blocks[6] = {0, 1, 2, 3, 4, 5};
+    const int32_t ids[2] = {3, 40}, blocks[6 * kKinds] = {0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0};
     const double values[2] = {0.5, -1.0};
     const Shape shape;
     edgedec::SamplingOptions sampling = options(ids, values);
@@ -261,7 +262,7 @@ void rounds() {
     for (int64_t trial = 0; trial < 200; ++trial) {
         float scales[kVocab];
         for (float& scale : scales) scale = logit();
-        int32_t table[6 * kTexts];
+        int32_t table[6 * kTexts * kKinds];
         double seconds[kRounds], began[kRounds];
         edgedec::TargetArguments target{};
         target.embed = embedding;
@@ -284,6 +285,9 @@ void rounds() {
         target.scales_offset = number(20);
         target.scales = number(20) ? scales : nullptr;
         target.block_rows = kBlockRows;
+        target.kinds = kKinds;
+        target.table_stride = 6 * kTexts;
+        target.block_stride = 6;
         target.move = move;
         texts = 1 + number(kTexts);
         std::vector<std::unique_ptr<DriverText>> owners;

@@ -129,7 +129,7 @@ class TinyCall:
             results[name] = np.zeros(MOST_ROUNDS, np.int32)
         results |= {f"{name}_seconds": np.zeros(MOST_ROUNDS) for name in ("draft", "verify", "commit")}
         seconds = np.zeros((2, MOST_ROUNDS))
-        self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, run=run)
+        self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, kinds=1, run=run)
         self.text = TextArguments(length=1, positions=39, held=3, nodes=1, result_nodes=1, most_tokens=1)
         for arguments, arrays in ((self.target, inputs), (self.text, results)):
             for name, array in arrays.items():
@@ -162,6 +162,8 @@ class TinyCall:
         ("width", 0, "the sizes of the target are out of range"),
         ("vocab", 1, "the last token of the text is not in the vocabulary"),
         ("rows", 0, "the sizes of the target are out of range"),
+        ("kinds", 0, "the tables of blocks are out of range"),
+        ("block_stride", -1, "the tables of blocks are out of range"),
         ("count", 0, "a call must have at least one text"),
         ("most_rounds", 33, "a call must have at least one text, and at most 32 rounds"),
         ("held", -1, "the number of blocks is out of range"),
@@ -200,7 +202,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 6"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 7"):
         loop.Loop(library)
 
 

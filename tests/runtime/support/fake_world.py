@@ -110,8 +110,12 @@ class _State:
     def commit(self, nodes: I32) -> None:
         self.length += len(nodes)
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         self.length = length
+        return length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length)
 
     def fork(self) -> State:
         raise NotImplementedError

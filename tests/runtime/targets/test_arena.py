@@ -43,6 +43,11 @@ def target(bundle: Bundle) -> CpuTarget:
     return opened(bundle)
 
 
+def block_bytes(target: CpuTarget) -> int:
+    """Return the bytes of a block of rows in all states."""
+    return sum(target._arena.kind_bytes)
+
+
 def rows(n: int) -> I32:
     return np.arange(n, dtype=np.int32)
 
@@ -262,7 +267,7 @@ def test_no_block_is_lost_and_none_is_written_by_two(bundle: Bundle, data: st.Da
                 continue
             blocks = [state.last_block() for state in chosen]
             for state, block in zip(chosen, blocks, strict=True):
-                assert block is None or sum(block in other.table.tolist() for other in states) == 1, state.table
+                assert block is None or sum(block in other.table[0].tolist() for other in states) == 1, state.table
         for state in chosen:
             if use == "commit" and state.held * 16 > state.length and state.length:
                 state.commit(rows(0))
@@ -275,7 +280,7 @@ def test_no_block_is_lost_and_none_is_written_by_two(bundle: Bundle, data: st.Da
             elif use == "close":
                 state.close()
                 states.remove(state)
-        held = {block for state in states for block in state.table.tolist()}
+        held = {block for state in states for block in state.table[0].tolist()}
         assert target.free_rows == 128 - 16 * len(held)
     for state in states:
         state.close()
@@ -307,10 +312,10 @@ def test_released_pages_are_given_back_and_taken_again(bundle: Bundle) -> None:
     target = opened(bundle, replace(LIMITS, cache_rows=256))
     first, kept, last = written(target, 40, 1), written(target, 20, 2), written(target, 40, 3)
     right = run(target, chain(kept.fork(), 3))
-    assert target.idle_bytes % target.block_bytes == 0
+    assert target.idle_bytes % block_bytes(target) == 0
     first.close()
     last.close()
-    assert target.idle_bytes >= 6 * target.block_bytes
+    assert target.idle_bytes >= 6 * block_bytes(target)
     target.release_idle()
     assert target.idle_bytes == 0
     np.testing.assert_array_equal(run(target, chain(kept.fork(), 3)), right)
@@ -321,12 +326,13 @@ def test_released_pages_are_given_back_and_taken_again(bundle: Bundle) -> None:
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 def test_released_pages_are_no_longer_charged(bundle: Bundle) -> None:
     target = opened(bundle, replace(LIMITS, cache_rows=64 * 2000))
-    size = 8000 * target.block_bytes
+    size = 8000 * block_bytes(target)
     meter = MemoryMeter()
     target._arena.buffer.cache[...] = 1
     assert meter.charged_bytes() >= 0.9 * size
     state = written(target, 40)
-    target._arena._stale.update(target._arena._free)  # all free blocks were written to above
+    (pool,) = target._arena.pools
+    pool.stale.update(pool.free)  # all free blocks were written to above
     target.release_idle()
     assert meter.charged_bytes() <= 0.2 * size
     state.close()
@@ -337,11 +343,12 @@ def test_a_row_takes_small_pages_after_pages_were_released(bundle: Bundle) -> No
     """Write to a block in the middle of each head, where no other page is left. NumPy asks for huge pages of 2 MiB."""
     target = opened(bundle, replace(LIMITS, cache_rows=64))
     views = [view for head in target._arena.heads for view in head]
-    blocks = (6 << 20) * len(views) // target.block_bytes
+    blocks = (6 << 20) * len(views) // block_bytes(target)
     target = opened(bundle, replace(LIMITS, cache_rows=16 * blocks))
     meter, arena = MemoryMeter(), target._arena
     arena.buffer.cache[...] = 1
-    arena._stale.update(arena._free)  # all free blocks were written to above
+    (pool,) = arena.pools
+    pool.stale.update(pool.free)  # all free blocks were written to above
     target.release_idle()
     before = meter.charged_bytes()
     for head in arena.heads:

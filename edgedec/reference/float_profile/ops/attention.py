@@ -38,12 +38,12 @@ def run(op: Attention, inputs: Sequence[NDArray[Any]], context: FloatPassContext
     q, k, v = (x.reshape(len(x), -1, state.head_dim) for x in inputs)
     context.cache.append(op.state, stored(k, state.bits), stored(v, state.bits))
     keys, values = context.cache.keys[op.state], context.cache.values[op.state]
-    committed = np.ones(context.cache.length, np.bool_)
+    at = context.cache.positions[context.cache.slots[op.state]]
+    committed = np.ones(len(at) - len(q), np.bool_)
     out = np.empty_like(q)
     for i, position in enumerate(context.positions):
         seen = np.concatenate([committed, context.visible[i]])
         if state.window is not None:
-            at = context.cache.positions
             seen &= (at > position - state.window) | (at < state.sinks)
         for head in range(op.heads):
             shared = head * state.kv_heads // op.heads

@@ -47,11 +47,15 @@ class PagedState:
         self.length = len(self.ids)
         self._release()
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         assert length <= self.length
         del self.ids[length:]
         self.length = length
         self._release()
+        return length
+
+    def reach(self, length: int) -> int:
+        return min(length, self.length)
 
     def _release(self) -> None:
         while len(self.blocks) * BLOCK >= self.length + BLOCK:
