@@ -37,7 +37,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module", params=MODELS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / request.param
+    path: Path = tmp_path_factory.mktemp("bundles") / str(request.param)
     tokenizer = (demo.bundle_path("demo") / "tokenizer.json").read_text("utf-8")
     write_random_bundle(path, MODELS[request.param], "int8", tokenizer_json=tokenizer)
     return path
