@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,6 @@ def test_a_clock_that_the_chip_does_not_take_is_refused(clock_hz: float) -> None
 
 
 def test_a_chip_has_the_usual_refreshes_by_default() -> None:
-    usual = {name: 1.0 for name in TIMES if name.endswith("_ns") and name != "refresh_ns"}
+    usual: dict[str, Any] = {name: 1.0 for name in TIMES if name.endswith("_ns") and name != "refresh_ns"}
     chip = SdramChip(name="test", most_hz=1e8, source="this test", **usual)
     assert (chip.refreshes, chip.row_bits, chip.bank_bits, chip.column_bits) == (8192, 13, 2, 9)

@@ -15,7 +15,7 @@ OTHERS: dict[str, Any] = {"chip": IS42S16160G, "clock_hz": 80e6, "data_bytes": 4
 @pytest.mark.parametrize("name", ["reads", "writes"])
 def test_there_are_from_one_to_four_ports_of_a_kind(name: str) -> None:
     for ports in (1, 4):
-        SdramController(**OTHERS, **{name: ports})
+        SdramController(**OTHERS | {name: ports})
     for ports in (0, 5):
         with pytest.raises(ValueError, match=f"^{name} must be an integer from 1 to 4, not {ports}$"):
-            SdramController(**OTHERS, **{name: ports})
+            SdramController(**OTHERS | {name: ports})
