@@ -176,7 +176,8 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     makers = {name: source.maker() for name, source in sources.items()}
     if rotations is not None:
         config |= rotations.configuration({name: source.tensor.name for name, source in sources.items()})
-        for name, (info, maker) in rotations.tensors().items():
+        used = {source.tensor.shape[-1] for source in sources.values() if rotations.turns(source.tensor.name)}
+        for name, (info, maker) in rotations.tensors(used).items():
             tensors[name], makers[name] = info, maker
     vocab_size = config["vocab_size"]
     if tokenizer is not None:

@@ -10,7 +10,7 @@ Source: ``llama-model.cpp`` and ``llama-graph.cpp`` of PrismML's llama.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -84,11 +84,16 @@ class Rotations:
             }
         }
 
-    def tensors(self) -> dict[str, tuple[TensorInfo, _SignsSource]]:
-        """Return the signs as tensors of the checkpoint, and the functions that load them."""
+    def turns(self, tensor: str) -> bool:
+        """Return whether a tensor, by llama.cpp's name, is stored rotated."""
+        return tensor in self.folded or tensor in self.inverse
+
+    def tensors(self, widths: Collection[int]) -> dict[str, tuple[TensorInfo, _SignsSource]]:
+        """Return the signs of some widths as tensors of the checkpoint, and the functions that load them."""
         return {
             hadamard_signs(width): (TensorInfo(shape=signs.shape, dtype="float32"), _SignsSource(signs))
             for width, signs in self.signs.items()
+            if width in widths
         }
 
 

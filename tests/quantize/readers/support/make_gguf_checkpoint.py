@@ -33,29 +33,33 @@ def _arranged(architecture: str, config: Mapping[str, Any], name: str, values: F
     return values
 
 
-def tiled(config: Mapping[str, Any], values: F32, axis: int = 0) -> F32:
+def _tiled(config: Mapping[str, Any], values: NDArray[Any], axis: int = 0) -> NDArray[Any]:
     """Return value heads, stored one after the other along ``axis``, in the order of the file.
 
     The first head of each key head comes first, then the second of each, and so on.
     """
-    key_heads, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    heads = config["linear_num_value_heads"]
+    each = heads // config["linear_num_key_heads"]
     parts = np.split(values, heads, axis)
-    return np.concatenate([parts[at] for first in range(heads // key_heads) for at in range(first, heads, heads // key_heads)], axis)
+    return np.concatenate([parts[at] for first in range(each) for at in range(first, heads, each)], axis)
+
+
+def reordered(config: Mapping[str, Any], name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return a tensor of a gated delta net with its value heads in the order of the file."""
+    part = name.split("linear_attn.")[1].removesuffix(".weight")
+    if part in ("in_proj_qkv", "conv1d"):
+        values = values.squeeze(1) if part == "conv1d" else values
+        others = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        return np.concatenate([values[:others], _tiled(config, values[others:])])
+    if part == "norm":
+        return values
+    return _tiled(config, values, axis=1 if part == "out_proj" else 0)
 
 
 def _qwen35(config: Mapping[str, Any], name: str, values: F32) -> F32:
     if "linear_attn" not in name:
         return values + np.float32(1) if name.endswith("norm.weight") else values
-    part = name.split("linear_attn.")[1].removesuffix(".weight")
-    if part == "A_log":
-        return tiled(config, -np.exp(values))
-    if part in ("in_proj_qkv", "conv1d"):
-        values = values.squeeze(1) if part == "conv1d" else values
-        others = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
-        return np.concatenate([values[:others], tiled(config, values[others:])])
-    if part == "norm":
-        return values
-    return tiled(config, values, axis=1 if part == "out_proj" else 0)
+    return reordered(config, name, -np.exp(values) if name.endswith("A_log") else values)
 
 
 def tensors(architecture: str, config: Mapping[str, Any], weights: Mapping[str, F32]) -> dict[str, F32]:
