@@ -90,12 +90,12 @@ class HeadOrder:
     def apply(self, values: NDArray[Any]) -> None:
         """Reorder, in place, a tensor [rows, ...], or [rows, n] where n is a multiple of the heads if they are columns."""
         if self.columns:
-            each = values.reshape(len(values), self.each, self.groups, -1)
-            values[...] = each.swapaxes(1, 2).reshape(values.shape)  # reshape copies
+            columns = values.reshape(len(values), self.each, self.groups, -1)
+            values[...] = columns.swapaxes(1, 2).reshape(values.shape)  # reshape copies
         else:
             rows = values[self.first :]
-            each = rows.reshape(self.each, self.groups, -1)
-            rows[...] = each.swapaxes(0, 1).reshape(rows.shape)
+            heads = rows.reshape(self.each, self.groups, -1)
+            rows[...] = heads.swapaxes(0, 1).reshape(rows.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

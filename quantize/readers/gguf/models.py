@@ -1,7 +1,8 @@
 """Convert llama.cpp's architectures to Hugging Face configurations.
 
-The two differ in names, in the rows of q and k, which llama.cpp stores as neighbours if it rotates neighbours, in Gemma's
-and Qwen 3.5's norms, which hold 1 + weight, in long-context rotations, which may be tensors of factors, and in packed matrices.
+The two differ in names, in the rows of q and k, which llama.cpp stores as neighbours if it rotates neighbours, in norms of
+Gemma and Qwen 3.5, which hold 1 + weight, in long-context rotations, which may be tensors of factors, in packed matrices,
+and in delta nets (``delta_net``).
 
 Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp, and its ``conversion/``, which writes these files; ``src/llama.cpp``
 of bitnet.cpp's fork for ``bitnet-b1.58``, whose graph has a squared ReLU where that of ``bitnet`` has a SiLU.

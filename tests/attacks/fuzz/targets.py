@@ -104,7 +104,9 @@ _OF_GGUF = (
     _COMMON
     | {"checkpoint", "gguf/checkpoint", "gguf/blocks", "gguf/header", "gguf/models", "gguf/names", "gguf/parts"}
     | {
+        "gguf/delta_net",
         "gguf/hadamard",
+        "gguf/keys",
         "gguf/tokenizer",
         "tokenizers/piece_tokenizer",
     }

@@ -88,7 +88,7 @@ def test_the_golden_model_is_read_back(tmp_path: Path, kind: str) -> None:
     [("Q2_0", 64), ("Q2_0", 128), ("Q2_0 of 128", 128), ("PQ2_0", 64), ("PQ2_0", 128), ("PTQ1_0", 128)],
 )
 def test_ternary_matrices_are_taken_without_loss(tmp_path: Path, kind: str, value_dim: int) -> None:
-    """A block of 128 columns of ``ssm_out`` may span heads that are apart in the checkpoint; then its groups are narrower."""
+    """A block of 128 columns of ``ssm_out`` may span heads that are apart in the checkpoint, which narrows its groups."""
     settings = qwen.config(value_dim)
     model = qwen.random_ternary(settings)
     weights = qwen.checkpoint_weights(settings, model)
@@ -104,7 +104,9 @@ def test_ternary_matrices_are_taken_without_loss(tmp_path: Path, kind: str, valu
             np.testing.assert_array_equal(bundle.weight(name).dense(), weights[name])
     expected = expected_logits(settings, weights)
     assert np.abs(expected).max() > 2
-    np.testing.assert_allclose(logits(bundle_of(source, tmp_path / "float")), expected, atol=TOLERANCE * np.abs(expected).max())
+    np.testing.assert_allclose(
+        logits(bundle_of(source, tmp_path / "float")), expected, atol=TOLERANCE * np.abs(expected).max()
+    )
     assert np.corrcoef(logits(bundle).ravel(), expected.ravel())[0, 1] > 0.99  # activations of 8 bits
 
 
@@ -137,7 +139,9 @@ def test_blocks_of_4_bits_are_kept_if_they_lie_in_one_head(tmp_path: Path, value
         codes = rng.integers(0, 16, values.shape).astype(np.int8)
         scales = maker.random_scales(rng, len(codes), codes.shape[1] // 32)
         halves = codes.reshape(len(codes), -1, 2, 16).astype(np.uint8)
-        packed = np.concatenate([scales.astype("<f2")[..., None].view(np.uint8), halves[..., 0, :] | halves[..., 1, :] << 4], 2)
+        packed = np.concatenate(
+            [scales.astype("<f2")[..., None].view(np.uint8), halves[..., 0, :] | halves[..., 1, :] << 4], 2
+        )
         raw.append(make_gguf.RawTensor(name.encode(), values.shape[::-1], make_gguf.Q4_0, packed.tobytes()))
         stored[name] = np.repeat(scales, 32, axis=1) * (codes - np.int8(8))
     (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(qwen.metadata(settings), raw))
@@ -159,7 +163,9 @@ def test_heads_that_divide_blocks_too_finely_have_no_ternary_form(tmp_path: Path
     expected = qwen.checkpoint_weights(settings, model)["model.layers.0.linear_attn.out_proj.weight"]
     actual = open_checkpoint(source).load("model.layers.0.linear_attn.out_proj.weight")
     np.testing.assert_array_equal(actual, expected)
-    with pytest.raises(UnsupportedError, match=r"ssm_out.*blocks of 128 columns, which heads of 48 columns divide into 16"):
+    with pytest.raises(
+        UnsupportedError, match=r"ssm_out.*blocks of 128 columns, which heads of 48 columns divide into 16"
+    ):
         bundle_of(source, tmp_path / "b", "ternary")
 
 
@@ -170,8 +176,8 @@ def test_layers_that_guess_are_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     more = {name.replace("blk.1.", "blk.2."): values for name, values in model.items() if name.startswith("blk.1.")}
     more["blk.2.nextn.eh_proj.weight"] = np.ones((qwen.HIDDEN, 2 * qwen.HIDDEN), np.float32)
     more["blk.2.nextn.enorm.weight"] = np.ones(qwen.HIDDEN, np.float32)
-    keys = {"qwen35__block_count": 3, "qwen35__nextn_predict_layers": 1}
-    signs = rotated.random_signs([qwen.HIDDEN, 2 * qwen.HIDDEN])  # those of 256 columns belong to the guessing layer alone
+    keys: dict[str, Any] = {"qwen35__block_count": 3, "qwen35__nextn_predict_layers": 1}
+    signs = rotated.random_signs([qwen.HIDDEN, 2 * qwen.HIDDEN])  # only the layer that guesses has 256 columns
     keys |= rotated.rotation_keys(32, signs, ["blk.2.nextn.eh_proj.weight", "blk.1.attn_k.weight"])
     model["blk.1.attn_k.weight"] = rotated.folded(model["blk.1.attn_k.weight"], 32, signs[qwen.HIDDEN])
     path = qwen.write(tmp_path / "m.gguf", settings, {**model, **more}, **keys)
@@ -193,13 +199,17 @@ def test_one_value_head_for_each_key_head_has_one_order(tmp_path: Path) -> None:
     signs = rotated.random_signs([64])
     model[OUT] = rotated.folded(model[OUT], 64, signs[64])
     path = qwen.write(tmp_path / "m.gguf", settings, model, **rotated.rotation_keys(64, signs, names))
-    np.testing.assert_allclose(logits(bundle_of(path, tmp_path / "b")), expected_logits(settings, weights), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        logits(bundle_of(path, tmp_path / "b")), expected_logits(settings, weights), atol=TOLERANCE
+    )
 
 
 # --- rotated weights --------------------------------------------------------------------------------------------------
 
 
-def folded_model(settings: Mapping[str, Any], weights: Mapping[str, F32], block: int) -> tuple[dict[str, F32], dict[str, Any]]:
+def folded_model(
+    settings: Mapping[str, Any], weights: Mapping[str, F32], block: int
+) -> tuple[dict[str, F32], dict[str, Any]]:
     """Return a file whose matrices are all folded, but those of the rates, and its metadata.
 
     ``ssm_out`` is folded in the order of the checkpoint, and stored so.
@@ -233,21 +243,25 @@ def test_a_rotated_file_gives_the_logits_of_the_checkpoint(tmp_path: Path) -> No
 def test_rotated_ternary_weights_are_taken_without_loss(tmp_path: Path) -> None:
     settings = qwen.config()
     model = qwen.random_ternary(settings)
-    names = [name for name, values in model.items() if isinstance(values, Matrix)]
-    signs = rotated.random_signs({model[name].dense().shape[1] for name in names})
-    products = [name for name in names if name != rotated.EMBEDDING]
+    matrices = {name: values for name, values in model.items() if isinstance(values, Matrix)}
+    signs = rotated.random_signs({values.codes.shape[1] for values in matrices.values()})
+    products = [name for name in matrices if name != rotated.EMBEDDING]
     keys = rotated.rotation_keys(128, signs, products, [rotated.EMBEDDING], gdn_v_grouped=True)
     source = qwen.write(tmp_path / "m.gguf", settings, model, "PQ2_0", **keys)
     bundle = bundle_of(source, tmp_path / "b", "ternary")
     out = "model.layers.0.linear_attn.out_proj.weight"
-    np.testing.assert_array_equal(bundle.weight(out).dense(), model[OUT].dense())  # the order of the file
-    plain = {
-        name: rotated.unfolded(values.dense(), 128, signs[values.codes.shape[1]]) if isinstance(values, Matrix) else values
+    np.testing.assert_array_equal(bundle.weight(out).dense(), matrices[OUT].dense())  # the order of the file
+    plain: dict[str, Any] = {
+        name: rotated.unfolded(values.dense(), 128, signs[values.codes.shape[1]])
+        if isinstance(values, Matrix)
+        else values
         for name, values in model.items()
     }
     weights = qwen.checkpoint_weights(settings, plain) | {out: plain[OUT]}
     expected = expected_logits(settings, weights)
-    np.testing.assert_allclose(logits(bundle_of(source, tmp_path / "f")), expected, atol=TOLERANCE * np.abs(expected).max())
+    np.testing.assert_allclose(
+        logits(bundle_of(source, tmp_path / "f")), expected, atol=TOLERANCE * np.abs(expected).max()
+    )
     assert np.corrcoef(logits(bundle).ravel(), expected.ravel())[0, 1] > 0.99
 
 
@@ -255,7 +269,9 @@ def test_an_output_that_is_folded_in_another_order_is_refused(tmp_path: Path) ->
     settings = qwen.config(32)
     model, keys = folded_model(settings, qwen.random_weights(settings), 64)
     path = qwen.write(tmp_path / "m.gguf", settings, model, **(keys | {"prism__hadamard__gdn_v_grouped": False}))
-    with pytest.raises(UnsupportedError, match=r"'blk\.0\.ssm_out\.weight' is folded in llama.cpp's order.*gdn_v_grouped"):
+    with pytest.raises(
+        UnsupportedError, match=r"'blk\.0\.ssm_out\.weight' is folded in llama.cpp's order.*gdn_v_grouped"
+    ):
         open_checkpoint(path)
 
 
@@ -266,7 +282,9 @@ def test_an_output_that_is_not_folded_is_in_the_usual_order(tmp_path: Path) -> N
     model[OUT] = make_gguf_checkpoint.tensors("qwen35", settings, weights)[OUT]
     keys["prism__hadamard__weight_names"].remove(OUT)
     path = qwen.write(tmp_path / "m.gguf", settings, model, **keys)
-    np.testing.assert_allclose(logits(bundle_of(path, tmp_path / "b")), expected_logits(settings, weights), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        logits(bundle_of(path, tmp_path / "b")), expected_logits(settings, weights), atol=TOLERANCE
+    )
 
 
 # --- exporters --------------------------------------------------------------------------------------------------------
@@ -296,13 +314,25 @@ def test_it_is_exported_as_a_folder_and_not_as_gguf(tmp_path: Path) -> None:
             ({f"ssm__{key}": None}, BundleError, rf"qwen35\.ssm\.{key} must be a positive integer up to \d+, not None")
             for key in ("conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size")
         ),
-        ({"ssm__inner_size": 130}, BundleError, r"ssm\.inner_size 130 is not a multiple of qwen35\.ssm\.time_step_rank 4"),
+        (
+            {"ssm__inner_size": 130},
+            BundleError,
+            r"ssm\.inner_size 130 is not a multiple of qwen35\.ssm\.time_step_rank 4",
+        ),
         ({"ssm__group_count": 3}, BundleError, r"time_step_rank 4 is not a multiple of qwen35\.ssm\.group_count 3"),
         ({"ssm__state_size": 0}, BundleError, r"ssm\.state_size must be a positive integer"),
-        ({"ssm__state_size": 16}, BundleError, r"'blk\.0\.attn_qkv\.weight' has the shape \(256, 128\), and .* \(192, 128\)"),
+        (
+            {"ssm__state_size": 16},
+            BundleError,
+            r"'blk\.0\.attn_qkv\.weight' has the shape \(256, 128\), and .* \(192, 128\)",
+        ),
         ({"ssm__conv_kernel": 5}, BundleError, r"'blk\.0\.ssm_conv1d\.weight' has the shape \(256, 4\), .* \(256, 5\)"),
         ({"full_attention_interval": 0}, BundleError, r"full_attention_interval must be a positive integer"),
-        ({"full_attention_interval": 1}, BundleError, r"'blk\.0\.\w+.*' belongs to a gated delta net, .* none in layer 0"),
+        (
+            {"full_attention_interval": 1},
+            BundleError,
+            r"'blk\.0\.\w+.*' belongs to a gated delta net, .* none in layer 0",
+        ),
         ({"full_attention_interval": None}, BundleError, r"layers\.1\.linear_attn\.\S+ is missing"),
         ({"attention__recurrent_layers": [1]}, BundleError, r"recurrent_layers must be 2 truth values"),
         ({"attention__recurrent_layers": "x"}, BundleError, r"recurrent_layers must be 2 truth values, not 'x'"),
@@ -316,7 +346,9 @@ def test_metadata_that_do_not_fit_are_refused(
 ) -> None:
     settings = qwen.config(32)
     model = make_gguf_checkpoint.tensors("qwen35", settings, qwen.random_weights(settings))
-    path = qwen.write(tmp_path / "m.gguf", settings, model, **{f"qwen35__{key}": value for key, value in changes.items()})
+    path = qwen.write(
+        tmp_path / "m.gguf", settings, model, **{f"qwen35__{key}": value for key, value in changes.items()}
+    )
     with pytest.raises(error, match=message):
         bundle_of(path, tmp_path / "b")
 
@@ -340,12 +372,14 @@ def _with(value: float) -> Callable[[F32], F32]:
         ("ssm_beta.weight", lambda values: values[:, :64], r"'blk\.0\.ssm_beta\.weight' has the shape \(4, 64\)"),
         ("attn_gate.weight", lambda values: values[:32], r"'blk\.0\.attn_gate\.weight' has the shape \(32, 128\)"),
         ("ssm_out.weight", lambda values: values[:, :32], r"'blk\.0\.ssm_out\.weight' has the shape \(128, 32\)"),
-        ("ssm_conv1d.weight", lambda values: values[:, None], r"'blk\.0\.ssm_conv1d\.weight' has the shape \(256, 1, 4\)"),
+        (
+            "ssm_conv1d.weight",
+            lambda values: values[:, None],
+            r"'blk\.0\.ssm_conv1d\.weight' has the shape \(256, 1, 4\)",
+        ),
     ],
 )
-def test_damaged_tensors_are_refused(
-    tmp_path: Path, part: str, change: Callable[[F32], F32], message: str
-) -> None:
+def test_damaged_tensors_are_refused(tmp_path: Path, part: str, change: Callable[[F32], F32], message: str) -> None:
     settings = qwen.config(32)
     model = make_gguf_checkpoint.tensors("qwen35", settings, qwen.random_weights(settings))
     model[f"blk.0.{part}"] = np.ascontiguousarray(change(model[f"blk.0.{part}"]))
@@ -357,7 +391,11 @@ def test_damaged_tensors_are_refused(
 def test_a_quantized_decay_is_refused(tmp_path: Path) -> None:
     settings = qwen.config(32, linear_num_value_heads=32, linear_num_key_heads=2)
     model = make_gguf_checkpoint.tensors("qwen35", settings, qwen.random_weights(settings))
-    raw = [make_gguf.tensor(name, np.ascontiguousarray(values)) for name, values in model.items() if "ssm_a" != name[6:]]
+    raw = [
+        make_gguf.tensor(name, np.ascontiguousarray(values))
+        for name, values in model.items()
+        if not name.endswith("ssm_a")
+    ]
     raw.append(make_gguf.RawTensor(b"blk.0.ssm_a", (32,), make_gguf.Q8_0, bytes(34)))
     (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(qwen.metadata(settings), raw))
     with pytest.raises(UnsupportedError, match=r"'blk\.0\.ssm_a' is Q8_0; its logarithm is taken, .* save it as F32"):

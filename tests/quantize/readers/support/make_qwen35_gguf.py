@@ -109,7 +109,7 @@ def metadata(settings: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def byte_vocabulary() -> dict[str, Any]:
-    """Return the metadata of a vocabulary of 259 tokens, all bytes, an end and two merges, as ``make_gguf.metadata`` takes them."""
+    """Return the metadata of a vocabulary of 259 tokens: all bytes, an end and two merges."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words: dict[str, Any] = {
         "model": "gpt2",
