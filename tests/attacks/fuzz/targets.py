@@ -104,7 +104,6 @@ _OF_GGUF = (
     _COMMON
     | {"checkpoint", "gguf/checkpoint", "gguf/blocks", "gguf/header", "gguf/models", "gguf/names", "gguf/parts"}
     | {
-        "gguf/delta_net",
         "gguf/hadamard",
         "gguf/keys",
         "gguf/tokenizer",
@@ -124,7 +123,7 @@ TARGETS = (
         files=_files(["model.gguf"], _GGUF),
         read=_checkpoint("model.gguf"),
         seeds=seeds.gguf_files,
-        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/i2s", "gguf/trits"},
+        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/delta_net", "gguf/i2s", "gguf/trits"},
     ),
     Target(
         name="gguf-parts",
