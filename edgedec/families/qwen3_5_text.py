@@ -1,5 +1,7 @@
 """The language model of Qwen 3.5: three gated delta nets, then a layer of attention with an output gate.
 
+``rms_norm_offset`` is edgedec's own key, as in Gemma: it is 0 for checkpoints whose norms already contain 1 + weight (GGUF).
+
 Source: 2412.06464; ``models/qwen3_5`` of transformers 5.24, whose defaults these are.
 """
 
@@ -30,6 +32,7 @@ def build(config: Mapping[str, Any]) -> Graph:
 def build_hybrid(config: Mapping[str, Any], *, fused: bool) -> Graph:
     """Return the graph of a model whose layers are gated delta nets and attention; see ``delta_net`` for ``fused``."""
     only(config, "hidden_act", (None, "silu"))
+    offset = only(config, "rms_norm_offset", (None, 0, 1))
     bias, recurrent = flag(config, "attention_bias"), delta_layers(config)
     turn = rotation(_with_share(config), kinds=("default",), partial=True)
 
@@ -40,7 +43,7 @@ def build_hybrid(config: Mapping[str, Any], *, fused: bool) -> Graph:
         qkv_bias=bias,
         o_bias=bias,
         head_norms=True,
-        norm_offset=1.0,
+        norm_offset=1.0 if offset is None else float(offset),
         output_gate=True,
         rotations=(turn,) * len(recurrent),
         mixers={layer: mixer for layer, one in enumerate(recurrent) if one},

@@ -169,8 +169,9 @@ The states of gated delta nets and of Mamba 2 do not grow with the text. Only th
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.
 
-Refused with the reason are `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, GGUF files of
-`qwen35`, and `prism_hadamard_qwen35`, the same model in a folder with rotated weights.
+Refused with the reason are `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, and
+`prism_hadamard_qwen35`, a folder with rotated weights, which are read from GGUF alone. GGUF files of `qwen35` become
+`qwen3_5_text` ([what is undone](gguf.md#qwen-35)).
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """

@@ -268,17 +268,6 @@ def test_rows_that_do_not_divide_into_blocks_are_refused(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"),
-    [("qwen35", "edgedec reads its Hugging Face folder"), ("qwen35moe", "its layers are mixtures of experts")],
-)
-def test_files_of_qwen35_are_refused(tmp_path: Path, architecture: str, reason: str) -> None:
-    keys = make_gguf.metadata(architecture)
-    (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(keys, []))
-    with pytest.raises(UnsupportedError, match=rf"general\.architecture '{architecture}' is not read: .*{reason}"):
-        open_checkpoint(tmp_path / "m.gguf")
-
-
-@pytest.mark.parametrize(
     ("family", "reason"),
     [("qwen3_5_moe", "mixtures of experts"), ("prism_hadamard_qwen35", "edgedec reads from GGUF alone")],
 )
