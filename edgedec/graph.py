@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
 from edgedec.errors import UnsupportedError
 from edgedec.ops import Operation
 
-__all__ = ["Graph", "KvState", "Value", "WeightSpec"]
+__all__ = ["Graph", "KvState", "RecurrentState", "Value", "WeightSpec"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,21 @@ class KvState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecurrentState:
+    """A float32 array of a constant size, which each row replaces by one that it computes from that of the row before it.
+
+    Its bytes do not depend on the number of positions. What a row replaced is gone, so it cannot go back by itself.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+    def sequence_bytes(self) -> int:
+        """Return the bytes that a sequence takes."""
+        return 4 * prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WeightSpec:
     """The shape of a weight, [out, in] for a matrix."""
 
@@ -70,6 +86,8 @@ class WeightSpec:
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """A model. Every value must be defined once and before its use, and every weight and state must be declared.
+
+    ``states`` grow with the positions, and ``recurrent`` ones do not.
 
     Raises:
         UnsupportedError: the graph is not well formed; the message names the operation and the value.
@@ -81,6 +99,7 @@ class Graph:
     values: Mapping[str, Value]
     weights: Mapping[str, WeightSpec]
     states: Mapping[str, KvState] = field(default_factory=dict)
+    recurrent: Mapping[str, RecurrentState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         defined = {value.name for value in self.inputs}
@@ -98,7 +117,7 @@ class Graph:
                 if name not in self.weights:
                     raise UnsupportedError(f"operation {operation.name} needs the undeclared weight {name!r}")
             state = getattr(operation, "state", None)
-            if state is not None and state not in self.states:
+            if state is not None and state not in self.states and state not in self.recurrent:
                 raise UnsupportedError(f"operation {operation.name} needs the undeclared state {state!r}")
         for name in self.outputs:
             if name not in defined:

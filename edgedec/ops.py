@@ -18,15 +18,23 @@ __all__ = [
     "Activation",
     "Add",
     "Attention",
+    "CausalConv",
+    "Concat",
     "Embed",
     "GatedActivation",
+    "GatedDeltaRule",
+    "GatedRmsNorm",
     "Hadamard",
     "Linear",
     "Operation",
     "QuantizeActivation",
     "RmsNorm",
     "Rope",
+    "Scale",
     "SelectRows",
+    "SelectiveScan",
+    "SigmoidGate",
+    "Split",
 ]
 
 Activation = Literal["silu", "relu2", "gelu_tanh"]
@@ -186,6 +194,23 @@ class GatedActivation(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatedRmsNorm(Operation):
+    """(gate, x float32 [n, width]) -> y / sqrt(mean(y^2) + eps) * weight [width], y = silu(gate) * x, the same shape.
+
+    Each of ``groups`` equal parts of the columns has a mean of its own. Source: 2405.21060.
+    """
+
+    kind: ClassVar[str] = "gated_rms_norm"
+    weight: str
+    eps: float
+    groups: int = 1
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Add(Operation):
     """(a, b float32, equal shapes) -> a + b."""
 
@@ -197,3 +222,103 @@ class SelectRows(Operation):
     """(x float32 [n, width], rows int32 [r]) -> x[rows]. The following operations compute only these rows."""
 
     kind: ClassVar[str] = "select_rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Operation):
+    """(x float32 [n, heads * sum of widths]) -> one float32 [n, heads * width] for each of ``widths``.
+
+    Each head's columns are taken apart in order, and the parts of all heads are put side by side.
+    """
+
+    kind: ClassVar[str] = "split"
+    widths: tuple[int, ...]
+    heads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(Operation):
+    """(float32 [n, width] each) -> float32 [n, sum of widths]: their columns side by side."""
+
+    kind: ClassVar[str] = "concat"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Operation):
+    """(x float32 [n, sum of widths]) -> the same shape, columns multiplied, ``widths[0]`` by ``factors[0]`` and so on."""
+
+    kind: ClassVar[str] = "scale"
+    widths: tuple[int, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidGate(Operation):
+    """(gate, x float32 [n, width]) -> x / (1 + exp(-gate)), the same shape."""
+
+    kind: ClassVar[str] = "sigmoid_gate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalConv(Operation):
+    """(x float32 [n, channels]) -> silu(bias + sum over k of weight[:, 0, k] * x at t - kernel + 1 + k), the same shape.
+
+    Each channel is convolved with its own row of the weight [channels, 1, kernel] along the path of a row: t counts the rows
+    that it sees, itself last. The state, [kernel - 1, channels], has the inputs of the rows before; they are zero before
+    the first. The terms are added in the order of k. Source: 2312.00752.
+    """
+
+    kind: ClassVar[str] = "causal_conv"
+    state: str
+    weight: str
+    bias: str | None = None
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.weight, self.bias) if self.bias else (self.weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveScan(Operation):
+    """(x [n, heads * head_dim], b and c [n, groups * size], step [n, heads]) -> float32 [n, heads * head_dim].
+
+    For each head, with the row's d = clip(log(1 + exp(step + step_bias)), *step_limits), the state S [head_dim, size]
+    becomes exp(-exp(decay) * d) * S + d * outer(x, b), and the output is S @ c + skip * x. Head h reads group
+    h * groups // heads. A row's S follows from that of the row before it on its path; S is zero before the first. This is
+    the recurrent form of state space duality. Source: 2405.21060.
+    """
+
+    kind: ClassVar[str] = "selective_scan"
+    state: str
+    heads: int
+    groups: int
+    decay: str  # [heads], the logarithm of the decay's rate
+    skip: str  # [heads]
+    step_bias: str  # [heads]
+    step_limits: tuple[float, float] = (0.0, float("inf"))
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.decay, self.skip, self.step_bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaRule(Operation):
+    """(q, k [n, key_heads * key_dim], v [n, heads * value_dim], rate, step [n, heads]) -> float32 [n, heads * value_dim].
+
+    For each head, with k and q of key head h * key_heads // heads divided by sqrt(their squares' sum + 1e-6), q also by
+    sqrt(key_dim), and b = 1 / (1 + exp(-rate)), the state S [key_dim, value_dim] becomes
+    D + outer(k, b * (v - D.T @ k)) with D = exp(-exp(decay) * log(1 + exp(step + step_bias))) * S; the output is S.T @ q.
+    A row's S follows from that of the row before it on its path; S is zero before the first. Source: 2412.06464.
+    """
+
+    kind: ClassVar[str] = "gated_delta_rule"
+    state: str
+    heads: int
+    key_heads: int
+    decay: str  # [heads], the logarithm of the decay's rate
+    step_bias: str  # [heads]
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.decay, self.step_bias)

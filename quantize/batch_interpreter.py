@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.graph import Graph, KvState
+from edgedec.graph import Graph, KvState, RecurrentState
 from edgedec.ops import Attention, Linear, Operation
 from edgedec.plugins import load
 from edgedec.reference.float_profile.cache import FloatCache
@@ -32,18 +32,27 @@ _SCORE_BYTES = 64 << 20  # limit on the attention scores of the sequences that a
 
 @dataclass(kw_only=True)
 class BatchCache:
-    """Keys and values of B sequences, per state [B, positions, kv_heads, head_dim]; ``length`` positions are filled."""
+    """Keys and values of B sequences, per state [B, positions, kv_heads, head_dim], and their recurrent states; ``length``
+    positions are filled.
+    """
 
     sequences: int
     positions: int
     length: int = 0
     arrays: dict[str, tuple[F32, F32]] = field(default_factory=dict)
+    recurrent: dict[str, list[FloatCache]] = field(default_factory=dict)
 
     def rows(self, state: KvState) -> tuple[F32, F32]:
         shape = (self.sequences, self.positions, state.kv_heads, state.head_dim)
         if state.name not in self.arrays:
             self.arrays[state.name] = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         return self.arrays[state.name]
+
+    def advancing(self, state: RecurrentState) -> list[FloatCache]:
+        """Return a recurrent state of each sequence."""
+        if state.name not in self.recurrent:
+            self.recurrent[state.name] = [FloatCache({}, {state.name: state}) for _ in range(self.sequences)]
+        return self.recurrent[state.name]
 
 
 def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: int, cache: BatchCache | None) -> F32:
@@ -108,15 +117,35 @@ class BatchInterpreter:
             for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
                 shift = self.load_tensor(bias) if bias else np.float32(0)
                 values[output] = soft_capped(inputs[0] @ self.load_tensor(weight).T + shift, op.soft_cap)
-        else:
-            context = FloatPassContext(
-                weights=lambda name: FloatWeight(values=self.load_tensor(name)),
-                cache=FloatCache({}),
-                visible=np.zeros((0, 0), np.bool_),
-                positions=np.zeros(0, np.int32),
-                embeds=None,
+        elif (state := self.graph.recurrent.get(getattr(op, "state", ""))) is not None:
+            caches = (cache or BatchCache(sequences=sequences, positions=0)).advancing(state)
+            values[op.outputs[0]] = np.concatenate(
+                [
+                    self._advance(op, [part.reshape(sequences, -1, part.shape[1])[at] for part in inputs], one)
+                    for at, one in enumerate(caches)
+                ]
             )
-            values.update(zip(op.outputs, self._run[op.kind](op, inputs, context), strict=True))
+        else:
+            outputs = self._run[op.kind](op, inputs, self._context(FloatCache({})))
+            values.update(zip(op.outputs, outputs, strict=True))
+
+    def _context(self, cache: FloatCache) -> FloatPassContext:
+        return FloatPassContext(
+            weights=lambda name: FloatWeight(values=self.load_tensor(name)),
+            cache=cache,
+            visible=np.zeros((0, 0), np.bool_),
+            positions=np.zeros(0, np.int32),
+            embeds=None,
+        )
+
+    def _advance(self, op: Operation, inputs: list[F32], cache: FloatCache) -> F32:
+        """Compute an operation with a recurrent state for the rows of one sequence, and keep its state."""
+        rows = np.arange(len(inputs[0]), dtype=np.int32)
+        cache.begin(rows, np.tri(len(rows), dtype=np.bool_))
+        (out,) = self._run[op.kind](op, inputs, self._context(cache))
+        cache.commit(rows)
+        result: F32 = out
+        return result
 
     def drop_dead(self, index: int, *environments: dict[str, Array]) -> None:
         """Drop the values that no operation after ``index`` reads."""

@@ -25,7 +25,7 @@ from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import Add, Embed, Linear
+from edgedec.ops import Add, Embed, GatedDeltaRule, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
@@ -71,7 +71,8 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
     tied = bool(checkpoint.config.get("tie_word_embeddings"))
     sources = {name: name for name in graph.weights}
     if tied:
-        sources["lm_head.weight"] = "model.embed_tokens.weight"
+        (embed,) = (op for op in graph.operations if isinstance(op, Embed))
+        sources[graph.operations[-1].weight_names[0]] = embed.weight
     for name, spec in graph.weights.items():
         info = checkpoint.tensors.get(sources[name])
         if info is None:
@@ -92,7 +93,7 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
 
 def _has_codes(checkpoint: Checkpoint, options: QuantizeOptions) -> bool:
     """Return whether layers are stored as codes of the kind that the options ask for, which are taken without loss."""
-    layers = [info for name, info in checkpoint.tensors.items() if name.startswith("model.layers.")]
+    layers = [info for name, info in checkpoint.tensors.items() if ".layers." in name]
     if options.method == "int4":
         return any(info.int4 for info in layers)
     return options.planes == _TWO_BIT_PLANES and any(info.two_bit for info in layers)
@@ -148,7 +149,12 @@ class _Run:
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
-        self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
+        # Two narrow matrices of a gated delta net, whose values steer its decay: ternary models have floats there.
+        steering = {name for op in self.graph.operations if isinstance(op, GatedDeltaRule) for name in op.inputs[3:]}
+        linears = [op for op in self.graph.operations if isinstance(op, Linear)]
+        self.matrices = [w for op in linears for w in op.weights]
+        self.rates = [w for op in linears for w, out in zip(op.weights, op.outputs, strict=True) if out in steering]
+        self.floats = [w for w in self.graph.weights if w not in {self.embedding, *self.matrices}]  # norms, biases, ...
         # A model that has ternary weights or codes is rounded only where necessary: an embedding of another type stays as
         # it is, and matrices of another type, as the head may be, become int8.
         self.has_codes = _has_codes(checkpoint, options)
@@ -182,12 +188,9 @@ class _Run:
         return scheme.open(name, matrix.shape, parts).dense()
 
     def outside(self) -> list[str]:
-        """Return the names of embedding, head (unless it is the embedding), norms and biases, in the bundle's order."""
-        rest = [
-            name
-            for name, spec in self.graph.weights.items()
-            if (name == self.head and not self.tied) or len(spec.shape) == 1
-        ]
+        """Return the names of embedding, head (unless it is the embedding) and small tensors, in the bundle's order."""
+        apart = {*self.floats, *([] if self.tied else [self.head])}
+        rest = [name for name in self.graph.weights if name in apart]
         return rest if self.embedding in self.stored else [self.embedding, *rest]
 
     def inside(self) -> list[str]:
@@ -196,7 +199,7 @@ class _Run:
 
     def _scheme(self, name: str) -> Int4Scheme | Int8Scheme | TernaryScheme | None:
         """Return the scheme that a tensor is quantized to, or None if it keeps its floats."""
-        if self.options.method == "float" or len(self.graph.weights[name].shape) == 1:
+        if self.options.method == "float" or name in self.floats:
             return None
         info = self.checkpoint.tensors[self.sources[name]]
         if self.options.method == "int4" and self.has_codes:
@@ -212,7 +215,7 @@ class _Run:
         source = self.sources[name]
         kept: dict[str, Int8Scheme | FloatScheme] = {}
         if not self.has_codes:
-            kept = {self.head: Int8Scheme(rows=True), self.embedding: FloatScheme()}
+            kept = {self.head: Int8Scheme(rows=True), **dict.fromkeys([self.embedding, *self.rates], FloatScheme())}
         return Job(
             make=_maker(self.checkpoint, source),
             where=f"{self.checkpoint.source}: tensor {source}",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from edgedec.graph import Graph
 from edgedec.runtime.protocols import Limits
 
-__all__ = ["cache_rows", "reserved_rows", "run_rows", "usual_result_rows"]
+__all__ = ["cache_rows", "recurrent_bytes", "reserved_rows", "run_rows", "usual_result_rows"]
 
 
 def cache_rows(limits: Limits) -> int:
@@ -14,7 +15,20 @@ def cache_rows(limits: Limits) -> int:
 
 def reserved_rows(limits: Limits) -> int:
     """Return the rows of the caches of all sequences, each of which has room for ``limits.positions`` rows."""
-    return limits.positions * max(1, -(-limits.cache_rows // limits.positions))
+    return limits.positions * _sequences(limits)
+
+
+def _sequences(limits: Limits) -> int:
+    """Return the sequences that have room for ``limits.positions`` rows each."""
+    return max(1, -(-limits.cache_rows // limits.positions))
+
+
+def recurrent_bytes(graph: Graph, limits: Limits) -> dict[str, int]:
+    """Return the bytes of the recurrent states, which each sequence has once, and once after each row of its last pass."""
+    if not graph.recurrent:
+        return {}
+    each = sum(state.sequence_bytes() for state in graph.recurrent.values())
+    return {"recurrent": _sequences(limits) * (1 + limits.nodes) * each}
 
 
 def run_rows(limits: Limits) -> int:

@@ -58,6 +58,7 @@ def _perplexities(
     None, 0) if the model is too large for that.
     """
     from edgedec.bundle import Bundle
+    from edgedec.families import build_graph
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
@@ -75,9 +76,11 @@ def _perplexities(
     with progress("scoring the float model"):
         before = float_perplexity(checkpoint, windows, vocab_limit=limit)
     bundle = Bundle.open(bundle_path)
-    limits = make_plan(bundle, ctx_size=max(map(len, windows))).limits
+    # Only the reference has recurrent states.
+    device = "float_reference" if build_graph(bundle.config).recurrent else "cpu"
+    limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
     with progress("scoring the bundle") as report:
-        target = open_target(bundle, limits=limits)
+        target = open_target(bundle, limits=limits, device=device)
         score = perplexity(target, limits, windows, vocab_limit=limit, progress=report)
     return before, score.perplexity, score.tokens
 

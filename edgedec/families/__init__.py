@@ -19,16 +19,15 @@ from edgedec.plugins import load, names
 
 __all__ = ["REFUSED", "build_graph", "check_family", "context_size", "hadamard_signs"]
 
-_DELTA_NETS = "three of four of its layers are gated delta nets, an operation that edgedec does not have"
-_MIXTURE = f"its layers are mixtures of experts, and {_DELTA_NETS}"
+_MIXTURE = "its layers are mixtures of experts"
 REFUSED = {  # families that are known and not supported, and why
-    "qwen3_5": _DELTA_NETS,
-    "qwen3_5_text": _DELTA_NETS,
     "qwen3_5_moe": _MIXTURE,
     "qwen3_5_moe_text": _MIXTURE,
-    "prism_hadamard_qwen35": f"its weights are stored rotated, which edgedec reads from GGUF alone, and {_DELTA_NETS}",
+    "prism_hadamard_qwen35": "its weights are stored rotated, which edgedec reads from GGUF alone",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
+# families whose configuration has no number of positions, because nothing in the model depends on one; and what they get
+_UNLIMITED, _LONGEST = ("mamba2",), 1 << 20
 
 
 def context_size(config: Mapping[str, Any]) -> int:
@@ -37,7 +36,8 @@ def context_size(config: Mapping[str, Any]) -> int:
     Raises:
         BundleError: the configuration's number is not a positive integer.
     """
-    made_for = size(config, "max_position_embeddings", DEFAULT_CONTEXT)
+    usual = _LONGEST if config.get("model_type") in _UNLIMITED else DEFAULT_CONTEXT
+    made_for = size(config, "max_position_embeddings", usual)
     return min(made_for, longest_context(config) or made_for)
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgedec.graph import Graph, KvState, Value, WeightSpec
+from edgedec.graph import Graph, KvState, RecurrentState, Value, WeightSpec
 from edgedec.ops import (
     Activation,
     Add,
     Attention,
+    CausalConv,
+    Concat,
     Embed,
     GatedActivation,
+    GatedDeltaRule,
+    GatedRmsNorm,
     Linear,
     Operation,
     RmsNorm,
     Rope,
+    Scale,
+    SelectiveScan,
     SelectRows,
+    SigmoidGate,
+    Split,
 )
 
 __all__ = ["GraphBuilder"]
@@ -30,6 +39,7 @@ class GraphBuilder:
     values: dict[str, Value] = field(default_factory=dict)
     weights: dict[str, WeightSpec] = field(default_factory=dict)
     states: dict[str, KvState] = field(default_factory=dict)
+    recurrent: dict[str, RecurrentState] = field(default_factory=dict)
 
     def _emit(self, operation: Operation, width: int, rows: str) -> str:
         (output,) = operation.outputs
@@ -113,8 +123,103 @@ class GraphBuilder:
         gated = GatedActivation(name=name, inputs=(gate, up), outputs=(name,), activation=activation)
         return self._emit(gated, self._width(gate), self._rows(gate))
 
+    def gated_rms_norm(self, name: str, gate: str, x: str, *, weight: str, eps: float, groups: int) -> str:
+        self.weights[weight] = WeightSpec(shape=(self._width(x),))
+        norm = GatedRmsNorm(name=name, inputs=(gate, x), outputs=(name,), weight=weight, eps=eps, groups=groups)
+        return self._emit(norm, self._width(x), self._rows(x))
+
     def add(self, name: str, a: str, b: str) -> str:
         return self._emit(Add(name=name, inputs=(a, b), outputs=(name,)), self._width(a), self._rows(a))
+
+    def split(self, name: str, x: str, parts: Mapping[str, int], heads: int = 1) -> tuple[str, ...]:
+        """Append a ``Split``; ``parts`` maps the end of each output's name, ``name.END``, to its width in a head."""
+        outputs, rows = tuple(f"{name}.{end}" for end in parts), self._rows(x)
+        assert heads * sum(parts.values()) == self._width(x)
+        self.operations.append(
+            Split(name=name, inputs=(x,), outputs=outputs, widths=tuple(parts.values()), heads=heads)
+        )
+        self.values |= {
+            output: Value(name=output, shape=(rows, heads * width))
+            for output, width in zip(outputs, parts.values(), strict=True)
+        }
+        return outputs
+
+    def concat(self, name: str, *parts: str) -> str:
+        width = sum(map(self._width, parts))
+        return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
+
+    def scale(self, name: str, x: str, factors: Sequence[float], widths: Sequence[int] = ()) -> str:
+        """Append a ``Scale``, or nothing if all factors are 1; without ``widths`` the one factor is that of all columns."""
+        if all(factor == 1 for factor in factors):
+            return x
+        columns = tuple(widths) or (self._width(x),)
+        assert sum(columns) == self._width(x)
+        scale = Scale(name=name, inputs=(x,), outputs=(name,), widths=columns, factors=tuple(factors))
+        return self._emit(scale, self._width(x), self._rows(x))
+
+    def sigmoid_gate(self, name: str, gate: str, x: str) -> str:
+        return self._emit(SigmoidGate(name=name, inputs=(gate, x), outputs=(name,)), self._width(x), self._rows(x))
+
+    def causal_conv(self, name: str, x: str, *, weight: str, bias: str | None, kernel: int) -> str:
+        channels, state = self._width(x), f"{name}.state"
+        self.recurrent[state] = RecurrentState(name=state, shape=(kernel - 1, channels))
+        self.weights[weight] = WeightSpec(shape=(channels, 1, kernel))
+        if bias:
+            self.weights[bias] = WeightSpec(shape=(channels,))
+        conv = CausalConv(name=name, inputs=(x,), outputs=(name,), state=state, weight=weight, bias=bias)
+        return self._emit(conv, channels, "n")
+
+    def selective_scan(
+        self,
+        name: str,
+        x: str,
+        b: str,
+        c: str,
+        step: str,
+        *,
+        groups: int,
+        decay: str,
+        skip: str,
+        step_bias: str,
+        step_limits: tuple[float, float],
+    ) -> str:
+        heads, state = self._width(step), f"{name}.state"
+        self.recurrent[state] = RecurrentState(
+            name=state, shape=(heads, self._width(x) // heads, self._width(b) // groups)
+        )
+        self.weights |= dict.fromkeys((decay, skip, step_bias), WeightSpec(shape=(heads,)))
+        scan = SelectiveScan(
+            name=name,
+            inputs=(x, b, c, step),
+            outputs=(name,),
+            state=state,
+            heads=heads,
+            groups=groups,
+            decay=decay,
+            skip=skip,
+            step_bias=step_bias,
+            step_limits=step_limits,
+        )
+        return self._emit(scan, self._width(x), "n")
+
+    def gated_delta_rule(
+        self, name: str, q: str, k: str, v: str, rate: str, step: str, *, key_heads: int, decay: str, step_bias: str
+    ) -> str:
+        heads, state = self._width(step), f"{name}.state"
+        shape = (heads, self._width(k) // key_heads, self._width(v) // heads)
+        self.recurrent[state] = RecurrentState(name=state, shape=shape)
+        self.weights |= dict.fromkeys((decay, step_bias), WeightSpec(shape=(heads,)))
+        rule = GatedDeltaRule(
+            name=name,
+            inputs=(q, k, v, rate, step),
+            outputs=(name,),
+            state=state,
+            heads=heads,
+            key_heads=key_heads,
+            decay=decay,
+            step_bias=step_bias,
+        )
+        return self._emit(rule, self._width(v), "n")
 
     def select_rows(self, name: str, x: str) -> str:
         return self._emit(SelectRows(name=name, inputs=(x, "rows"), outputs=(name,)), self._width(x), "r")
@@ -132,4 +237,5 @@ class GraphBuilder:
             values={value.name: value for value in inputs} | self.values,
             weights=self.weights,
             states=self.states,
+            recurrent=self.recurrent,
         )

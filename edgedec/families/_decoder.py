@@ -5,8 +5,8 @@ A block has RMS norms, rotary attention with grouped heads, and a gated MLP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgedec.errors import BundleError
@@ -39,6 +39,10 @@ class DecoderBlock:
         score_cap, logits_cap: soft-caps of attention's scores and of the logits.
         rotations: rotation of each layer, None for a layer without; empty: the configuration's rotation in every layer.
         windows: window of each layer, None for a layer that sees everything; empty: no layer has a window.
+        output_gate: True if attention's output is multiplied by the logistic function of a gate, which ``q`` computes
+            beside each head of queries.
+        mixers: functions that append another part in the place of a layer's attention: (graph, beginning of the names of
+            values, of those of weights, normalized input) -> its output, as wide as the input.
     """
 
     activation: Activation = "silu"
@@ -57,6 +61,8 @@ class DecoderBlock:
     logits_cap: float | None = None
     rotations: tuple[Rotation | None, ...] = ()
     windows: tuple[int | None, ...] = ()
+    output_gate: bool = False
+    mixers: Mapping[int, Callable[[GraphBuilder, str, str, str], str]] = field(default_factory=dict)
 
 
 def build_decoder(config: Mapping[str, Any], block: DecoderBlock) -> Graph:
@@ -64,7 +70,8 @@ def build_decoder(config: Mapping[str, Any], block: DecoderBlock) -> Graph:
 
     The names of values are ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,gated,down,out}``, ``final_norm``,
     ``logits``. With head norms also ``layers.I.{q,k}_norm``, with sub-norms ``layers.I.{attn,ffn}_sub_norm``, with
-    post-norms ``layers.I.{attn,ffn}_post_norm``.
+    post-norms ``layers.I.{attn,ffn}_post_norm``, with an output gate ``layers.I.qg_parts.{q,gate}`` and
+    ``layers.I.attn_gated``.
 
     Raises:
         BundleError: a size is missing or out of range, or sizes do not fit each other.
@@ -103,7 +110,7 @@ class _Decoder:
         g, scale = self.g, self.block.embed_scale
         x = g.embed("embed", weight=_EMBEDDING, vocab=self.vocab, width=self.hidden, scale=scale)
         for layer in range(self.layers):
-            x = self._mlp(layer, self._attention(layer, x))
+            x = self._mlp(layer, self._mixed(layer, x))
         # Rows are selected before the norm and the head, because a prefill needs the logits of one row only.
         normed = self._norm("final_norm", g.select_rows("wanted", x), "model.norm")
         weight = _EMBEDDING if self.tied else _HEAD
@@ -117,11 +124,25 @@ class _Decoder:
     def _linear(self, name: str, x: str, module: str, out: int, bias: bool) -> str:
         return self.g.linear(name, x, weight=f"{module}.weight", bias=f"{module}.bias" if bias else None, out=out)
 
-    def _attention(self, layer: int, x: str) -> str:
+    def _mixed(self, layer: int, x: str) -> str:
+        """Append attention, or what stands in its place, and the residual addition."""
+        g, at, hf = self.g, f"layers.{layer}", f"model.layers.{layer}"
+        normed = self._norm(f"{at}.attn_norm", x, f"{hf}.input_layernorm")
+        mixer = self.block.mixers.get(layer)
+        out = self._attention(layer, normed) if mixer is None else mixer(g, at, hf, normed)
+        if self.block.post_norms:
+            out = self._norm(f"{at}.attn_post_norm", out, f"{hf}.post_attention_layernorm")
+        return g.add(f"{at}.attn_out", x, out)
+
+    def _attention(self, layer: int, normed: str) -> str:
         g, block, at, hf = self.g, self.block, f"layers.{layer}", f"model.layers.{layer}"
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        normed = self._norm(f"{at}.attn_norm", x, f"{hf}.input_layernorm")
-        q = self._linear(f"{at}.q_proj", normed, f"{hf}.self_attn.q_proj", width, block.qkv_bias)
+        gate = ""
+        if block.output_gate:
+            both = self._linear(f"{at}.qg", normed, f"{hf}.self_attn.q_proj", 2 * width, block.qkv_bias)
+            q, gate = g.split(f"{at}.qg_parts", both, {"q": self.head_dim, "gate": self.head_dim}, heads=self.heads)
+        else:
+            q = self._linear(f"{at}.q_proj", normed, f"{hf}.self_attn.q_proj", width, block.qkv_bias)
         k = self._linear(f"{at}.k_proj", normed, f"{hf}.self_attn.k_proj", kv_width, block.qkv_bias)
         v = self._linear(f"{at}.v", normed, f"{hf}.self_attn.v_proj", kv_width, block.qkv_bias)
         if block.head_norms:
@@ -150,10 +171,9 @@ class _Decoder:
         mixed = g.attention(f"{at}.attn", q, k, v, state=state, heads=self.heads, scale=scale, soft_cap=block.score_cap)
         if block.sub_norms:
             mixed = self._norm(f"{at}.attn_sub_norm", mixed, f"{hf}.self_attn.attn_sub_norm")
-        out = self._linear(f"{at}.o", mixed, f"{hf}.self_attn.o_proj", self.hidden, block.o_bias)
-        if block.post_norms:
-            out = self._norm(f"{at}.attn_post_norm", out, f"{hf}.post_attention_layernorm")
-        return g.add(f"{at}.attn_out", x, out)
+        if block.output_gate:
+            mixed = g.sigmoid_gate(f"{at}.attn_gated", gate, mixed)
+        return self._linear(f"{at}.o", mixed, f"{hf}.self_attn.o_proj", self.hidden, block.o_bias)
 
     def _mlp(self, layer: int, x: str) -> str:
         g, block, at, hf = self.g, self.block, f"layers.{layer}", f"model.layers.{layer}"

@@ -1,4 +1,4 @@
-"""Layers whose attention has a sliding window, and layers that see everything."""
+"""Kinds of layers: attention with a sliding window, attention that sees everything, and gated delta nets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families._config import layers, size
 
-__all__ = ["sliding_layers", "windows"]
+__all__ = ["delta_layers", "sliding_layers", "windows"]
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _DELTA = "full_attention", "sliding_attention", "linear_attention"
+_PERIOD = 4  # layers, the last of which has attention, if the configuration does not tell
 
 
 def sliding_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> tuple[bool, ...]:
@@ -21,17 +22,33 @@ def sliding_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> t
         BundleError: ``layer_types`` is not a list, or is shorter than the model.
         UnsupportedError: it has another kind of layer.
     """
+    return _layers_of(config, _SLIDING, usual)
+
+
+def delta_layers(config: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Return True for each layer that is a gated delta net, by ``layer_types`` or ``full_attention_interval``.
+
+    Raises:
+        BundleError: ``layer_types`` is not a list, or is shorter than the model, or the interval is out of range.
+        UnsupportedError: there is another kind of layer.
+    """
+    period = size(config, "full_attention_interval", _PERIOD)
+    return _layers_of(config, _DELTA, lambda layer: (layer + 1) % period != 0)
+
+
+def _layers_of(config: Mapping[str, Any], kind: str, usual: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Return True for each layer of a kind; the others have attention that sees everything."""
     count, kinds = layers(config), config.get("layer_types")
     if kinds is None:
         return tuple(usual(layer) for layer in range(count))
     if not isinstance(kinds, list) or len(kinds) < count:
         raise BundleError(f"configuration: layer_types must be a list of {count} kinds, not {reprlib.repr(kinds)}")
-    for kind in kinds[:count]:
-        if kind not in (_FULL, _SLIDING):
+    for one in kinds[:count]:
+        if one not in (_FULL, kind):
             raise UnsupportedError(
-                f"configuration: layer_types {reprlib.repr(kind)} is not supported; known: {_FULL}, {_SLIDING}"
+                f"configuration: layer_types {reprlib.repr(one)} is not supported; known: {_FULL}, {kind}"
             )
-    return tuple(kind == _SLIDING for kind in kinds[:count])
+    return tuple(one == kind for one in kinds[:count])
 
 
 def windows(config: Mapping[str, Any], sliding: tuple[bool, ...]) -> tuple[int | None, ...]:

@@ -29,6 +29,21 @@ __all__ = ["lower"]
 _OPS = "edgedec.onnx.ops"
 
 
+def check_lowered(graph: Graph) -> None:
+    """Check that all operations of a graph have an ONNX lowering, before a plan is made for them.
+
+    Raises:
+        UnsupportedError: an operation has none; the message names it, and a target that runs it.
+    """
+    known = names(_OPS)
+    for operation in graph.operations:
+        if operation.kind not in known:
+            raise UnsupportedError(
+                f"ONNX Runtime cannot run {operation.kind!r} ({operation.name}): it has no lowering in edgedec/onnx/ops; "
+                "the reference target can run it (--device float_reference)"
+            )
+
+
 def lower(
     graph: Graph,
     tensors: Mapping[str, Tensor],
@@ -78,13 +93,8 @@ def lower(
         emitter.input("attention_bias", (1, 1, "n", "total"))
         emitter.input("seqlens_k", (1,), DataType.INT32)
         emitter.input("total_length", (1,), DataType.INT32)
-    known = names(_OPS)
+    check_lowered(graph)
     for operation in graph.operations:
-        if operation.kind not in known:
-            raise UnsupportedError(
-                f"ONNX Runtime cannot run {operation.kind!r} ({operation.name}): it has no lowering in edgedec/onnx/ops; "
-                "the reference target can run it (--device float_reference)"
-            )
         load(_OPS, operation.kind).lower(operation, emitter)
     for name in (*graph.outputs, *taps):
         if name not in emitter.bound or name not in graph.values:

@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 _SINGLE = np.dtype(np.float32)
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.[qk]_proj\.(weight|bias)")
-_NORM = re.compile(r".*norm\.weight")
+_NORM = re.compile(r"(?!.*\.linear_attn\.).*norm\.weight")  # the norm inside a delta net never has an offset
 _OWN_KEYS = ("rope_interleaved", "rms_norm_offset")
 
 

@@ -25,11 +25,12 @@ log = logging.getLogger(__name__)
 _FLOATS = ("float32", "float16", "bfloat16")
 # Vision-language models by the family of their language model, the keys of the outer configuration that apply to the
 # language model, too, and the sizes that the files leave to defaults of the class.
-_SEEING = {"gemma3": "gemma3_text"}
+_SEEING = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text"}
 _SHARED = ("bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings")
-_LEFT_OUT = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}
+_LEFT_OUT: Mapping[str, Mapping[str, int]] = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}
 _OLDER, _NEWER = re.compile(r"^language_model\.", re.ASCII), re.compile(r"^model\.language_model\.", re.ASCII)
-_SIGHT = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.", re.ASCII)
+_SIGHT = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector|visual)\.", re.ASCII)
+_AHEAD = "mtp."  # begins the names of layers that guess further tokens, which the model's own text does not need
 # Packed matrices, and the matrices that they hold one below the other.
 _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 # The reproduction of BitNet b1.58 (1bitLLM/bitnet_b1_58-*) is a class of its own whose model_type is "llama".
@@ -58,7 +59,7 @@ def language_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise BundleError(f"{path}: text_config must be an object, not {shown(inner)}")
     shared = {key: config[key] for key in _SHARED if key in config}
-    return {**_LEFT_OUT[family], **shared, **inner, "model_type": family}
+    return {**_LEFT_OUT.get(family, {}), **shared, **inner, "model_type": family}
 
 
 def translate(
@@ -92,10 +93,12 @@ def _language_model(
     """Return the entries of the language model, without those of a vision model."""
     if str(config.get("model_type")) not in _SEEING.values():
         return dict(entries)
-    seeing = sum(bool(_SIGHT.match(name)) for name in entries)
-    if seeing:
-        log.warning("%s: %d tensors of its vision model are left out; the bundle reads text", path.parent, seeing)
-    kept = {name: entry for name, entry in entries.items() if not _SIGHT.match(name)}
+    kept = dict(entries)
+    for part, belongs in (("vision model", _SIGHT.match), ("layers that guess", lambda name: name.startswith(_AHEAD))):
+        others = [name for name in kept if belongs(name)]
+        if others:
+            log.warning("%s: %d tensors of its %s are left out; the bundle reads text", path.parent, len(others), part)
+        kept = {name: entry for name, entry in kept.items() if name not in others}
     return _renamed(path, kept, {name: _OLDER.sub("", _NEWER.sub("model.", name)) for name in kept})
 
 

@@ -141,7 +141,7 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
             Unicode.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
         # A lone surrogate, NaN or infinity would cause an error later, when the value is written.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -153,6 +153,11 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BundleError(f"{what}: must hold a JSON object, not {shown(value)}")
     return value
+
+
+def _constant(name: str) -> Any:
+    """Return what transformers writes for infinity today, in place of the word that is not JSON."""
+    return {"__float__": name} if name == "Infinity" else float(name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -97,7 +97,8 @@ class _Grouping:
     def _node(self, operation: Operation) -> FusedNode:
         if operation.kind not in _KNOWN:
             raise UnsupportedError(
-                f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; {_HINT}"
+                f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; "
+                "run the model with --device float_reference"
             )
         if isinstance(operation, Hadamard) and operation.block > MOST_BLOCK:
             raise UnsupportedError(

@@ -24,7 +24,7 @@ from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of, cache_layout
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import check_lowered, lower
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
@@ -468,6 +468,7 @@ def cpu_footprint(
     all runs but the last are copied.
     """
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
+    check_lowered(graph)
     vocab, width = graph.weights[embedding_name(graph)].shape
     fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
     widest = fixed.widest

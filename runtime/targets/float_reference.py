@@ -14,7 +14,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
-from edgedec.runtime.run_sizes import reserved_rows
+from edgedec.runtime.run_sizes import recurrent_bytes, reserved_rows
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._unlimited import memories
@@ -140,6 +140,7 @@ def footprint(
     return {
         "weights": bundle.file_bytes["weights.bin"] + unpacked,
         **_kv_bytes(graph, limits),
+        **recurrent_bytes(graph, limits),
         "workspace": 16 * largest,
         "logits": 4 * vocab * limits.nodes,
     }

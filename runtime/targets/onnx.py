@@ -20,7 +20,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import check_lowered, lower
 from edgedec.ops import Attention, Linear
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import PORTABLE, Kernels
@@ -337,6 +337,7 @@ def _portable_footprint(
     A single copy of the int8 matrices adds nothing, because each copy is freed when it is packed.
     """
     graph = bundle_graph(bundle)
+    check_lowered(graph)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = _matrices(bundle, graph)
     weights = sum(map(_packed_bytes, matrices))

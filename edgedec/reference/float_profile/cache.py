@@ -1,26 +1,30 @@
-"""The reference's key/value cache: committed rows, followed by the rows of the last pass."""
+"""The reference's state of a sequence: keys and values, and the arrays that do not grow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.capacity import Capacity, reach
-from edgedec.graph import KvState
+from edgedec.errors import UnsupportedError
+from edgedec.graph import KvState, RecurrentState
 
 __all__ = ["FloatCache"]
 
 
 class FloatCache:
-    """Two float32 arrays [rows, kv_heads, head_dim] for each state, which grow by concatenation.
+    """Two float32 arrays [rows, kv_heads, head_dim] for each state of keys and values, which grow by concatenation, and an
+    array for each recurrent state.
 
     ``length`` rows are committed. A pass appends its rows after them; ``commit`` keeps some of these, in order, and the next
-    pass drops the rest. A state that is a ring drops committed rows that no window shows any more.
+    pass drops the rest. A state that is a ring drops committed rows that no window shows any more. A recurrent state has one
+    array before the pass, and one after each of its rows.
 
     Parameters:
-        states: the states of a graph.
+        states: the states of keys and values of a graph.
+        recurrent: its recurrent states.
         slack: rows of the largest pass, which rings need.
 
     Members:
@@ -29,8 +33,14 @@ class FloatCache:
         keys, values: the arrays.
     """
 
-    def __init__(self, states: Mapping[str, KvState], *, slack: int = 0) -> None:
-        self.states, self._slack = states, slack
+    def __init__(
+        self,
+        states: Mapping[str, KvState],
+        recurrent: Mapping[str, RecurrentState] | None = None,
+        *,
+        slack: int = 0,
+    ) -> None:
+        self.states, self._recurrent, self._slack = states, dict(recurrent or {}), slack
         self.length = 0
         self.positions = np.zeros(0, np.int32)
         self.slots = {name: np.zeros(0, np.int64) for name in states}
@@ -42,6 +52,13 @@ class FloatCache:
             if state.capacity == "ring"
         }
         self._floors = {name: ring.head for name, ring in self._rings.items()}
+        self._reset()
+
+    def _reset(self) -> None:
+        """Set the recurrent states to those before the first row."""
+        self._before = {name: np.zeros(s.shape, np.float32) for name, s in self._recurrent.items()}
+        self._after: dict[str, list[NDArray[np.float32]]] = {name: [] for name in self._recurrent}
+        self._parents: Sequence[int] = ()
 
     def _keep(self, rows: NDArray[np.int64]) -> None:
         """Keep the rows of these numbers, which become 0, 1, 2, ..."""
@@ -62,10 +79,16 @@ class FloatCache:
             self.slots[name] = self.slots[name][kept]
             self.keys[name], self.values[name] = self.keys[name][kept], self.values[name][kept]
 
-    def begin(self, n: int, positions: NDArray[np.int32]) -> None:
-        """Drop the uncommitted rows of the last pass, and prepare for n new rows."""
+    def begin(self, positions: NDArray[np.int32], visible: NDArray[np.bool_]) -> None:
+        """Drop the uncommitted rows of the last pass, and prepare for those at ``positions`` [n].
+
+        Raises:
+            UnsupportedError: there is a recurrent state, and ``visible`` [n, n] is not that of a tree: a row has no row
+                before it whose state it could continue.
+        """
         self._keep(np.arange(self.length))
-        assert len(positions) == n
+        self._after = {name: [] for name in self._recurrent}
+        self._parents = _parents(visible) if self._recurrent else ()
         self.positions = np.concatenate([self.positions, positions])
 
     def append(self, name: str, keys: NDArray[np.float32], values: NDArray[np.float32]) -> None:
@@ -74,12 +97,25 @@ class FloatCache:
         self.keys[name] = np.concatenate([self.keys[name], keys])
         self.values[name] = np.concatenate([self.values[name], values])
 
+    def before(self, name: str, row: int) -> NDArray[np.float32]:
+        """Return a recurrent state as it is before a row of the pass; the rows before this one have been ``advance``d."""
+        parent = self._parents[row]
+        return self._before[name] if parent < 0 else self._after[name][parent]
+
+    def advance(self, name: str, after: NDArray[np.float32]) -> None:
+        """Keep a recurrent state as it is after the next row of the pass."""
+        self._after[name].append(after)
+
     def commit(self, nodes: NDArray[np.int32]) -> None:
-        """Keep these rows of the last pass, in this order."""
+        """Keep these rows of the last pass, in this order; with recurrent states they must be a path from its root."""
         # The minimum, because a pass that failed half-way has not added its rows to all states.
         ends = (slots[-1] + 1 if len(slots) else 0 for slots in self.slots.values())
-        pending = min(len(self.positions), *ends) - self.length
+        pending = min([len(self.positions), *ends]) - self.length
         assert all(0 <= node < pending for node in nodes), f"commit {nodes} of a pass of {pending} rows"
+        if self._recurrent and len(nodes):
+            path = [self._parents[node] for node in nodes]
+            assert path == [-1, *nodes[:-1]], f"commit {nodes}, whose parents are {path}"
+            self._before = {name: after[nodes[-1]] for name, after in self._after.items()}
         self._keep(np.concatenate([np.arange(self.length), self.length + nodes.astype(np.int64)]))
         self.length += len(nodes)
         self._drop()
@@ -90,21 +126,50 @@ class FloatCache:
         return max((ring.least_position(self._floors[name]) for name, ring in self._rings.items()), default=0)
 
     def reach(self, length: int) -> int:
-        """Return the number of first rows, at most ``length``, that ``truncate`` can go back to."""
+        """Return the number of first rows, at most ``length``, that ``truncate`` can go back to.
+
+        A recurrent state cannot go back: unless all rows stay, none does.
+        """
+        if self._recurrent and length < self.length:
+            return 0
         return reach(length, [(ring, self._floors[name]) for name, ring in self._rings.items()])
 
     def truncate(self, length: int) -> int:
-        """Keep the first ``length`` committed rows, or fewer if a ring has dropped some, and return their number."""
+        """Keep the first ``length`` committed rows, or ``reach(length)`` if these are fewer, and return their number."""
         assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
-        self.length = self.reach(length)
+        before, self.length = self.length, self.reach(length)
+        if self.length < before:
+            self._reset()
         self._keep(np.arange(self.length))
         self._drop()
         return self.length
 
     def fork(self) -> FloatCache:
-        other = FloatCache(self.states, slack=self._slack)
+        other = FloatCache(self.states, self._recurrent, slack=self._slack)
         other.length, other.positions = self.length, self.positions
         # Arrays are replaced, never written to.
         other.slots, other.keys, other.values = dict(self.slots), dict(self.keys), dict(self.values)
-        other._floors = dict(self._floors)
+        other._floors, other._before = dict(self._floors), dict(self._before)
+        other._after = {name: list(rows) for name, rows in self._after.items()}
+        other._parents = self._parents
         return other
+
+
+def _parents(visible: NDArray[np.bool_]) -> list[int]:
+    """Return the row before each row on its path, -1 if it follows the committed rows.
+
+    Raises:
+        UnsupportedError: a row sees other rows than its parent and itself.
+    """
+    parents = list[int]()
+    for row, sees in enumerate(visible):
+        above = np.flatnonzero(sees[:row])
+        parent = int(above[-1]) if len(above) else -1
+        path = visible[parent] if parent >= 0 else np.zeros(len(visible), np.bool_)
+        if not sees[row] or (sees != path)[np.arange(len(visible)) != row].any():
+            raise UnsupportedError(
+                f"row {row} of the pass sees rows {np.flatnonzero(sees).tolist()}, which are no path of a tree; a "
+                "recurrent state continues that of one row"
+            )
+        parents.append(parent)
+    return parents

@@ -53,7 +53,7 @@ class ReferenceModel:
 
     def new_cache(self, *, slack: int = 0) -> FloatCache:
         """Return an empty cache; ``slack`` is the number of rows of the largest pass, which rings need."""
-        return FloatCache(self.graph.states, slack=slack)
+        return FloatCache(self.graph.states, self.graph.recurrent, slack=slack)
 
     def forward(
         self,
@@ -91,7 +91,7 @@ class ReferenceModel:
         context = FloatPassContext(
             weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds
         )
-        cache.begin(n, positions)
+        cache.begin(positions, visible)
         values: dict[str, Array] = {"ids": ids, "positions": positions, "rows": rows}
         for operation in self.graph.operations:
             inputs = [values[name] for name in operation.inputs]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope
+from edgedec.plugins import names
 from edgedec.reference.integer_profile.site import unsupported
 
-__all__ = ["check_defined"]
+__all__ = ["OPS", "check_defined"]
+
+OPS = "edgedec.reference.integer_profile.ops"
 
 _ACTIVATIONS = ("silu", "relu2")
+_REFERENCE = "; the reference runs it (--device float_reference)"
 _INSTEAD = "; the float targets run it (--device cpu or float_reference)"
 
 
@@ -24,11 +28,14 @@ def check_defined(graph: Graph) -> None:
     for op in sorted(graph.operations, key=lambda op: isinstance(op, Embed)):
         reason = _undefined(op) or _normed_summand(op, makers)
         if reason:
-            raise unsupported(op, reason + _INSTEAD)
+            raise unsupported(op, reason + (_INSTEAD if op.kind in names(OPS) else _REFERENCE))
 
 
 def _undefined(op: Operation) -> str | None:
+    known = names(OPS)
     match op:
+        case _ if op.kind not in known:
+            return f"it is not defined; known: {', '.join(known)}"
         case Embed() if op.scale != 1:
             return f"its rows are scaled by {op.scale:g}"
         case RmsNorm() if op.heads > 1:

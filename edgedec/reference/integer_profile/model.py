@@ -9,24 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.errors import UnsupportedError, UsageError
+from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
-from edgedec.plugins import load, names
+from edgedec.plugins import load
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.context import IntegerPassContext, Trace
-from edgedec.reference.integer_profile.defined import check_defined
+from edgedec.reference.integer_profile.defined import OPS, check_defined
 from edgedec.reference.integer_profile.numbers import WidthCheck
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Logits, Value
 from edgedec.schemes import Weight
 
 __all__ = ["IntegerModel", "Sequence", "integer_graph", "prepare", "prepare_graph"]
-
-_OPS = "edgedec.reference.integer_profile.ops"
 
 I32 = NDArray[np.int32]
 
@@ -56,15 +54,10 @@ def prepare(bundle: Bundle, calibration: Calibration) -> IntegerModel:
 
 def prepare_graph(graph: Graph, weights: Callable[[str], Weight], calibration: Calibration) -> IntegerModel:
     """Compute all constants of a graph with quantize points, like ``prepare``."""
-    known = names(_OPS)
     check_defined(graph)
     site, constants = Site(graph=graph, weights=weights, calibration=calibration), {}
     for operation in graph.operations:
-        if operation.kind not in known:
-            raise UnsupportedError(
-                f"the integer profile does not define {operation.kind!r} ({operation.name}); known: {', '.join(known)}"
-            )
-        constants[operation.name] = load(_OPS, operation.kind).prepare(operation, site)
+        constants[operation.name] = load(OPS, operation.kind).prepare(operation, site)
     return IntegerModel(graph, constants, site.forms)
 
 
@@ -79,7 +72,7 @@ class IntegerModel:
     def __init__(self, graph: Graph, constants: Mapping[str, Any], forms: Mapping[str, Form]) -> None:
         self.graph, self.constants, self.forms = graph, constants, forms
         kinds = {operation.kind for operation in graph.operations}
-        self._run = {kind: load(_OPS, kind).run for kind in kinds}
+        self._run = {kind: load(OPS, kind).run for kind in kinds}
         self._last_uses = graph.last_uses()
         (embed,) = (operation for operation in graph.operations if isinstance(operation, Embed))
         self.vocab = graph.weights[embed.weight].shape[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +16,12 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo, Trits
 from edgedec.quantize.readers.gguf import i2s
 from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, read_codes
-from edgedec.quantize.readers.gguf.hadamard import read_rotations
+from edgedec.quantize.readers.gguf.delta_net import DECAY, KERNELS, DeltaNet, HeadOrder, decay_log
+from edgedec.quantize.readers.gguf.hadamard import Rotations, read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.gguf.keys import ArchitectureKeys
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
-from edgedec.quantize.readers.gguf.names import huggingface_names
+from edgedec.quantize.readers.gguf.names import huggingface_names, layer_part
 from edgedec.quantize.readers.gguf.parts import read_parts
 from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer, special_ids
 from edgedec.quantize.readers.gguf.trits import CODES, TWO_BIT
@@ -26,7 +30,10 @@ from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_gguf"]
 
+log = logging.getLogger(__name__)
+
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_LEAST_GROUP = 32  # columns that can have a scale of their own
 _ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 
@@ -34,27 +41,40 @@ _ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 class _Source:
     """A tensor of the model, and its source in the file.
 
-    ``head_dim`` is nonzero if rows must be reordered into halves of heads. ``scale`` is a separate factor of the weight.
+    ``head_dim`` is nonzero if rows must be reordered into halves of heads, and ``order`` is that of the heads of a gated
+    delta net. ``scale`` is a separate factor of the weight.
     """
 
     tensor: GgufTensor
     info: TensorInfo
     head_dim: int
+    order: HeadOrder | None
     scale: GgufTensor | None
 
     def load(self) -> NDArray[Any]:
         values = self._scaled(_decoded(self.tensor))
         self.arrange(values)
-        return values
+        if self.tensor.name.endswith(f".{DECAY}"):
+            return decay_log(values, f"{self.tensor.path}: tensor {self.tensor.name!r}")
+        return values.reshape(self.info.shape)
 
     def codes(self) -> Trits:
         """Return a matrix of a ternary type as codes in -1..1, or -1..2 for types of two bits, and scales per block."""
         tensor = self.tensor
         codes, scales = read_codes(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
-        scales = self._scaled(scales)
+        scales, group = self._scaled(scales), tensor.kind.block
+        if self.order is not None and self.order.columns:
+            group = math.gcd(group, self.order.width)  # columns of a block that stay together
+            if group < _LEAST_GROUP:
+                raise UnsupportedError(
+                    f"{tensor.path}: tensor {tensor.name!r} ({tensor.kind.name}) has blocks of {tensor.kind.block} columns, "
+                    f"which heads of {self.order.width} columns divide into {group}, and a group has at least "
+                    f"{_LEAST_GROUP}; use another method than ternary"
+                )
+            scales = np.repeat(scales, tensor.kind.block // group, axis=1)
         self.arrange(codes)
         self.arrange(scales)
-        return Trits(codes, scales, tensor.kind.block)
+        return Trits(codes, scales, group)
 
     def _scaled(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values or scales times the separate factor, if there is one."""
@@ -67,7 +87,9 @@ class _Source:
         return values
 
     def arrange(self, values: NDArray[Any]) -> None:
-        """Reorder rows in place: neighbours, which llama.cpp rotates, become halves of a head."""
+        """Reorder in place: neighbours, which llama.cpp rotates, become halves of a head; value heads become groups."""
+        if self.order is not None:
+            self.order.apply(values)
         if not self.head_dim:
             return
         for start in range(0, len(values), self.head_dim):
@@ -79,7 +101,7 @@ class _Source:
         """Return the function that loads the tensor: an ``Int4Maker`` for 4-bit codes, a ``TernaryMaker`` for trits."""
         if self.info.int4 is not None:
             return _Int4Source(self)
-        if self.tensor.kind.name in CODES and len(self.tensor.shape) == 2:
+        if self.tensor.kind.name in CODES and len(self.info.shape) == 2:
             return _TwoBitSource(self) if self.info.two_bit else _TernarySource(self)
         return self.load
 
@@ -149,12 +171,13 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     known, rotations = architecture(header), read_rotations(header)
     header = _with_layouts(header)
     config = configuration(header, known, _rope_factors(header))
-    sources = _sources(header, known, config)
+    sources = _sources(header, known, config, rotations)
     tensors = {name: source.info for name, source in sources.items()}
     makers = {name: source.maker() for name, source in sources.items()}
     if rotations is not None:
         config |= rotations.configuration({name: source.tensor.name for name, source in sources.items()})
-        for name, (info, maker) in rotations.tensors().items():
+        used = {source.tensor.shape[-1] for source in sources.values() if rotations.turns(source.tensor.name)}
+        for name, (info, maker) in rotations.tensors(used).items():
             tensors[name], makers[name] = info, maker
     vocab_size = config["vocab_size"]
     if tokenizer is not None:
@@ -199,13 +222,19 @@ def _rope_factors(header: GgufHeader) -> RopeFactors:
     return {name: _decoded(tensor).astype(np.float32) for name, tensor in tensors.items()}
 
 
-def _sources(header: GgufHeader, known: Architecture, config: Mapping[str, Any]) -> dict[str, _Source]:
+def _sources(
+    header: GgufHeader, known: Architecture, config: Mapping[str, Any], rotations: Rotations | None
+) -> dict[str, _Source]:
     scales, head_dim = _scales(header), config["head_dim"]
+    nets = DeltaNet(config=config, rotations=rotations) if known.delta_nets else None
+    guessing = _guessing(header, known, config)
     sources: dict[str, _Source] = {}
     for tensor in header.tensors.values():
-        if tensor.name in ROPE_FACTORS or tensor.name in scales:
+        if tensor.name in ROPE_FACTORS or tensor.name in scales or tensor.name in guessing:
             continue
-        names = huggingface_names(tensor.name, post_norms=known.post_norms, gated_up=known.gated_up)
+        names = huggingface_names(
+            tensor.name, post_norms=known.post_norms, gated_up=known.gated_up, delta_nets=known.delta_nets
+        )
         if not names:
             raise UnsupportedError(
                 f"{header.path}: tensor {tensor.name!r} has no place in a {known.model_type}; "
@@ -222,10 +251,29 @@ def _sources(header: GgufHeader, known: Architecture, config: Mapping[str, Any])
                 raise BundleError(
                     f"{header.path}: tensor {tensor.name!r} has {part.shape[0]} rows, no multiple of {head_dim}"
                 )
+            order = None if nets is None else nets.order(part)
             sources[name] = _Source(
-                tensor=part, info=_info(part, scale), head_dim=head_dim if rotated else 0, scale=scale
+                tensor=part,
+                info=_info(part, scale, order),
+                head_dim=head_dim if rotated else 0,
+                order=order,
+                scale=scale,
             )
     return sources
+
+
+def _guessing(header: GgufHeader, known: Architecture, config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tensors of layers that guess further tokens, which the model's own text does not need."""
+    if not known.delta_nets:
+        return frozenset()
+    blocks = ArchitectureKeys(header, str(header.metadata["general.architecture"])).integer("block_count")
+    places = {name: layer_part(name) for name in header.tensors}
+    names = frozenset(
+        name for name, place in places.items() if place is not None and config["num_hidden_layers"] <= place[0] < blocks
+    )
+    if names:
+        log.warning("%s: %d tensors of its layers that guess are left out", header.path, len(names))
+    return names
 
 
 def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]) -> list[GgufTensor]:
@@ -265,8 +313,14 @@ def _scales(header: GgufHeader) -> Mapping[str, GgufTensor]:
     return scales
 
 
-def _info(tensor: GgufTensor, scale: GgufTensor | None) -> TensorInfo:
+def _info(tensor: GgufTensor, scale: GgufTensor | None, order: HeadOrder | None) -> TensorInfo:
     dtype = "float32" if scale is not None else _FLOATS.get(tensor.kind.name, "float32")
+    if tensor.name.endswith(f".{DECAY}"):
+        return TensorInfo(shape=tensor.shape, dtype="float32")
+    if tensor.name.endswith(f".{KERNELS}"):  # the converter has removed a dimension of 1
+        return TensorInfo(shape=(tensor.shape[0], 1, *tensor.shape[1:]), dtype=dtype)
     matrix = len(tensor.shape) == 2
     int4 = INT4.get(tensor.kind.name) if matrix and scale is None else None
+    if order is not None and order.columns and order.width % tensor.kind.block:
+        int4 = None  # a block spans heads that are not neighbours in the checkpoint, so it is decoded like other types
     return TensorInfo(shape=tensor.shape, dtype=dtype, int4=int4, two_bit=matrix and tensor.kind.name in TWO_BIT)

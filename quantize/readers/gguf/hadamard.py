@@ -10,7 +10,7 @@ Source: ``llama-model.cpp`` and ``llama-graph.cpp`` of PrismML's llama.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ __all__ = ["AXIS", "PREFIX", "TRANSFORM", "Rotations", "read_rotations"]
 PREFIX = "prism.hadamard."
 TRANSFORM, AXIS = "normalized-sylvester-walsh-hadamard", "input-last-dimension"
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+_DELTA_NETS = "qwen35"  # the architecture that is read and has gated delta nets
 _TEXTS = {
     "transform": (TRANSFORM,),
     "axis": (AXIS,),
@@ -59,12 +60,14 @@ class Rotations:
         folded: llama.cpp's names of weights whose inputs are rotated.
         inverse: llama.cpp's names of weights whose rows are rotated back after the lookup.
         signs: float32 [width], 1 and -1, for each width of a folded weight; empty: the transform has no signs.
+        grouped: the outputs of gated delta nets are folded in the checkpoint's order of heads, not in llama.cpp's.
     """
 
     block: int
     folded: frozenset[str]
     inverse: frozenset[str]
     signs: Mapping[int, NDArray[np.float32]]
+    grouped: bool
 
     def configuration(self, sources: Mapping[str, str]) -> dict[str, Any]:
         """Return the entry of the configuration; ``sources`` maps names of weights to llama.cpp's names of their tensors."""
@@ -81,11 +84,16 @@ class Rotations:
             }
         }
 
-    def tensors(self) -> dict[str, tuple[TensorInfo, _SignsSource]]:
-        """Return the signs as tensors of the checkpoint, and the functions that load them."""
+    def turns(self, tensor: str) -> bool:
+        """Return whether a tensor, by llama.cpp's name, is stored rotated."""
+        return tensor in self.folded or tensor in self.inverse
+
+    def tensors(self, widths: Collection[int]) -> dict[str, tuple[TensorInfo, _SignsSource]]:
+        """Return the signs of some widths as tensors of the checkpoint, and the functions that load them."""
         return {
             hadamard_signs(width): (TensorInfo(shape=signs.shape, dtype="float32"), _SignsSource(signs))
             for width, signs in self.signs.items()
+            if width in widths
         }
 
 
@@ -94,7 +102,7 @@ def read_rotations(header: GgufHeader) -> Rotations | None:
 
     Raises:
         BundleError: the metadata contradict themselves or the tensors.
-        UnsupportedError: the version or a key is not known, or the file needs a permutation of heads.
+        UnsupportedError: the version or a key is not known, or heads are permuted that the architecture does not have.
     """
     keys = {key.removeprefix(PREFIX): value for key, value in header.metadata.items() if key.startswith(PREFIX)}
     if not keys:
@@ -115,6 +123,7 @@ def read_rotations(header: GgufHeader) -> Rotations | None:
         folded=frozenset(folded),
         inverse=frozenset(inverse),
         signs=_read_signs(header, keys, widths, block) if explicit else {},
+        grouped=bool(keys.get("gdn_v_grouped", False)),
     )
 
 
@@ -140,10 +149,11 @@ def _check_kinds(header: GgufHeader, keys: Mapping[str, Value]) -> None:
     grouped = keys.get("gdn_v_grouped", False)
     if type(grouped) is not bool:
         _refuse(header, "gdn_v_grouped", "a truth value", grouped)
-    if grouped:
+    architecture = header.metadata.get("general.architecture")
+    if grouped and architecture != _DELTA_NETS:
         raise UnsupportedError(
-            f"{header.path}: {PREFIX}gdn_v_grouped permutes the heads of gated delta nets before the transform, an "
-            "operation that edgedec does not have"
+            f"{header.path}: {PREFIX}gdn_v_grouped permutes the heads of gated delta nets, which {shown(architecture)} does "
+            "not have"
         )
     if any(tensor.kind == I2_S for tensor in header.tensors.values()):
         raise UnsupportedError(

@@ -1,7 +1,8 @@
 """Convert llama.cpp's architectures to Hugging Face configurations.
 
-The two differ in names, in the rows of q and k, which llama.cpp stores as neighbours if it rotates neighbours, in Gemma's
-norms, which hold 1 + weight, in long-context rotations, which may be tensors of factors, and in packed matrices.
+The two differ in names, in the rows of q and k, which llama.cpp stores as neighbours if it rotates neighbours, in norms of
+Gemma and Qwen 3.5, which hold 1 + weight, in long-context rotations, which may be tensors of factors, in packed matrices,
+and in delta nets (``delta_net``).
 
 Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp, and its ``conversion/``, which writes these files; ``src/llama.cpp``
 of bitnet.cpp's fork for ``bitnet-b1.58``, whose graph has a squared ReLU where that of ``bitnet`` has a SiLU.
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import REFUSED
-from edgedec.quantize.readers.gguf.header import GgufHeader, Value
+from edgedec.quantize.readers.gguf.delta_net import delta_net_keys
+from edgedec.quantize.readers.gguf.header import GgufHeader
+from edgedec.quantize.readers.gguf.keys import ArchitectureKeys
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = [
@@ -48,6 +51,7 @@ class Architecture:
         post_norms: there are norms after attention and MLP.
         partial: only a part of each head may be rotated.
         gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
+        delta_nets: some layers are gated delta nets (``delta_net``).
         more: function that returns the keys of the configuration besides the common ones.
     """
 
@@ -56,45 +60,8 @@ class Architecture:
     post_norms: bool = False
     partial: bool = False
     gated_up: bool = False
-    more: Callable[[_Reader, _Config], _Config] = lambda _reader, _config: {}
-
-
-class _Reader:
-    """Reads and checks the metadata of the file's architecture."""
-
-    def __init__(self, header: GgufHeader, name: str) -> None:
-        self.header, self.name = header, name
-
-    def _get(self, key: str) -> tuple[str, Value | None]:
-        full = f"{self.name}.{key}"
-        return full, self.header.metadata.get(full)
-
-    def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 31) - 1) -> int:
-        full, value = self._get(key)
-        if isinstance(value, np.ndarray):  # one value for each layer
-            if value.size and (value == value[0]).all():
-                value = value[0].item()
-            else:
-                raise UnsupportedError(f"{self.header.path}: {full} differs between layers, which no family has")
-        value = default if value is None else value
-        if type(value) is not int or not least <= value <= most:
-            kind = "a positive integer" if least else "an integer from 0"
-            kind += f" up to {most}"
-            raise BundleError(f"{self.header.path}: {full} must be {kind}, not {shown(value)}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        full, value = self._get(key)
-        value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
-            raise BundleError(f"{self.header.path}: {full} must be a positive number, not {shown(value)}")
-        return float(value)
-
-    def has(self, key: str) -> bool:
-        return self._get(key)[1] is not None
-
-    def tensor(self, name: str) -> bool:
-        return name in self.header.tensors
+    delta_nets: bool = False
+    more: Callable[[ArchitectureKeys, _Config], _Config] = lambda _reader, _config: {}
 
 
 def _short(value: float) -> float:
@@ -102,7 +69,7 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _biases(reader: _Reader, config: _Config) -> _Config:
+def _biases(reader: ArchitectureKeys, config: _Config) -> _Config:
     """Return whether attention (all four projections) and MLP have biases, and Llama's activation."""
     return {
         "attention_bias": reader.tensor("blk.0.attn_output.bias"),
@@ -111,20 +78,20 @@ def _biases(reader: _Reader, config: _Config) -> _Config:
     }
 
 
-def _qwen(reader: _Reader, config: _Config) -> _Config:
+def _qwen(reader: ArchitectureKeys, config: _Config) -> _Config:
     return {"hidden_act": "silu", "use_sliding_window": False}
 
 
-def _bitnet(reader: _Reader, config: _Config) -> _Config:
+def _bitnet(reader: ArchitectureKeys, config: _Config) -> _Config:
     """Return silu and a tied head, which llama.cpp's graph always has."""
     return {"hidden_act": "silu", "tie_word_embeddings": True}
 
 
-def _bitnet_b158(reader: _Reader, config: _Config) -> _Config:
+def _bitnet_b158(reader: ArchitectureKeys, config: _Config) -> _Config:
     return {"hidden_act": "relu2", "tie_word_embeddings": True}
 
 
-def _phi3(reader: _Reader, config: _Config) -> _Config:
+def _phi3(reader: ArchitectureKeys, config: _Config) -> _Config:
     """Return the window of the model, which llama.cpp itself ignores (0 means no window), and the original context."""
     keys: _Config = {
         "hidden_act": "silu",
@@ -134,7 +101,7 @@ def _phi3(reader: _Reader, config: _Config) -> _Config:
     return keys | {"original_max_position_embeddings": original}
 
 
-def _gemma(reader: _Reader, config: _Config) -> _Config:
+def _gemma(reader: ArchitectureKeys, config: _Config) -> _Config:
     return {"hidden_act": "gelu_pytorch_tanh", "rms_norm_offset": 0, "tie_word_embeddings": True}
 
 
@@ -145,7 +112,7 @@ def _query_scalar(config: _Config, layers_27b: int) -> float:
     return float(config["head_dim"])
 
 
-def _gemma2(reader: _Reader, config: _Config) -> _Config:
+def _gemma2(reader: ArchitectureKeys, config: _Config) -> _Config:
     if reader.integer("attention.sliding_window_pattern", 2) != 2:
         raise UnsupportedError(
             f"{reader.header.path}: windows in other than every second layer of a gemma2 are not read"
@@ -161,7 +128,7 @@ def _gemma2(reader: _Reader, config: _Config) -> _Config:
     }
 
 
-def _gemma3(reader: _Reader, config: _Config) -> _Config:
+def _gemma3(reader: ArchitectureKeys, config: _Config) -> _Config:
     keys = {
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_offset": 0,
@@ -179,8 +146,24 @@ def _gemma3(reader: _Reader, config: _Config) -> _Config:
     return keys
 
 
-def _smollm3(reader: _Reader, config: _Config) -> _Config:
+def _smollm3(reader: ArchitectureKeys, config: _Config) -> _Config:
     return {"hidden_act": "silu", "no_rope_layer_interval": 4, "attention_bias": False, "mlp_bias": False}
+
+
+def _qwen35(reader: ArchitectureKeys, config: _Config) -> _Config:
+    """Return the sizes of the delta nets, and norms that hold 1 + weight.
+
+    The key ``rope.dimension_sections`` is left out: it divides the rotated columns between the coordinates of an image,
+    which are equal for text.
+    """
+    keys = delta_net_keys(reader, config)
+    first = keys["layer_types"].index("full_attention") if "full_attention" in keys["layer_types"] else 0
+    return keys | {
+        "hidden_act": "silu",
+        "rms_norm_offset": 0,
+        "attention_bias": reader.tensor(f"blk.{first}.attn_q.bias"),
+        "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),  # the family's default is not llama.cpp's
+    }
 
 
 _ARCHITECTURES = {
@@ -194,9 +177,10 @@ _ARCHITECTURES = {
     "gemma2": Architecture(model_type="gemma2", post_norms=True, more=_gemma2),
     "gemma3": Architecture(model_type="gemma3_text", post_norms=True, more=_gemma3),
     "smollm3": Architecture(model_type="smollm3", neighbours=True, more=_smollm3),
+    "qwen35": Architecture(model_type="qwen3_5_text", partial=True, delta_nets=True, more=_qwen35),
 }
 
-_REFUSED = {"qwen35": REFUSED["qwen3_5"], "qwen35moe": REFUSED["qwen3_5_moe"]}
+_REFUSED = {"qwen35moe": REFUSED["qwen3_5_moe"]}
 
 
 def architecture(header: GgufHeader) -> Architecture:
@@ -225,7 +209,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
     """
     name = header.metadata["general.architecture"]
     assert isinstance(name, str)
-    reader = _Reader(header, name)
+    reader = ArchitectureKeys(header, name)
     if reader.integer("expert_count", 0, least=0):
         raise UnsupportedError(f"{header.path}: {name}.expert_count: models with experts are not read")
     embedding = header.tensors.get("token_embd.weight")
@@ -264,7 +248,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
     return config | {"rope_scaling": scaling} if scaling else config
 
 
-def _share(reader: _Reader, turned: int, head_dim: int) -> float:
+def _share(reader: ArchitectureKeys, turned: int, head_dim: int) -> float:
     """Return the share of a head's columns that are rotated, rounded up so that the product is at least ``turned``."""
     if turned > head_dim or turned % 2:
         raise BundleError(
@@ -274,7 +258,7 @@ def _share(reader: _Reader, turned: int, head_dim: int) -> float:
     return share if int(head_dim * share) == turned else math.nextafter(share, 1)
 
 
-def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
+def _rope_scaling(reader: ArchitectureKeys, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
     """Return ``rope_scaling``, or None if there is none. ``turned`` columns of a head are rotated."""
     path, kind = reader.header.path, reader.header.metadata.get(f"{reader.name}.rope.scaling.type", "none")
     if not isinstance(kind, str):

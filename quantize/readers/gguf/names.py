@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from edgedec.errors import UnsupportedError
 
-__all__ = ["gguf_name", "huggingface_names"]
+__all__ = ["gguf_name", "huggingface_names", "layer_part"]
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_BLOCK = re.compile(r"blk\.(\d{1,4})\.(\w+)\.(weight|bias)", re.ASCII)
+_LAYER = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)", re.ASCII)
+_PART = re.compile(r"(\w+)\.(weight|bias)", re.ASCII)
 _PARTS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -31,6 +32,19 @@ _POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+# The parts of Qwen 3.5's layers that have other names; most of them belong to its delta nets.
+_DELTA_NETS = {
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "attn_qkv.weight": "linear_attn.in_proj_qkv.weight",
+    "attn_gate.weight": "linear_attn.in_proj_z.weight",
+    "ssm_beta.weight": "linear_attn.in_proj_b.weight",
+    "ssm_alpha.weight": "linear_attn.in_proj_a.weight",
+    "ssm_conv1d.weight": "linear_attn.conv1d.weight",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm.weight": "linear_attn.norm.weight",
+    "ssm_out.weight": "linear_attn.out_proj.weight",
+}
 # Packed matrices, which hold the rows of several matrices one after the other.
 _QKV = ("attn_q", "attn_k", "attn_v")
 _GATED_UP = ("ffn_gate", "ffn_up")
@@ -41,20 +55,35 @@ def _parts(post_norms: bool) -> Mapping[str, str]:
     return _PARTS | _POST_NORMS if post_norms else _PARTS
 
 
-def huggingface_names(name: str, *, post_norms: bool = False, gated_up: bool = False) -> tuple[str, ...]:
+def layer_part(name: str) -> tuple[int, str] | None:
+    """Return the layer of a tensor of a file and the rest of its name, or None if it belongs to no layer."""
+    match = _LAYER.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def huggingface_names(
+    name: str, *, post_norms: bool = False, gated_up: bool = False, delta_nets: bool = False
+) -> tuple[str, ...]:
     """Return the names of the matrices in a tensor of a file, in the order of their rows; empty: no family has it.
 
     Args:
         post_norms: the model has norms after attention and MLP.
         gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
+        delta_nets: the model has gated delta nets, and its names.
     """
     stem, _, parameter = name.rpartition(".")
     if stem in _TOP and parameter == "weight":
         return (f"{_TOP[stem]}.weight",)
-    match = _BLOCK.fullmatch(name)
-    if not match or match[1] != str(int(match[1])):
+    found = layer_part(name)
+    if found is None:
         return ()
-    layer, part, parameter = match.groups()
+    layer, rest = found
+    if delta_nets and rest in _DELTA_NETS:
+        return (f"model.layers.{layer}.{_DELTA_NETS[rest]}",)
+    match = _PART.fullmatch(rest)
+    if not match:
+        return ()
+    part, parameter = match.groups()
     inner = _QKV if part == "attn_qkv" else _GATED_UP if part == "ffn_up" and gated_up else (part,)
     known = _parts(post_norms)
     if not all(one in known for one in inner):

@@ -17,6 +17,10 @@ _ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
 _QWEN2 = rf"{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+_QWEN35 = (  # marks belong to the letters before them
+    rf"{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def _bytes(use_regex: bool) -> dict[str, Any]:
@@ -33,12 +37,14 @@ _DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_
 
 _LIKE_LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2")
 _LIKE_QWEN2 = ("qwen2", "deepseek-r1-qwen", "megrez")
+_LIKE_QWEN35 = ("qwen35",)
 _LIKE_GPT2 = ("gpt-2", "phi-2", "mellum", "modern-bert", "exaone4")
 _LIKE_SMOLLM = ("smollm", "starcoder", "refact", "command-r", "codeshell")
 CUTS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(_LIKE_GPT2, _GPT2),
     **dict.fromkeys(_LIKE_LLAMA3, _split(_LLAMA3)),
     **dict.fromkeys(_LIKE_QWEN2, _split(_QWEN2)),
+    **dict.fromkeys(_LIKE_QWEN35, _split(_QWEN35)),
     **dict.fromkeys(_LIKE_SMOLLM, _DIGITS),
 }
 # Vocabularies in which a piece of text that is a token always becomes that token, regardless of the merges.
@@ -63,7 +69,7 @@ def to_json(
             "truncation": None,
             "padding": None,
             "added_tokens": list(added),
-            "normalizer": {"type": "NFC"} if cut in _LIKE_QWEN2 else None,
+            "normalizer": {"type": "NFC"} if cut in _LIKE_QWEN2 + _LIKE_QWEN35 else None,
             "pre_tokenizer": CUTS[cut],
             "post_processor": post,
             "decoder": _GPT2,

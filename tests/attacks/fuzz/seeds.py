@@ -18,7 +18,7 @@ from edgedec.quantize.readers.gguf.blocks import KINDS
 from edgedec.quantize.readers.gguf.names import gguf_name
 from tests.attacks.fuzz.framing import framed
 from tests.attacks.fuzz.mutators.protobuf import field
-from tests.quantize.readers.support import make_checkpoints
+from tests.quantize.readers.support import make_checkpoints, make_gguf_checkpoint, make_qwen35_gguf
 from tests.quantize.readers.support import make_gguf as gguf
 from tests.quantize.readers.support.make_gguf import RawTensor
 from tests.quantize.support import make_bitnet_models
@@ -212,6 +212,16 @@ def _of_kind(name: bytes, number: int, columns: int, rows: int) -> RawTensor:
     return RawTensor(name, (columns, rows), number, bytes(rows * kind.row_bytes(columns)))
 
 
+def _delta_net_file() -> bytes:
+    """Return a Qwen 3.5 whose delta net has two value heads for each key head, and a layer that guesses."""
+    config = make_qwen35_gguf.config(4, **{**SIZES, "num_hidden_layers": 2, "head_dim": 8, "linear_key_head_dim": 4})
+    tensors = make_gguf_checkpoint.tensors("qwen35", config, make_qwen35_gguf.random_weights(config))
+    raw = [gguf.tensor(name, np.ascontiguousarray(values)) for name, values in tensors.items()]
+    raw.append(gguf.tensor("blk.2.nextn.enorm.weight", np.ones(8, np.float32)))
+    changes: dict[str, Any] = {"qwen35__block_count": 3, "qwen35__nextn_predict_layers": 1}
+    return gguf.file_bytes(make_qwen35_gguf.metadata(config, **changes), raw)
+
+
 def gguf_files() -> Iterator[bytes]:
     """Yield a model of each architecture, both vocabularies, and types of tensors that are not floats."""
     for architecture, keys, config in _ARCHITECTURES:
@@ -237,6 +247,7 @@ def gguf_files() -> Iterator[bytes]:
         yield gguf.file_bytes(gguf.metadata(**changes), wide)
     yield from _i2_s_files()
     yield from _rotated_files()
+    yield _delta_net_file()
 
 
 def _rotated_files() -> Iterator[bytes]:

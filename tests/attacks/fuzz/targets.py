@@ -105,6 +105,7 @@ _OF_GGUF = (
     | {"checkpoint", "gguf/checkpoint", "gguf/blocks", "gguf/header", "gguf/models", "gguf/names", "gguf/parts"}
     | {
         "gguf/hadamard",
+        "gguf/keys",
         "gguf/tokenizer",
         "tokenizers/piece_tokenizer",
     }
@@ -122,7 +123,7 @@ TARGETS = (
         files=_files(["model.gguf"], _GGUF),
         read=_checkpoint("model.gguf"),
         seeds=seeds.gguf_files,
-        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/i2s", "gguf/trits"},
+        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/delta_net", "gguf/i2s", "gguf/trits"},
     ),
     Target(
         name="gguf-parts",

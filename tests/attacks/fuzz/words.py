@@ -50,6 +50,7 @@ ARCHITECTURES = (
     "gemma3",
     "smollm3",
     "qwen35",
+    "qwen35moe",
     "clip",
 )
 _ARCHITECTURE_KEYS = """
@@ -58,6 +59,10 @@ attention.key_length attention.value_length attention.layer_norm_rms_epsilon att
 attention.sliding_window_pattern rope.dimension_count rope.freq_base rope.freq_base_swa rope.scaling.type
 rope.scaling.factor rope.scaling.original_context_length rope.scaling.attn_factor attn_logit_softcapping
 final_logit_softcapping expert_count vocab_size
+"""
+_DELTA_NET_KEYS = """
+ssm.conv_kernel ssm.inner_size ssm.state_size ssm.time_step_rank ssm.group_count full_attention_interval
+attention.recurrent_layers nextn_predict_layers rope.dimension_count
 """
 _TOKENIZER_KEYS = """
 model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id
@@ -68,6 +73,7 @@ version block_size transform axis sign_mode sign_widths sign_values weight_names
 """
 GGUF_KEYS = (
     *(f"{name}.{key}" for name in ("llama", "phi3", "gemma3") for key in _ARCHITECTURE_KEYS.split()),
+    *(f"qwen35.{key}" for key in _DELTA_NET_KEYS.split()),
     *(f"tokenizer.ggml.{key}" for key in _TOKENIZER_KEYS.split()),
     *("tokenizer.chat_template", "general.architecture", "general.alignment"),
     *(f"prism.hadamard.{key}" for key in _ROTATION_KEYS.split()),
@@ -90,7 +96,7 @@ GGUF_TEXTS = (
 )
 _PARTS = """
 attn_norm attn_q attn_k attn_v attn_output attn_qkv attn_q_norm attn_k_norm attn_sub_norm ffn_norm ffn_gate ffn_up ffn_down
-ffn_sub_norm post_attention_norm post_ffw_norm
+ffn_sub_norm post_attention_norm post_ffw_norm attn_gate ssm_conv1d ssm_beta ssm_alpha ssm_norm ssm_out ssm_dt
 """
 GGUF_TENSORS = (
     *("token_embd.weight", "output_norm.weight", "output.weight", "output.scale", "x", "../x"),
@@ -101,6 +107,7 @@ GGUF_TENSORS = (
         for part in _PARTS.split()
         for end in ("weight", "bias", "scale")
     ),
+    *("blk.0.ssm_a", "blk.1.ssm_a", "blk.1.nextn.enorm.weight"),
 )
 
 _TOKENIZER_WORDS = """

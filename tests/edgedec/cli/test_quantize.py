@@ -11,6 +11,7 @@ import pytest
 from edgedec.bundle import Bundle
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import ENDLESS, byte_tokenizer
+from tests.quantize.readers.support import make_qwen35_gguf
 
 KEYS = {
     "output",
@@ -218,3 +219,22 @@ def test_options_of_planes_without_planes_are_refused(
         "out\n"
     )
     assert not Path("out").exists()
+
+
+@pytest.mark.thorough
+def test_a_ternary_gguf_of_qwen35_generates(edgedec: Edgedec, tmp_path: Path) -> None:
+    words = make_qwen35_gguf.byte_vocabulary()
+    settings = make_qwen35_gguf.config(64, vocab_size=len(words["tokenizer__ggml__tokens"]))
+    model = make_qwen35_gguf.random_ternary(settings)
+    make_qwen35_gguf.write(tmp_path / "m.gguf", settings, model, "PQ2_0", **words)
+    Path("text").write_text("Hello, Hello! " * 6)
+    options = ("--method", "ternary", "--eval-text", "text", "--json")
+    outcome = edgedec("quantize", tmp_path / "m.gguf", *options, "-o", "b.edgedec")
+    assert outcome.code == 0, outcome.stderr
+    assert Bundle.open("b.edgedec").tensors["model.layers.0.linear_attn.out_proj.weight"].scheme.kind == "ternary"
+    prompt = ("-p", "Hello", "-n", "8", "--temp", "0", "--json")
+    outcome = edgedec("generate", "-m", "b.edgedec", "--device", "float_reference", *prompt)
+    assert outcome.code == 0, outcome.stderr
+    answer: dict[str, Any] = outcome.json
+    assert answer["timings"]["prompt_n"] == 3, "He ll o"
+    assert 1 <= len(answer["tokens"]) <= 8

@@ -22,7 +22,10 @@ from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 
-FAMILIES = ("qwen2", "qwen3", "mistral", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text")
+FAMILIES = (
+    *("qwen2", "qwen3", "mistral", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text"),
+    *("qwen3_5_text", "qwen3_next", "falcon_h1", "mamba2"),
+)
 NAMES = [name for family in FAMILIES for name in reference_golden.names(family)]
 BASE: Mapping[str, Any] = {
     "hidden_size": 32,
@@ -113,6 +116,15 @@ def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
         ("gemma3_text/plain", {"query_pre_attn_scalar": 8}),
         ("gemma3_text/capped", {"final_logit_softcapping": None}),
         ("gemma3_text/capped", {"layer_types": ["sliding_attention"] * 3}),
+        ("qwen3_5_text/plain", {"rope_parameters": {**_PLAIN_ROPE, "partial_rotary_factor": 0.5}}),
+        ("falcon_h1/plain", {"key_multiplier": 1.0}),
+        ("falcon_h1/plain", {"ssm_multipliers": [0.5, 1.5, 0.8, 1.2, 1.0]}),
+        ("falcon_h1/plain", {"mlp_multipliers": [0.7, 1.0]}),
+        ("falcon_h1/plain", {"ssm_out_multiplier": 1.0}),
+        ("falcon_h1/plain", {"attention_in_multiplier": 1.0}),
+        ("falcon_h1/plain", {"lm_head_multiplier": 1.0}),
+        ("mamba2/biases", {"time_step_limit": [0.0, 1.5]}),
+        ("mamba2/biases", {"time_step_limit": [0.2, 9.0]}),
     ],
 )
 def test_other_settings_move_the_logits_beyond_the_tolerance(name: str, changes: dict[str, Any]) -> None:
@@ -334,6 +346,31 @@ def test_yarn_scales_the_scores() -> None:
             "rope_theta must be above 1",
         ),
         ("qwen2", {"rope_scaling": {"type": "proportional"}}, UnsupportedError, "rope scaling 'proportional'"),
+        (
+            "qwen3_5_text",
+            {"linear_num_value_heads": 24},
+            BundleError,
+            "24 is not a multiple of linear_num_key_heads 16",
+        ),
+        (
+            "qwen3_5_text",
+            {"layer_types": ["sliding_attention"] * 4},
+            UnsupportedError,
+            "known: full_attention, linear_",
+        ),
+        ("qwen3_5_text", {"full_attention_interval": 0}, BundleError, "full_attention_interval must be an integer"),
+        ("qwen3_next", {}, UnsupportedError, "mixtures of experts are not supported"),
+        ("qwen3_next", {"mlp_only_layers": [0, 1, 2]}, UnsupportedError, "mixtures of experts are not supported"),
+        ("falcon_h1", {"mamba_d_ssm": 48, "mamba_n_heads": 5}, BundleError, "5 mamba_n_heads of 9 are not mamba_d_ssm"),
+        ("falcon_h1", {"mlp_multipliers": [1.0]}, BundleError, "mlp_multipliers must be a list of 2 numbers"),
+        (
+            "falcon_h1",
+            {"mamba_n_heads": 4, "ssm_multipliers": [1, 1, 0, 1, 1]},
+            BundleError,
+            "ssm_multipliers must be a number above 0",
+        ),
+        ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": True}, UnsupportedError, "norm_before_gate"),
+        ("falcon_h1", {"mamba_n_heads": 4, "mamba_n_groups": 3}, BundleError, "4 heads are not a multiple of n_groups"),
     ],
 )
 def test_unsupported_settings_are_refused(

@@ -33,6 +33,7 @@ from edgedec.plugins import load, names
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Scheme, TernaryScheme, Weight
+from tests.edgedec.reference import test_recurrent_ops
 from tests.support.make_tiny import random_parts
 
 Array = NDArray[Any]
@@ -52,11 +53,12 @@ def run(
     n = len(inputs[0])
     positions = np.arange(n, dtype=np.int32) if positions is None else positions
     cache = cache or FloatCache({})
-    cache.begin(n, positions)
+    visible = np.tri(n, dtype=np.bool_) if visible is None else visible
+    cache.begin(positions, visible)
     context = FloatPassContext(
         weights=(weights or {}).__getitem__,
         cache=cache,
-        visible=np.tri(n, dtype=np.bool_) if visible is None else visible,
+        visible=visible,
         positions=positions,
         embeds=embeds,
     )
@@ -85,7 +87,7 @@ def test_every_operation_is_defined_and_tested_here() -> None:
             *(Add, Attention, Embed, GatedActivation, Hadamard, Linear),
             *(QuantizeActivation, RmsNorm, Rope, SelectRows),
         )
-    }
+    } | {cls.kind for cls in test_recurrent_ops.TESTED}
 
 
 @given(seeds)

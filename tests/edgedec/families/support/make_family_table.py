@@ -29,21 +29,36 @@ class Row:
     note: str = ""
 
 
+_DELTA_NETS = ("Qwen 3.5", "Qwen3-Next without experts")
 # Operation -> models with one of it that the integer profile does not define: the table in docs/integer-profile.md.
 UNDEFINED: Mapping[str, tuple[str, ...]] = {
-    "rms_norm": ("Qwen 3", "Gemma 3"),
-    "rope": ("Phi 4 mini",),
+    "rms_norm": ("Qwen 3", "Gemma 3", *_DELTA_NETS),
+    "rope": ("Phi 4 mini", *_DELTA_NETS),
     "attention": ("Gemma 2",),
     "linear": ("Gemma 2",),
     "gated_activation": ("Gemma", "Gemma 2", "Gemma 3"),
     "add": ("Gemma 2", "Gemma 3"),
-    "embed": ("Gemma", "Gemma 2", "Gemma 3"),
+    "embed": ("Gemma", "Gemma 2", "Gemma 3", "Falcon H1"),
+    "scale": ("Falcon H1",),
+    "split": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
+    "concat": ("Qwen3-Next without experts",),
+    "causal_conv": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
+    "gated_delta_rule": _DELTA_NETS,
+    "selective_scan": ("Falcon H1", "Mamba 2"),
+    "sigmoid_gate": _DELTA_NETS,
+    "gated_rms_norm": ("Mamba 2",),
 }
 
 
 def _integers(reason: str) -> dict[str, str]:
     """Return refusals by the integer profile and by the accelerator, which runs the same operations."""
     return dict.fromkeys(INTEGERS, reason)
+
+
+def _reference_only(kind: str) -> dict[str, str]:
+    """Return refusals by all executors but the reference, which is the only one that has recurrent states."""
+    onnx = dict.fromkeys(EXECUTORS[1:3], f"cannot run {kind!r}")
+    return onnx | _integers(f"cannot run {kind} ")
 
 
 _HEAD_NORMS = _integers("it normalizes each of 2 heads separately")
@@ -98,6 +113,34 @@ ROWS = (
         refused=_HEAD_NORMS,
         note="the reader leaves out the vision model",
     ),
+    Row(
+        title="Qwen 3.5, its language model",
+        family="qwen3_5_text",
+        golden="qwen3_5_text/plain",
+        refused=_reference_only("causal_conv"),
+        note="gated delta nets; the reader leaves out the vision model and the layers that guess",
+    ),
+    Row(
+        title="Qwen3-Next without experts",
+        family="qwen3_next",
+        golden="qwen3_next/plain",
+        refused=_reference_only("split"),
+        note="gated delta nets",
+    ),
+    Row(
+        title="Falcon H1",
+        family="falcon_h1",
+        golden="falcon_h1/plain",
+        refused=_reference_only("scale"),
+        note="attention and a mixer of Mamba 2 in each layer",
+    ),
+    Row(
+        title="Mamba 2",
+        family="mamba2",
+        golden="mamba2/plain",
+        refused=_reference_only("split"),
+        note="no attention",
+    ),
 )
 
 _HEAD = """# Which models run where
@@ -120,10 +163,15 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-Refused with the reason are `qwen3_5` and `qwen3_5_moe` (Qwen 3.5, Bonsai 2; `qwen35` and `qwen35moe` in GGUF), in which
-three of four layers are gated delta nets, and `prism_hadamard_qwen35`, the same model in a folder with rotated weights.
-Rotated weights of the families above are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
+The states of gated delta nets and of Mamba 2 do not grow with the text. Only the reference runs them
+(`--device float_reference`), which is made to be obvious and not to be fast.
+
+Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.
+
+Refused with the reason are `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, and
+`prism_hadamard_qwen35`, a folder with rotated weights, which are read from GGUF alone. GGUF files of `qwen35` become
+`qwen3_5_text` ([what is undone](gguf.md#qwen-35)).
 
 [Adding a model family](adding-a-family.md) explains how to add one.
 """

@@ -83,6 +83,20 @@ _LONGROPE: dict[str, Any] = {
     },
 }
 _PARTIAL = {"partial_rotary_factor": 0.75}
+# Chunks of four positions are shorter than the text, so that transformers carries a state from one to the next.
+_MAMBA: dict[str, Any] = {
+    **{"num_heads": 4, "head_dim": 8, "state_size": 6, "expand": 2, "chunk_size": 4},
+    **{"layer_norm_epsilon": 1e-5, "initializer_range": 0.9},
+}
+# The share of a head that is rotated is a quarter by default: two of eight columns.
+_DELTA: dict[str, Any] = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4, "linear_value_head_dim": 3},
+    **{"initializer_range": 0.4},
+}
+_FALCON: dict[str, Any] = {
+    **{"mamba_d_ssm": 16, "mamba_n_heads": 4, "mamba_d_state": 5, "mamba_n_groups": 2, "mamba_chunk_size": 4},
+    **{"num_hidden_layers": 1, "initializer_range": 0.6, "head_dim": 8},
+}
 _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen2": (
         "Qwen2",
@@ -157,6 +171,45 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "capped": {"final_logit_softcapping": 12.0, "num_hidden_layers": 3, "sliding_window_pattern": 3, **_WINDOW},
         },
     ),
+    "qwen3_5_text": (
+        "Qwen3_5Text",
+        {
+            "plain": {**_DELTA, "full_attention_interval": 2},
+            "order": {**_DELTA, "layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 2},
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {"plain": {**_DELTA, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0}},
+    ),
+    "falcon_h1": (
+        "FalconH1",
+        {
+            "plain": {
+                **_FALCON,
+                **{"mlp_multipliers": [0.7, 1.4], "ssm_multipliers": [0.5, 1.5, 0.8, 1.2, 0.9]},
+                **{"key_multiplier": 0.6, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8},
+                **{"ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.9, "lm_head_multiplier": 1.1},
+                **{"embedding_multiplier": 1.7},
+            },
+            "normed": {**_FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 1},
+        },
+    ),
+    "mamba2": (
+        "Mamba2",
+        {
+            "plain": {**_MAMBA, "n_groups": 2},
+            "biases": {**_MAMBA, "n_groups": 1, "use_bias": True, "conv_kernel": 2, "time_step_limit": [0.2, 1.5]},
+            "tied": {
+                **_MAMBA,
+                "n_groups": 4,
+                "state_size": 3,
+                "use_conv_bias": False,
+                "tie_word_embeddings": True,
+                "conv_kernel": 5,
+            },
+        },
+    ),
 }
 
 
@@ -178,7 +231,8 @@ def _positions(n: int, config: Any) -> list[int]:
     They stay below the range where the error of transformers' angles, which are float32, grows too large. They stay
     near if there are windows, because transformers counts rows there and not positions.
     """
-    if (getattr(config, "sliding_window", None) or n) < n or config.max_position_embeddings < 404:
+    limit = getattr(config, "max_position_embeddings", 0)  # a model without has no use of them
+    if (getattr(config, "sliding_window", None) or n) < n or limit < 404:
         return list(range(n))
     return [*range(n - 6), *range(200, 203), *range(400, 403)]
 
@@ -199,7 +253,8 @@ def _make(
         positions = torch.tensor([_positions(18, config)])
         with torch.no_grad():
             # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
-            logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
+            place = {} if family == "Mamba2" else {"position_ids": positions}
+            logits = model(ids, attention_mask=torch.ones_like(ids), **place).logits[0]
         tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
         weights: dict[str, Any]
         if packed:  # one array, because each array of a file costs more bytes than many of these tensors hold
@@ -207,7 +262,10 @@ def _make(
             weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}
         else:
             weights = {f"weights.{key}": value for key, value in tensors.items()}
-        config_keys = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
+        # An infinite limit is the default, and has no place in JSON.
+        config_keys = {
+            key: value for key, value in config.to_diff_dict().items() if key != "dtype" and "inf" not in str(value)
+        }
         np.savez_compressed(
             folder / f"{name}.npz",
             config=np.array(json.dumps(config_keys | {"model_type": config.model_type}, sort_keys=True)),

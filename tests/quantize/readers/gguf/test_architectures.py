@@ -78,6 +78,8 @@ CASES = [
     Case(golden="gemma2/plain", architecture="gemma2", changes={"query_pre_attn_scalar": 8}, more=_GEMMA2),
     Case(golden="gemma3_text/plain", architecture="gemma3", changes={"query_pre_attn_scalar": 8}, more=_GEMMA3),
     Case(golden="smollm3/plain", architecture="smollm3", changes={"no_rope_layers": [1, 1]}),
+    Case(golden="qwen3_5_text/plain", architecture="qwen35", more={"full_attention_interval": 2}),
+    Case(golden="qwen3_5_text/order", architecture="qwen35", more={"attention.recurrent_layers": [False, True]}),
 ]
 
 

@@ -205,7 +205,11 @@ _SIGNS = rotated.random_signs([HIDDEN, INTER])
         ({"sign_values": None}, BundleError, "sign_values must be an array of integers, not None"),
         ({"sign_values": [1.0] * 640}, BundleError, "sign_values must be an array of integers"),
         ({"perm_rep": 3}, UnsupportedError, r"prism\.hadamard\.perm_rep is not known"),
-        ({"gdn_v_grouped": True}, UnsupportedError, "gdn_v_grouped permutes the heads of gated delta nets"),
+        (
+            {"gdn_v_grouped": True},
+            UnsupportedError,
+            "gdn_v_grouped permutes the heads of gated delta nets, which 'qwen3' does not",
+        ),
         ({"gdn_v_grouped": 1}, BundleError, "gdn_v_grouped must be a truth value, not 1"),
         ({"inverse_weight_names": None}, BundleError, r"is the embedding and the head.*inverse_weight_names does not"),
         (

@@ -78,6 +78,7 @@ def test_bytes_are_encoded_like_by_the_original_tokenizer(tmp_path: Path) -> Non
         ("gpt-2", ["1234", " a", "'", "M"]),
         ("llama-bpe", ["123", "4", " a", "'M"]),
         ("qwen2", [*"1234", " a", "'M"]),
+        ("qwen35", [*"1234", " a", "'M"]),
         ("smollm", [*"1234", " a", "'", "M"]),
     ],
 )
@@ -92,6 +93,17 @@ def test_each_way_to_cut_text_is_read(pre: str, expected: list[str]) -> None:
     assert tokenizer.pre_tokenizer is not None
     cut = tokenizer.pre_tokenizer.pre_tokenize_str("1234 a'M")
     assert [text.replace("\u0120", " ") for text, _ in cut] == expected
+
+
+@pytest.mark.parametrize(("pre", "words"), [("qwen2", ["\u0928\u092e\u0938", "\u094d\u0924", "\u0947"]),
+                                            ("qwen35", ["\u0928\u092e\u0938\u094d\u0924\u0947"])])  # fmt: skip
+def test_marks_stay_with_their_letters_in_qwen35_alone(pre: str, words: list[str]) -> None:
+    from edgedec.quantize.readers.tokenizers.byte_tokenizer import to_json
+
+    cut = Tokenizer.from_str(to_json(vocab={}, merges=[], added=[], cut=pre, post=None)).pre_tokenizer
+    assert cut is not None
+    text = "".join(words)
+    assert [text[slice(*place)] for _, place in cut.pre_tokenize_str(text)] == words
 
 
 @pytest.mark.parametrize(
