@@ -26,9 +26,14 @@ _PACKAGES = {
 # Modules whose own tests, if there are any, show only a part -> the files that show the rest, the fastest first. Tests that
 # import less, of estimates for instance, are nearer.
 SIMULATED_IN: dict[str, tuple[str, ...]] = {
-    "attention/score_memory": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
+    "attention/score_memory": (
+        "tests/hw/attention/test_score_memory_edges.py",
+        "tests/hw/test_parameter_ranges.py",
+        "tests/hw/attention/test_attention_path.py",
+    ),
     "attention/weighted_values": ("tests/hw/test_parameter_ranges.py", "tests/hw/attention/test_attention_path.py"),
     "datapath": ("tests/hw/test_accelerator.py",),
+    "matrix/matrix_path": ("tests/hw/matrix/test_matrix_turns.py",),
     "emit/rtlil": ("tests/hw/blocks/test_collisions.py",),
 }
 
