@@ -159,6 +159,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
         offset=0,
         window=0,
         sinks=0,
+        table=0,
         rotary=1,
         scale=case.head_dim**-0.5,
         cap=0.0,
@@ -174,7 +175,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
         "positions": np.tile(np.arange(case.past, case.past + case.queries), case.sequences)[None],
         "visible": np.tile(visibility.pack(np.tri(case.queries, dtype=np.bool_)).view(np.int64), (case.sequences, 1)),
         "sequences": np.array([[case.queries, case.past]] * case.sequences),
-        "blocks": case.blocks,
+        "blocks": case.blocks[None],
     }
     bindings = []
     rng = np.random.default_rng(1)

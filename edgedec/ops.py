@@ -30,7 +30,7 @@ __all__ = [
     "QuantizeActivation",
     "RmsNorm",
     "Rope",
-    "Scale",
+    "ScaleColumns",
     "SelectRows",
     "SelectiveScan",
     "SigmoidGate",
@@ -244,10 +244,10 @@ class Concat(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Operation):
+class ScaleColumns(Operation):
     """(x float32 [n, sum of widths]) -> the same shape, columns multiplied, ``widths[0]`` by ``factors[0]`` and so on."""
 
-    kind: ClassVar[str] = "scale"
+    kind: ClassVar[str] = "scale_columns"
     widths: tuple[int, ...]
     factors: tuple[float, ...]
 

@@ -21,7 +21,7 @@ from edgedec.ops import (
     Operation,
     RmsNorm,
     Rope,
-    Scale,
+    ScaleColumns,
     SelectiveScan,
     SelectRows,
     SigmoidGate,
@@ -149,12 +149,14 @@ class GraphBuilder:
         return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
 
     def scale(self, name: str, x: str, factors: Sequence[float], widths: Sequence[int] = ()) -> str:
-        """Append a ``Scale``, or nothing if all factors are 1; without ``widths`` the one factor is that of all columns."""
+        """Append a ``ScaleColumns``, or nothing if all factors are 1; without ``widths`` the one factor is that of all
+        columns.
+        """
         if all(factor == 1 for factor in factors):
             return x
         columns = tuple(widths) or (self._width(x),)
         assert sum(columns) == self._width(x)
-        scale = Scale(name=name, inputs=(x,), outputs=(name,), widths=columns, factors=tuple(factors))
+        scale = ScaleColumns(name=name, inputs=(x,), outputs=(name,), widths=columns, factors=tuple(factors))
         return self._emit(scale, self._width(x), self._rows(x))
 
     def sigmoid_gate(self, name: str, gate: str, x: str) -> str:

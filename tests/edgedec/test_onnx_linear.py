@@ -124,7 +124,7 @@ def run(
         "total_length": np.zeros(1, np.int32),
         "visible": np.zeros((len(x), 1), np.int64),
         "sequences": np.array([[len(x), 0]], np.int64),
-        "blocks": np.zeros(-(-len(x) // 16), np.int32),
+        "blocks": np.zeros((1, -(-len(x) // 16)), np.int32),
         "cache": np.zeros(0, np.uint8),
     }
     input_names = {item.name for item in session.get_inputs()}

@@ -18,7 +18,7 @@ from edgedec.ops import (
     GatedDeltaRule,
     GatedRmsNorm,
     Operation,
-    Scale,
+    ScaleColumns,
     SelectiveScan,
     SigmoidGate,
     Split,
@@ -28,7 +28,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatWeight
 
-TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, Scale, SelectiveScan, SigmoidGate, Split)
+TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, ScaleColumns, SelectiveScan, SigmoidGate, Split)
 OPS = "edgedec.reference.float_profile.ops"
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -86,7 +86,7 @@ def test_concat_puts_columns_side_by_side() -> None:
 
 def test_scale_has_a_factor_for_each_part_of_the_columns() -> None:
     x = normal(3, 2, 5)
-    op = Scale(name="scaled", inputs=("x",), outputs=("y",), widths=(2, 3), factors=(0.5, -3.0))
+    op = ScaleColumns(name="scaled", inputs=("x",), outputs=("y",), widths=(2, 3), factors=(0.5, -3.0))
     (actual,) = run(op, x)
     assert all(actual[row].tolist() == [*(x[row, :2] * 0.5), *(x[row, 2:] * np.float32(-3))] for row in range(2))
 

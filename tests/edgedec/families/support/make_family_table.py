@@ -39,7 +39,7 @@ UNDEFINED: Mapping[str, tuple[str, ...]] = {
     "gated_activation": ("Gemma", "Gemma 2", "Gemma 3"),
     "add": ("Gemma 2", "Gemma 3"),
     "embed": ("Gemma", "Gemma 2", "Gemma 3", "Falcon H1"),
-    "scale": ("Falcon H1",),
+    "scale_columns": ("Falcon H1",),
     "split": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
     "concat": ("Qwen3-Next without experts",),
     "causal_conv": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
@@ -131,7 +131,7 @@ ROWS = (
         title="Falcon H1",
         family="falcon_h1",
         golden="falcon_h1/plain",
-        refused=_reference_only("scale"),
+        refused=_reference_only("scale_columns"),
         note="attention and a mixer of Mamba 2 in each layer",
     ),
     Row(

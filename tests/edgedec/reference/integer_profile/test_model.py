@@ -28,6 +28,7 @@ from edgedec.schemes import FloatScheme, Int4Scheme, Int8Weight, Scheme, Ternary
 from tests.edgedec.reference.integer_profile.support.make_models import (
     CONTEXT,
     KINDS,
+    ROTATED,
     VOCAB,
     float_model,
     prepared,
@@ -85,7 +86,7 @@ def same_cache(a: Decoding, b: Decoding) -> bool:
 @pytest.mark.thorough
 @settings(max_examples=30)
 @given(
-    st.sampled_from([*KINDS, "windowed"]),
+    st.sampled_from([*KINDS, *ROTATED, "windowed"]),
     st.lists(tokens, min_size=1, max_size=6),
     st.lists(st.tuples(tokens, st.integers(0, 100)), min_size=1, max_size=8),
     st.lists(tokens, min_size=1, max_size=3),
@@ -120,7 +121,7 @@ def test_a_partly_committed_tree_equals_the_chain(
 
 
 @pytest.mark.thorough(sample=3)
-@pytest.mark.parametrize("kind", [*KINDS, "windowed"])
+@pytest.mark.parametrize("kind", [*KINDS, *ROTATED, "windowed"])
 def test_any_split_into_passes_gives_the_same_bits(kind: str) -> None:
     ids = np.random.default_rng(3).integers(0, VOCAB, 14).tolist()
     alone, reached = chain(kind, ids)
@@ -149,7 +150,7 @@ def test_requested_rows_and_embeddings_give_the_same_bits() -> None:
 # --- against the float profile ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *ROTATED])
 def test_logits_are_near_those_of_the_float_profile(kind: str) -> None:
     graph, weights, subject = tiny(kind)
     ids = np.random.default_rng(9).integers(0, VOCAB, 24).astype(np.int32)

@@ -18,7 +18,7 @@ from edgedec.reference.integer_profile.numbers import I64, WidthCheck
 from edgedec.reference.integer_profile.ops import attention, gated_activation, linear, quantize_activation, rms_norm
 from edgedec.reference.integer_profile.tables import exp2_table, sigmoid_table
 from edgedec.reference.integer_profile.values import Logits, Scale
-from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, ROTATED, tiny
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -124,7 +124,7 @@ def context(cache: IntegerCache | None = None, n: int = 1, **changes: Any) -> In
 
 
 @pytest.mark.thorough(sample=2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *ROTATED])
 def test_linears_follow_the_formula(kind: str) -> None:
     graph, weights, model = tiny(kind)
     rng = np.random.default_rng(2)
@@ -167,7 +167,7 @@ def test_groups_of_planes_are_what_is_summed(kind: str) -> None:
     _, _, model = tiny(kind)
     matrix = model.constants["layers.0.down"].matrices[0]
     planes, outputs, inputs = matrix.trits.shape
-    size = KINDS[kind][0].group_size  # type: ignore[union-attr]
+    size = {**KINDS, **ROTATED}[kind][0].group_size  # type: ignore[union-attr]
     codes = np.random.default_rng(3).integers(-127, 128, inputs)
     total = np.zeros(outputs, np.int64)
     for plane in range(planes):

@@ -27,10 +27,13 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "planes1": (TernaryScheme(planes=1, group_size=64), {"rope_interleaved": True}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
     "planes3": (TernaryScheme(planes=3, group_size=128), {"intermediate_size": 140}),
-    "rotated": (TernaryScheme(), rotated_config()),
-    "rotated-int8": (Int8Scheme(), rotated_config(block_size=32, inverse_weights=[])),
     "bitnet": (TernaryScheme(), _BITNET),
     "bitnet-silu": (TernaryScheme(), {**_BITNET, "hidden_act": "silu"}),
+}
+# Models that the profile defines and the accelerator has no unit for.
+ROTATED: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
+    "rotated": (TernaryScheme(), rotated_config()),
+    "rotated-int8": (Int8Scheme(), rotated_config(block_size=32, inverse_weights=[])),
 }
 CONTEXT = 64
 VOCAB = CONFIG["vocab_size"]
@@ -52,5 +55,5 @@ def prepared(graph: Graph, weights: Mapping[str, Weight]) -> IntegerModel:
 
 @cache
 def tiny(kind: str) -> tuple[Graph, dict[str, Weight], IntegerModel]:
-    graph, weights = float_model(*KINDS[kind])
+    graph, weights = float_model(*{**KINDS, **ROTATED}[kind])
     return graph, weights, prepared(graph, weights)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Scale
+from edgedec.ops import ScaleColumns
 from edgedec.reference.float_profile.model import FloatPassContext
 
 __all__ = ["run"]
 
 
-def run(op: Scale, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
+def run(op: ScaleColumns, inputs: Sequence[NDArray[Any]], context: FloatPassContext) -> tuple[NDArray[np.float32], ...]:
     return (inputs[0] * np.repeat(np.array(op.factors, np.float32), op.widths),)
