@@ -73,12 +73,27 @@ _SCRIPTS = {
 
 
 def adapt_board(board: Board) -> Board:
-    """Return the board with a conservative clock, and with as many LUTs as this router is expected to route."""
+    """Return the board with a conservative clock, the bandwidth of its ports at that clock, and as many LUTs as this router
+    is expected to route.
+    """
     share = min(MOST_LUT, board.most.get("lut", 1.0))
     assumed = "assumed for openXC7, which proves no clock"
     clock_hz = min(CLOCK_HZ, board.clock_hz)
+    ports_bytes_s = board.ports * board.port_bytes * clock_hz
     sources = {**board.sources, "clock_hz": assumed, "most": "LUTs assumed for openXC7, the rest as with Vivado"}
-    return replace(board, clock_hz=clock_hz, most={**board.most, "lut": share}, sources=sources)
+    peak_bytes_s, measured_bytes_s = board.memory_peak_bytes_s, board.memory_measured_bytes_s
+    # A faster memory would ask for wider ports than the processing system has.
+    if ports_bytes_s < peak_bytes_s:
+        peak_bytes_s = ports_bytes_s
+        sources["memory_peak_bytes_s"] = "the ports of the processing system at this clock"
+    return replace(
+        board,
+        clock_hz=clock_hz,
+        memory_peak_bytes_s=peak_bytes_s,
+        memory_measured_bytes_s=measured_bytes_s and min(measured_bytes_s, ports_bytes_s),
+        most={**board.most, "lut": share},
+        sources=sources,
+    )
 
 
 def check_design(board: Board, config: AcceleratorConfig) -> None:
