@@ -35,6 +35,7 @@ SIMULATED_IN: dict[str, tuple[str, ...]] = {
     "datapath": ("tests/hw/test_accelerator.py",),
     "matrix/matrix_path": ("tests/hw/matrix/test_matrix_turns.py",),
     "emit/rtlil": ("tests/hw/blocks/test_collisions.py",),
+    "system/sdram/controller": ("tests/hw/system/sdram/test_stalled_answers.py",),
     "system/zynq/zynq_system": ("tests/hw/system/zynq/test_zynq_ports.py",),
 }
 
