@@ -1,4 +1,4 @@
-"""Count the cycles and the places that the margins of a drain and of a crossing leave, as their pages state them."""
+"""Count the cycles of a drain and the places of a crossing, which their margins leave."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from amaranth.sim import Simulator
 from tests.hw.system.sdram.support.bench_controller import CLOCK_HZ, chip_process
 from tests.hw.system.sdram.test_controller import controller, model
 
-WRITES = 29  # of 32 places for answers three are left for bursts that the count does not show yet
+WRITES = 29  # a controller has 32 places for answers, and keeps three for bursts that its count does not show yet
 
 
 @pytest.mark.rtl
