@@ -352,7 +352,7 @@ at first, [h] {held it tight|wanted to say no}. {But it is no fun to play alone|
 [h] shook [h.his] head. "{I do not want to|Get your own|You might break it}," [h.he] said. [f]'s {smile went away|eyes filled with tears}, and [f.he] {left|went home}.
 
 @=b
-<then> [h] played {alone|all by [h.self]}. {It was not much fun.|But who would catch it, who would laugh?} [h.He] {did not share, and now [h.he] was lonely|had not wanted to share, and now nobody was there}.
+{then|after that,} [h] played {alone|all by [h.self]}. {It was not much fun.|But who would catch it, who would laugh?} [h.He] {did not share, and now [h.he] was lonely|had not wanted to share, and now nobody was there}.
 for a while [h] {was pleased|enjoyed it}. But {the game got boring|the day grew long}. Because [h.he] did not share, [h.he] {had no one to laugh with|was all alone}.
 
 @p=b
@@ -457,7 +457,7 @@ but [f] did not laugh. "{I was afraid of it, too|Last year I cried when I saw it
 [h.he] {held [h.his] [t.color] [t] tight|thought of something nice|hummed a tune}. It helped {a little|a bit}.
 "{One, two, three,|Ready?|Here I go,}" [h.he] {whispered|told [h.self]}.
 
-first, {they only looked at it|they went a little closer|[f] showed how to do it}. <then> [h] {tried|dared to try} {a small bit|the first step|it for one second}. {Nothing bad happened!|It was not so bad.|[h.He] was still fine.}
+first, {they only looked at it|they went a little closer|[f] showed how to do it}. {then|after that,} [h] {tried|dared to try} {a small bit|the first step|it for one second}. {Nothing bad happened!|It was not so bad.|[h.He] was still fine.}
 the first time, [h] {turned back halfway|stopped after one step}. The second time, {it was easier|[h.he] got farther}. {Then came the third time|Now for the third try}.
 [f] went first{ and waved|, slowly|}. "{See? Nothing to it|Now you|Your turn}!"
 
@@ -575,7 +575,7 @@ so the second time, they [w2]. {It took longer|They worked slowly}, but {it look
 this time they [w2], and {they tested every part|one held while the other worked|they did not hurry}.
 
 @p
-"{Ready|Now|Shall we test it}?" {They held their breath|[h] shut one eye|[f] counted to three}. {It held|It worked|It did not move}! {They jumped up and down|What a cheer there was|[h] threw [h.his] hat into the air}.
+"{Ready|Now|Shall we test it}?" {They held their breath|[h] shut one eye|[f] counted to three}. {It held|It worked|It stayed whole}! {They jumped up and down|What a cheer there was|[h] threw [h.his] hat into the air}.
 {The wind blew, but it stayed|They tried it once, twice, three times}. It worked! "{We did it|Hurray}!" {both|they} <cried>.
 
 @?
@@ -741,7 +741,7 @@ Q: Who knew what to do? # It was *. # [e] # who
 [h] {wanted to pick it up|put out [h.his] hand}, but {it was too scared|it pulled back}. So [h.he] {sat very still|waited|sang softly} until it {calmed down|came closer}.
 [h.he] looked around. {There was no mother|Nobody else was near}. {Somebody had to help, and that was [h]|It was up to [h] now}.
 
-[h.he] {took off [h.his] scarf|used [h.his] jacket} and {wrapped it up|lifted it} with care. <then> [h.he] {carried it|walked slowly} to [e], who knew a lot about animals.
+[h.he] {took off [h.his] scarf|used [h.his] jacket} and {wrapped it up|lifted it} with care. {Then|After that,} [h.he] {carried it|walked slowly} to [e], who knew a lot about animals.
 {very gently|slowly and softly}, [h] picked it up and took it to [e]. [e.He] {had helped many animals before|knew what to do}.
 
 "{You were right to come|Let me see}," said [e]. [e.He] [y] [x], and [h] {held it still|helped|spoke to it}. "{It needs rest|In a few days it will be well}."
@@ -1278,7 +1278,7 @@ for a nose they took [x], and [y] {was his hat|went on top}. {Two stones became 
 
 @p
 then, {as it got late|a little later}, they heard {a tiny sound|something}. {Under the white bush|Behind the snowman} sat a [a.size] [a], {shaking with cold|with ice on its nose}. "{It will freeze|The poor thing|It must get warm}!" {said|cried} [h].
-but {what was that|something lay|somebody sat} in the snow{, hardly moving|, right in front of them|}: a [a.size] [a]! {It hardly moved|It had lost its way in the white}. "{We have to help it!|Is it alive?}" said [f].
+but {what was that|something lay|somebody sat} in the snow{, hardly moving|, right in front of them|}: a [a.size] [a]! {It was very cold|It had lost its way in the white}. "{We have to help it!|Is it alive?}" said [f].
 
 [h] {looked at the snowman|had an idea}. "{He will not mind|You do not need it tonight, old friend}," [h.he] said, took the scarf back and {wrapped the [a] in it|made a warm nest of it}. {Soon it stopped shaking|Two dark eyes looked out of the wool}.
 [f] {warmed it with [f.his] hands|breathed on it}, and [h] {ran to the snowman for the scarf|brought the scarf}. {Rolled up like a bun|Inside the scarf}, {it got warm|it fell asleep}.
@@ -1353,7 +1353,7 @@ Q: Who helped [h] to look for the mother? # It was *. # [f] # who
 [h] {sat down beside it|gave it a bit of bread}. {"What does she look like?" "She is {soft and warm|the most beautiful of all},"|"When did you see her last?" "This morning,"} {said the little one|was the answer}.
 
 @?
-that {did not help much|was not much to go on}. [h] {scratched [h.his] ear|had to smile}. "{Well, let us go and look|Come, we will find somebody who knows more}."
+[h] looked {left and right|all around}, but {nobody was there|the mother was not there}. [h] {scratched [h.his] ear|thought about it}. "{Well, let us go and look|Come, we will find somebody who knows more}."
 first they {went to [p2]|asked a snail}. {"No, I am sorry," was the answer|Nobody there had seen her}.
 
 on the way they met [f.intro]. "{I have good ears|I have a good nose for such things|I know every path}," said [f]. "{Let me come with you|Three find more than two}."

@@ -380,7 +380,7 @@ def _pose(world: World, ask: _Ask, text: str) -> Question | None:
     elif ask.right == "[w]":
         known = any(_spoken(world.expand(form)) in text for form in words.WEATHER_TOLD)
     elif ask.right == "[w.day]":  # a story that tells a second day has no single right answer
-        known = [day for day in words.DAYS if _spoken(day) in text] == [right]
+        known = [day for day in words.DAYS if f" {day.lower()} " in text] == [right]
     else:
         known = _spoken(right.removeprefix("a ")) in text
     if not known:
