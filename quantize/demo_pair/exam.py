@@ -136,7 +136,7 @@ def _has(text: str, *needed: str) -> bool:
 def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[str, str, bool]:
     """Return a request, its answer, and whether the answer contains the requested things."""
     subject, turn = one.subjects, [(request(one, rng), one.text())]
-    hero, friend = one.names
+    hero = one.names[0]
     thing = subject["t"]
     if kind == "story":
         wish = rng.choice(
@@ -168,7 +168,7 @@ def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[
         "continue": _has(text, hero) and len(text.split()) > 10 and text not in one.text(),
         "list": all(_has(text, item) for item in one.packed) and text.count("\n") == len(one.packed) - 1,
         "title": _has(text, hero, thing) and len(text.split()) < 10,
-        "people": _has(text, hero, friend) and len(names_in(text)) == 2,
+        "people": set(names_in(text)) == set(one.named),
     }[kind]
     return wish, text, good
 

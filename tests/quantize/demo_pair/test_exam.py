@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 
@@ -43,7 +44,7 @@ def obedient(turns: Sequence[Turn], ask: str) -> str:
         return item.then
     if ask in sketches.LISTING:
         return "\n".join(f"{at}. {thing}" for at, thing in enumerate(item.packed, 1))
-    return item.title if ask in sketches.TITLE else f"{listed(item.names)}."
+    return item.title if ask in sketches.TITLE else f"{listed(item.named)}."
 
 
 @pytest.mark.thorough
@@ -145,3 +146,10 @@ def test_consistent_stories_are_counted() -> None:
     assert result["names_consistent"] >= 0.95, result["faulty"]
     report = checks.stories(lambda turns, ask: "Mia was a girl. Ben ran.", lambda text: "Mia was a girl. Ben ran.", 6)
     assert report["names_consistent"] == 0
+
+
+def test_a_pet_s_name_belongs_to_the_names_of_a_story() -> None:
+    one = next(item for item in map(sketch, range(60)) if len(item.named) == 3)
+    for names, right in ((one.named, True), (one.names, False)):
+        answers = [checks._instruction("people", one, lambda turns, ask, n=names: listed(n), random.Random(1))]
+        assert [good for _, _, good in answers] == [right]
