@@ -195,6 +195,8 @@ def sketch(seed: int) -> Sketch:
         telling.told["hero sex"] = "[h.kind]"
     questions = {name: telling.ask(name, value) for name, value in telling.told.items()}
     missing = ["weather", "time", "day", "age", "favorite", "pet", "treat", "packed", "home", "color"]
+    if any("wind" in world.cast["x"][key] for key in ("trouble", "loss")):  # the wind tells something about the weather
+        missing.remove("weather")
     unknown = {name: telling.ask(name, "").question for name in missing if name not in telling.told}
     here = {world.cast[role][""] for role in "tu"}
     absent = rng.choice([n for names in sketches.KINDS_OF_THINGS.values() for n in names if n not in here])

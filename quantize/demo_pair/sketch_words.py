@@ -237,7 +237,7 @@ QUESTIONS_TO_ME: Talk = (
     (("What can you do?", "How can you help me?", "What do you know?"), ("I can tell stories, answer questions about them, and I know some simple things.",)),
     (("Ask me a question.", "Can you ask me something?"), ("What is your favorite story about?",)),
 )  # fmt: skip
-REMARKS: Talk = (  # what people say after a story
+REMARKS: Talk = (  # people say this after a story
     (("That was a nice story.", "I liked that.", "What a good story!", "That was fun.", "I like this story."), ("I am glad that you like it.", "Thank you! I am glad.")),
     (("Did you make that up?", "Did you invent that?"), ("Yes, I made it up. It is only a story.",)),
     (("Is that true?", "Did that really happen?"), ("No, I made it up. It is only a story.",)),

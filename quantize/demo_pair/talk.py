@@ -21,7 +21,7 @@ Turn = tuple[str, str]
 _UNKNOWN_SHARE = 0.2  # share of the questions about a story that the story does not answer
 _SEEDS = 1 << 40
 _MOST_PARTS = 32  # parts of a conversation about several subjects
-_MOST_LETTERS = 14_000  # in such a conversation: fewer than 4,096 tokens
+_MOST_LETTERS = 14_000  # such a conversation has fewer than 4,096 tokens
 
 
 def mood_requests(mood: str) -> tuple[str, ...]:

@@ -193,3 +193,9 @@ def test_what_a_person_of_a_scene_has_or_likes_is_told_in_one_way() -> None:
             assert not re.search(r"What does \w+ (?:like|love)\?", asks), (text, asks)
         if likes and not wants:
             assert not re.search(r"What would \w+ like\?|(?:What does|Tell me what) \w+ wants?", asks), (text, asks)
+
+
+def test_the_weather_is_not_unknown_if_the_wind_blows() -> None:
+    windy = [item for item in all_sketches() if re.search(r"\bwind\b", item.text("sad"))]
+    assert len(windy) > 10
+    assert not [item.unknown for item in windy if re.search(r"\bweather\b", " ".join(item.unknown))]
