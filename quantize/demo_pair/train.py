@@ -327,6 +327,7 @@ class _Pair:
     def run(self) -> None:
         """Run all stages, and write the checkpoints of target, twin and draft as Hugging Face folders."""
         recipe = self.recipe
+        begin: Mapping[str, Mapping[str, Tensor]]
         if self.earlier is None:
             whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
             model = _model(TARGET, recipe.layers)
