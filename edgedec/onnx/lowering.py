@@ -44,7 +44,7 @@ def check_lowered(graph: Graph, *, kernels: bool) -> None:
     for operation in graph.operations:
         if not kernels and getattr(operation, "state", None) in graph.recurrent:
             raise UnsupportedError(
-                f"the operators of ONNX Runtime cannot run {operation.kind!r} ({operation.name}), which has a recurrent state; "
+                f"ONNX Runtime's own operators cannot run {operation.kind!r} ({operation.name}), a recurrent state; "
                 "the CPU kernels (edgedec doctor) or the reference target can run it (--device float_reference)"
             )
         if operation.kind not in known:

@@ -142,6 +142,7 @@ class PromptSequence(ABC):
         keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
         keep = min(keep, decoder.state.length)  # fewer if a device was lost with the rows
         decoder.state.truncate(keep)
+        keep = decoder.state.length  # nothing is left of a recurrent state that cannot go back
         del decoder.cached[keep:]
         self.kept = keep
 

@@ -178,7 +178,7 @@ class _ModelDraft:
         if keep < held:
             self._state.truncate(keep)
             self._loose = {}
-            return keep
+            return self._state.length  # a recurrent state cannot go back: nothing is left of it
         rows: list[int] = []
         row = -1
         for token in [*text[keep : keep + len(self._loose)].tolist(), *path[max(0, keep - len(text)) :]]:

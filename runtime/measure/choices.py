@@ -335,6 +335,8 @@ def _score(target: Target, state: State, limits: Limits, entry: EncodedItem, voc
     for at, ids in enumerate(entry.choices):
         if len(ids) > 1:
             state.truncate(len(entry.context))
+            if state.length < len(entry.context):  # a recurrent state cannot go back
+                next_log_probs(target, state, limits, entry.context, vocab_limit=vocab_limit)
             sums[at] += log_likelihoods(target, state, limits, ids[:-1], ids[1:], vocab_limit=vocab_limit).sum()
     return tuple(sums.tolist())
 

@@ -211,7 +211,7 @@ class RecurrentArenaState(ArenaState):
         return f"{super().rows_layout()}; recurrent: {self._slots.buffer.layout.numbers().tolist()}"
 
     def part_sizes(self, rows: int) -> list[int]:
-        """Return the bytes of each key/value head of ``rows`` rows, and of the recurrent states with their number of rows."""
+        """Return the bytes of each key/value head of ``rows`` rows, and of the recurrent states with a number of rows."""
         return [*super().part_sizes(rows), 8 + 4 * self._slots.buffer.layout.state_floats]
 
     def read_part(self, part: int) -> NDArray[np.uint8]:

@@ -142,7 +142,7 @@ class CpuTarget:
         self._rows = run_rows(limits)
         self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
         self._tables = np.zeros(self._rows * blocks_of(limits.positions), np.int32)
-        self._slots = np.zeros(self._rows, np.int64)  # of the recurrent states of each sequence of a run
+        self._slots = np.zeros(self._rows, np.int64)  # slot of each sequence of a run, if states are recurrent
         self._positions = np.zeros(self._rows, np.int64)
         self._result_rows = np.zeros(self._rows, np.int64)
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
@@ -204,8 +204,9 @@ class CpuTarget:
 
     @property
     def free_rows(self) -> int:
-        """Rows of the cache that no sequence holds."""
-        return self._arena.free_rows
+        """Rows of the cache that no sequence holds; 0 if no sequence can get recurrent states, which its rows need."""
+        slots = self._arena.slots
+        return self._arena.free_rows if slots is None or slots.free else 0
 
     @property
     def block_bytes(self) -> int:
@@ -504,7 +505,8 @@ def cpu_footprint(
         "block_tables": _BLOCK_BYTES * layout.blocks + 2 * 4 * rows * blocks,  # two tables for each sequence
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
         "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
-        "workspace": (threads or os.cpu_count() or 1) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
+        "workspace": (threads or os.cpu_count() or 1)
+        * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,
     }

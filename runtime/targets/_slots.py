@@ -21,7 +21,14 @@ class RecurrentSlots:
     def __init__(self, buffer: RecurrentBuffer) -> None:
         self.buffer = buffer
         self._free = list(range(len(buffer.slots) - 1, -1, -1))  # the last is taken first
-        self._abandoned: deque[int] = deque()  # slots of states that were not closed, until ``require``
+        self._abandoned: deque[int] = deque()  # slots of states that were not closed, until ``free``
+
+    @property
+    def free(self) -> int:
+        """Number of slots that no sequence has."""
+        while self._abandoned:
+            self._free.append(self._abandoned.popleft())
+        return len(self._free)
 
     def require(self, count: int) -> None:
         """Check that ``count`` slots are free.
@@ -29,9 +36,7 @@ class RecurrentSlots:
         Raises:
             CacheFullError: they are not.
         """
-        while self._abandoned:
-            self._free.append(self._abandoned.popleft())
-        if count > len(self._free):
+        if count > self.free:
             raise CacheFullError(
                 f"{count} more sequences need a recurrent state, and {len(self._free)} of {len(self.buffer.slots)} are "
                 "free; close a sequence, or load the model with more cache_rows"

@@ -19,7 +19,8 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "families.md"
 class Row:
     """Describe one model of the table.
 
-    ``refused`` maps an executor to a part of its error message; the other executors run the model.
+    ``refused`` maps an executor to a part of its error message; the other executors run the model. ``largest`` bounds the
+    largest difference of int8 logits from the reference, in their standard deviations.
     """
 
     title: str
@@ -27,6 +28,7 @@ class Row:
     golden: str
     refused: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    largest: float = 0.05
 
 
 _DELTA_NETS = ("Qwen 3.5", "Qwen3-Next without experts")
@@ -132,6 +134,7 @@ ROWS = (
         golden="falcon_h1/plain",
         refused=_recurrent("scale"),
         note="attention and a mixer of Mamba 2 in each layer",
+        largest=0.1,  # row 11 has a norm of 10.5 steps, exactly between two codes: one differs, in the first layer
     ),
     Row(
         title="Mamba 2",
@@ -162,8 +165,8 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-The states of gated delta nets and of Mamba 2 do not grow with the text. The CPU kernels and the reference run
-them.
+The states of gated delta nets and of Mamba 2 do not grow with the text. The
+[CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them.
 
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.
