@@ -76,7 +76,7 @@ def _perplexities(
     with progress("scoring the float model"):
         before = float_perplexity(checkpoint, windows, vocab_limit=limit)
     bundle = Bundle.open(bundle_path)
-    # Only the reference has recurrent states.
+    # Only the reference has recurrent states on every machine: the portable graph has none.
     device = "float_reference" if build_graph(bundle.config).recurrent else "cpu"
     limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
     with progress("scoring the bundle") as report:

@@ -10,6 +10,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -35,6 +36,12 @@ PROMPTS = [
 ]
 
 
+DEVICES = [
+    "float_reference",
+    pytest.param("cpu", marks=pytest.mark.skipif(usable() is None, reason="the kernels' library was not built")),
+]
+
+
 @pytest.fixture(scope="module", params=MODELS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("bundles") / str(request.param)
@@ -43,18 +50,19 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def opened(bundle: Path, drafter: str = "none") -> Session:
+def opened(bundle: Path, device: str, drafter: str = "none") -> Session:
     # A draft model's state goes back after each wrong guess.
     draft = bundle if drafter == "model" else None
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=5)
-    return Session.open(bundle, device="float_reference", ctx_size=CONTEXT, spec=spec)
+    return Session.open(bundle, device=device, ctx_size=CONTEXT, spec=spec)
 
 
 @pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["copy", "ngram", "trigram", "stand"])
-def test_guesses_do_not_change_a_text(bundle: Path, drafter: str, heat: float) -> None:
-    with opened(bundle) as plain, opened(bundle, drafter) as guessing:
+@pytest.mark.parametrize("device", DEVICES)
+def test_guesses_do_not_change_a_text(bundle: Path, device: str, drafter: str, heat: float) -> None:
+    with opened(bundle, device) as plain, opened(bundle, device, drafter) as guessing:
         guesses = 0
         for prompt in PROMPTS:
             wish: dict[str, Any] = {"n_predict": 40, "sampling": SamplingConfig(temperature=heat, seed=3)}
@@ -65,16 +73,17 @@ def test_guesses_do_not_change_a_text(bundle: Path, drafter: str, heat: float) -
         assert guesses
 
 
-def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundle: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundle: Path, device: str) -> None:
     """A prompt that continues the text keeps its rows, and one that leaves it earlier keeps none."""
     options: dict[str, Any] = {"sampling": SamplingConfig(temperature=0), "ignore_eos": True}
-    with opened(bundle) as session:
+    with opened(bundle, device) as session:
         first = session.generate(PROMPTS[0], n_predict=12, **options)
         ids = [*session.tokenizer.encode(PROMPTS[0]), *first.tokens]
         for end, kept in ((len(ids), len(ids) - 1), (len(ids) - 3, 0), (5, 0)):
             prompt = np.array([*ids[:end], 9, 8, 7], np.int32)
             answer = session.generate(prompt, n_predict=6, **options)
-            with opened(bundle) as fresh:
+            with opened(bundle, device) as fresh:
                 assert answer.tokens == fresh.generate(prompt, n_predict=6, **options).tokens
             assert answer.timings.prompt_kept == kept
             ids = [*prompt.tolist(), *answer.tokens] if end == len(ids) else ids

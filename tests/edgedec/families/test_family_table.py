@@ -112,7 +112,7 @@ def test_float_targets_agree_with_the_reference(
         assert np.abs(actual - reference_logits).max() < TOLERANCE
         return
     # Sums are exact, but a float that differs in its last bit may change a code by one.
-    assert np.abs(actual - reference_logits).max() < 0.05 * reference_logits.std()
+    assert np.abs(actual - reference_logits).max() < row.largest * reference_logits.std()
     assert np.abs(actual - reference_logits).mean() < 0.005 * reference_logits.std()
 
 

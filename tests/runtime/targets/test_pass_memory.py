@@ -125,3 +125,19 @@ def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     assert report["peak"] <= sum(items.values())
     assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
     assert report["bound"] <= 96
+
+
+@pytest.mark.thorough
+def test_recurrent_states_are_in_the_plan(tmp_path: Path) -> None:
+    config = {
+        "model_type": "mamba2",
+        **{"hidden_size": 1024, "num_heads": 32, "head_dim": 64, "state_size": 128, "n_groups": 1, "vocab_size": 2048},
+        **{"num_hidden_layers": 6, "expand": 2, "conv_kernel": 4},
+    }
+    write_random_bundle(tmp_path / "m", config, "ternary")
+    report = _report(_PASSES, tmp_path / "m")
+    items = report["items"]
+    assert items["recurrent"] > 24 << 20
+    assert (
+        items["weights"] + items["recurrent"] // 2 < report["peak"] <= sum(items.values())
+    )  # one of two slots is used
