@@ -24,8 +24,8 @@ F32 = NDArray[np.float32]
 # A tree, so that states are computed again from the rows of a pass, and a chain.
 _SEQUENCES = (np.array([-1, 0, 0, 1, 3]), np.array([-1, 0, 1]))  # parents
 _ROWS = sum(map(len, _SEQUENCES))
-# So large that two threads share the work.
-_CHANNELS, _KERNEL, _HEADS, _GROUPS, _SIZE = 1024, 4, 4, 2, 32
+# So many channels that two threads share the rows of the convolution.
+_CHANNELS, _KERNEL, _HEADS, _GROUPS, _SIZE = 1024, 4, 4, 2, 8
 
 _CONV = CausalConv(name="conv", inputs=("conv.x",), outputs=("conv",), state="conv", weight="taps", bias="bias")
 _SCAN = SelectiveScan(
