@@ -500,7 +500,8 @@ def cpu_footprint(
     layout, recurrent = _layout(graph, limits), recurrent_layout(graph, limits.nodes)
     # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
-    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
+    scores = head_dim + limits.positions + 16 if graph.states else 0
+    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     loaded = {
         "weights": fixed.weights + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),

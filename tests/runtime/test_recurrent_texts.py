@@ -10,7 +10,9 @@ import pytest
 
 from edgedec import demo
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import SlottedTarget
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -88,3 +90,37 @@ def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundle: Path,
             assert answer.timings.prompt_kept == kept
             ids = [*prompt.tolist(), *answer.tokens] if end == len(ids) else ids
             session.generate(np.array(ids, np.int32), n_predict=1, **options)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
+def test_texts_together_share_slots_pause_and_go_on_from_the_disk(bundle: Path, tmp_path: Path) -> None:
+    """Three texts at a time have five slots, so kept beginnings make room for new texts, by files on the disk."""
+    options: dict[str, Any] = {"n_predict": 24, "sampling": SamplingConfig(temperature=0.8, seed=3), "ignore_eos": True}
+    prompts = [5 * f"{prompt} {number} " for number in range(4) for prompt in PROMPTS[:2]]
+    with opened(bundle, "cpu") as session:
+        expected = [session.generate(prompt, **options).tokens for prompt in prompts]
+        ids = [[*session.encode(prompt).tolist(), *tokens] for prompt, tokens in zip(prompts, expected, strict=True)]
+        further = [session.generate(np.array([*text, 5], np.int32), **options).tokens for text in ids]
+    with (
+        SpillFolder(tmp_path, model="m") as disk,
+        Session.open(bundle, device="cpu", ctx_size=CONTEXT, sequences=3) as session,
+    ):
+        session.memory.keep_on_disk(disk)
+        assert isinstance(session.target, SlottedTarget)
+        assert session.target.free_slots == 5
+        streams = [session.stream(prompt, **options) for prompt in prompts]
+        parked = 0
+        while not all(stream.ended for stream in streams):
+            session.scheduler.step()
+            if not parked and len(session.scheduler.running) == 3:
+                session.scheduler.park()
+                parked = session.scheduler.parked
+        assert parked == 1
+        assert [stream.answer.tokens for stream in streams] == expected
+        session.memory.move_to_disk()
+        assert session.target.free_slots == 5
+        for text, tokens in zip(ids, further, strict=True):
+            answer = session.generate(np.array([*text, 5], np.int32), **options)
+            assert answer.tokens == tokens
+            assert answer.timings.prompt_kept == len(text) - 1

@@ -163,7 +163,8 @@ supported. Every other setting that would change the model raises an `Unsupporte
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
 The states of gated delta nets and of Mamba 2 do not grow with the text. The
-[CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them.
+[CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them. ONNX Runtime's own operators (`cuda`, and `cpu`
+without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name.
 
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.

@@ -138,4 +138,3 @@ def _tie_distance(x: F32) -> float:
 
 def _rows(n: int) -> NDArray[np.int32]:
     return np.arange(n, dtype=np.int32)
-
