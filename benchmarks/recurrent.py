@@ -109,9 +109,9 @@ def main() -> None:
     heads = ("model", "positions", "recurrent, planned", "keys and values, planned", "held", "plan", "measured peak")
     lines = [(run["model"], str(run["positions"]), *(format_bytes(run[key]) for key in keys)) for run in runs]
     print_table([heads, *lines])
-    heads = ("model", f"step at {options.short}, ms", f"step at {options.ctx_size}, ms", "ratio")
+    step_heads = ("model", f"step at {options.short}, ms", f"step at {options.ctx_size}, ms", "ratio")
     steps = [(run["model"], run["short_step_ms"], run["long_step_ms"]) for run in times]
-    print_table([heads, *((name, f"{a:.2f}", f"{b:.2f}", f"{b / a:.2f}") for name, a, b in steps)])
+    print_table([step_heads, *((name, f"{a:.2f}", f"{b:.2f}", f"{b / a:.2f}") for name, a, b in steps)])
 
 
 if __name__ == "__main__":

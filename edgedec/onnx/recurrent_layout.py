@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class RecurrentLayout:
         rows = [(s.heads, s.groups, s.outer, s.inner, s.offset, s.kept) for s in self.states.values()]
         return np.array(rows, np.int64).reshape(-1, 6)
 
-    def attributes(self, name: str) -> dict[str, int]:
+    def attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of an operator of the kernels with the state ``name``."""
         state = self.states[name]
         return {"slot": self.slot_floats, "rows": self.rows} | {key: getattr(state, key) for key in _ATTRIBUTES}

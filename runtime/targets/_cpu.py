@@ -368,6 +368,7 @@ class CpuTarget:
         part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
         self._sequences[at, 0], self._sequences[at, 1] = n, state.length
         if isinstance(state, RecurrentArenaState):
+            assert state.slot is not None  # ``submit`` has reserved it
             state.visible = work.visible
             self._slots[at] = state.slot
         blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed

@@ -377,8 +377,8 @@ def test_full_ring_and_recurrent_states_go_back_and_move_together(tmp_path: Path
         bundle = Bundle.open(path)
         graph = bundle_graph(bundle, 32, rings=rings)
         first = next(iter(graph.states))
-        state = replace(graph.states[first], window=20, capacity="ring" if rings else "full")
-        bundle.derived["bundle_graph", 32, rings] = replace(graph, states={**graph.states, first: state})
+        windowed = replace(graph.states[first], window=20, capacity="ring" if rings else "full")
+        bundle.derived["bundle_graph", 32, rings] = replace(graph, states={**graph.states, first: windowed})
         targets.append(CpuTarget(bundle, kernels, limits=limits, threads=1, taps=(), kv_bits=32, rings=rings))
     ring, full = targets
     assert [kind.window for kind in ring._layout.kinds] == [20, None]
@@ -404,12 +404,12 @@ def test_full_ring_and_recurrent_states_go_back_and_move_together(tmp_path: Path
     assert isinstance(other, RecurrentArenaState)
     assert state.held_rows.kept[0][1] > 80  # rows were dropped
     held = state.held_rows
-    parts = [state.read_part(part) for part in range(len(state.part_sizes(held)))]
-    assert [part.nbytes for part in parts] == state.part_sizes(held)
+    read = [state.read_part(part) for part in range(len(state.part_sizes(held)))]
+    assert [part.nbytes for part in read] == state.part_sizes(held)
     assert state.reach(126) == 0
     other.truncate(0)
     other.restore(held, 127)
-    for number, part in enumerate(parts):
+    for number, part in enumerate(read):
         other.write_part(number, part, held)
     results = run(ring, (state, chain(ids[130:133], 127)), (other, chain(ids[130:133], 127)))
     (right,) = run(full, (sequences[1][0], chain(ids[130:133], 127)))

@@ -99,7 +99,7 @@ def passes(target: Target, limits: Limits, vocab: int, seed: int, taps: tuple[st
     """
     ids, state, parts, tapped = drawn_ids(vocab, seed), target.open(limits), list[F32](), list[F32]()
 
-    def run(ids: NDArray[np.int32], positions: NDArray[np.int32], visible: U64 | None = None) -> None:
+    def run(ids: NDArray[np.int32], positions: NDArray[Any], visible: U64 | None = None) -> None:
         rows = _rows(len(ids))
         work = Pass(ids=ids, positions=positions.astype(np.int32), visible=visible, logits=rows, taps=taps)
         (result,) = target.submit([(state, work)]).result()
