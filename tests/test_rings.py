@@ -31,6 +31,11 @@ def test_product(a, b, c): pass
 @pytest.mark.slow
 @pytest.mark.rtl
 def test_slow(): pass
+
+@pytest.mark.slow(sample=6)
+@pytest.mark.thorough(sample=1)
+@pytest.mark.parametrize("a", range(9))
+def test_long(a): pass
 """
 OTHER = """
 import pytest
@@ -74,13 +79,17 @@ def names(output: str) -> set[str]:
 @pytest.mark.parametrize(
     ("options", "expected", "count"),
     [
-        ((), {"test_first", "test_product"}, 4),
-        (("tests",), {"test_first", "test_product"}, 4),
-        (("tests/test_cases.py",), {"test_first", "test_rtl", "test_product"}, 20),
-        (("tests", "tests/test_other.py"), {"test_first", "test_product", "test_other"}, 5),
+        ((), {"test_first", "test_product", "test_long"}, 5),
+        (("tests",), {"test_first", "test_product", "test_long"}, 5),
+        (("tests/test_cases.py",), {"test_first", "test_rtl", "test_product", "test_long"}, 26),
+        (("tests", "tests/test_other.py"), {"test_first", "test_product", "test_other", "test_long"}, 6),
         (("tests/test_cases.py::test_slow",), {"test_slow"}, 1),
-        (("-m", "(rtl or thorough) and not slow"), {"test_rtl", "test_product", "test_other"}, 17),
-        (("-m", "slow or not slow"), {"test_first", "test_rtl", "test_product", "test_slow", "test_other"}, 22),
+        (("-m", "(rtl or thorough) and not slow"), {"test_rtl", "test_product", "test_other", "test_long"}, 22),
+        (
+            ("-m", "slow or not slow"),
+            {"test_first", "test_rtl", "test_product", "test_slow", "test_other", "test_long"},
+            31,
+        ),
     ],
 )
 def test_a_run_selects_its_rings(project: Path, options: tuple[str, ...], expected: set[str], count: int) -> None:
@@ -93,7 +102,7 @@ def test_a_run_selects_its_rings(project: Path, options: tuple[str, ...], expect
 def test_a_run_says_what_it_left_out(project: Path) -> None:
     code, output = run(project, "tests")
     assert code == 0, output
-    assert "18 tests of outer rings were left out; `make test-rtl`" in output
+    assert "26 tests of outer rings were left out; `make test-rtl`" in output
     assert "rings: the first" in output
     assert "left out" not in run(project, "-m", "not slow")[1]
 

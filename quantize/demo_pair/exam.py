@@ -18,7 +18,7 @@ from edgedec.quantize.demo_pair.check import is_right, name_faults, names_in
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
 from edgedec.quantize.demo_pair.sketch import Sketch, sketch
 from edgedec.quantize.demo_pair.talk import Turn, mood_requests, request
-from edgedec.quantize.demo_pair.world import Question, fact, repeated_share, tale
+from edgedec.quantize.demo_pair.world import Question, fact, repeated_share, tale, tidy
 
 __all__ = ["Ask", "facts", "instructions", "own_questions", "questions", "stories"]
 
@@ -136,16 +136,15 @@ def _has(text: str, *needed: str) -> bool:
 def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[str, str, bool]:
     """Return a request, its answer, and whether the answer contains the requested things."""
     subject, turn = one.subjects, [(request(one, rng), one.text())]
-    hero, friend = one.names
+    hero = one.names[0]
     thing = subject["t"]
     if kind == "story":
-        wish = rng.choice(
-            (
-                f"Tell me a story about a {subject['h.kind']} and a {thing}.",
-                f"Write a {one.mood} story about {hero} and {subject['t.a']}.",
-                f"Tell me a short story about {hero} {subject['p.at']}.",
-            )
+        wishes = (
+            tidy(f"Tell me a story about a {subject['h.kind']} and a {thing}."),  # "an owl", as in the training text
+            f"Write a {one.mood} story about {hero} and {subject['t.a']}.",
+            f"Tell me a short story about {hero} {subject['p.at']}.",
         )
+        wish = rng.choice(wishes)
         text = ask([], wish)
         needed = [part for part in (hero, thing, subject["h.kind"]) if _has(wish, part)]
         good = _has(text, *needed) and (subject["p.at"] not in wish or _has(text, subject["p"]))
@@ -154,21 +153,21 @@ def _instruction(kind: str, one: Sketch, ask: Ask, rng: random.Random) -> tuple[
         wish = rng.choice(mood_requests(kind))
         text = ask(turn, wish)
         return wish, text, _has(text, hero, thing) and bool(re.search(_MARKS[kind], text))
-    wishes = {
+    requests = {
         "shorter": sketches.SHORTER,
         "continue": sketches.CONTINUE,
         "list": sketches.LISTING,
         "title": sketches.TITLE,
         "people": sketches.PEOPLE,
     }
-    wish = rng.choice(wishes[kind])
+    wish = rng.choice(requests[kind])
     text = ask(turn, wish)
     good = {
         "shorter": _has(text, hero, thing) and len(text.split()) < 0.7 * len(one.text().split()),
         "continue": _has(text, hero) and len(text.split()) > 10 and text not in one.text(),
         "list": all(_has(text, item) for item in one.packed) and text.count("\n") == len(one.packed) - 1,
         "title": _has(text, hero, thing) and len(text.split()) < 10,
-        "people": _has(text, hero, friend) and len(names_in(text)) == 2,
+        "people": set(names_in(text)) == set(one.named),
     }[kind]
     return wish, text, good
 

@@ -9,8 +9,10 @@ are about things that the text says, some about things that it does not say.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 from edgedec.quantize.demo_pair import sketch_words as sketches
 from edgedec.quantize.demo_pair import words
@@ -18,6 +20,9 @@ from edgedec.quantize.demo_pair.world import Question, World, draw_cast, polish,
 
 __all__ = ["Scene", "Sketch", "listed", "scene", "sketch"]
 
+# Facts that a continuation tells anew: a question about them would then have two answers.
+_CHANGES = {"place", "thing", "weather", "time", "day"}
+_YES = {"happy": "Yes", "funny": "Yes", "sad": "No"}  # was the hero happy in the end?
 _EXTRA_SHARE, _COLOR_SHARE, _PACKED_SHARE = 0.3, 0.85, 0.5
 
 
@@ -33,7 +38,8 @@ class Sketch:
     ``body`` is the text before the outcome, and ``outcomes`` holds the outcome for each mood. ``shorter`` is the story in
     two or three sentences, ``then`` a continuation. ``subjects`` are the words that a request may name. ``questions`` have
     answers that are right for every mood, ``endings`` have answers for one mood, and ``unknown`` are questions that the
-    story does not answer.
+    story does not answer. ``lasting`` and ``lasting_unknown`` are those that can still be asked after the continuation,
+    ``later`` are questions about the continuation. ``named`` are all names in the story, in the order of their mention.
     """
 
     body: str
@@ -48,6 +54,10 @@ class Sketch:
     questions: tuple[Question, ...]
     endings: dict[str, tuple[Question, ...]]
     unknown: tuple[str, ...]
+    lasting: tuple[Question, ...]
+    lasting_unknown: tuple[str, ...]
+    later: tuple[Question, ...]
+    named: tuple[str, ...]
 
     def text(self, mood: str = "") -> str:
         """Return the story in this mood, or in its own."""
@@ -75,6 +85,12 @@ class _Telling:
         )
 
 
+@cache
+def _mentioned(event: tuple[str, ...]) -> frozenset[str]:
+    """Return the words of an event, among them the animals that appear in it."""
+    return frozenset(re.findall("[a-z]+", " ".join(event)))
+
+
 def _prepare(rng: random.Random) -> tuple[World, str]:
     """Return a cast for a sketch, and the kind of its thing."""
     world = draw_cast(rng, animals=0.5, weather=rng.choice(("dry", "dry", "sunny", "night")), adjectives=())
@@ -84,11 +100,20 @@ def _prepare(rng: random.Random) -> tuple[World, str]:
     told_color = rng.random() < _COLOR_SHARE
     thing = world.cast["t"]
     thing.update({"": noun, "a": f"a {thing['color']} {noun}" if told_color else f"a {noun}"})
-    other = rng.choice([name for names in sketches.KINDS_OF_THINGS.values() for name in names if name != noun])
+    kinds = [
+        kind for kind in sketches.KINDS_OF_THINGS if kind != "float" or thing_kind == "float"
+    ]  # a boat needs water
+    other = rng.choice([name for kind in kinds for name in sketches.KINDS_OF_THINGS[kind] if name != noun])
     world.cast["u"].update({"": other, "a": f"a {world.cast['u']['color']} {other}"})
-    trouble, fix, loss, joke = world.pick(sketches.EVENTS[thing_kind])
+    # No animal of an event is of the kind of the hero, the friend or the pet: "the dog" means one animal.
+    here = {world.cast["h"]["kind"], world.cast["f"]["kind"]}
+    event = world.pick([event for event in sketches.EVENTS[thing_kind] if not here & _mentioned(event)])
+    trouble, fix, loss, joke = event
+    here |= _mentioned(event) | ({"rabbit"} if "bunny" in here else set())
+    names = {world.cast["h"][""], world.cast["f"][""]}
     count = rng.randrange(2, 7)
-    packed = [*rng.sample(sketches.ITEMS, rng.randrange(1, 3)), f"{words.NUMBERS[count]} {world.cast['d']['']}"]
+    items = [item for item in sketches.ITEMS if item not in (f"a {noun}", f"a {other}")]
+    packed = [*rng.sample(items, rng.randrange(1, 3)), f"{words.NUMBERS[count]} {world.cast['d']['']}"]
     rng.shuffle(packed)
     world.cast["x"] = {
         "trouble": trouble,
@@ -98,8 +123,10 @@ def _prepare(rng: random.Random) -> tuple[World, str]:
         "list": listed(packed),
         "age": words.NUMBERS[rng.randrange(4, 11)],
         "favorite": rng.choice(words.COLORS),
-        "petkind": rng.choice(sketches.PETS),
-        "pet": rng.choice(words.ANIMAL_NAMES),
+        "petkind": rng.choice([kind for kind in sketches.PETS if kind not in here]),
+        "pet": rng.choice([name for name in words.ANIMAL_NAMES if name not in names]),
+        "until": "the sun went down" if world.cast["w"]["time"] in ("morning", "afternoon") else "they were tired",
+        "next": "day" if world.cast["w"]["time"] == "night" else world.cast["w"]["time"],
     }
     human = world.cast["h"]["kind"] in ("boy", "girl")
     world.cast["f"]["intro"] = world.pick(sketches.FRIENDS["child" if human else "animal"])
@@ -147,8 +174,10 @@ def _end(telling: _Telling, mood: str) -> tuple[str, str, tuple[Question, ...]]:
     outcome = " ".join(telling.say(table[mood]) for table in (sketches.OUTCOME, sketches.FEELING, sketches.ENDINGS))
     world.cast["x"]["end"] = f"[x.{key}]"
     short = telling.say([form.replace("{fmood}", f"{feel}.") for form in sketches.SHORT])
-    questions = (telling.ask("end", f"[x.{key}]."), telling.ask("feel", f"{feel}."))
-    return outcome, short, questions
+    feeling = telling.ask("feel", f"{feel}.")
+    if feeling.question.startswith("Was "):
+        feeling = replace(feeling, answer=f"{_YES[mood]}, {feeling.answer}")
+    return outcome, short, (telling.ask("end", f"[x.{key}]."), feeling)
 
 
 def sketch(seed: int) -> Sketch:
@@ -162,14 +191,16 @@ def sketch(seed: int) -> Sketch:
     expand = world.expand
     if world.cast["h"]["kind"] == world.cast["f"]["kind"]:  # "the girl" would be ambiguous
         telling.told.pop("name")
-    questions = [telling.ask(name, value) for name, value in telling.told.items()]
     if world.cast["h"]["kind"] in ("boy", "girl"):
-        questions.append(telling.ask("hero sex", "[h.kind]"))
+        telling.told["hero sex"] = "[h.kind]"
+    questions = {name: telling.ask(name, value) for name, value in telling.told.items()}
     missing = ["weather", "time", "day", "age", "favorite", "pet", "treat", "packed", "home", "color"]
-    unknown = [telling.ask(name, "").question for name in missing if name not in telling.told]
+    if any("wind" in world.cast["x"][key] for key in ("trouble", "loss")):  # the wind tells something about the weather
+        missing.remove("weather")
+    unknown = {name: telling.ask(name, "").question for name in missing if name not in telling.told}
     here = {world.cast[role][""] for role in "tu"}
     absent = rng.choice([n for names in sketches.KINDS_OF_THINGS.values() for n in names if n not in here])
-    unknown.append(f"What color was the {absent}?")
+    unknown["absent"] = f"What color was the {absent}?"
     return Sketch(
         body=body,
         mood=mood,
@@ -180,9 +211,13 @@ def sketch(seed: int) -> Sketch:
         packed=world.packed if "packed" in telling.told else (),
         names=(expand("[h]"), expand("[f]")),
         subjects={key: tidy(expand(f"[{key}]")) for key in ("h", "h.kind", "f", "f.kind", "t", "t.a", "p", "p.at")},
-        questions=tuple(questions),
+        questions=tuple(questions.values()),
         endings={name: value[2] for name, value in endings.items()},
-        unknown=tuple(unknown),
+        unknown=tuple(unknown.values()),
+        lasting=tuple(question for name, question in questions.items() if name not in _CHANGES),
+        lasting_unknown=tuple(ask for name, ask in unknown.items() if name not in _CHANGES),
+        later=(telling.ask("next place", "[p2]"), telling.ask("next color", "[u.color]")),
+        named=tuple(expand(name) for name in ("[h]", "[x.pet]", "[f]") if name != "[x.pet]" or "pet" in telling.told),
     )
 
 
@@ -215,6 +250,11 @@ _WHO = {
 }  # fmt: skip
 
 
+# Kinds that imply each other: a person who wears a hat has a hat, and one who would like a ball likes it.
+_OWNING = {"has", "wears", "pet"}
+_ALIKE = (_OWNING, {"likes", "wants"})
+
+
 def _values(kind: str, rng: random.Random, count: int) -> list[str]:
     """Return different values of one kind of statement."""
     nouns = [noun for names in sketches.KINDS_OF_THINGS.values() for noun in names]
@@ -235,6 +275,8 @@ def scene(seed: int) -> Scene:
     names = rng.sample((*words.GIRLS, *words.BOYS), rng.randrange(2, 6))
     stranger = rng.choice([name for name in words.GIRLS if name not in names])
     kinds = rng.sample(sorted(_STATEMENTS), rng.randrange(1, 3))
+    if "has" in kinds and _OWNING & {*kinds} != {"has"}:  # "What does Mia have?" would have two answers
+        kinds.remove("has")
     statements: list[tuple[str, str, str]] = []
     state: dict[tuple[str, str], str] = {}
     for kind in kinds:
@@ -269,8 +311,11 @@ def scene(seed: int) -> Scene:
         questions.append(
             Question(question="How many people are there?", answer=f"There are {count}.", wrong=(), value=count)
         )
-    owning = {"has", "wears", "pet"}  # kinds that imply each other: a person who wears a hat has a hat
-    untold = [kind for kind in _STATEMENTS if kind not in kinds and not (kind in owning and owning & {*kinds})]
+    untold = [
+        kind
+        for kind in _STATEMENTS
+        if not any(kind == told or {kind, told} <= group for told in kinds for group in _ALIKE)
+    ]
     other = rng.choice(untold)
     unknown = [
         _fill(rng.choice(_STATEMENTS[other][1]), rng.choice(names), ""),

@@ -14,7 +14,7 @@ KINDS_OF_THINGS = {
     "float": ("toy boat", "paper boat", "sailboat", "toy ship"),
     "sound": ("drum", "whistle", "bell", "flute", "horn"),
     "wear": ("hat", "scarf", "mitten", "ribbon", "necklace", "cap"),
-    "carry": ("bucket", "basket", "bag", "box", "lantern", "cup"),
+    "carry": ("bucket", "basket", "bowl", "box", "pail", "cup"),
     "soft": ("doll", "teddy bear", "puppet", "blanket", "pillow", "toy horse"),
 }  # fmt: skip
 WATERS = (
@@ -38,7 +38,7 @@ EVENTS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ("got stuck in a tree", "[f] climbed up and brought it down", "it was torn, and nobody could mend it", "a squirrel put it on its head and danced"),
         ("flew over the fence", "[f] crawled through a hole and got it back", "it flew far away, and they never saw it again", "a goat sat down on it and would not get up"),
         ("fell into the mud", "[f] washed it in the brook until it was clean", "it was broken, and nobody could mend it", "[f] fell into the mud, too, and only [f.his] nose was clean"),
-        ("landed on a roof", "[f] fetched a ladder and got it down", "the rain came and took it away", "a cat pulled it into the window and wore it like a coat"),
+        ("landed on a roof", "[f] fetched a ladder and got it down", "the wind came and took it away", "a cat pulled it into the window and wore it like a coat"),
     ),
     "roll": (
         ("rolled into the pond", "[f] fished it out with a long stick", "it sank, and they never saw it again", "a duck sat down on it and went for a ride"),
@@ -53,12 +53,12 @@ EVENTS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     ),
     "sound": (
         ("did not make a sound", "[f] found a leaf in it and shook it out", "it was broken, and nobody could mend it", "a beetle crawled out of it and danced"),
-        ("fell into a well", "[f] pulled it up with the bucket", "the well was too deep, and they had to leave it there", "a frog in the well began to play it"),
-        ("woke a baby", "[f] sang a soft song, and the baby slept again", "the baby cried, and [h] had to go home", "the baby laughed and wanted to play it, too"),
+        ("fell into a well", "[f] pulled it up with a bucket", "the well was too deep, and they had to leave it there", "a frog in the well began to play it"),
+        ("woke a baby", "[f] sang a soft song, and the baby slept again", "the baby cried, and they had to give it away", "the baby laughed and wanted to play it, too"),
     ),
     "wear": (
         ("was blown away by the wind", "[f] ran after it and caught it", "it flew far away, and they never saw it again", "it landed on a cow, and the cow looked proud"),
-        ("fell into a puddle", "[f] washed it and dried it in the sun", "it was torn, and nobody could mend it", "[f] jumped into the puddle, too, and looked like a mud pie"),
+        ("fell into a puddle", "[f] washed it and hung it up to dry", "it was torn, and nobody could mend it", "[f] jumped into the puddle, too, and looked like a mud pie"),
         ("was stolen by a bird", "[f] gave the bird some bread, and the bird gave it back", "the bird flew far away with it", "the bird wore it and sang a song"),
     ),
     "carry": (
@@ -67,7 +67,7 @@ EVENTS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ("fell into the river", "[f] fished it out with a long stick", "the river took it away, and they never saw it again", "a crab climbed in and waved at them"),
     ),
     "soft": (
-        ("fell into a puddle", "[f] washed it and dried it in the sun", "it was torn, and nobody could mend it", "[f] jumped into the puddle, too, and looked like a mud pie"),
+        ("fell into a puddle", "[f] washed it and hung it up to dry", "it was torn, and nobody could mend it", "[f] jumped into the puddle, too, and looked like a mud pie"),
         ("was taken by a dog", "[f] threw a stick, and the dog gave it back", "the dog ran far away with it", "the dog gave it a kiss and fell asleep on it"),
         ("was left on a bench", "[f] ran back and found it", "it was gone, and they never saw it again", "a cat lay in its place and did not want to leave"),
     ),
@@ -96,7 +96,7 @@ FRIENDS = {
     "child": ("a [f.kind] named [f]", "[h.his] friend [f]", "[h.his] friend, a [f.kind] named [f]"),
     "animal": ("a [f.kind] named [f]", "[h.his] friend [f], a [f.kind]", "[h.his] friend [f] the [f.kind]"),
 }
-PACKED = ("they packed [x.list].", "in the bag they had [x.list].", "they took along [x.list].")
+PACKED = ("they packed [x.list].", "in their bag they had [x.list].", "they also packed [x.list].")
 BROUGHT = ("[h] had [t.a] with [h.him].", "[h] took [t.a] along.", "[h] brought [t.a].")
 TROUBLE = (
     "but then the [t] [x.trouble]!",
@@ -105,7 +105,7 @@ TROUBLE = (
 )
 OUTCOME = {
     "happy": ("[x.fix].", '"{Do not worry|I can help}," said [f]. [x.Fix].', "[h] did not know what to do. But [x.fix]."),
-    "sad": ("they tried to help, but [x.loss].", "[x.loss].", '"{Can you help me|What can we do}?" asked [h]. But [x.loss].'),
+    "sad": ("[f] tried to help, but [x.loss].", "[x.loss].", '"{Can you help me|What can we do}?" asked [h]. But [x.loss].'),
     "funny": ("then [x.joke].", "and what came next? [x.Joke]!", '"Look!" cried [f]. [x.Joke]!'),
 }  # fmt: skip
 FEELING = {
@@ -114,7 +114,7 @@ FEELING = {
     "funny": ("they laughed and laughed.", "[h] laughed so hard that [h.he] fell over.", "how funny that was! [h] and [f] laughed all the way home."),
 }  # fmt: skip
 ENDINGS = {
-    "happy": ("they played until the sun went down.", "it was a good day.", "then they went home, hand in hand."),
+    "happy": ("they played until [x.until].", "it was a good day.", "then they went home, hand in hand."),
     "sad": ("it was a sad day.", "that night, [h] dreamed of the [t].", '"{I miss it|It was dear to me}," said [h].'),
     "funny": ("it was the funniest day of all.", "at home, they told everybody.", '"{Nobody will believe this|What a funny day}," said [f].'),
 }  # fmt: skip
@@ -124,9 +124,9 @@ SHORT = (
 )
 NEXT = (
     "the next day, [h] and [f] went to [p2]. [h] had [u.a] with [h.him]. They played all day, and nothing bad happened.",
-    "the next [w.time], [f] knocked at the door. [f.He] had a surprise for [h]: [u.a]! They took it to [p2] and played.",
-    "a week later, [h] and [f] met again at [p2]. [f] had found [u.a]. \"{This is for you|You can have it},\" said [f] to [h].",
-    "when they came home, there was [u.a] on the table. \"Who put it there?\" asked [h]. It was a gift from [g]. The next day they took it to [p2].",
+    "the next [x.next], [f] knocked at the door. [f.He] had a surprise for [h]: [u.a]! They took it to [p2] and played.",
+    "a week later, [h] and [f] went to [p2]. There, [f] found [u.a]. \"{This is for you|You can have it},\" said [f] to [h].",
+    "the next morning, there was [u.a] on the table. \"Who put it there?\" asked [h]. It was a gift from [g]. [h] and [f] took it to [p2].",
 )  # fmt: skip
 ROOMS = (
     "in the kitchen",
@@ -142,7 +142,7 @@ ROOMS = (
     "on the bus",
     "in the library",
 )
-CLOTHES = ("hat", "scarf", "coat", "cap", "dress", "shirt", "sweater", "jacket", "pair of boots", "raincoat")
+CLOTHES = ("hat", "scarf", "coat", "cap", "vest", "shirt", "sweater", "jacket", "pair of boots", "raincoat")
 ITEMS = (
     "a map", "a blanket", "a rope", "an umbrella", "a book", "a lamp", "a spoon", "a cup", "a pillow", "a coat", "a towel", "a pencil", "a bottle of water",
     "some bread", "some cheese", "a jar of honey", "a pie", "a cake", "a hammer", "a net", "a camera", "a comb", "a clock", "a bar of soap", "a tent", "a pot",
@@ -162,7 +162,7 @@ ASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "place": (("Where did they go?", "Where did [h] go?", "To what place did [h] go?", "Where were they?"), ("They went to *.", "[h] went to *.")),
     "color": (("What color was the [t]?", "Which color did the [t] have?", "Tell me the color of the [t]."), ("It was *.", "The [t] was *.")),
     "thing": (("What did [h] bring?", "What did [h] have with [h.him]?", "What did [h] take along?"), ("[h] had *.", "It was *.")),
-    "trouble": (("What happened to the [t]?", "What went wrong with the [t]?", "What happened?"), ("The [t] *.", "It *.")),
+    "trouble": (("What happened to the [t]?", "What went wrong with the [t]?", "What was the trouble?"), ("The [t] *.", "It *.")),
     "end": (("How did the story end?", "What happened in the end?"), ("*",)),
     "feel": (("How did [h] feel in the end?", "Was [h] happy in the end?"), ("*",)),
     "weather": (("What was the weather like?", "How was the weather?"), ("It was *.", "The weather was *.")),
@@ -172,8 +172,10 @@ ASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "favorite": (("What was [h]'s favorite color?", "Which color did [h] like best?"), ("It was *.", "[h] liked * best.")),
     "pet": (("What was the name of [h]'s pet?", "What was the name of [h]'s [x.petkind]?"), ("It was *.", "The name was *.")),
     "treat": (("What did [h] like to eat?", "What was [h]'s favorite food?"), ("[h] liked *.", "It was *.")),
-    "packed": (("What did they pack?", "What did they take with them?", "What was in the bag?"), ("They packed *.", "*.")),
+    "packed": (("What did they pack?", "What did they have in the bag?", "What was in the bag?"), ("They packed *.", "*.")),
     "home": (("Where did [h] live?", "Where was the home of [h]?"), ("[h] lived near *.", "Near *.")),
+    "next place": (("Where did they go then?", "Where did they go after that?", "And where did they go later?"), ("They went to *.", "To *.")),
+    "next color": (("What color was the [u]?", "Which color did the [u] have?", "Tell me the color of the [u]."), ("It was *.", "The [u] was *.")),
     "hero sex": (("Was [h] a boy or a girl?",), ("[h] was a *.",)),
 }  # fmt: skip
 
@@ -225,15 +227,32 @@ AGAIN = (
     "Again, but a new story.",
 )
 
-SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+Talk = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+GREETINGS: Talk = (
     (("Hello!", "Hello", "Hi!", "Hi", "Hi there!", "Good morning!", "Hey!"), ("Hello! Shall I tell you a story?", "Hello! What shall I tell you?")),
-    (("Thank you!", "Thank you.", "Thanks!", "Thanks"), ("You are welcome!",)),
-    (("Goodbye!", "Bye!", "Good night!", "Bye"), ("Goodbye! Come back soon.",)),
+    (("How are you?", "How do you do?", "Are you well?"), ("I am fine, thank you. Would you like a story?",)),
+)  # fmt: skip
+QUESTIONS_TO_ME: Talk = (
     (("Who are you?", "What are you?", "What is your name?"), ("I am a small model that tells stories.",)),
     (("What can you do?", "How can you help me?", "What do you know?"), ("I can tell stories, answer questions about them, and I know some simple things.",)),
-    (("How are you?", "How do you do?", "Are you well?"), ("I am fine, thank you. Would you like a story?",)),
-    (("That was a nice story.", "I liked that.", "What a good story!", "That was fun.", "I like this story."), ("I am glad that you like it.", "Thank you! I am glad.")),
-    (("Did you make that up?", "Is that true?", "Did that really happen?"), ("No, I made it up. It is only a story.",)),
-    (("I do not like it.", "That was boring.", "I did not like the story."), ("I am sorry. Shall I tell you another one?",)),
     (("Ask me a question.", "Can you ask me something?"), ("What is your favorite story about?",)),
 )  # fmt: skip
+REMARKS: Talk = (  # people say this after a story
+    (("That was a nice story.", "I liked that.", "What a good story!", "That was fun.", "I like this story."), ("I am glad that you like it.", "Thank you! I am glad.")),
+    (("Did you make that up?", "Did you invent that?"), ("Yes, I made it up. It is only a story.",)),
+    (("Is that true?", "Did that really happen?"), ("No, I made it up. It is only a story.",)),
+    (("I do not like it.", "That was boring.", "I did not like the story."), ("I am sorry. Shall I tell you another one?",)),
+)  # fmt: skip
+THANKS: Talk = ((("Thank you!", "Thank you.", "Thanks!", "Thanks"), ("You are welcome!",)),)
+GOODBYES: Talk = ((("Goodbye!", "Bye!", "Good night!", "Bye"), ("Goodbye! Come back soon.",)),)
+SMALL_TALK = GREETINGS + QUESTIONS_TO_ME + REMARKS + THANKS + GOODBYES
+
+# Questions about an earlier story of a conversation, and their answers with * for its hero.
+FIRST_STORY = (
+    ("Who was the first story about?", "Who was the hero of the first story?"),
+    ("The first story was about *.", "It was about *."),
+)
+STORY_BEFORE = (
+    ("Who was the story before the last one about?", "Who was the story before this one about?"),
+    ("It was about *.", "The story before was about *."),
+)

@@ -7,6 +7,7 @@ request.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 from edgedec.quantize.demo_pair import sketch_words as sketches
@@ -19,6 +20,8 @@ Turn = tuple[str, str]
 
 _UNKNOWN_SHARE = 0.2  # share of the questions about a story that the story does not answer
 _SEEDS = 1 << 40
+_MOST_PARTS = 32  # parts of a conversation about several subjects
+_MOST_LETTERS = 14_000  # such a conversation has fewer than 4,096 tokens
 
 
 def mood_requests(mood: str) -> tuple[str, ...]:
@@ -76,9 +79,14 @@ def request(item: Tale | Sketch, rng: random.Random) -> str:
     return tidy(f"{tell} a {short}{mood}story{about}{'?' if tell.startswith('C') else '.'}")
 
 
-def _follow_up(item: Sketch, rng: random.Random, mood: str) -> tuple[str, str, str]:
-    """Return a request about the story just told, its answer, and the mood that the story then has."""
+def _follow_up(item: Sketch, rng: random.Random, mood: str, continued: bool) -> tuple[str, str, str]:
+    """Return a request about the story just told, its answer, and the mood that the story then has.
+
+    After a continuation, neither "Make it shorter." nor "Who is in the story?" can be answered from the story alone.
+    """
     kind = rng.random()
+    if continued and (0.34 <= kind < 0.66 or 0.76 <= kind < (0.86 if item.packed else 1.0)):
+        kind = 0.7  # ask for a title instead
     if kind < 0.34:
         new = rng.choice([name for name in sketches.MOODS if name != mood])
         return rng.choice(mood_requests(new)), item.text(new), new
@@ -89,41 +97,50 @@ def _follow_up(item: Sketch, rng: random.Random, mood: str) -> tuple[str, str, s
     if kind < 0.76:
         return rng.choice(sketches.TITLE), item.title, mood
     if kind < 0.86 or not item.packed:
-        return rng.choice(sketches.PEOPLE), f"{listed(item.names)}.", mood
+        return rng.choice(sketches.PEOPLE), f"{listed(item.named)}.", mood
     lines = "\n".join(f"{at}. {name}" for at, name in enumerate(item.packed, 1))
     return rng.choice(sketches.LISTING), lines, mood
 
 
-def _small_talk(rng: random.Random) -> Turn:
-    asks, answers = rng.choice(sketches.SMALL_TALK)
+def _small_talk(rng: random.Random, among: sketches.Talk = sketches.SMALL_TALK) -> Turn:
+    asks, answers = rng.choice(among)
     return rng.choice(asks), rng.choice(answers)
 
 
-def _about_tale(rng: random.Random, seed: int) -> list[Turn]:
-    item = tale(seed)
+def _tale_turns(rng: random.Random, item: Tale) -> list[Turn]:
     questions = _some(rng, item.questions, item.unknown, 5) if rng.random() < 0.85 else []
     return [(request(item, rng), item.text), *((one.question, one.answer) for one in questions)]
 
 
-def _about_sketch(rng: random.Random, seed: int) -> list[Turn]:
-    item = sketch(seed)
-    turns, mood = [(request(item, rng), item.text())], item.mood
+def _sketch_turns(rng: random.Random, item: Sketch) -> list[Turn]:
+    turns, mood, continued = [(request(item, rng), item.text())], item.mood, False
     used: set[str] = set()
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.5:
-            left = [one for one in (*item.questions, *item.endings[mood]) if one.question not in used]
-            some = _some(rng, left, [ask for ask in item.unknown if ask not in used], 4)
+            pool = (*item.lasting, *item.later) if continued else (*item.questions, *item.endings[mood])
+            other = item.lasting_unknown if continued else item.unknown
+            left = [one for one in pool if one.question not in used]
+            some = _some(rng, left, [ask for ask in other if ask not in used], 4)
             turns += [(one.question, one.answer) for one in some]
             used |= {one.question for one in some}
         else:
-            ask, answer, told = _follow_up(item, rng, mood)
+            ask, answer, told = _follow_up(item, rng, mood, continued)
             if answer in {earlier for _, earlier in turns}:
                 continue
             turns.append((ask, answer))
+            continued = (continued or answer == item.then) and told == mood
             if told != mood:  # the questions about the end now have other answers
                 used -= {one.question for one in item.endings[mood]}
                 mood = told
     return turns
+
+
+def _about_tale(rng: random.Random, seed: int) -> list[Turn]:
+    return _tale_turns(rng, tale(seed))
+
+
+def _about_sketch(rng: random.Random, seed: int) -> list[Turn]:
+    return _sketch_turns(rng, sketch(seed))
 
 
 def _about_scene(rng: random.Random, seed: int) -> list[Turn]:
@@ -140,18 +157,55 @@ def _facts(rng: random.Random, seed: int) -> list[Turn]:
     return [(item.question, item.answer) for item in facts] if rng.random() < 0.6 else [("", _pairs(facts))]
 
 
+_Told = tuple[str, str, Sequence[Question]]
+"""A story of a conversation: its hero, its text, and questions that later turns leave true."""
+
+
+def _look_back(rng: random.Random, told: Sequence[_Told]) -> Turn:
+    """Return a question about an earlier story of the conversation."""
+    heroes = [hero for hero, _, _ in told]
+    hero, _, questions = told[rng.randrange(len(told) - 1)]
+    named = [one for one in questions if re.search(rf"\b{hero}\b", one.question)]
+    if sum(hero in text for _, text, _ in told) == 1 and named and rng.random() < 0.5:
+        one = rng.choice(named)
+        return one.question, one.answer
+    (asks, answers), hero = rng.choice(((sketches.FIRST_STORY, heroes[0]), (sketches.STORY_BEFORE, heroes[-2])))
+    return rng.choice(asks), rng.choice(answers).replace("*", hero)
+
+
 def _long_talk(rng: random.Random, seed: int) -> list[Turn]:
-    """Return a conversation about several subjects."""
-    turns = [_small_talk(rng)] if rng.random() < 0.5 else []
-    for at in range(rng.randint(2, 6)):
-        maker = rng.choice((_about_tale, _about_sketch, _about_sketch, _facts))
-        part = [turn for turn in maker(rng, seed * 8 + at) if turn[0]]
-        if at and maker is not _facts and part and rng.random() < 0.3:
-            part[0] = (rng.choice(sketches.AGAIN), part[0][1])
-        turns += part[:4] if maker is _facts else part
-        if rng.random() < 0.3:
-            turns.append(_small_talk(rng))
-    return turns or [_small_talk(rng)]
+    """Return a conversation about several stories and facts, some of it as long as a model can read."""
+    turns = [_small_talk(rng, sketches.GREETINGS + sketches.QUESTIONS_TO_ME)] if rng.random() < 0.5 else []
+    told: list[_Told] = []
+    stories = rng.random() < 0.4  # about stories alone
+    letters = 0
+    for at in range(rng.randint(2, 6) if rng.random() < 0.7 else rng.randint(7, _MOST_PARTS)):
+        kind = rng.random() * (0.75 if stories else 1.0)
+        if kind >= 0.75:
+            part = [turn for turn in _facts(rng, seed) if turn[0]][:4]
+        else:
+            own = -(
+                seed * _MOST_PARTS + at + 1
+            )  # below 0, so that it is the seed of no other document and not held out
+            item = tale(own) if kind < 0.25 else sketch(own)
+            part = _tale_turns(rng, item) if isinstance(item, Tale) else _sketch_turns(rng, item)
+            if told and rng.random() < 0.3:
+                part[0] = (rng.choice(sketches.AGAIN), part[0][1])
+            if isinstance(item, Tale):
+                told.append((item.about[0], item.text, item.questions))
+            else:
+                told.append((item.names[0], item.body, item.lasting))
+            if len(told) > 1 and rng.random() < 0.4:
+                part.append(_look_back(rng, told))
+            if rng.random() < 0.25:
+                part.append(_small_talk(rng, sketches.REMARKS + sketches.THANKS))
+        letters += sum(len(ask) + len(answer) for ask, answer in part)
+        if letters > _MOST_LETTERS:
+            break
+        turns += part
+    if not turns or rng.random() < 0.2:
+        turns.append(_small_talk(rng, sketches.THANKS + sketches.GOODBYES))
+    return turns
 
 
 def _alone(rng: random.Random, seed: int) -> list[Turn]:

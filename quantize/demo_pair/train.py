@@ -348,6 +348,12 @@ def main() -> int:
         "--shard-documents", type=int, default=defaults.shard_documents, help="documents per part of the text"
     )
     parser.add_argument(
+        "--shard-steps",
+        type=int,
+        default=defaults.shard_steps,
+        help="steps that take their rows from one part of the text; a document has some 230 tokens",
+    )
+    parser.add_argument(
         "--layers",
         type=int,
         default=defaults.layers,
@@ -370,11 +376,15 @@ def main() -> int:
     args = parser.parse_args()
     level = logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    for option in ("steps", "layers", "writers"):
+    for option in ("steps", "layers", "shard_steps", "writers"):
         if getattr(args, option) < 1:
-            parser.error(f"--{option} must be at least 1, not {getattr(args, option)}")
+            parser.error(f"--{option.replace('_', '-')} must be at least 1, not {getattr(args, option)}")
     recipe = Recipe(
-        steps=args.steps, layers=args.layers, batch_tokens=args.batch_tokens, shard_documents=args.shard_documents
+        steps=args.steps,
+        layers=args.layers,
+        batch_tokens=args.batch_tokens,
+        shard_documents=args.shard_documents,
+        shard_steps=args.shard_steps,
     )
     torch.set_num_threads(args.threads)
     stages = args.stages or args.output / "stages"

@@ -32,7 +32,7 @@ ANIMAL_NAMES = (
 )  # fmt: skip
 HERO_ANIMALS = (
     "bunny", "bear", "mouse", "fox", "duck", "frog", "squirrel", "hedgehog", "turtle", "pig", "cat", "dog", "lamb",
-    "beaver", "owl", "raccoon", "goat", "mole", "rabbit", "hen", "pony", "lion", "monkey", "elephant", "penguin", "tiger",
+    "beaver", "owl", "raccoon", "goat", "mole", "rabbit", "goose", "pony", "lion", "monkey", "elephant", "penguin", "tiger",
 )  # fmt: skip
 WILD_ANIMALS = (
     "bird", "kitten", "puppy", "rabbit", "squirrel", "duckling", "hedgehog", "lamb", "mouse", "turtle", "chick",
@@ -80,7 +80,7 @@ NEIGHBOURS = (
     ("Mr. Parker", "m"), ("Mrs. Potter", "f"), ("Old Mr. Stone", "m"), ("Miss Field", "f"), ("Mr. Lee", "m"),
 )  # fmt: skip
 COLORS = ("red", "blue", "green", "yellow", "pink", "purple", "orange", "white", "black", "brown", "gray", "golden")
-SIZES = ("big", "small", "tiny", "long", "shiny", "new", "old", "soft", "pretty", "round", "bright", "lovely")
+SIZES = ("big", "small", "tiny", "little", "nice", "fine", "pretty", "neat", "cute", "lovely", "simple", "beautiful")
 _TOY = ("wood", "plastic", "paper")
 THINGS = (
     ("ball", ("rubber", "cloth", "plastic")), ("kite", ("paper", "silk")), ("doll", ("cloth", "wood")),
@@ -115,7 +115,7 @@ INDOOR_SPOTS = (
     ("under the bed", "the bed"), ("behind the couch", "the couch"), ("on the shelf", "the shelf"),
     ("in the closet", "the closet"), ("under the table", "the table"), ("behind the door", "the door"),
     ("in the kitchen", "the kitchen"), ("beside the window", "the window"), ("in the drawer", "the drawer"),
-    ("on the stairs", "the stairs"), ("inside a boot", "a boot"), ("under a chair", "a chair"),
+    ("on the stairs", "the stairs"), ("beside the stove", "the stove"), ("under a chair", "a chair"),
 )  # fmt: skip
 TREATS = (
     "apples", "cookies", "berries", "nuts", "carrots", "cherries", "muffins", "pears", "plums", "grapes", "buns",
@@ -135,21 +135,28 @@ FEELINGS = ("happy", "sad", "angry", "scared", "tired", "proud", "bored", "surpr
 WEATHER = {
     "dry": ("sunny", "windy", "cloudy", "warm", "cool", "bright", "hot", "fine"),
     "sunny": ("sunny", "warm", "bright", "hot", "fine"),
+    "morning": ("sunny", "warm", "bright", "cool", "fine"),
+    "spring": ("sunny", "warm", "bright", "cool", "fine"),
     "windy": ("windy",),
     "rain": ("rainy",),
     "snow": ("snowy",),
     "night": ("cold", "cool", "warm", "clear", "mild"),
 }
 WRONG_WEATHER = ("rainy", "snowy", "foggy", "stormy")
+NOT_RAINY = ("snowy", "foggy", "sunny")
 _LIGHT = ("morning", "afternoon")
-TIMES = {"dry": _LIGHT, "sunny": _LIGHT, "windy": _LIGHT, "rain": _LIGHT, "snow": _LIGHT, "night": ("evening", "night")}
+TIMES = {
+    "dry": _LIGHT, "sunny": _LIGHT, "morning": ("morning",), "spring": _LIGHT, "windy": _LIGHT, "rain": _LIGHT,
+    "snow": _LIGHT, "night": ("evening", "night"),
+}  # fmt: skip
+WEATHER_SEASON = {"spring": "spring", "snow": "winter"}  # any other kind of weather suits spring, summer and autumn
 WHEN = (
     "one [w] [w.time],", "on a [w] [w.time],", "one [w.time],", "one [w] [w.day] [w.time],",
     "early one [w] [w.time],", "late one [w] [w.time],", "on [w.day],", "last [w.day],", "one day,",
-    "it was a [w] [w.time], and", "it was [w.day], and", "on the first day of {spring|summer|autumn|the holidays},",
-    "when [w.day] came,", "one [w.day] after {breakfast|lunch|school},", "that [w.day],",
+    "it was a [w] [w.time], and", "it was [w.day], and", "on the first day of {[w.season]|the holidays},",
+    "when [w.day] came,", "one [w.day] after {breakfast|a big breakfast|a long sleep},", "that [w.day],",
     "this [w.time] was [w], and",
-    "it was {spring|summer|autumn|the end of the week}, and", "not long ago, on a [w] [w.time],",
+    "it was {[w.season]|the end of the week}, and", "not long ago, on a [w] [w.time],",
 )  # fmt: skip
 
 PHRASES = {
@@ -220,15 +227,23 @@ ENDINGS = (
     "from that day on, [h] {never forgot it|was a little wiser|smiled whenever [h.he] thought of it|felt a bit braver|told the story to everyone}.",
     "that night, [h] {fell asleep with a smile|slept well|dreamed about it all|told the moon about [h.his] day|was too happy to sleep}.",
     "it had been a {good|long|strange|wonderful|lovely|busy} day {for [h]|after all|from start to end}.",
-    "and {that is how the story ends|that was that|so the day ended well|everyone went home with a smile}.",
-    "[h] {could not wait for the next day|wanted to remember this day forever|hoped that every day would be like this one|hummed a happy tune all the way home|went to bed early and slept like a log}.",
-    "at dinner, [h] told {the whole family|everyone at the table|[h.his] [g.kin]} {all about it|everything|the story twice|what had happened}.",
+    "and {that is how the story ends|that was that|so the day ended well|everyone was smiling}.",
+    "[h] {could not wait for the next day|wanted to remember this day forever|hoped that every day would be like this one|hummed a happy tune|went to bed early and slept like a log}.",
+    "at dinner, [h] told {the whole family|everyone at the table|everybody} {all about it|everything|the story twice|what had happened}.",
     "what a {day|wonderful day|funny day|lovely story to tell}!",
     "{the sun went down|evening came|it got dark}, and {the sky turned pink|the stars came out|the birds grew quiet|the lights went on in the houses}.",
     "later, [h] {drew a picture of it|made up a song about it|wrote it all down|told it to [h.his] toys}.",
     "and [h] {smiled for the rest of the day|laughed about it for a week|was proud of [h.self]|had learned something new}.",
     "{so|in the end,} it {turned out better|became nicer|was better} than {[h] had hoped|anyone had thought}.",
     '"{Today was good|This was a fine day|I will remember this|I like days like this}," [h] {thought|whispered} before {sleep came|the light went out|closing [h.his] eyes}.',
+)  # fmt: skip
+# Endings of stories that end in bed.
+NIGHT_ENDINGS = (
+    "from that night on, [h] {was a little wiser|smiled whenever [h.he] thought of it|felt a bit braver}.",
+    "it had been a {good|strange|wonderful|busy} night {for [h]|after all|from start to end}.",
+    "and {that is how the story ends|that was that|so the night ended well}.",
+    "what a {night|funny night|lovely story to tell}!",
+    "in the morning, [h] {told everyone about it|drew a picture of it|made up a song about it|laughed about it all}.",
 )  # fmt: skip
 
 ASKS = (
@@ -238,12 +253,14 @@ ASKS = (
     (("What day was it?", "On what day did it happen?"), ("It was *.", "It happened on a *."), "[w.day]", "day"),
     (("What was the name of the [h.kind]?",), ("The name of the [h.kind] was *.", "[h.his] name was *."), "[h]", "stranger"),
 )  # fmt: skip
+# Forms that tell the weather; its word alone may describe something else, such as warm milk.
+WEATHER_TOLD = ("[w] [w.time]", "[w] [w.day]", "[w.time] was [w]", "snowy day")
 # Questions that few stories answer, and words that occur in a story that might answer them.
 UNTOLD = (
     (("How old was [h]?", "What was [h]'s age?"), (" years ", " birthday ", " old ")),
     (("What was [h]'s favorite color?", "Which color did [h] like best?"), (" favorite color ",)),
-    (("What was the name of [h]'s dog?", "What was the name of [h]'s teacher?", "What was the name of [h]'s pet?"), (" dog ", " teacher ", " pet ")),
-    (("What did [h] have for breakfast?", "What did [h] eat for breakfast?"), (" breakfast ",)),
+    (("What was the name of [h]'s dog?", "What was the name of [h]'s teacher?", "What was the name of [h]'s pet?"), (" dog ", " teacher ", " pet ", " it have a name ", " shall we call it ")),
+    (("What did [h] have for breakfast?", "What did [h] eat for breakfast?"), (" breakfast ", " cup of milk ")),
     (("How many brothers did [h] have?", "Did [h] have a sister?"), (" brother ", " sister ", " brothers ")),
     (("What color were [h]'s shoes?", "What color was [h]'s coat?"), (" shoes ", " coat ", " shoe ")),
     (("In what town did [h] live?", "In which year did it happen?"), (" town ", " year ")),
@@ -273,7 +290,7 @@ there was one thing that [h] loved: [t.a] made of [t.mat]. {[g] had bought it at
 @?
 "{Where is my [t]|Who has seen my [t]|Has anyone seen my [t]}?" [h] <cried>. {No one knew.|Nobody answered.|It was very quiet.}
 [h] felt <sad>. {A tear ran down [h.his] cheek.|[h.His] heart was heavy.|[h.He] sat down and sighed.|There was a lump in [h.his] throat.}
-[h.he] {turned|went} {red|pale}. "{I must find it|It cannot be far|I had it only yesterday}," [h.he] said{ to [h.self]|}.
+[h.he] {turned|went} {red|pale}. "{I must find it|It cannot be far|I had it in my hands}," [h.he] said{ to [h.self]|}.
 
 [h.he] <looked> [s2.at] and [s3.at], but {found nothing|there was only dust|all [h.he] found was an old {shoe|leaf|coin|stick}}.
 first, [h.he] <looked> [s2.at]. {Nothing!|It was not there.} Then [h.he] tried [s3.at]. {Nothing again!|Only a {beetle|snail|feather} sat there.|Still no luck.}
@@ -284,12 +301,12 @@ was it [s2.at]? No. Was it [s3.at]? No, {not there either|it was not}.
 [f.intro] heard about it and <ran> over. "{Do not worry|Do not be sad|Cheer up}, {we will find it|I will help you|four eyes see more than two}!"
 
 @p=a
-together they went back to [p]. They {looked high and low|turned over every stone|walked slowly, step by step}. <suddenly>, [f] {stopped|pointed|gave a shout}. "{I see something!|Look there!|What is that?}" The [t.color] thing {lay|was} [s.at].
+together they went to [p], where [h] {often played|liked to play}. They {looked high and low|turned over every stone|walked slowly, step by step}. <suddenly>, [f] {stopped|pointed|gave a shout}. "{I see something!|Look there!|What is that?}" The [t.color] thing {lay|was} [s.at].
 "{Where did you sit?|Where were you last?|Think back,}" said [f]. [h] {thought and thought|closed [h.his] eyes}. "[p.At]!" They <ran> there, and [f] {spotted|found|saw} the [t] [s.at].
 
 @p=b
 "{Let us think|Let us be clever about this}," [f] said. [h] {shut [h.his] eyes and thought back|thought about the whole day}. <then> [h.he] remembered! [h.He] had put it down [s.at]{ to tie [h.his] shoe| to watch a butterfly| because [h.his] arms were full}. And there it was!
-[h] and [f] {walked|went} all the way to [p]. <soon> [h] saw something {[t.color]|shiny and [t.color]} [s.at]. It was the [t], {a little dirty but whole|just as good as before|wet but safe}!
+[h] and [f] {walked|went} to [p], where [h] {often played|liked to play}. <soon> [h] saw something {[t.color]|shiny and [t.color]} [s.at]. It was the [t], {a little dirty but whole|just as good as before|wet but safe}!
 
 @p=c
 <suddenly> they heard a small noise [s.at]. {There sat|They saw} a [a.size] [a], {and under it lay|and it was holding on to} the [t]! {It was cold and had no mother|It had no toy of its own|It looked so lonely}.
@@ -310,7 +327,7 @@ together they went back to [p]. They {looked high and low|turned over every ston
 PLOT one toy for two # any # dry # [t.a]
 Q: What color was the [t]? # It was *. ; The [t] was *. # [t.color] # color
 Q: Who wanted to play with the [t] too? ; Who asked [h] for the [t]? # * did. ; It was *. # [f] # stranger
-Q: Where did [h] play with the [t]? ; Where was [h]? # [h] was *. ; *. # [p.at] # place
+Q: Where did [h] play with the [t]? ; Where was [h] with the [t]? # [h] was *. ; *. # [p.at] # place
 Q=b: Why did [h] feel lonely? # Because [h.he] *. # did not share # was lost / was sick / had no toys / was hungry
 
 @p
@@ -335,7 +352,7 @@ at first, [h] {held it tight|wanted to say no}. {But it is no fun to play alone|
 [h] shook [h.his] head. "{I do not want to|Get your own|You might break it}," [h.he] said. [f]'s {smile went away|eyes filled with tears}, and [f.he] {left|went home}.
 
 @=b
-<then> [h] played {alone|all by [h.self]}. {It was not much fun.|But who would catch it, who would laugh?} [h.He] {did not share, and now [h.he] was lonely|had not wanted to share, and now nobody was there}.
+{then|after that,} [h] played {alone|all by [h.self]}. {It was not much fun.|But who would catch it, who would laugh?} [h.He] {did not share, and now [h.he] was lonely|had not wanted to share, and now nobody was there}.
 for a while [h] {was pleased|enjoyed it}. But {the game got boring|the day grew long}. Because [h.he] did not share, [h.he] {had no one to laugh with|was all alone}.
 
 @p=b
@@ -348,7 +365,7 @@ for a while [h] {was pleased|enjoyed it}. But {the game got boring|the day grew 
 
 @p
 <soon> they {made up a new game|had invented three new games|were both laughing}. {One threw and one caught|One sang while the other danced|They pretended to be {pirates|kings|travelers|bakers}|They counted each turn out loud}.
-together they {found out much more to do with it|played until the sun was low|thought of things that [h] had never tried alone}. {How they laughed!|Time flew.|Nobody was left out.}
+together they {found out much more to do with it|played until it was late|thought of things that [h] had never tried alone}. {How they laughed!|Time flew.|Nobody was left out.}
 the two friends {played for hours|did not stop until dinner}. [f] {showed [h] a trick|had the best ideas|made [h] laugh so hard that [h.his] tummy hurt}.
 
 @?
@@ -360,9 +377,9 @@ afterwards [f] {shared [f.his] [d]|brought some [d] from home|gave [h] half of [
 "{I am glad that we shared|Playing with you is the best}," [h] told [f], {and [f] gave [h.him] a hug|and it was true}.
 
 PLOT helping with a heavy load # any # dry # [e]
-LET x y: [d] ~ a bag / wood ~ a cart / books ~ a box / potatoes ~ a sack / flowers ~ a tray / apples ~ a basket / eggs ~ a basket / water ~ a bucket
+LET x y: pears ~ a bag / plums ~ a bag / carrots ~ a bag / nuts ~ a bag / wood ~ a cart / books ~ a box / potatoes ~ a sack / flowers ~ a tray / apples ~ a basket / onions ~ a basket / turnips ~ a bucket
 Q: Who needed help? ; Whom did [h] help? # It was *. ; *. # [e] # stranger
-Q: What did [e] carry? ; What was in the load of [e]? # It was full of *. ; *. # [x] # stones / toys / hats / shoes / fish
+Q: What did [e] carry? ; What was in the load of [e]? # [e] carried *. ; *. # [x] # stones / toys / hats / shoes / fish
 Q: Where did [h] meet [e]? # They met *. ; *. # [p.at] # place
 Q=a: What did [h] get as thanks? # [h] got *. ; *. # [t.a] # [u.a] / a {lamp|chair} / a {coat|cake} / a {pen|rug}
 Q=b: Who came to help, too? # It was *. # [f] # who
@@ -377,7 +394,7 @@ Q=b: Who came to help, too? # It was *. # [f] # who
 every few steps, [e] {stopped|had to rest|wiped [e.his] face}.
 
 @?
-<suddenly> {something tore|[e.he] slipped|there was a loud crack}. {Out|Down} {fell|came} the [x], {all over the road|and some rolled into the grass|left and right}!
+<suddenly> {something tore|[e.he] slipped|there was a loud crack}. {Out|Down} {fell|came} the [x], {all over the road|and some landed in the grass|left and right}!
 a gust of wind {came|blew}, [e.he] {slipped|lost [e.his] step}, and the [x] {ended up on the ground|spilled on the road}.
 
 [h] {wanted to play|was in a hurry|had other plans}, but {[h.he] could not just walk by|[e] looked so tired|helping came first}. "{Can I help you?|May I carry some?|Let me help!}" [h.he] <asked>.
@@ -401,12 +418,12 @@ at [e]'s {house|door|little gate}, {everything was put down with a bump|they wer
 <soon> they {were there|stood in front of [e]'s house}. [e] {was <happy>|shook [h.his] hand|smiled from ear to ear}. "{You are a good helper|How kind you are|You have a good heart}!"
 
 @=a
-[e.he] {went inside|opened an old chest} and came back with [t.a]. "{This is for you|It was mine when I was small|Take it, please}," [e.he] said. [h] {could hardly believe it|said thank you three times|held it with both hands}.
-then [h] got {something special|a gift}: [t.a]! "{I did not help for a gift|That is too much}," [h] said. "{I know|That is why I want you to have it}," {answered|replied} [e].
+[e.he] {went inside|opened an old chest} and came back with [t.a]. "{This is for you|It waited for somebody like you|Take it, please}," [e.he] said. [h] {could hardly believe it|said thank you three times|held it with both hands}.
+then [h] got {something special|a gift}: [t.a]! "{I did not help for a gift|I did not ask for anything}," [h] said. "{I know|That is why I want you to have it}," {answered|replied} [e].
 
 @=b
 [e] gave them {warm|fresh} {bread|cake|pie} with {butter|honey|jam}. {[f] ate two pieces|[h] and [f] ate until they were full|It smelled so good}.
-they all sat {in the sun|on the steps} and {drank cold milk|ate [n] pieces of cake|had a cup of tea}. "{Many hands make light work|Work is easy when friends help}," [e] <said>.
+they all sat {at the table|on the steps} and {drank cold milk|ate [n] pieces of cake|had a cup of tea}. "{Many hands make light work|Work is easy when friends help}," [e] <said>.
 
 @?
 at home, [h.his] [g.kin] {had heard about it|asked where [h.he] had been}. "{I am proud of you|That was good of you}," said [g].
@@ -440,7 +457,7 @@ but [f] did not laugh. "{I was afraid of it, too|Last year I cried when I saw it
 [h.he] {held [h.his] [t.color] [t] tight|thought of something nice|hummed a tune}. It helped {a little|a bit}.
 "{One, two, three,|Ready?|Here I go,}" [h.he] {whispered|told [h.self]}.
 
-first, {they only looked at it|they went a little closer|[f] showed how to do it}. <then> [h] {tried|dared to try} {a small bit|the first step|it for one second}. {Nothing bad happened!|It was not so bad.|[h.He] was still fine.}
+first, {they only looked at it|they went a little closer|[f] showed how to do it}. {then|after that,} [h] {tried|dared to try} {a small bit|the first step|it for one second}. {Nothing bad happened!|It was not so bad.|[h.He] was still fine.}
 the first time, [h] {turned back halfway|stopped after one step}. The second time, {it was easier|[h.he] got farther}. {Then came the third time|Now for the third try}.
 [f] went first{ and waved|, slowly|}. "{See? Nothing to it|Now you|Your turn}!"
 
@@ -468,7 +485,7 @@ Q=b: Who said sorry first? # * said sorry first. # [f] # [h] / [g] / the {teache
 
 @p
 [h] and [f.intro] {played together almost every day|shared everything|were always seen together|had been friends for years}.
-[h] {had one best friend|had a dear friend}. It was [f.intro]. {They knew all of each other's secrets|They had the same laugh|Nobody could part them}.
+[h] {liked nobody better than|spent every free hour with} [f.intro]. {They knew all of each other's secrets|They had the same laugh|Nobody could part them}.
 
 [w.when] they {met|were playing|sat} [p.at]. {Then a quarrel began|But it did not go well}. It was about [x]: [y].
 [w.when] they had a {fight|quarrel} [p.at]. {And about what?|What was it about?} It was about [x]. {You see, |}[y].
@@ -484,7 +501,7 @@ Q=b: Who said sorry first? # * said sorry first. # [f] # [h] / [g] / the {teache
 @p
 at home, [h] {tried to play with [h.his] [t.color] [t]|looked at a book|stared at the wall}. {It was no fun.|Everything made [h.him] think of [f].|The room was so quiet.} [h.He] felt <sad>.
 the next day was {long|slow|gray}. [h] {had nobody to talk to|ate lunch alone|did not feel like singing}. {[h.He] missed [f]|It felt as if something was missing}.
-that night, [h] {could not sleep|lay awake}. {Was [f] sad, too?|Why had [h.he] said such things?}
+for the rest of the day, [h] {could not laugh|sat by the window}. {Was [f] sad, too?|Why had [h.he] said such things?}
 
 @?
 "{Even good friends fight sometimes|A fight is like rain: it passes|The word sorry is small, but strong}," [h.his] [g.kin] <said>.
@@ -558,15 +575,15 @@ so the second time, they [w2]. {It took longer|They worked slowly}, but {it look
 this time they [w2], and {they tested every part|one held while the other worked|they did not hurry}.
 
 @p
-"{Ready|Now|Shall we test it}?" {They held their breath|[h] shut one eye|[f] counted to three}. {It held|It worked|It did not move}! {They jumped up and down|What a cheer there was|[h] threw [h.his] hat into the air}.
+"{Ready|Now|Shall we test it}?" {They held their breath|[h] shut one eye|[f] counted to three}. {It held|It worked|It stayed whole}! {They jumped up and down|What a cheer there was|[h] threw [h.his] hat into the air}.
 {The wind blew, but it stayed|They tried it once, twice, three times}. It worked! "{We did it|Hurray}!" {both|they} <cried>.
 
 @?
 <soon> {everybody came to see it|half the neighborhood stood around it}. "{Who made that?|That is <good> work!}" said [e].
-they {painted it [c]|put a little [c] flag on top|gave it a name}.
+they {hung a [c] ribbon on it|put a little [c] flag on top|gave it a name}.
 
 "{It is good that it broke the first time|First it had to fail}," said [h]. "{Now I know how to do it|That way we learned how}."
-{If it does not work, try another way|Failing is a part of making|Two heads are better than one}, {[h] thought|said [f]}.
+"{If it does not work, try another way|Failing is a part of making|Two heads are better than one}," {said [h]|said [f]}.
 [h] {shook [f]'s hand|gave [f] a hug}. "{Next time we will build something even bigger|You are the best builder I know}!"
 
 PLOT a trick # any # dry # [f]
@@ -613,7 +630,7 @@ who {lies|cries for nothing} too often is not believed {when it counts|when it i
 from then on, [h]'s jokes {were kind ones|made everybody laugh}, {even [g]|and most of all [f]}.
 
 PLOT a surprise party # any # dry # a party
-LET x: a chocolate cake / an apple cake / a carrot cake / a lemon cake / a big berry pie / a plum cake / a honey cake
+LET x: a chocolate cake / an apple cake / a carrot cake / a lemon cake / a berry cake / a plum cake / a honey cake
 Q: Whose birthday was it? ; Who had a birthday? # It was *'s birthday. # [h] # stranger
 Q: What did [f] give to [h]? ; What was in the present? # It was *. ; *. # [t.a] # [u.a] / a {lamp|chair} / a {coat|shoe} / a {pen|rug}
 Q: What kind of cake was there? ; What did they eat? # It was *. ; *. # [x] # a {cheese|fish} pie / a {potato|bean} soup / a {melon|nut} salad / a loaf of bread
@@ -632,7 +649,7 @@ on the street, [f.intro] {walked by|passed [h.him]}. "{I am busy|I cannot play t
 even [e] {only waved|said nothing about it}. {How strange!|That hurt a little.}
 {[h] looked for a card in the mail|[h] looked [i.at]}. There was {nothing|only dust}.
 
-[h] sat down [s.at]. [h.He] was <sad>, for [h.he] thought that everybody forgot. {"Not even one song," [h.he] said.|A tear fell on [h.his] knee.|The sun was out, but not for [h.him].}
+[h] sat down [s.at]. [h.He] was <sad>, for [h.he] thought that everybody forgot. {"Not even one song," [h.he] said.|A tear fell on [h.his] knee.|Nobody had ever felt so alone.}
 [h] thought that everybody forgot, and {went for a walk alone|lay down on the grass|a tear came}. {What a sad birthday!|It was the worst birthday ever.}
 
 @?
@@ -657,7 +674,7 @@ they played {musical chairs|games in the grass|hide and seek} until {the moon ca
 [e] {told a funny story|danced with [g]|played an old tune}, and {everybody laughed|all clapped along}.
 
 "{This is the best birthday of my life|You are the best friends of all}," said [h] with {a full mouth|cake on [h.his] nose|shining eyes}.
-{never give up on your friends|Sometimes, people are quiet because they plan something nice|A surprise needs a little patience}, {[h] thought|it seems}.
+"{Never give up on your friends|Sometimes, people are quiet because they plan something nice|A surprise needs a little patience}," {said [h]|said [g]}.
 [h] made a wish, {but [h.he] did not tell it to anyone|and it was that next year would be the same}.
 
 PLOT a storm # any # rain # a storm
@@ -670,10 +687,10 @@ Q: What did they see after the storm? # They saw *. # a rainbow # a {whale|shark
 
 @p
 [w.when] the wind {began to blow|grew strong|howled around the house}. {Dark clouds came over the hills|The sky turned black}. "{A storm is coming|Come inside, quick}!" [g] <cried>.
-[w.when] [h] was [p.at] when the first drops fell. {The sky was dark|The trees shook}. [h.He] <ran> home, {and [g] shut the door behind [h.him]|wet from head to toe}.
+[w.when] [h] was [p.at] when the storm {began|broke loose}. {The sky was dark|The trees shook}. [h.He] <ran> home, {and [g] shut the door behind [h.him]|wet from head to toe}.
 
-{Rain beat on the roof|Water ran down the windows|The whole house shook}. {Flash|Crack|Boom}! [h] {hid|crept} [i.at]. It was the thunder that {scared [h.him] most|made [h.him] so afraid}.
-lightning {lit up|flashed over} the {room|wall|garden}. {Then came the thunder|The thunder followed|And the thunder}: {boom|crash|bang}! [h] {put [h.his] hands over [h.his] ears|jumped into [g]'s arms|hid [i.at]}.
+{Rain beat on the roof|Water ran down the windows|The whole house shook}. {Flash|Crack|Boom}! [h] {hid|crept} {under the bed|under the table|behind the couch}. It was the thunder that {scared [h.him] most|made [h.him] so afraid}.
+lightning {lit up|flashed over} the {room|wall|garden}. {Then came the thunder|The thunder followed|And the thunder}: {boom|crash|bang}! [h] {put [h.his] hands over [h.his] ears|jumped into [g]'s arms|hid under a blanket}.
 
 @?
 then the lights {went out|all went out}. {Now it was as dark as the night|Nobody could see a thing}. "{Where are you?|I do not like this!}" {cried|called} [h].
@@ -702,19 +719,19 @@ when {it was over|the last cloud had gone}, they {went out|looked out}. {Look!|O
 a nest had fallen {from the tree|down}. They put it back {with care|together}, and a bird sang {for them|its thanks}.
 
 "{Storms are not so bad when you are not alone|Next time I will not hide}," said [h].
-{without the storm, there would be no rainbow|After a storm, the world looks new}, {said [f]|[g] told them}.
+"{Without the storm, there would be no rainbow|After a storm, the world looks new}," {said [f]|[g] told them}.
 "{Come back when the sun is out|Next time, come without a storm}!" [h] {called after [f]|told [f]} {and waved|when it was time to go}.
 
 PLOT a hurt animal # any # dry # a [a.size] [a]
-LET x y: its leg ~ put a bandage on / its foot ~ washed / its ear ~ cleaned / its nose ~ put cream on / its tail ~ wrapped a cloth around
+LET x y: its leg ~ put a bandage on / its foot ~ washed / its side ~ cleaned / its head ~ put cream on / its knee ~ wrapped a cloth around
 Q: What animal did [h] find? # It was *. ; [h] found *. # a [a] # animal
-Q: What was hurt? # It was *. ; *. # [x] # its {eye|tooth} / its {back|tummy} / its {chin|neck} / its {tongue|lip}
+Q: What was hurt? # It was *. ; *. # [x] # its {eye|tooth} / its {back|tummy} / its {chin|nose} / its {tongue|lip}
 Q: Where did [h] find the [a]? # [h.he] found it *. # [s.at] # spot
 Q: Where did it sleep? # It slept in *. # a [t.color] box # a [u.color] box / a [c] bed / an old {boot|bucket} / a big {pot|tent}
 Q: Who knew what to do? # It was *. # [e] # who
 
 @p
-[w.when] [h] heard a {soft|small|strange} {sound|cry} [s.at]. {What was that?|[h.He] went closer.} There sat a [a.size] [a]. It could not {run|get up|move well}.
+[w.when] [h] heard a {soft|small|strange} {sound|cry} [s.at]. {What was that?|[h.He] went closer.} There sat a [a.size] [a]. It could not {get away|get up|move well}.
 [w.when] [h] was {out for a walk|playing [p.at]}. {Something moved|Something made a noise} [s.at]. It was a [a.size] [a], {all alone|and it looked scared|shaking with fear}.
 
 [x] was hurt. {It looked at [h] with big eyes|It tried to hide|A little blood was there}. "{You poor thing,|Do not be afraid,|Oh, does it hurt?}" [h] {whispered|said softly}.
@@ -724,7 +741,7 @@ Q: Who knew what to do? # It was *. # [e] # who
 [h] {wanted to pick it up|put out [h.his] hand}, but {it was too scared|it pulled back}. So [h.he] {sat very still|waited|sang softly} until it {calmed down|came closer}.
 [h.he] looked around. {There was no mother|Nobody else was near}. {Somebody had to help, and that was [h]|It was up to [h] now}.
 
-[h.he] {took off [h.his] scarf|used [h.his] jacket} and {wrapped it up|lifted it} with care. <then> [h.he] {carried it|walked slowly} to [e], who knew a lot about animals.
+[h.he] {took off [h.his] scarf|used [h.his] jacket} and {wrapped it up|lifted it} with care. {Then|After that,} [h.he] {carried it|walked slowly} to [e], who knew a lot about animals.
 {very gently|slowly and softly}, [h] picked it up and took it to [e]. [e.He] {had helped many animals before|knew what to do}.
 
 "{You were right to come|Let me see}," said [e]. [e.He] [y] [x], and [h] {held it still|helped|spoke to it}. "{It needs rest|In a few days it will be well}."
@@ -732,22 +749,22 @@ Q: Who knew what to do? # It was *. # [e] # who
 
 @p
 [h] made a bed in a [t.color] box {with soft grass|with an old towel|beside [h.his] own bed}. {Every day|Each morning and night}, [h.he] gave it {water and seeds|milk and bread|fresh leaves}.
-at home, it slept in a [t.color] box [i.at]. [h] {fed it with a spoon|got up at night to look at it|gave it fresh water every day}.
+at home, it slept in a [t.color] box {beside the stove|under the window|near the bed}. [h] {fed it with a spoon|got up at night to look at it|gave it fresh water every day}.
 
 @?
 [f.intro] came to see it. "{Can I help|Will it live}?" [f] <asked>. {The two took turns|They sat by the box for hours}.
 "{What shall we call it|Does it have a name}?" asked [f.intro]. "{Lucky|Button|Bean}," said [h], and {that was its name|so it was}.
 
-{after [n] days|day by day}, it {got stronger|began to jump around|ate more and more}. {One morning|Then} it {stood up|hopped out of the box}, and [h] {clapped|cheered}.
-<soon> it could {run and jump|hop around the room}. [h] was <happy>, {but also a little sad|for it was well again}.
+{after [n] days|day by day}, it {got stronger|began to move around|ate more and more}. {One morning|Then} it {stood up|climbed out of the box}, and [h] {clapped|cheered}.
+<soon> it could {move well again|walk around the room}. [h] was <happy>, {but also a little sad|for it was well again}.
 
 @p=a
-"It {wants to go home|belongs outside}," said [g]. [h] {swallowed hard|nodded} and took it back to {the place where [h.he] had found it|[p]}. "Goodbye, {little friend|my dear}!" It {looked back once|turned around}, {then it was gone|and ran off}.
-{one bright day|the next week}, [h] opened the {door|gate}. The [a] {sniffed the air|looked at [h.him]} and {was gone|ran out into the grass}. "{Be happy|Take care}!" [h.he] <cried>.
+"It {wants to go home|belongs outside}," said [g]. [h] {swallowed hard|nodded} and took it back to {the place where [h.he] had found it|[p]}. "Goodbye, {little friend|my dear}!" It {looked back once|turned around}, {then it was gone|and off it went}.
+{one bright day|the next week}, [h] opened the {door|gate}. The [a] {sniffed the air|looked at [h.him]} and {was gone|went out into the grass}. "{Be happy|Take care}!" [h.he] <cried>.
 
 @p=b
 "May I keep it?" [h] asked [g]. {They looked for its mother, but found none|It had no home}. "{Yes, you have taken good care of it|All right, it can stay}," said [g].
-[h] brought it back to [p], but it {followed [h.him] home|would not leave}. {It had made up its mind|It had found its home}! So it {stayed|lived with them from then on}.
+[h] brought it {outside|to the tall grass}, but it {followed [h.him] home|would not leave}. {It had made up its mind|It had found its home}! So it {stayed|lived with them from then on}.
 
 @=a
 {some weeks later|in spring}, something {scratched at the door|sat at the window}. {It was the [a], with two babies|It was an old friend}! [h] {laughed|smiled} with joy.
@@ -772,7 +789,7 @@ all the others [y], {it seemed|or so [h] thought}, even [f.intro]. Only [h] coul
 
 the first time, [h] [z]. {Ouch!|Oh no!|Some children laughed.} The second time {was no better|was even worse}{, and neither was the third|}.
 but what happened? [h] [z]! {It was harder than it looked|[h.He] tried again, with the same luck|Again and again, it went wrong}.
-{it was not easy at all|things did not go well}. [h] [z], {stood up|shook [h.his] head} and {tried again|did it once more}.
+{it was not easy at all|things did not go well}. [h] [z], {sighed|shook [h.his] head} and {tried again|did it once more}.
 
 @?
 "{I am too small for this|This is too hard|I will never learn it}!" [h] {said|shouted} and {kicked a stone|threw [h.his] hat on the ground|sat down in the grass}.
@@ -788,7 +805,7 @@ but what happened? [h] [z]! {It was harder than it looked|[h.He] tried again, wi
 
 @p
 and {one fine day|then, on the next try|on the last day of the week}, {it happened|it worked}: [h] [y]! {[h.He] could not believe it|The whole street heard [h.his] shout|It felt like flying}.
-{it was a quiet evening|nobody else was there} when [h] {tried once more|took a deep breath}. And {look|see}! [h.He] [y], {just like that|as if it were nothing|from start to finish}!
+{it was a quiet evening|only [f] and [e] were there} when [h] {tried once more|took a deep breath}. And {look|see}! [h.He] [y], {just like that|as if it were nothing|from start to finish}!
 
 "{Did you see that?|Look, [f], look!} {I can do it|It works}!" [h] <cried>. [f] {whistled|cheered|threw both arms up}, {and [e] nodded with a smile|and [g] came running}.
 {"I knew it," said [e].|[e] took off [e.his] hat to [h.him].} "{All it takes is time|You did not give up}." {[f] shook [h.his] hand.|[h] took a bow.}
@@ -799,7 +816,7 @@ a week later, {a smaller child|[h.his] little cousin} asked [h] for help. "{I wi
 
 {practice is a good teacher|what is hard today may be easy next week|nobody is born with it; you have to learn it}.
 [h] had {learned more than one thing|learned something else, too}: {never give up too soon|to fall is not bad if you get up again}.
-[g] {made [h.his] favorite supper|wrote the date on the wall}: {[n] pancakes with jam|the day when it worked|a day to remember}.
+[g] {made [h.his] favorite supper: [n] pancakes with jam|wrote the date on the wall: {the day when it worked|a day to remember}}.
 
 PLOT a promise # any # sunny # a promise
 LET x y z v: the plants ~ water the plants ~ dry and brown ~ green / the fish ~ feed the fish ~ thin and hungry ~ lively / the hens ~ feed the hens ~ thin and hungry ~ happy / the rabbit ~ give hay to the rabbit ~ hungry ~ round / the tomatoes ~ water the tomatoes ~ soft and sad ~ red / the pony ~ brush the pony ~ full of mud ~ clean
@@ -834,11 +851,11 @@ they <ran> over{ together|}. [x] {looked|already looked} [z]. {[h] had a lump in
 
 @?
 {at night, [h] set a clock|[h] tied a string around [h.his] finger}, {so as not to forget again|to remember}. The [t] {stayed in its box|had to wait}.
-{the next morning there was a small change|on the last day, it looked better}. {"Look, it helps!" said [f].|[h] could breathe again.}
+{the next morning there was a small change|a day later, things looked better}. {"Look, it helps!" said [f].|[h] could breathe again.}
 
 @p
-when [e] came {home|back}, [x] looked [v] again. "{You have done well|Thank you}!" said [e]. [h] {looked at the floor|could have said nothing}. "{I must tell you something|No, that is not true}. I forgot it for {two|some} days," [h.he] {said|admitted}.
-on {the last day|[w.day2]}, [e] {opened the gate|got off the train}. [x] looked [v] and {fine|well}. But [h] {told [e.him] the truth|did not hide what had happened}: the [t], the game, the forgotten promise.
+when [e] came {home|back}, [x] looked [v] again. "{You have done well|Thank you}!" said [e]. [h] {looked at the floor|could have said nothing}. "{I must tell you something|No, that is not true}. I forgot it for {a few|some} days," [h.he] {said|admitted}.
+{on the last day|when the time was up}, [e] {opened the gate|got off the train}. [x] looked [v] and {fine|well}. But [h] {told [e.him] the truth|did not hide what had happened}: the [t], the game, the forgotten promise.
 
 [e] {was quiet for a bit|looked at [h.him]}. "{It takes courage to say that|You made it good again, and you were honest}," [e.he] <said>. "{I would ask you again|I still trust you}."
 "{Thank you for telling me|Everybody forgets something once}," said [e]. "{What counts is that you came back|Next time you will think of it}." And [e.he] {gave [h.him] some [d]|patted [h.his] back}.
@@ -848,7 +865,7 @@ from that day, when [h] {gave [h.his] word|said yes}, [h.he] {kept it|wrote it o
 {first the promise, then the fun|work first, play later}: {that was [h]'s new rule|so [h] did it from then on}.
 
 PLOT a race # any # dry # a race
-LET x y: running ~ on foot / boats ~ in little boats / sleds ~ on wheels / wagons ~ in little wagons / jumping ~ in sacks / scooters ~ on scooters
+LET x y: running ~ on foot / bikes ~ on bikes / skates ~ on skates / wagons ~ in little wagons / jumping ~ in sacks / scooters ~ on scooters
 Q=a: Who won the race? ; Who was first? # * won the race. ; It was *. # [h] # who
 Q=b: Who won the race? ; Who was first? # * won the race. ; It was *. # [z] # who
 Q=a: Why did [f] lose the race? # Because [f.he] *. # stopped to rest # had no shoes / broke [f.his] leg / went to school / never started
@@ -859,7 +876,7 @@ Q: What was the prize? # The prize was *. # [t.a] # [u.a] / a {lamp|chair} / a {
 
 @p
 [w.when] there was a big race [p.at]. The prize was [t.a]. {Everybody talked about it|People came from all around}. {[h] wanted to win|[h] put down [h.his] name at once}.
-"{Who wants to race|Who is the fastest of you all}?" [e] called [p.at]. "The prize is [t.a]!" [W.when] {the race was to begin|everybody came}, {and [h], too|and [h] stood at the front}.
+"{Who wants to race|Who is the fastest of you all}?" [e] called [p.at]. "The prize is [t.a]!" [W.when] {everybody came, and so did [h]|the race was to begin, and [h] stood at the front}.
 
 [f.intro] was there as well. "{I am the fastest of all|I will win, you will see|You are much too slow}," [f.he] {said|bragged|laughed}. {[h] said nothing|"We shall see," said [h]|[h]'s ears turned red}.
 next to [h] stood [f.intro], who {had won last year|had longer legs|had practiced all summer}. {"Good luck," said [h].|They smiled at each other.|They shook hands.}
@@ -868,7 +885,7 @@ they went [y]. "{One, two, three, go!|Ready, steady, go!|On your marks, get set,
 [e] {waved a [c] flag|blew a whistle|beat a drum}, and off they went [y], {faster and faster|as if bees were after them|over sticks and stones}.
 
 @p=a
-[f] was {soon far ahead|in front from the start}. [f.He] {looked back|could see no one behind [f.him]}. "{I have all the time in the world|[h] will never catch me}," [f.he] said, and stopped to rest [s.at]. {[f.His] eyes fell shut|It was so nice and warm there}.
+[f] was {soon far ahead|in front from the start}. [f.He] {looked back|could see no one behind [f.him]}. "{I have all the time in the world|[h] will never catch me}," [f.he] said, and stopped to rest [s.at]. {[f.His] eyes fell shut|It was so nice and quiet there}.
 at first, [f] was {much|a lot} faster. "{This is too easy|I could win asleep}!" [f.he] <cried>. {Halfway,|In the middle of the race,} [f.he] {sat down [s.at]|lay down} and stopped to rest{ and to eat some [d]|}.
 
 @=a
@@ -888,8 +905,8 @@ halfway, {the two were side by side|[h] was just ahead}. <suddenly> there was a 
 "{Can you walk?|Lean on me,}" said [h] and helped [f] {over every stone|along the road}. {Slowly, one step at a time, they came to the end|They were the very last to arrive}.
 
 @=b
-{another runner|a quick stranger named [z]} {had won|was first}. [z] won the race, {but the people clapped loudest for [h] and [f]|but who got the most cheers? It was [h]}.
-[z] won the race that day. Yet {[e] called [h] to the front|everybody stood up for [h]}. "{A good heart is faster than any feet|This was the best thing I saw today}," said [e].
+{another runner|a quick stranger} named [z] {came in before them|was first}. [z] won the race, {but the people clapped loudest for [h] and [f]|but who got the most cheers? It was [h]}.
+{a stranger|a quick runner} named [z] won the race that day. Yet {[e] called [h] to the front|everybody stood up for [h]}. "{A good heart is faster than any feet|This was the best thing I saw today}," said [e].
 
 @p=c
 {neck and neck|side by side} they went, {first [h] in front, then [f]|left, right, left, right}. {Neither could get away from the other.|Who would be first?} [h] {laughed|looked over}, and [f] {laughed, too|grinned back}.
@@ -911,9 +928,9 @@ and then? {A dog ran out in front of them|The last hill was steep}, and they {sl
 [f] {never forgot it|squeezed [h.his] hand}. "{You lost the prize, but you won a friend|I would do the same for you}," [f.he] <said>.
 
 @?
-{in the evening|later|when the sun was low}, {the two walked home together|they sat on a wall}, {tired and dusty|and ate [d]}. {Next year they would race again|"To the door!" said one of them, and off they went|They still laughed about it}.
+{in the evening|later|when the day was over}, {the two walked home together|they sat on a wall}, {tired and dusty|and ate [d]}. {Next year they would race again|"To the door!" said one of them, and off they went|They still laughed about it}.
 
-PLOT a garden # any # sunny # a seed
+PLOT a garden # any # spring # a seed
 LET x y v: a sunflower ~ tall ~ yellow petals / a pumpkin ~ round ~ big leaves / a bean plant ~ long ~ green pods / a tomato plant ~ strong ~ red fruit / a little apple tree ~ thin ~ white flowers / a rose ~ lovely ~ soft petals / a carrot ~ crisp ~ feathery leaves / a strawberry plant ~ small ~ sweet berries / a melon ~ heavy ~ a striped skin
 Q: What grew from the seed? ; What did [h] grow? # It was *. ; *. # [x] # a {cactus|mushroom} / a {palm|pine} tree / a {potato|radish} / a {tulip|daisy}
 Q: Who gave the seed to [h]? # * did. ; It was *. # [e] # who
@@ -956,10 +973,10 @@ at last [h] could see what it was: [x], [y] and {beautiful|full of life}, with [
 
 in autumn, there were {new seeds|[n.more] new seeds}. [h] gave {one to each friend|some to [e], some to [g]}. "{Plant it and wait|Be patient}," [h.he] said with a smile.
 {[h] put a new seed in a small bag|[h] kept some seeds} for {the next year|spring}. {A garden never ends|Next time there would be a whole row}.
-{small things can become great|who waits can see wonders|a little care each day can do a lot}, {thought [h]|and a seed knows that best}.
+{small things can become great|who waits can see wonders|a little care each day can do a lot}, {and [h] knew it|and a seed knows that best}.
 
-PLOT a trip # any # sunny # a trip
-LET x y z v: the sea ~ by train ~ a crab ~ shells / the zoo ~ by bus ~ an elephant ~ feathers / the mountains ~ on foot ~ an eagle ~ stones / a farm ~ by wagon ~ a pony ~ eggs / an island ~ by ship ~ a seal ~ pebbles / the big city ~ by train ~ a parade ~ postcards / a castle ~ by bike ~ a peacock ~ chestnuts / the lake country ~ by boat ~ a swan ~ pine cones / the woods ~ by car ~ a deer ~ acorns
+PLOT a trip # any # morning # a trip
+LET x y z v k o: the sea ~ by train ~ a crab ~ shells ~ fields and houses flew by ~ a cow stood on the rails / the zoo ~ by bus ~ an elephant ~ feathers ~ shops and trees flew by ~ a goose stood in the way / the mountains ~ on foot ~ an eagle ~ stones ~ one hill came after another ~ a goat stood in the way / a farm ~ by wagon ~ a pony ~ horseshoes ~ meadows and barns rolled by ~ sheep crossed the road / an island ~ by ship ~ a seal ~ pebbles ~ white birds and waves went by ~ a family of ducks swam by / the big city ~ by train ~ a police horse ~ postcards ~ villages and bridges flew by ~ sheep stood on the rails / a castle ~ by bike ~ a peacock ~ chestnuts ~ trees and fences flew by ~ a hen crossed the road / the lake country ~ by boat ~ a swan ~ pine cones ~ trees and little beaches went by ~ a family of geese swam by / the woods ~ by car ~ a deer ~ acorns ~ villages and fields flew by ~ a cow stood in the way
 Q: Where did they go? ; Where was the trip to? # They went to *. # [x] # the {desert|moon} / the {school|doctor} / the {bakery|shop} / a {church|factory}
 Q: How did they travel? # They went *. ; *. # [y] # by {plane|rocket} / by {sled|camel} / on a {cow|goat} / by {balloon|truck}
 Q: What did [h] see there? # [h] saw *. # [z] # a {whale|tiger} / a {camel|snowman} / a {dragon|monkey} / a {shark|panda}
@@ -971,19 +988,19 @@ Q: What was forgotten at home? # They forgot *. # the lunch # the {map|money} / 
 [w.when] [g] {had a surprise.|said, "Let us take a trip."} They would go to [x]! {[h] had never been there|It had been [h]'s wish for a long time}.
 for weeks [h] had {looked forward to this|counted the days}: a trip to [x]! [w.when] {the time had come|it was time to go}.
 
-[h] packed [t.a], {a warm sweater|a hat} and {[n] cookies|a book}. [f.intro] {came along|could come, too}, {with a bag as big as [f.him]self|and the two sang all the way|which made it twice as nice}.
-[f.intro] was {allowed to come|at the door at sunrise}. {"Do you have everything?" asked [g].|"Hurry up!" [f.he] said.} "Yes!" <cried> [h], {who carried [t.a] under one arm|and off they went}.
+[h] packed [t.a], {a warm sweater|a hat} and {[n] cookies|[n] cookies in a box}. [f.intro] {came along|could come, too}, {with a bag as big as [f.him]self|and the two sang all the way|which made it twice as nice}.
+[f.intro] was {allowed to come|at the door very soon}. {"Do you have everything?" asked [g].|"Hurry up!" [f.he] said.} "Yes!" <cried> [h], {who carried [t.a] under one arm|and off they went}.
 
-they {went|traveled} [y]. {Fields and houses flew by|The road was long|It took half the morning}. {They played a game: who sees the first cow?|[f] counted bridges|[h] pressed [h.his] nose against the window}.
+they {went|traveled} [y]. {[K]|The way was long|It took half the morning}. {They played a game: who sees the first cat?|[f] counted birds|[h] looked left and right all the time}.
 {the way was long|it was far}, but [y] {it was fun|time went fast}. They {sang [n] songs|told riddles|waved to everybody}. "{Are we there yet|How much longer}?" asked [h] {again and again|ten times}.
 
 @?
-{<suddenly> they had to stop|then there was a stop}. {A cow stood in the way|Sheep crossed the road}! "{Good morning|Please let us by}!" said [f], {and everybody laughed|very politely}.
+{<suddenly> they had to stop|then there was a stop}. [O]! "{Good morning|Please let us by}!" said [f], {and everybody laughed|very politely}.
 the {sky|view} was {wide and blue|so big}. {Birds flew beside them for a while|It smelled of grass and adventure}.
 
 @p
 {at last they were there|then it lay before them}! {The air smelled different|Everything was new}. {[h] did not know where to look first|[h] and [f] ran ahead}. They {explored every corner|climbed and looked} {until they were hungry|for hours}.
-"{Here we are|We made it}!" said [g]. {[h] turned in a circle to see it all|How big and beautiful it was}! {They took off their shoes|They started to explore}.
+"{Here we are|We made it}!" said [g]. {[h] turned in a circle to see it all|How big and beautiful it was}! {They looked left and right|They started to explore}.
 
 then [h] {stood still|held [h.his] breath}. There was [z]! It {looked right at [h.him]|came so close}. "{Do not move|Be very quiet|Look, look}," whispered [f].
 "{Come here|Over there}!" {called|whispered} [f]. {And what was it?|[h] came on tiptoe.} It was [z]! {They watched it for a long time|It did not mind them at all|[h] had seen that only in books}.
@@ -991,18 +1008,18 @@ then [h] {stood still|held [h.his] breath}. There was [z]! It {looked right at [
 at noon, {their tummies growled|everybody was hungry}. [g] {opened the bag|looked for the food} and {turned red|gasped}. The lunch! {It was still at home on the table|They had forgotten the lunch|Nobody had packed it}!
 "{I am so hungry|Time to eat}," said [f]. {They looked in each bag|[g] looked left and right}. But the lunch was {still at home|not there}! "{I forgot it|Oh dear}," {sighed|said} [g].
 
-{"I have [n] cookies!" said [h].|[h] had an idea.} They {shared|picked} {what there was|some [d]}, {bit by bit|in three equal parts}, and {a kind woman gave them bread|a friendly man gave them soup}. {It tasted better than any lunch|Nobody stayed hungry}.
-{an old man saw it|a family beside them heard it}. "{Come and eat with us|We have more than enough}!" They sat together and {ate bread, cheese and [d]|told stories over bread and soup}. {So they made new friends|What luck!}
+{"I have [n] cookies!" said [h].|[h] had an idea.} They {shared|divided} {what there was|the cookies}, {bit by bit|in three equal parts}, and {a kind woman gave them bread|a friendly man gave them soup}. {It tasted better than any lunch|Nobody stayed hungry}.
+{an old man saw it|a family beside them heard it}. "{Come and eat with us|We have more than enough}!" They sat together and {ate bread, cheese and [d]|told stories over bread and soup}. {So they made new friends.|What luck!}
 
 @p
-before they left, [h] {collected|found} [v] {to take home|for [h.his] shelf}: {one for each day of the week|a small one, a big one and a spotted one}. {[f] found some, too|Every one was different}.
-in the {afternoon|last light}, [h] {filled [h.his] pockets with|picked up} [v]. "{So I will never forget this day|They are a piece of this place}," [h.he] said.
+before they left, [h] {collected|found} [v] {to take home|for [h.his] shelf}: {one for each day of the week|a small one, a big one and one in between}. {[f] found some, too|Every one was different}.
+in the {afternoon|last light}, [h] {filled [h.his] bag with|found} [v]. "{So I will never forget this day|They are a piece of this place}," [h.he] said.
 
 on the way {home|back}, {nobody talked much|it got dark}. [h] {fell asleep on [g]'s shoulder|leaned on [f]|saw the first star}.
-{tired, dusty and happy|with sand in their shoes}, they {came home late|rode home}. "{Where shall we go next|Can we go again tomorrow}?" {asked|said} [h] with {a yawn|sleepy eyes}.
+{tired, dusty and happy|with full bags}, they {came home late|were home again by night}. "{Where shall we go next|Can we go again tomorrow}?" {asked|said} [h] with {a yawn|sleepy eyes}.
 
 PLOT bedtime # any # night # bedtime
-LET x y: a tapping sound ~ a branch at the window / a scratching sound ~ a cat at the door / a dark shape on the wall ~ a coat on a hook / a low growl ~ a dog that was snoring / a soft knock ~ rain in the pipe / two shining eyes ~ an owl in the tree / a creaking step ~ the old stairs / a strange hum ~ the wind in the chimney
+LET x y: a tapping sound ~ a branch at the window / a scratching sound ~ a cat at the door / a dark shape on the wall ~ a coat on a hook / a low growl ~ a dog that was snoring / a soft knock ~ rain in the pipe / a pair of shining eyes ~ an owl in the tree / a creaking step ~ the old stairs / a strange hum ~ the wind in the chimney
 Q: What kept [h] awake? ; What was strange in the night? # It was *. # [x] # a loud {song|bell} / a big {spider|bear} / a {train|plane} / a {drum|baby}
 Q: What was it really? # It was *. # [y] # a {thief|monster} with a bag / a {ghost|wolf} in a sheet / a {king|clown} with a horn / a {lion|snake} in the yard
 Q: What did [h] hold in bed? # [h.he] held *. # the [t.color] [t] # the [u.color] [u] / the [c] [u] / a {book|shoe} / an {apple|onion}
@@ -1028,14 +1045,14 @@ then [h.he] {noticed|became aware of} something: [x]! {In the dark, everything s
 
 @p
 "{Let us look together|We will find out|Things are less scary when you know them}," said [g]. {Hand in hand, they|With a small lamp, they} {went closer|looked around}. And what was it? It was only [y]!
-they {tiptoed|went} back {side by side|with a candle}. [g] {shone the light on it|opened the curtain}. {It was|There was} [y], {and nothing else|that was all}!
+they {tiptoed|went} back {side by side|with a candle}. [g] {held up the light|opened the curtain}. {It was [y], and nothing else|It was only [y]}!
 
 {[h] began to laugh|[h] let out a breath|[h.He] felt a little silly}. "{So that is all|You gave me a fright|I thought it was a monster}!"
 "{Only that|That is all}?" said [h]. {They looked at each other and laughed|[g] winked}. "{At night, our ears and eyes make up stories|The dark is only the day with its eyes shut}," [g] <said>.
 
 @?
 [g] {brought a glass of warm milk|left the door open a bit|sat on the edge of the bed}. {They talked in low voices|[g.He] told about the time when [g.he] was small|Outside, an owl called}.
-"{I was afraid of the dark as well|When I was little, I hid in the closet}," {said|told} [g]. "{You|Really}?" {[h] could hardly believe it|[h] made big eyes}.
+"{I was afraid of the dark as well|When I was little, I hid in the closet}," {said|admitted} [g]. "{You|Really}?" {[h] could hardly believe it|[h] made big eyes}.
 
 @p
 {back in bed|under the warm blanket}, [h] {said good night to it|listened again}. {Now it sounded almost friendly|It was not scary anymore}. [h.His] eyes {got heavy|closed}.
@@ -1081,13 +1098,13 @@ so they {began once more|took what was left}, {slowly this time|with more care}.
 
 @p
 [g] came {in|to the table} and {sniffed the air|rubbed [g.his] eyes}. "{What smells so good|Is that for me}?" [h] and [f] {carried it in|bowed like waiters}: [x]! [g] {took a bite|tasted it} and {closed [g.his] eyes|smiled}. "{This is the best I ever had|Wonderful|You are real cooks}!"
-they {put it on a tray|carried it to [g]}. "{Surprise|This is for you}!" There was {only a small bit|not much} of it, but [g] {ate it all|licked the spoon}. "{I feel better already,|It tastes of love,|May I have more?}" [g.he] said.
+they {put it on a tray|carried it to [g]}. "{Surprise|This is for you}!" There was {only a small bit|not much} of it, but [g] {ate it all|licked the spoon}. "{I could eat this every day,|It tastes of love,|May I have more?}" [g.he] said.
 
 @?
 [e] {got [e.his] bite, too|came by, as promised}, {and asked for the recipe|and had two helpings}.
 then {they all washed the dishes|[g] looked at the kitchen and laughed}: {one washed, one dried, one sang|there was even some on the lamp}!
 
-{small things made with love taste best|it need not be perfect to be good}, {thought [h]|[g] said}.
+"{Small things made with love taste best|It need not be perfect to be good}," {said [f]|said [g]}.
 "{Tomorrow I will cook for you,|What shall we cook next?|Next time we hold the bowl with four hands,}" {said|laughed} [f].
 [h] {wrote the recipe on the wall|drew the recipe in a book}{, with a warning about the bowl|}.
 
@@ -1099,7 +1116,7 @@ Q: Where did [f] stand alone? ; Where did [h] meet [f]? # It was *. # [p.at] # p
 Q: Why was [f] sad? # Because [f.he] *. # knew nobody # had a cold / broke [f.his] cup / lost [f.his] dog / was hungry
 
 @p
-[w.when] there was a new child {in class|in the street|in town}: [f], a [f.adj] [f.kind]. {[f.He] came from far away|[f.He] spoke very softly|Nobody had ever seen [f.him] before}. [f.He] knew nobody.
+[w.when] there was a new child {next door|in the street|in town}: [f], a {shy|quiet|nervous} [f.kind]. {[f.He] came from far away|[f.He] spoke very softly|Nobody had ever seen [f.him] before}. [f.He] knew nobody.
 a family moved into the house {next door|across the street}. [w.when] their [f.kind] came {outside|out}. [f.He] was called [f], and [f.he] knew nobody.
 
 [f] stood alone [p.at] and {looked at [f.his] shoes|drew lines in the sand|watched the others}. {Everybody else had somebody to play with|Nobody said hello|A ball rolled by, but [f.he] did not kick it}.
@@ -1114,7 +1131,7 @@ so [h] {went up to [f.him]|walked over}. "{Hello! I am [h]|Hi, my name is [h]}. 
 
 @?
 what should [h] say now? {[h.He] told a joke, but it was not a good one|[h.He] talked about the weather}. [f] {smiled a little|only shrugged}.
-they {looked at the clouds|ate without a word}. {It was a bit strange|It was not easy to begin}.
+they {looked at the clouds|sat there without a word}. {It was a bit strange|It was not easy to begin}.
 
 @p
 then [h] saw {something in [f.his] bag|something that [f.he] had with [f.him]}. It was [x]! "{Do you like [y]|Are you a fan of [y]}? {I love them|Me, too}!" [h] <cried>. {[f]'s eyes grew wide|[f]'s face changed at once}.
@@ -1128,14 +1145,14 @@ now [f] {laughed for the first time|was not shy at all}. "{I have a hundred pict
 [f] taught [h] {a word|a clapping game} from {the place where [f.he] came from|far away}. {It sounded funny|[h] said it wrong three times}, and they {laughed|rolled in the grass}.
 
 @p
-{from then on|the next day}, the two {walked to school together|sat side by side|met by the gate each morning}. {They talked about [y] all the way|Nobody was alone anymore}.
+{from then on|after that day}, the two {walked to school together|sat side by side|met by the gate each morning}. {They talked about [y] all the time|Nobody was alone anymore}.
 in the evening, [f] {told [f.his] family|wrote a letter}: "{I have a friend|Today somebody said hello}!" {And [h] told [g] the same|There was joy in two houses that night}.
 
 {one hello can change a whole day|every friend was new once|a friend can hide behind a shy face}{, thought [h]|}.
 "{I am so glad that you said hello|I was afraid that nobody would talk to me}," [f] said {later|one day}. "{I am glad that you answered|And now you never stop talking}!" {laughed|answered} [h].
 
 PLOT a contest # any # sunny # a contest
-LET x y z: the best drawing ~ a drawing of the moon ~ paint / the biggest pumpkin ~ a round pumpkin ~ soil / the funniest hat ~ a hat with bells ~ glue / the best song ~ a song about rain ~ notes / the nicest cake ~ a cake like a castle ~ cream / the tallest tower ~ a tower of cups ~ tape / the prettiest kite ~ a kite like a fish ~ string / the best mask ~ a mask of an owl ~ feathers
+LET x y z: the best drawing ~ a drawing of the moon ~ paint / the best flag ~ a flag with stars ~ thread / the funniest hat ~ a hat with bells ~ glue / the best puppet ~ a puppet with wings ~ buttons / the nicest cake ~ a cake like a castle ~ cream / the tallest tower ~ a tower of cups ~ tape / the prettiest kite ~ a kite like a fish ~ string / the best mask ~ a mask of an owl ~ feathers
 Q: What was the contest about? ; What would win the prize? # It was about *. ; *. # [x] # the {loudest|longest} {shout|yawn} / the {fastest|best} {horse|swimmer} / the {smallest|oldest} {shoe|book} / the {cleanest|warmest} {room|coat}
 Q: What did [h] make for the contest? # It was *. ; [h] made *. # [y] # a {statue|poem} of a cat / a {dance|story} about bees / a {basket|lamp} of straw / a {ship|train} made of bread
 Q: Who was the judge? # The judge was *. # [e] # who
@@ -1188,7 +1205,7 @@ then, {one day before|just before the end}, [f] ran out of [z]. "{The shop is cl
 "{What shall we make next year?|Next year, I will beat you,|Let us work together next time,}" {said [h]|they said} and {laughed|began to plan}.
 
 PLOT the truth # child # dry # a broken [v]
-LET v x: vase ~ a ball / window ~ a stone / lamp ~ a jump / plate ~ an elbow / mirror ~ a slingshot / jar ~ a somersault / teapot ~ a pillow fight / picture frame ~ a wild dance
+LET v x: vase ~ a ball / pitcher ~ a marble / lamp ~ a jump / plate ~ an elbow / mirror ~ a slingshot / jar ~ a somersault / teapot ~ a pillow fight / picture frame ~ a wild dance
 Q: What did [h] break? ; What broke? # It was a *. ; A *. # [v] # chair / door / guitar / clock
 Q: How did it happen? ; What did it? # It was * that did it. # [x] # a {cat|goat} / a {storm|train} / a {nail|hammer} / a {mouse|bear}
 Q: Who got the blame at first? # It was *. ; * got the blame. # [f] # stranger
@@ -1200,7 +1217,7 @@ Q: What color was the [v]? # It was *. # [c] # color
 [g] had a [c] [v], {very old and dear|a gift from long ago}. [w.when] it happened: [x], a {crash|bang}, and the [v] was {broken|in a hundred pieces}. {It was [h]'s fault|[h] had done it}.
 
 {[h] stood still as a stone|[h]'s heart beat like a drum}. {What now?|Nobody had seen it.} [h.He] {picked up the pieces|swept the pieces up} and hid them [i.at].
-"{Oh no!|What will [g] say?}" [h.he] {whispered|thought}. Quickly, [h.he] {put the pieces into a bag|gathered every piece} and hid {the bag|it all} [i.at].
+"{Oh no!|What will [g] say?}" [h.he] {whispered|thought}. Quickly, [h.he] {put the pieces into a bag|gathered every piece} and hid {everything|it all} [i.at].
 
 @?
 [h.he] {sat down with a book|pretended to draw}, but {the letters danced|[h.his] hand shook}. {Each step on the stairs made [h.him] jump|The clock ticked so loudly}.
@@ -1215,7 +1232,7 @@ when [g] {came home|came in}, [g.he] {saw the empty place|stopped}. "{Where is m
 
 @?
 {the lie sat in [h]'s tummy like a stone|[h]'s ears were burning}. {It is bad to break a thing, but it is worse to let a friend take the blame|[f] was a friend, and friends do not do that}.
-at lunch, {[h] could not eat a bite|the soup tasted of nothing}. {[f] had gone home, crying|[f] sat in the corner}.
+at the table, {[h] could not eat a bite|the soup tasted of nothing}. {[f] did not eat, either|[f] sat in the corner}.
 
 then [h] {stood up|could not bear it anymore}. "{Stop! It was me|It was not [f]. I did it}," [h.he] {said|cried}. {Everything came out|And [h.he] showed where the pieces were}. "{I was afraid that you would be angry|I am so sorry}."
 "[G]?" said [h] {in a small voice|and took a deep breath}. "{I must tell you something. [f] did not do it|It was me}." {The words were hard to say|One tear fell, then another}.
@@ -1240,13 +1257,13 @@ Q: What was the nose of the snowman? ; What did the snowman have for a nose? # I
 Q: What was on the head of the snowman? # It was *. # [y] # a {cup|boot} / a {bell|book} / a {cake|bowl} / a {nest|lamp}
 Q: What did [h] give to the snowman? # It was *. # the [t.color] scarf # the [u.color] scarf / the [c] coat / a {ring|flag} / a pair of {shoes|gloves}
 Q: Who built the snowman with [h]? ; Who helped [h]? # It was *. ; * did. # [f] # who
-Q: What was in the snow? ; Who was cold in the snow? # It was a *. # [a] # {fox|wolf} / {cow|pig} / {goat|sheep} / {snake|bear}
+Q: What did they find in the snow? ; Who was cold in the snow? # It was a *. # [a] # {fox|wolf} / {cow|pig} / {goat|sheep} / {snake|bear}
 
 @p
 when [h] woke up, {everything was white|the whole world was quiet and white}. Snow! {It was the first snowy day of the year|At last it was a snowy day|What a snowy day it was}. {[h] was outside before breakfast|[h] put on two pairs of socks|Even the roofs had white hats}.
 {one [w] [w.time],|on a [w] [w.time],|one winter [w.time],|early one [w] [w.time],} {big white flakes fell from the sky|snow lay as high as [h]'s knees}. "{Snow, snow|Wake up, it has snowed}!" [h] <cried>. [h.He] {put on boots, mittens and the [t.color] scarf|jumped into [h.his] boots}.
 
-[f.intro] {was already outside|came stamping through the snow|threw a snowball over the fence}. "{Let us make a snowman!|Shall we build one, as big as we can?}" {[f.he] said|[f.he] called}. {[h] did not need to be asked twice|What a question!}
+[f.intro] {was already outside|came stamping through the snow|threw a snowball over the fence}. "{Let us make a snowman!|Shall we build one, as big as we can?}" {[f.he] said|[f.he] called}. {[h] did not need to be asked twice.|What a question!}
 with [f.intro], [h] {made angels in the snow|slid down the hill on a tray}. Then they {wanted to build a snowman|had an idea: a snowman}!
 
 they {rolled one big ball, then a smaller one|pushed and rolled until the ball was as high as [f]}. "{It is so heavy|One, two, up|Push}!" {Puff, puff!|Their breath made little clouds.} <soon>, {there he stood|it had a head, too}.
@@ -1256,25 +1273,25 @@ for a nose they took [x], and [y] {was his hat|went on top}. {Two stones became 
 [f] brought [x] for the nose and [y] for {the|his} head. [h] {took off|gave away} the [t.color] scarf. "{So he will not freeze|This is for you, Mr. Snow}," [h.he] said.
 
 @?
-{[g] looked out and waved|[e] walked by and lifted his hat to the snowman}. "{What a fine fellow|He looks like me}!" {Everybody laughed|They bowed}.
+{[g] looked out and waved|[e] walked by and lifted [e.his] hat to the snowman}. "{What a fine fellow|He looks like me}!" {Everybody laughed|They bowed}.
 "{What is his name?|He must have a name,}" said [f]. "{Mr. Winter|Frosty Bob|Captain Cold}," {[h] decided|said [h]}.
 
 @p
-then, {as it got late|on the way back}, they heard {a tiny sound|something}. {Under the white bush|Behind the snowman} sat a [a.size] [a], {shaking with cold|with ice on its nose}. "{It will freeze|The poor thing|It must get warm}!" {said|cried} [h].
-but {what was that|something lay|somebody sat} in the snow{, hardly moving|, right in front of them|}: a [a.size] [a]! {It hardly moved|It had lost its way in the white}. "{We have to help it!|Is it alive?}" said [f].
+then, {as it got late|a little later}, they heard {a tiny sound|something}. {Under the white bush|Behind the snowman} sat a [a.size] [a], {shaking with cold|with ice on its nose}. "{It will freeze|The poor thing|It must get warm}!" {said|cried} [h].
+but {what was that|something lay|somebody sat} in the snow{, hardly moving|, right in front of them|}: a [a.size] [a]! {It was very cold|It had lost its way in the white}. "{We have to help it!|Is it alive?}" said [f].
 
 [h] {looked at the snowman|had an idea}. "{He will not mind|You do not need it tonight, old friend}," [h.he] said, took the scarf back and {wrapped the [a] in it|made a warm nest of it}. {Soon it stopped shaking|Two dark eyes looked out of the wool}.
 [f] {warmed it with [f.his] hands|breathed on it}, and [h] {ran to the snowman for the scarf|brought the scarf}. {Rolled up like a bun|Inside the scarf}, {it got warm|it fell asleep}.
 
-they {carried it home|took it inside}, where [g] {put it near the stove|gave it crumbs and warm milk}. {After an hour it was jumping around|Later it ate from [h]'s hand}.
-at home, {it slept by the fire|it got some [d]} until {the sun came out again|the snow was gone}. {Then it ran back to its family|Then it went off, and looked back once}.
+they {carried it home|took it inside}, where [g] {put it near the stove|gave it crumbs and warm milk}. {After an hour it was well again|Later it ate from [h]'s hand}.
+at home, {it slept by the fire|it got some [d]} until {the sun came out again|the snow was gone}. {Then it went back to its family|Then it went off, and looked back once}.
 
 @?
 and the snowman? {The next morning there were tiny tracks all around him|He got a new scarf from [g]}. {Perhaps somebody had come to thank him|He seemed to smile}.
 when the sun came, {the snowman got smaller day by day|he melted}. "{See you next winter|Goodbye, old friend}," said [h] {and kept the hat|and was not sad}.
 
-{with hot cocoa in their hands|wrapped in blankets}, [h] and [f] {watched the snow fall|listened to the wind}. {It was cold outside, but warm in their hearts|What could be better}?
-{snow is cold, but kindness keeps you warm|even a snowman can share}, {said [f]|they thought}.
+{with hot cocoa in their hands|wrapped in blankets}, [h] and [f] {watched the snow fall|listened to the wind}. {It was cold outside, but warm in their hearts.|What could be better?}
+"{Snow is cold, but kindness keeps you warm|Even a snowman can share}," {said [f]|they said}.
 
 PLOT a treasure map # any # dry # an old map
 LET x y z v: a box full of old toys ~ under the roots of a tree ~ seven steps ~ a compass / a jar of marbles ~ below a flat stone ~ nine steps ~ a lamp / a chest with costumes ~ at the end of a tunnel ~ five steps ~ a rope / a tin of old coins ~ inside a broken well ~ ten steps ~ a ladder / a bag of glass beads ~ under the floor of a hut ~ four steps ~ a hammer / a letter and a golden ring ~ behind a waterfall ~ six steps ~ a raincoat
@@ -1307,14 +1324,14 @@ then the path {ended|split in two}. {Left or right?|Back or on?} "{I am lost|I t
 [z] {more|to go}, the map said. {They counted, and the last one ended|One after another they counted them, and came to a stop} {right in front of it|at the cross}. It had to be [y]. {Without [v] they would not have got there|Here [v] was of great use}.
 
 they {dug and pulled|reached in} until {something knocked|their fingers touched something}. {Their hearts stood still.|"I have it!" cried [f].} {Into the light came|It was} [x]!
-{slowly, slowly|with both hands}, [h] {opened it|pulled it out}. {They blinked|Dust flew}. There lay [x]! {It was more than they had dreamed of|They danced in a circle}.
+{slowly, slowly|with both hands}, [h] {opened it|pulled it out}. {They blinked|Their hands shook}. There lay [x]! {It was more than they had dreamed of|They danced in a circle}.
 
 @p
 at home, [g] {smiled in a strange way|laughed until tears came}. "{So you found it|At last}! {I hid that when I was as small as you|It was I who drew that map, long ago}." {[h]'s mouth fell open|Nobody had guessed that}.
 {there was a name on the back of the map|in a corner stood a name}: [g]'s! "{I made it when I was little|I wanted to see if somebody would ever find it}," [g.he] said{ and winked|}.
 
 @?
-{they shared everything, half and half|each of them could choose first once}. {Then they hid it again|One piece went to [e]}, {for other children to find|because it was so much fun}.
+{they shared everything, half and half|each of them could choose first once}. {Then they hid it again, for others to find|One piece went to [e], because [e.he] had never seen such a thing}.
 the next day, [h] {drew a new map|sat down with paper and ink}. {Who will find it one day?|This time, the cross is in a place that nobody knows.}
 
 "{The best part was the way there|The real treasure was the fun}," said [f]. {[h] had to agree|"And the treasure," said [h] and laughed}.
@@ -1333,16 +1350,16 @@ Q: Who helped [h] to look for the mother? # It was *. # [f] # who
 {something small sat|somebody small was sitting} [s.at]. [w.when] [h] {saw it|came by and bent down}: it was a little [a], {and it was crying|shaking all over}. "{I am lost|I ran after a butterfly, and now I am lost}," it said.
 
 "{Do not cry|Dry your tears|Do not be afraid}. {We will find her|I will help you|I know my way around here}," said [h]. {The little one sniffed|It took hold of [h]'s sleeve}.
-[h] {sat down beside it|gave it a bit of bread}. "{What does she look like?|When did you see her last?}" "{She is soft and warm|She is the most beautiful of all|This morning}," {said the little one|was the answer}.
+[h] {sat down beside it|gave it a bit of bread}. {"What does she look like?" "She is {soft and warm|the most beautiful of all},"|"When did you see her last?" "This morning,"} {said the little one|was the answer}.
 
 @?
-that {did not help much|was not much to go on}. [h] {scratched [h.his] ear|had to smile}. "{Well, let us go and look|Come, we will find somebody who knows more}."
+[h] looked {left and right|all around}, but {nobody was there|the mother was not there}. [h] {scratched [h.his] ear|thought about it}. "{Well, let us go and look|Come, we will find somebody who knows more}."
 first they {went to [p2]|asked a snail}. {"No, I am sorry," was the answer|Nobody there had seen her}.
 
 on the way they met [f.intro]. "{I have good ears|I have a good nose for such things|I know every path}," said [f]. "{Let me come with you|Three find more than two}."
 "{Can you help us|Have you seen its mother}?" [h] asked [f.intro]. "{No, but I will come along|Not today, but let us think}," [f] <said>.
 
-together they [x]. {It was a long way|They did not give up}. {When the little one got tired, [h] carried it|The sun sank lower and lower}.
+together they [x]. {It was a long way|They did not give up}. {When the little one got tired, [h] carried it|It got later and later}.
 so they [x]. "{Listen|Wait|Hush}!" said [f] {again and again|once}, but {it was only the wind|it was only a woodpecker}.
 
 @?
@@ -1350,18 +1367,18 @@ so they [x]. "{Listen|Wait|Hush}!" said [f] {again and again|once}, but {it was 
 to cheer it up, {[f] made funny faces|[h] told a story about [d]|they sang the song of the three fleas}. {It giggled|Soon it smiled a bit}.
 
 @p
-{then|<suddenly>} {they saw something|a call came through the air}. {Somebody ran to and fro|There she stood}, [p.at]! "{Mama|That is her}!" {cried the little one|it squeaked}. "{My baby|My dear child}! {I looked for you everywhere|Where have you been}?"
+{then|<suddenly>} {they saw something|a call came through the air}. {Somebody ran to and fro|There she stood}, [p.at]! "{Mama|That is her}!" {cried the little one|it squeaked}. "{My baby|My dear child}! {I looked for you everywhere!|Where have you been?}"
 and at last, [p.at], {a voice called|somebody was calling}. It was the mother! {The little one ran as fast as it could|Nothing could hold the little one now}. {They rubbed noses|She held it and would not let go}.
 
 "{How can I thank you?|You brought back my treasure!}" said the mother. "{It was nothing|We were glad to help}," {said [h]|[h] and [f] said}. {She gave them [n] [d]|She told them they could always visit}.
 the mother {looked at [h] and [f]|bowed}. "{You did not walk by|You have good hearts}. {I will not forget that|Come to dinner with us}!" {There was soup for all|They stayed until the moon was up}.
 
 @?
-"{And you|Little one}, {stay close to me from now on|what do we say}?" "{Thank you|I will never run off again}!" {said the little one|it promised}.
+"{And you|Little one}, {stay close to me from now on.|what do we say?}" "{Thank you|I will never run off again}!" {said the little one|it promised}.
 [h] waved {until they were gone|for a long time}. {[h.He] was happy and a bit sad at once|Then it was quiet}.
 
 on the way back, [h] {thought of [h.his] own [g.kin]|walked a little faster}. {At home [h.he] got a long hug|At the door, [h.he] {called "I am home!"|stopped and smiled|heard supper cooking}}.
-{to help somebody home is a fine thing|nobody is too small to help or to be helped}, {and [h] knew it|[f] said}.
+{to help somebody home is a fine thing|nobody is too small to help or to be helped}, {and [h] knew it|and [f] knew it, too}.
 """
 
 COUNTED = (
@@ -1381,7 +1398,7 @@ FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], 
             ("a frog", "green"), ("a strawberry", "red"), ("chocolate", "brown"), ("a pumpkin", "orange"),
             ("a lemon", "yellow"), ("an elephant", "gray"), ("a polar bear", "white"), ("a fire truck", "red"),
             ("a cucumber", "green"), ("a flamingo", "pink"), ("a crow", "black"), ("a chick", "yellow"),
-            ("a pig", "pink"), ("the inside of a melon", "red"), ("a swan", "white"), ("a leaf in summer", "green"),
+            ("a pig", "pink"), ("the inside of a watermelon", "red"), ("a swan", "white"), ("a leaf in summer", "green"),
             ("salt", "white"), ("a blueberry", "blue"), ("an orange", "orange"), ("a pea", "green"),
             ("spinach", "green"), ("the night sky", "black"), ("corn", "yellow"), ("wet earth", "brown"),
         ),
@@ -1406,7 +1423,7 @@ FACTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], 
                 ("happy", "sad"), ("open", "closed"), ("wet", "dry"), ("full", "empty"), ("old", "young"),
                 ("hard", "soft"), ("loud", "quiet"), ("long", "short"), ("light", "dark"), ("left", "right"),
                 ("in", "out"), ("near", "far"), ("clean", "dirty"), ("first", "last"), ("good", "bad"),
-                ("thick", "thin"), ("heavy", "weightless"), ("high", "low"), ("push", "pull"), ("strong", "weak"),
+                ("thick", "thin"), ("rough", "smooth"), ("high", "low"), ("push", "pull"), ("strong", "weak"),
                 ("early", "late"), ("awake", "asleep"), ("rich", "poor"), ("black", "white"), ("front", "back"),
                 ("win", "lose"), ("start", "stop"), ("true", "false"), ("give", "take"), ("laugh", "cry"),
                 ("above", "below"), ("brave", "afraid"), ("buy", "sell"), ("yes", "no"), ("sweet", "sour"),
@@ -1590,8 +1607,8 @@ ALSO_TRUE: dict[tuple[str, str], tuple[str, ...]] = {
     ("opposite", "old"): ("late",), ("opposite", "first"): ("back",), ("opposite", "last"): ("front", "start"),
     ("opposite", "good"): ("dirty", "false"), ("opposite", "light"): ("black",), ("opposite", "bad"): ("right", "true"),
     ("opposite", "short"): ("high",), ("opposite", "low"): ("loud", "up"), ("opposite", "high"): ("short", "down"),
-    ("opposite", "small"): ("high", "long"), ("opposite", "true"): ("no", "bad"), ("opposite", "hard"): ("weak",),
-    ("opposite", "soft"): ("loud", "strong"), ("opposite", "strong"): ("soft",), ("opposite", "weak"): ("hard",),
+    ("opposite", "small"): ("high", "long"), ("opposite", "true"): ("no", "bad"), ("opposite", "hard"): ("weak", "smooth"), ("opposite", "rough"): ("soft", "quiet"), ("opposite", "smooth"): ("hard",),
+    ("opposite", "soft"): ("loud", "strong", "rough"), ("opposite", "strong"): ("soft",), ("opposite", "weak"): ("hard",),
     ("opposite", "up"): ("low", "below"), ("opposite", "down"): ("high", "above"), ("opposite", "happy"): ("cry",),
     ("opposite", "above"): ("down", "low"), ("opposite", "below"): ("up", "high"), ("opposite", "sad"): ("laugh",),
     ("opposite", "front"): ("last",), ("opposite", "back"): ("first",), ("opposite", "dark"): ("white",),
@@ -1603,7 +1620,7 @@ ALSO_TRUE: dict[tuple[str, str], tuple[str, ...]] = {
     ("color", "an elephant"): ("brown",), ("color", "a swan"): ("black",),
     ("color", "a pea"): ("yellow",), ("color", "wet earth"): ("black",), ("color", "a chick"): ("brown", "black"),
     ("color", "chocolate"): ("white", "black"), ("color", "a ripe tomato"): ("yellow", "orange"),
-    ("color", "a pumpkin"): ("green", "yellow"), ("color", "the inside of a melon"): ("orange", "green", "yellow", "pink", "white"),
+    ("color", "a pumpkin"): ("green", "yellow"), ("color", "the inside of a watermelon"): ("green", "yellow", "pink", "white", "black"),
     ("color", "corn"): ("white",), ("color", "a carrot"): ("yellow", "red", "white"), ("color", "a banana"): ("green",),
     ("color", "salt"): ("pink",),
     ("color", "a blueberry"): ("black",), ("color", "a flamingo"): ("red", "white"), ("color", "a fire truck"): ("yellow",),

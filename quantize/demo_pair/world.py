@@ -31,6 +31,7 @@ _TOKEN = re.compile(r"(\{|\||\}|\[\w+(?:\.\w+)?\]|<\w+>)")
 _SENTENCE = re.compile(r'(^|[.!?] |\." |\n|(?:^|[.!?] |\." |\n)")([a-z])')
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
 _WORD = re.compile(r"[a-z']+")
+_SAID = re.compile(r"[\w'-]+")
 _SPACES = re.compile(r"  +")
 _STYLES, _HABIT, _FAVORITE, _SUITED = 12, 0.6, 0.4, 0.8
 # The comma of an apposition before another mark, and a full stop after another mark.
@@ -291,6 +292,7 @@ def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: S
         "": world.favorite(words.WEATHER[weather]),
         "time": rng.choice(words.TIMES[weather]),
         "when": opening,
+        "season": words.WEATHER_SEASON.get(weather, "{spring|summer|autumn}"),
     }
     world.cast["w"]["day"], world.cast["w"]["day2"] = rng.sample(words.DAYS, 2)
     world.cast["z"] = {"": rng.choice([name for name in words.BOYS if name not in boys])}
@@ -327,7 +329,8 @@ def _tell(world: World, plot: _Plot, outcome: str, detail: float) -> str:
         gap = "\n" if beat.paragraph and rng.random() < 0.85 else " "
         text += gap + polish(world.expand(world.pick(beat.lines)))
     if rng.random() < detail + 0.1:
-        text += rng.choice(("\n", " ")) + polish(world.expand(world.pick(words.ENDINGS)))
+        endings = words.NIGHT_ENDINGS if plot.weather == "night" else words.ENDINGS
+        text += rng.choice(("\n", " ")) + polish(world.expand(world.pick(endings)))
     return text
 
 
@@ -347,7 +350,8 @@ def _pool(world: World, name: str, text: str) -> list[str]:
         "material": sorted({material for _, materials in words.THINGS for material in materials}),
         "animal": (f"a {kind}" for kind in words.WILD_ANIMALS),
         "kind": (f"a {kind}" for kind in (*words.HERO_ANIMALS, "girl", "boy")),
-        "wrong_weather": words.WRONG_WEATHER,
+        # A rainy day may be stormy as well.
+        "wrong_weather": words.NOT_RAINY if world.cast["w"][""] == "rainy" else words.WRONG_WEATHER,
         "day": words.DAYS,
         "feel": words.FEELINGS,
         "treat": words.TREATS,
@@ -373,6 +377,10 @@ def _pose(world: World, ask: _Ask, text: str) -> Question | None:
     right = world.expand(ask.right)
     if " / " in ask.pool:  # the answer may have been told in other words, but must contain the long ones
         known = all(f" {word} " in text for word in _WORD.findall(right.lower()) if len(word) > 4)
+    elif ask.right == "[w]":
+        known = any(_spoken(world.expand(form)) in text for form in words.WEATHER_TOLD)
+    elif ask.right == "[w.day]":  # a story that tells a second day has no single right answer
+        known = [day for day in words.DAYS if f" {day.lower()} " in text] == [right]
     else:
         known = _spoken(right.removeprefix("a ")) in text
     if not known:
@@ -387,7 +395,12 @@ def _pose(world: World, ask: _Ask, text: str) -> Question | None:
 
 def _questions(world: World, plot: _Plot, outcome: str, text: str) -> tuple[Question, ...]:
     own = [ask for ask in plot.asks if ask.outcome in ("", outcome)]
-    shared = [_Ask(questions=q, answers=a, right=right, pool=pool, outcome="") for q, a, right, pool in words.ASKS]
+    alike = world.cast["f"]["kind"] == world.cast["h"]["kind"]  # then "the boy" may be either of the two
+    shared = [
+        _Ask(questions=q, answers=a, right=right, pool=pool, outcome="")
+        for q, a, right, pool in words.ASKS
+        if not (alike and "[h.kind]" in q[0])
+    ]
     world.rng.shuffle(own)
     world.rng.shuffle(shared)
     count = world.rng.randrange(3, 7)
@@ -451,10 +464,16 @@ _Fact = tuple[str, str, list[str]]
 def _form(
     rng: random.Random, asks: Sequence[str], answers: Sequence[str], key: str, right: str, pool: list[str]
 ) -> _Fact:
-    """Return one phrasing of question and answer; ``pool`` must not contain another true value."""
-    answer = rng.choice(answers)
-    values = [right, *rng.sample([value for value in dict.fromkeys(pool) if value != right], 3)]
-    filled = [answer.replace("[k]", key).replace("*", value) for value in values]
+    """Return one phrasing of question and answer; ``pool`` must not contain another true value.
+
+    A value that an answer repeats from the question, as 10 in "10 + 6 = 16", is neither right nor wrong in another wording
+    of the same answer. It is therefore not offered as wrong, and a right value is not repeated.
+    """
+    forms = [answer.replace("[k]", key) for answer in answers]
+    repeated = set(_SAID.findall(" ".join(forms)))
+    answer = rng.choice([form for form in forms if right not in _SAID.findall(form)])
+    pool = [value for value in dict.fromkeys(pool) if value != right and not repeated.issuperset(value.split())]
+    filled = [answer.replace("*", value) for value in (right, *rng.sample(pool, 3))]
     return rng.choice(asks).replace("[k]", key).replace("*", right), filled[0], filled[1:]
 
 
@@ -549,11 +568,12 @@ def _order(rng: random.Random) -> _Fact:
     i = rng.randrange(len(names))
     here, after = names[i], names[(i + 1) % len(names)]
     noun = {len(words.DAYS): "day", len(words.MONTHS): "month", len(words.SEASONS): "season"}[len(names)]
+    pool = [*names, *words.MONTHS]  # there are too few seasons for three wrong ones
     if rng.random() < 0.5:
         asks = (f"What {noun} comes after {here}?", f"Which {noun} follows {here}?")
-        return _form(rng, asks, (f"After {here} comes *.", f"The next {noun} is *."), "", after, list(names))
+        return _form(rng, asks, (f"After {here} comes *.", f"The next {noun} is *."), "", after, pool)
     asks = (f"What {noun} comes before {after}?", f"Which {noun} is just before {after}?")
-    return _form(rng, asks, (f"Before {after} comes *.", f"The {noun} before {after} is *."), "", here, list(names))
+    return _form(rng, asks, (f"Before {after} comes *.", f"The {noun} before {after} is *."), "", here, pool)
 
 
 _FACTS: tuple[Callable[[random.Random], _Fact], ...] = (

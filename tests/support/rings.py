@@ -9,7 +9,8 @@ The first ring is what a person runs before each commit: all tests without a mar
 - ``pytest -m EXPRESSION`` runs what the expression selects: ``-m "(rtl or thorough) and not slow"`` is the second ring.
 
 ``rtl`` and ``thorough`` take ``sample=N``: N of a test's parametrized cases are in the first ring, the rest in the
-second. The sample is chosen so that as many values of as many parameters as possible occur in it.
+second. With ``slow(sample=N)`` N cases keep their other markers, and the rest are in the third ring. A sample is chosen so
+that as many values of as many parameters as possible occur in it.
 """
 
 from __future__ import annotations
@@ -57,17 +58,22 @@ def _values(item: pytest.Item) -> set[tuple[str, str]]:
 
 
 def place_samples(items: Iterable[pytest.Item]) -> None:
-    """Take the markers ``rtl(sample=N)`` and ``thorough(sample=N)`` off the N cases of each test that they leave out."""
-    groups = dict[tuple[str, int], list[pytest.Item]]()
-    for item in items:
-        if item.get_closest_marker("slow"):
-            continue
-        counts = [int(mark.kwargs["sample"]) for name in SECOND for mark in item.iter_markers(name) if mark.kwargs]
-        if counts:
-            groups.setdefault((item.nodeid.partition("[")[0], min(counts)), []).append(item)
-    for (_, count), cases in groups.items():
-        for item in sample(cases, count):
-            item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in SECOND]
+    """Take the markers ``slow(sample=N)``, then ``rtl`` and ``thorough``, off the N cases of each test that they leave out."""
+    cases = list(items)
+    for names in (("slow",), SECOND):
+        groups = dict[tuple[str, int], list[pytest.Item]]()
+        for item in cases:
+            marks = [mark for name in names for mark in item.iter_markers(name)]
+            # A case that is slow anyway, by a marker without a sample, is in no sample of the second ring, and one that
+            # is slow after the first round is in none of the first.
+            if any(names == SECOND or not mark.kwargs for mark in item.iter_markers("slow")):
+                continue
+            counts = [int(mark.kwargs["sample"]) for mark in marks if mark.kwargs]
+            if counts:
+                groups.setdefault((item.nodeid.partition("[")[0], min(counts)), []).append(item)
+        for (_, count), of_test in groups.items():
+            for item in sample(of_test, count):
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in names]
 
 
 def ring(item: pytest.Item) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from edgedec.quantize.demo_pair import exam as checks
 from edgedec.quantize.demo_pair import sketch_words as sketches
 from edgedec.quantize.demo_pair.sketch import Sketch, listed, sketch
 from edgedec.quantize.demo_pair.talk import Turn, mood_requests
-from edgedec.quantize.demo_pair.world import Question, fact, tale
+from edgedec.quantize.demo_pair.world import Question, fact, tale, tidy
 
 FIRST = checks._FIRST
 
@@ -26,7 +27,7 @@ def obedient(turns: Sequence[Turn], ask: str) -> str:
     if not turns:
         for item in by_story.values():
             wishes = (
-                f"a {item.subjects['h.kind']} and a {item.subjects['t']}.",
+                tidy(f"about a {item.subjects['h.kind']} and a {item.subjects['t']}."),
                 f"{item.names[0]} and {item.subjects['t.a']}.",
                 f"{item.names[0]} {item.subjects['p.at']}.",
             )
@@ -43,7 +44,7 @@ def obedient(turns: Sequence[Turn], ask: str) -> str:
         return item.then
     if ask in sketches.LISTING:
         return "\n".join(f"{at}. {thing}" for at, thing in enumerate(item.packed, 1))
-    return item.title if ask in sketches.TITLE else f"{listed(item.names)}."
+    return item.title if ask in sketches.TITLE else f"{listed(item.named)}."
 
 
 @pytest.mark.thorough
@@ -145,3 +146,22 @@ def test_consistent_stories_are_counted() -> None:
     assert result["names_consistent"] >= 0.95, result["faulty"]
     report = checks.stories(lambda turns, ask: "Mia was a girl. Ben ran.", lambda text: "Mia was a girl. Ben ran.", 6)
     assert report["names_consistent"] == 0
+
+
+def test_a_pet_s_name_belongs_to_the_names_of_a_story() -> None:
+    one = next(item for item in map(sketch, range(60)) if len(item.named) == 3)
+    for names, right in ((one.named, True), (one.names, False)):
+        answer = listed(names)
+
+        def ask(turns: Sequence[Turn], wish: str, answer: str = answer) -> str:
+            return answer
+
+        _, _, good = checks._instruction("people", one, ask, random.Random(1))
+        assert good == right
+
+
+def test_requests_of_the_exam_have_the_article_of_the_training_text() -> None:
+    one = next(item for item in map(sketch, range(300)) if item.subjects["h.kind"] in ("owl", "elephant"))
+    wishes = {checks._instruction("story", one, lambda turns, ask: "", random.Random(seed))[0] for seed in range(9)}
+    assert any(f" an {one.subjects['h.kind']} " in wish for wish in wishes), wishes
+    assert not any(re.search(r"\ba [aeio]", wish) for wish in wishes), wishes

@@ -137,3 +137,65 @@ def test_unknown_questions_of_scenes_ask_for_absent_things() -> None:
             if match := re.fullmatch(_HAS, ask):
                 assert match[1] not in state, (ask, scene_item.text)
                 assert not re.search(rf"{match[1]} has ", scene_item.text), (ask, scene_item.text)
+
+
+def test_no_sun_shines_in_the_evening() -> None:
+    dark = [item for item in all_sketches() if re.search(r"\b(?:evening|night)\b", item.body)]
+    assert len(dark) > 25
+    assert not [item for item in dark for text in item.outcomes.values() if re.search(r"\bsun\b", text)]
+
+
+def test_the_animals_of_an_event_are_nobody_else() -> None:
+    for item in all_sketches():
+        kinds = {item.subjects["h.kind"], item.subjects["f.kind"], *re.findall(r" had an? (\w+) named", item.body)}
+        assert len(set(item.named)) == len(item.named), item.body
+        for outcome in item.outcomes.values():
+            assert not kinds & set(re.findall(r"[a-z]+", outcome.lower())), (kinds, outcome)
+
+
+def test_there_is_one_thing_of_each_kind() -> None:
+    for item in all_sketches():
+        assert f"a {item.subjects['t']}" not in item.packed
+        assert "bag" not in item.subjects["t"]  # "What was in the bag?" is about the things that they packed
+        assert not [ask for ask in item.unknown if "with them" in ask]  # they took the thing of the story
+
+
+def test_questions_after_a_continuation_have_one_answer() -> None:
+    places = r"Where (?:did|were) (?:they|\w+ go)|To what place"
+    told_anew = rf"{places}|What did \w+ (?:bring|have with|take)|.*\bday\b|.*morning"
+    for item in all_sketches():
+        asks = [*(one.question for one in item.lasting), *item.lasting_unknown]
+        assert not [ask for ask in asks if re.match(told_anew, ask)], asks
+        assert all(one.value.lower() in item.then.lower() for one in item.later), (item.later, item.then)
+        assert item.later[0].value != item.subjects["p"]
+        assert not {one.question for one in item.later} & {one.question for one in item.questions}
+
+
+def test_yes_and_no_suit_the_mood() -> None:
+    asked = [
+        (mood, one.answer)
+        for item in all_sketches()
+        for mood, pair in item.endings.items()
+        for one in pair
+        if one.question.startswith("Was ")
+    ]
+    assert len(asked) > 100
+    assert all(answer.startswith("No, " if mood == "sad" else "Yes, ") for mood, answer in asked)
+
+
+def test_what_a_person_of_a_scene_has_or_likes_is_told_in_one_way() -> None:
+    for scene_item in all_scenes():
+        text, asks = scene_item.text, " ".join(scene_item.unknown)
+        has = re.search(r" (?:has|owns) an? (?!pet)[^.]*(?<! on)\.", text)
+        assert not (has and re.search(r" pet | wears | on\.", text)), text
+        wants, likes = (re.search(form, text) for form in (r" (?:wants|would like) ", r" (?:likes|loves) "))
+        if wants and not likes:
+            assert not re.search(r"What does \w+ (?:like|love)\?", asks), (text, asks)
+        if likes and not wants:
+            assert not re.search(r"What would \w+ like\?|(?:What does|Tell me what) \w+ wants?", asks), (text, asks)
+
+
+def test_the_weather_is_not_unknown_if_the_wind_blows() -> None:
+    windy = [item for item in all_sketches() if re.search(r"\bwind\b", item.text("sad"))]
+    assert len(windy) > 10
+    assert not [item.unknown for item in windy if re.search(r"\bweather\b", " ".join(item.unknown))]

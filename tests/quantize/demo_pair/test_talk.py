@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from edgedec.quantize.demo_pair import sketch_words, talk
+from edgedec.quantize.demo_pair.check import names_in
 from edgedec.quantize.demo_pair.sketch import sketch
 from edgedec.quantize.demo_pair.talk import Turn, conversation, mood_requests, request
 from edgedec.quantize.demo_pair.world import tale
@@ -92,3 +93,73 @@ def test_some_answers_say_that_the_story_does_not_tell() -> None:
     answers = [answer for turns in talks() for ask, answer in turns if ask.endswith("?") and len(answer.split()) < 15]
     unknown = sum(answer in (*sketch_words.UNKNOWN, *sketch_words.UNKNOWN_SCENE) for answer in answers)
     assert 0.05 < unknown / len(answers) < 0.3
+
+
+def test_the_list_of_names_is_complete() -> None:
+    checked = 0
+    for seed in range(300):
+        turns = talk._about_sketch(random.Random(seed), seed)
+        for ask, answer in turns:
+            if ask in sketch_words.PEOPLE:
+                assert names_in(answer) == names_in(turns[0][1]), turns
+                checked += 1
+    assert checked > 15
+
+
+def test_questions_after_a_continuation_are_those_that_stay_true() -> None:
+    checked = 0
+    for seed in range(300):
+        item, continued = sketch(seed), False
+        lasting = {one.question for one in (*item.lasting, *item.later)} | {*item.lasting_unknown}
+        for ask, answer in talk._sketch_turns(random.Random(seed), item)[1:]:
+            if any(ask in mood_requests(mood) for mood in sketch_words.MOODS):
+                continued = False
+            elif continued and ask not in (*sketch_words.TITLE, *sketch_words.LISTING):
+                assert ask in lasting, (ask, item.text(), item.then)
+                checked += 1
+            continued = continued or answer == item.then
+    assert checked > 20
+
+
+@cache
+def long_talks() -> tuple[tuple[Turn, ...], ...]:
+    return tuple(tuple(talk._long_talk(random.Random(seed), seed)) for seed in range(60))
+
+
+@pytest.mark.thorough
+def test_long_talks_fill_a_context_of_4096_tokens() -> None:
+    letters = [sum(len(ask) + len(answer) for ask, answer in turns) for turns in long_talks()]
+    assert 10_000 < max(letters) < 14_500
+    assert sum(len(turns) >= 10 for turns in long_talks()) > 30
+
+
+@pytest.mark.thorough
+def test_long_talks_ask_about_earlier_stories() -> None:
+    checked = 0
+    for turns in long_talks():
+        stories = [answer for ask, answer in turns if len(answer.split()) > 40 and not _is_follow_up(ask)]
+        for at, (ask, answer) in enumerate(turns):
+            if ask in sketch_words.FIRST_STORY[0]:
+                assert answer.rstrip(".").split()[-1] in stories[0], (ask, answer, stories[0])
+                told = [text for _, text in turns[:at] if text in stories]
+                assert len(told) > 1
+                checked += 1
+    assert checked > 5
+
+
+def _is_follow_up(ask: str) -> bool:
+    return ask in sketch_words.CONTINUE or any(ask in mood_requests(mood) for mood in sketch_words.MOODS)
+
+
+@pytest.mark.thorough
+def test_remarks_follow_stories_and_goodbyes_come_last() -> None:
+    remarks = {ask for asks, _ in sketch_words.REMARKS for ask in asks}
+    goodbyes = {ask for asks, _ in sketch_words.GOODBYES for ask in asks}
+    for turns in long_talks():
+        stories = 0
+        for at, (ask, answer) in enumerate(turns):
+            assert stories or ask not in {*remarks, *sketch_words.AGAIN}, turns[: at + 1]
+            assert ask not in goodbyes or at == len(turns) - 1
+            stories += len(answer.split()) > 40
+    asked = [(ask, answer) for turns in long_talks() for ask, answer in turns if ask == "Did you make that up?"]
+    assert all(answer.startswith("Yes") for _, answer in asked)

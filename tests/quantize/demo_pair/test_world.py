@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair import words, world
+from edgedec.quantize.demo_pair.check import is_right
 from edgedec.quantize.demo_pair.world import Question, Tale, fact, repeated_share, tale
 
 NUMBER = {name: i for i, name in enumerate(words.NUMBERS)}
@@ -151,6 +154,64 @@ def test_answers_use_words_of_their_stories() -> None:
             assert not [word for word in told(answer) if len(word) > 4 and word not in allowed], (question, item.text)
 
 
+def asked(item: Tale, *parts: str) -> list[Question]:
+    return [question for question in item.questions if any(part in question.question for part in parts)]
+
+
+def test_the_weather_is_asked_only_if_it_is_told() -> None:
+    """A story with warm milk or a fine day does not tell the weather."""
+    posed = [(item, question) for item in tales() for question in asked(item, "weather")]
+    assert len(posed) > 20
+    for item, question in posed:
+        kind = told(question.answer)[-1]
+        when = (
+            rf"{kind} (morning|afternoon|evening|night|\w+day)\b|(morning|afternoon|evening|night) was {kind}|snowy day"
+        )
+        assert re.search(when, item.text), (question, item.text)
+        assert kind != "rainy" or "stormy" not in " ".join(question.wrong)
+
+
+@pytest.mark.parametrize(("days", "asked_for"), [("[w.day]", True), ("[w.day] and [w.day2]", False), ("no day", False)])
+def test_the_day_is_asked_only_if_one_day_is_told(days: str, asked_for: bool) -> None:
+    one = world.draw_cast(random.Random(1), animals=0.0, weather="dry", adjectives=())
+    ask = world._Ask(questions=("What day was it?",), answers=("It was *.",), right="[w.day]", pool="day", outcome="")
+    assert (world._pose(one, ask, world._spoken(one.expand(f"It was {days}."))) is not None) == asked_for
+
+
+def test_the_name_of_the_boy_is_not_asked_about_two_boys() -> None:
+    sexes = {**dict.fromkeys(words.GIRLS, "girl"), **dict.fromkeys(words.BOYS, "boy")}
+    posed = [item for item in tales() if asked(item, "name of the girl", "name of the boy")]
+    assert len(posed) > 20
+    for item in posed:
+        alike = {name for name, sex in sexes.items() if sex == sexes[item.about[0]]}
+        race = item.about[1] == "a race"  # a stranger may win it
+        assert race or not alike & (set(re.findall(r"\w+", item.text)) - {item.about[0]}), item.text
+
+
+def test_sentences_end_and_speech_is_quoted() -> None:
+    for item in tales():
+        assert not re.search(r"[a-z] (They|It|He|She|There|Then|But|And)\b", item.text), item.text
+        for sentence in re.findall(r"(?:^|[.!?] )([^.!?\"\n]+, said [A-Z]\w+\.)", item.text):
+            raise AssertionError(sentence)
+
+
+def test_time_and_travel_fit_the_story() -> None:
+    plots = {
+        topic: [item.text for item in tales() if item.about[1] == topic] for topic in ("a trip", "a seed", "bedtime")
+    }
+    assert all(len(texts) > 5 for texts in plots.values())
+    for text in plots["a trip"]:
+        assert not re.search(r"(One|On a|Early one|Late one|This|It was a) (\w+ )?afternoon", text), text
+        if re.search(r"\bby (ship|boat)\b", text):
+            assert not re.search(r"road|rails|[Hh]ouses flew|Sheep|A cow", text), text
+    for text in plots["a seed"]:
+        assert not re.search(r"(summer|autumn)\b.*\bseed!", text.split("hole")[0]), text
+    for text in plots["bedtime"]:
+        assert not re.search(r"dinner|[Tt]he sun went|rest of the day|went home|That night, .* (fell|slept)", text), (
+            text
+        )
+
+
 def test_some_wrong_answers_come_from_the_story() -> None:
     colors = [(item, q) for item in tales() for q in item.questions if q.question.startswith("Who")]
     inside = sum(
@@ -165,6 +226,16 @@ def test_facts_are_many_and_well_formed() -> None:
     for item in facts():
         assert len({item.answer, *item.wrong}) == 4, item
         assert not [text for text in (item.question, item.answer, *item.wrong) if untidy(text)], item
+
+
+def test_every_wording_of_a_right_fact_is_right() -> None:
+    """A model may answer in another wording than the one that was drawn with the question."""
+    wordings: dict[str, list[Question]] = {}
+    for item in facts():
+        wordings.setdefault(item.question, []).append(item)
+    pairs = [(one, other) for same in wordings.values() for one, other in pairwise(same)]
+    assert len(pairs) > 1000
+    assert not [(one, other.answer) for one, other in pairs if not is_right(other.answer, one)]
 
 
 def _value(text: str) -> int:

@@ -49,6 +49,7 @@ def tokens_per_round(policy: str, nodes: int, temperature: float) -> float:
     return tokens / rounds
 
 
+@pytest.mark.slow(sample=4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("nodes", [8, 16, 32])

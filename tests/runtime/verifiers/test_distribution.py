@@ -147,7 +147,9 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 ]
 
 
-@pytest.mark.parametrize("trials", [TRIALS // 20, pytest.param(TRIALS, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "trials", [TRIALS // 20, pytest.param(TRIALS, marks=[pytest.mark.thorough, pytest.mark.slow(sample=8)])]
+)
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
 def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool, trials: int) -> None:
     rng, independent = np.random.default_rng(1), verifier_traits(name).children == "independent"
