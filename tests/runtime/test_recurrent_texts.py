@@ -75,6 +75,7 @@ def test_guesses_do_not_change_a_text(bundle: Path, device: str, drafter: str, h
         assert guesses
 
 
+@pytest.mark.thorough(sample=2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_conversation_goes_on_and_a_shorter_beginning_runs_again(bundle: Path, device: str) -> None:
     """A prompt that continues the text keeps its rows, and one that leaves it earlier keeps none."""

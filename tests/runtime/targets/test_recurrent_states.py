@@ -126,6 +126,7 @@ def test_chunks_have_the_bits_of_steps(target: Target) -> None:
         assert states(state).tobytes() == states(steps).tobytes()
 
 
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=15)
 @given(st.data())
 def test_a_path_of_a_tree_has_the_bits_of_the_same_chain(target: Target, data: st.DataObject) -> None:
@@ -229,6 +230,7 @@ def test_64_greedy_tokens_are_those_of_the_reference(bundles: Mapping[str, Bundl
     assert texts[0] == texts[1]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("drafter", ["ngram", "copy"])
 def test_speculation_writes_the_same_text(mamba: Bundle, drafter: str) -> None:
     """The prompts also share a beginning, to which a recurrent state cannot go back."""
