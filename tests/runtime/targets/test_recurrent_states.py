@@ -362,6 +362,13 @@ def test_a_target_says_what_slots_are_free_and_what_they_hold(mamba: Bundle) -> 
     target.release_idle()
     assert target.idle_bytes == 0
     assert run(target, (state, chain([1, 2], 0)))[0].tobytes() == first.tobytes()
+    state.truncate(0)
+    run(target, (state, chain([1, 2], 0)))  # takes the same slot again
+    state.commit(rows(2))
+    before = states(state)
+    assert target.idle_bytes == 0
+    target.release_idle()
+    assert states(state).tobytes() == before.tobytes()
 
 
 # --- beside windows ---------------------------------------------------------------------------------------------------
