@@ -20,7 +20,6 @@ from edgedec.bundle import Bundle
 from edgedec.demo.comparison import Measured, compare, verdict
 from edgedec.errors import EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.measure.choices import read_items, score_items
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.sampling import SamplingConfig
