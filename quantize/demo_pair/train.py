@@ -48,7 +48,7 @@ from edgedec.quantize.demo_pair.data import (
     train_tokenizer,
 )
 from edgedec.quantize.demo_pair.shards import ShardedBatches, Shards
-from edgedec.quantize.demo_pair.stages import Package, package_path, read_package, write_package
+from edgedec.quantize.demo_pair.stages import Package, package_path, read_earlier, read_package, write_package
 from edgedec.quantize.demo_pair.talk import conversation
 from edgedec.quantize.demo_pair.world import tale
 from edgedec.quantize.distil.devices import Place, find_place
@@ -170,31 +170,6 @@ def _branch(weights: Mapping[str, Tensor], layers: int, ternary: Ternary | None 
     copy = _model(TARGET, layers, ternary)
     _fill(copy, weights)
     return copy
-
-
-def read_earlier(folder: Path) -> tuple[int, dict[str, dict[str, Tensor]]]:
-    """Return the steps of a finished run and the weights of its twin, target and draft, from the packages in ``folder``.
-
-    Raises:
-        UsageError: a package is missing, or its stage is not finished.
-    """
-    packages = {}
-    if not (folder / "tokenizer.json").is_file():
-        raise UsageError(
-            f"cannot go on from {folder}: it has no tokenizer.json; give --earlier the stages of a finished run"
-        )
-    for name in ("twin", "target", "draft"):
-        package = read_package(package_path(folder, name))
-        if package is None or package.step < package.settings["schedule"]["steps"]:
-            state = "is missing" if package is None else f"ends at step {package.step} of its schedule"
-            raise UsageError(
-                f"cannot go on from {folder}: {package_path(folder, name).name} {state}; finish that run first, or give "
-                "--earlier the stages of another one"
-            )
-        packages[name] = package
-    recipe = packages["target"].settings["recipe"]
-    weights = {name: package.weights for name, package in packages.items()}
-    return int(recipe["steps"]) + int(recipe.get("earlier_steps", 0)), weights
 
 
 class _Pair:
