@@ -29,6 +29,7 @@ _KINDS = ("thin",) if _QUICK else tuple(KINDS)
 _CHANCES = (0.0, 0.7)
 # Committed positions before the disturbed passes. With two heads, keys and values cross a page from 73 positions on.
 _COMMITTED = {"native": 74, "planes": 0, "int8": 7, "thin": 7, "vocabulary": 20}
+_LATENCY = 100  # cycles before each burst of a memory that is slower than the units
 _COPIES = "thin" if _QUICK else "native"
 
 
@@ -59,6 +60,20 @@ def _passes(bench: AcceleratorBench) -> None:
 async def passes(dut: Any, kind: str, reads: float, writes: float) -> None:
     bench = await AcceleratorBench.begin(dut, kind, reads=reads, writes=writes)
     await bench.drive(_passes)
+
+
+def _starved_passes(bench: AcceleratorBench) -> None:
+    """Check passes whose units are faster than the memory, so that no beat waits for a unit."""
+    bench.reads.latency = _LATENCY
+    for committed in (7, 74):
+        bench.check(_some(bench.rng, bench, committed=committed, logits=1))
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def passes_of_a_slow_memory(dut: Any, kind: str) -> None:
+    bench = await AcceleratorBench.begin(dut, kind)
+    await bench.drive(_starved_passes)
 
 
 def _firsts(bench: AcceleratorBench, case: BenchPass) -> list[ReadRange]:
