@@ -201,7 +201,7 @@ def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: 
     """Run benches and return their coverage. The first run builds their simulators, which takes minutes.
 
     Args:
-        quick: use one model of five, without the sizes that the others have.
+        quick: use only the smallest model, without the sizes that the others have.
 
     Raises:
         ToolError: a tool is missing or fails.
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m edgedec.sim.verify.coverage", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--quick", action="store_true", help="use one model of five")
+    parser.add_argument("--quick", action="store_true", help="use only the smallest model")
     parser.add_argument("--json", type=Path, help="write the report as JSON to this file")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="run only this bench; may be repeated")
     options = parser.parse_args(arguments)
