@@ -22,7 +22,16 @@ from edgedec.hw.isa.registers import Cause
 from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.verify.benches.cells import unit_cell
 from edgedec.sim.verify.benches.system import AcceleratorBench
-from edgedec.sim.verify.benches.workloads import CONFIG, KINDS, NARROW, BenchPass, ReadRange, commit_readings, issued, readings
+from edgedec.sim.verify.benches.workloads import (
+    CONFIG,
+    KINDS,
+    NARROW,
+    BenchPass,
+    ReadRange,
+    commit_readings,
+    issued,
+    readings,
+)
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else tuple(KINDS)

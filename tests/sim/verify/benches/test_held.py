@@ -25,6 +25,7 @@ def simulate(component: Any, bench: Any) -> None:
     simulator.run()
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("depth", [16, CONFIG.prefetch_beats])
 def test_a_beat_is_held_once_the_queue_is_full(depth: int) -> None:
     """Offer beats so slowly that the queue knows how many it holds, and take none of them."""
@@ -102,7 +103,10 @@ def test_a_range_is_held_from_the_beat_on_before_which_the_queue_is_full() -> No
     full = queued_before_held(CONFIG)
     prompt = [(Destination.PROGRAM, 500), (Destination.GAINS, 500), (Destination.LOAD, 500)]
     assert may_be_held(ranges(*prompt), CONFIG) == [False] * 3
-    assert may_be_held(ranges(*prompt, (Destination.WEIGHTS, full), (Destination.GAINS, 1)), CONFIG)[3:] == [False, True]
+    assert may_be_held(ranges(*prompt, (Destination.WEIGHTS, full), (Destination.GAINS, 1)), CONFIG)[3:] == [
+        False,
+        True,
+    ]
     assert may_be_held(ranges(*prompt, (Destination.WEIGHTS, full + 1)), CONFIG)[3:] == [True]
     assert may_be_held(ranges(*prompt, (Destination.CODING, 13)), CONFIG)[3:] == [False]  # more than may wait: 513
     assert may_be_held(ranges(*prompt, (Destination.CODING, full + 1)), CONFIG)[3:] == [True]
