@@ -22,7 +22,7 @@ demo: ## quantize the embedded model and let it talk, within a memory budget
 train-demo: ## go on with the training of the embedded pair, at the lowest priority; STEPS=20 for a smoke run
 	@.ci/environment train
 	@nice -n 19 .venv/bin/python -m edgedec.quantize.demo_pair.train $(if $(shell command -v g++),--compile) \
-		$(if $(STEPS),--steps $(STEPS) -o build/demo-pair-$(STEPS),-o build/demo-pair --stages benchmarks/demo-pair-stages)
+		$(if $(STEPS),--steps $(STEPS) -o build/demo-pair-$(STEPS),-o build/demo-pair)
 
 test: ## the first ring of tests, before each commit: under three minutes on two cores
 	@.ci/environment dev

@@ -60,14 +60,19 @@ class HeldRows:
     Members:
         rows: number of committed rows.
         kept: for each kind of states, the capacity, and the first row after the head that is still there.
+        recurrent: True if there are also recurrent states, which are those after all rows.
     """
 
     rows: int
     kept: tuple[tuple[Capacity, int], ...]
+    recurrent: bool = False
 
     def reach(self, length: int) -> int:
-        """Return the number of first rows, at most ``length``, from which the sequence can go on."""
-        return reach(length, self.kept)
+        """Return the number of first rows, at most ``length``, from which the sequence can go on.
+
+        A recurrent state cannot go back: unless all rows stay, none does.
+        """
+        return 0 if self.recurrent and length < self.rows else reach(length, self.kept)
 
     def blocks(self, kind: int, length: int) -> I32:
         """Return the entries of a table that have the first ``length`` rows, int32 [blocks], without dropped ones."""

@@ -338,8 +338,8 @@ class BlockState:
         possible = held.reach(min(length, held.rows))
         if possible != length:
             raise UsageError(
-                f"{length} rows cannot be restored from a sequence of {held.rows} rows whose windows have dropped some of "
-                f"them; restore {possible}"
+                f"{length} rows cannot be restored from a sequence of {held.rows} rows, whose windows have dropped some of "
+                f"them or whose recurrent states are those after all of them; restore {possible}"
             )
         self._keep(0)
         for kind, blocks in enumerate(self.arena.take(length, self.blocks_for(held, length))):

@@ -112,7 +112,7 @@ def draft_bundle(target: Bundle, hidden_size: int) -> Bundle:
     matrices |= {weight for op in graph.operations if isinstance(op, Linear) for weight in op.weights}
     tensors, end = dict[str, Tensor](), 0
     for name, weight in graph.weights.items():
-        scheme = Int8Scheme(rows=True) if name in matrices else FloatScheme()
+        scheme = Int8Scheme(rows=True) if name in matrices else FloatScheme(dtype="bfloat16")  # distil writes bfloat16
         offsets = {}
         for part, spec in scheme.parts(weight.shape).items():
             end += -end % ALIGNMENT

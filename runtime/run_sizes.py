@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgedec.graph import Graph
 from edgedec.runtime.protocols import Limits
 
-__all__ = ["cache_rows", "recurrent_bytes", "reserved_rows", "run_rows", "usual_result_rows"]
+__all__ = ["cache_rows", "recurrent_bytes", "recurrent_slots", "reserved_rows", "run_rows", "usual_result_rows"]
 
 
 def cache_rows(limits: Limits) -> int:
@@ -21,6 +21,11 @@ def reserved_rows(limits: Limits) -> int:
 def _sequences(limits: Limits) -> int:
     """Return the sequences that have room for ``limits.positions`` rows each."""
     return max(1, -(-limits.cache_rows // limits.positions))
+
+
+def recurrent_slots(limits: Limits) -> int:
+    """Return the sequences that can have recurrent states at the same time: one more, so that a text can be forked."""
+    return 1 + _sequences(limits)
 
 
 def recurrent_bytes(graph: Graph, limits: Limits) -> dict[str, int]:

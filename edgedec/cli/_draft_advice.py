@@ -66,7 +66,7 @@ def advise(options: PlanOptions, *, drafts: Sequence[str], text: Path | None, pl
         check_plot(plot)
     kind = _kind(options)
     bundle, accelerator = open_model(resolve_model(options.model), options.device, options.accelerator())
-    fit = _measured(options.model, bundle, drafts, text, kind) if drafts else _kept(options.model, kind)
+    fit = _measured(options.model, bundle, drafts, text, kind) if drafts else _kept(kind)
     advice = advise_draft(
         bundle,
         fit.law,
@@ -96,7 +96,7 @@ def _kind(options: PlanOptions) -> str:
     return "drawn" if traits.children == "drawn" else "chosen"
 
 
-def _kept(model: str, kind: str) -> Fit:
+def _kept(kind: str) -> Fit:
     """Return the fit of the measurements that edgedec comes with."""
     from edgedec import demo
     from edgedec.runtime.draft_law import MeasuredDraft
@@ -111,7 +111,7 @@ def _kept(model: str, kind: str) -> Fit:
         floor=data["floor"][kind],
         ceiling=data["ceiling"][kind],
         model=data["model"],
-        fitted_on=0 if model == data["model"] else data["model_parameters"],
+        fitted_on=data["model_parameters"],
         positions=data["positions"],
         text=data["text"],
     )

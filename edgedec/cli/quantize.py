@@ -60,6 +60,7 @@ def _perplexities(
     from edgedec.bundle import Bundle
     from edgedec.families import build_graph
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
+    from edgedec.runtime.kernels.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.targets import open_target
@@ -76,8 +77,8 @@ def _perplexities(
     with progress("scoring the float model"):
         before = float_perplexity(checkpoint, windows, vocab_limit=limit)
     bundle = Bundle.open(bundle_path)
-    # Only the reference has recurrent states.
-    device = "float_reference" if build_graph(bundle.config).recurrent else "cpu"
+    # Without the kernels, only the reference has recurrent states.
+    device = "float_reference" if build_graph(bundle.config).recurrent and usable() is None else "cpu"
     limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
     with progress("scoring the bundle") as report:
         target = open_target(bundle, limits=limits, device=device)

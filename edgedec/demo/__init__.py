@@ -25,7 +25,7 @@ _HERE = Path(__file__).parent
 TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
 DRAFT = _HERE / "draft"  # bfloat16
 HELD_OUT = _HERE / "held_out.txt"  # stories that neither was trained on
-DRAFTS = _HERE / "drafts.json"  # measured acceptance of drafts of several sizes, and their recipe
+DRAFTS = _HERE / "drafts.json"  # measured acceptance of drafts of several sizes of an earlier target, and their recipe
 CHOICES = _HERE / "choices.jsonl"  # multiple choice about such stories, and simple facts
 
 # Name on the command line -> (checkpoint, method of its bundle).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from edgedec.bundle import Bundle
 from edgedec.demo.comparison import Measured, compare, verdict
 from edgedec.errors import EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
-from edgedec.runtime.answer import Answer
 from edgedec.runtime.measure.choices import read_items, score_items
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.sampling import SamplingConfig
@@ -28,6 +27,13 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 
 BUDGET = "32MiB"
+REQUEST = "Tell me a long story about a dog and a snowman."
+QUESTIONS = (
+    "Who is the story about?",
+    "What was the weather like?",
+    "What did they find in the snow?",
+    "What is the opposite of hot?",
+)
 PROMPT = "Once upon a time"
 TOKENS = 350
 GREEDY = SamplingConfig(temperature=0)  # so that the story is one and the same, whoever guesses
@@ -41,7 +47,7 @@ LABELS = {
 # Steps, with their seconds on an idle machine of two cores and with an empty cache.
 STEPS = (
     ("quantize: the ternary target losslessly, and to int8 beside it; the draft to int8", 2),
-    (f"plan a run of target and draft under {BUDGET}, and write a story", 2),
+    (f"plan a run of target and draft under {BUDGET}, and ask for a story", 2),
     ("write with guesses and without, and compare", 3),
     ("ask about the story, and about something else", 1),
     ("measure on stories and questions that the pair was not trained on", 50),
@@ -123,14 +129,13 @@ def _open(paths: dict[str, Path], drafter: str) -> Session:
     )
 
 
-def _write_story(session: Session, on_text: Callable[[str], None]) -> Answer:
-    # It often goes on with questions of its own; ours come next.
-    prompt = session.encode(PROMPT)
-    return session.generate(prompt, n_predict=TOKENS, sampling=GREEDY, stop=("\n\n",), on_text=on_text)
+def _said(messages: Sequence[str]) -> list[dict[str, str]]:
+    """Return a conversation that the user begins, as messages of the chat template."""
+    return [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(messages)]
 
 
 def _story(paths: dict[str, Path], console: Console) -> str:
-    """Write a story with the drafter that the planner and the run choose, and return it with its opening."""
+    """Ask for a story, with the drafter that the planner and the run choose, and return the story."""
     with _open(paths, "auto") as session:
         plan = session.run.plan
         for name, size in plan.phases[plan.largest_phase].items():
@@ -143,15 +148,16 @@ def _story(paths: dict[str, Path], console: Console) -> str:
             f"drafter {plan.drafter} {draft}\n",
             highlight=False,
         )
-        _write(PROMPT)
-        answer = _write_story(session, _write)
+        _write(f"> {REQUEST}\n")
+        prompt = session.encode_chat(_said([REQUEST]))
+        answer = session.generate(prompt, n_predict=TOKENS, sampling=GREEDY, on_text=_write)
     timings = answer.timings
     console.print(
         f"\n\n{timings.predicted_n} tokens; charged memory at its peak {format_bytes(timings.peak_bytes)}, "
         f"planned {format_bytes(timings.planned_bytes)}, budget {BUDGET}",
         highlight=False,
     )
-    return PROMPT + answer.text
+    return answer.text.strip()
 
 
 def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[tuple[Measured, Measured]]:
@@ -188,12 +194,13 @@ def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[t
 
 
 def _questions(session: Session, story: str, console: Console) -> None:
-    """Greedy, in the form that the model was trained on."""
-    for question in ("Who is the story about?", "What was the weather like?", "What is the opposite of hot?"):
-        asked = f"Q: {question} A:"
-        _write(asked)
-        prompt = session.encode(f"{story}\n\n{asked}")
-        session.generate(prompt, n_predict=40, sampling=GREEDY, stop=("\n",), on_text=_write)
+    """Go on with the conversation, greedily."""
+    said = [REQUEST, story]
+    for question in QUESTIONS:
+        _write(f"> {question}\n")
+        prompt = session.encode_chat(_said([*said, question]))
+        answer = session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=_write)
+        said += [question, answer.text.strip()]
         console.print()
 
 

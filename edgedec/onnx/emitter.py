@@ -14,6 +14,7 @@ from edgedec.manifest import WEIGHTS, Tensor
 from edgedec.onnx.fusion import fuse
 from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
+from edgedec.onnx.recurrent_layout import RecurrentLayout
 from edgedec.ops import Rope
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
@@ -41,6 +42,7 @@ class Emitter:
 
     Members:
         cache: the one buffer of keys and values of TreeAttention.
+        recurrent: the slots of the recurrent states; None: there are none, or the session has no operators for them.
         bound: ONNX value of each graph value, [1, n, width] for activations.
         sources: float value of each value of int8 codes, because MatMulNBits quantizes by itself.
         rotations: operation of each rotated value without a node, because TreeAttention rotates by itself.
@@ -54,6 +56,7 @@ class Emitter:
     tensors: Mapping[str, Tensor]
     positions: int
     cache: CacheLayout
+    recurrent: RecurrentLayout | None = None
     packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     kernels: bool = False
     unsigned_int8: bool = False

@@ -9,7 +9,8 @@ bound to the same memory as the past.
 With edgedec's own operators, the inputs after ``rows`` are ``visible`` int64 [n, words], the masks of the sequences as
 packed bits, ``sequences`` int64 [s, 2], the rows of each sequence in the pass and its committed rows, ``blocks`` int32
 [kinds, b], for each kind of states the tables of the sequences one after another, and ``cache`` uint8 [bytes], the one
-buffer of ``cache_layout``, which is written in place.
+buffer of ``cache_layout``, which is written in place. A graph with recurrent states also has ``slots`` int64 [s], the slot
+of each sequence, and ``states`` float32, the slots of ``recurrent_layout``, in which a pass keeps its inputs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import CacheLayout, cache_layout
 from edgedec.onnx.model_bytes import DataType
+from edgedec.onnx.recurrent_layout import RecurrentLayout
 from edgedec.plugins import load, names
 
 __all__ = ["lower"]
@@ -29,14 +31,22 @@ __all__ = ["lower"]
 _OPS = "edgedec.onnx.ops"
 
 
-def check_lowered(graph: Graph) -> None:
+def check_lowered(graph: Graph, *, kernels: bool) -> None:
     """Check that all operations of a graph have an ONNX lowering, before a plan is made for them.
+
+    Args:
+        kernels: True if the session has edgedec's own operators, without which no operation can have a recurrent state.
 
     Raises:
         UnsupportedError: an operation has none; the message names it, and a target that runs it.
     """
     known = names(_OPS)
     for operation in graph.operations:
+        if not kernels and getattr(operation, "state", None) in graph.recurrent:
+            raise UnsupportedError(
+                f"ONNX Runtime's own operators cannot run {operation.kind!r} ({operation.name}), a recurrent state; "
+                "the CPU kernels (edgedec doctor) or the reference target can run it (--device float_reference)"
+            )
         if operation.kind not in known:
             raise UnsupportedError(
                 f"ONNX Runtime cannot run {operation.kind!r} ({operation.name}): it has no lowering in edgedec/onnx/ops; "
@@ -50,6 +60,7 @@ def lower(
     *,
     positions: int,
     cache: CacheLayout | None = None,
+    recurrent: RecurrentLayout | None = None,
     taps: Sequence[str] = (),
     packed: Mapping[str, tuple[int, int]] | None = None,
     kernels: bool = False,
@@ -60,6 +71,7 @@ def lower(
 
     Args:
         cache: the one buffer of edgedec's own operators; None: that of one sequence, with all of its rows.
+        recurrent: the slots of the recurrent states, with ``kernels``; None: the graph has none.
         packed: (bytes of codes, number of scales) of each ternary matrix for edgedec's own operator in the kernels' layout;
             the session must receive these arrays. Other matrices use operators of ONNX Runtime.
         kernels: True if the session has edgedec's own operators, which then compute attention.
@@ -76,6 +88,7 @@ def lower(
         tensors=tensors,
         positions=positions,
         cache=cache or cache_layout(graph.states, positions),
+        recurrent=recurrent,
         packed=packed or {},
         kernels=kernels,
         unsigned_int8=unsigned_int8,
@@ -89,11 +102,14 @@ def lower(
         emitter.input("sequences", ("s", 2), DataType.INT64)
         emitter.input("blocks", (len(emitter.cache.kinds), "b"), DataType.INT32)
         emitter.input("cache", (emitter.cache.nbytes,), DataType.UINT8)
+        if recurrent is not None:
+            emitter.input("slots", ("s",), DataType.INT64)
+            emitter.input("states", ("floats",))
     else:
         emitter.input("attention_bias", (1, 1, "n", "total"))
         emitter.input("seqlens_k", (1,), DataType.INT32)
         emitter.input("total_length", (1,), DataType.INT32)
-    check_lowered(graph)
+    check_lowered(graph, kernels=kernels)
     for operation in graph.operations:
         load(_OPS, operation.kind).lower(operation, emitter)
     for name in (*graph.outputs, *taps):

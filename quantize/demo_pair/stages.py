@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from edgedec.atomic import new_file
-from edgedec.errors import BundleError
+from edgedec.errors import BundleError, UsageError
 
-__all__ = ["Package", "package_path", "read_package", "write_package"]
+__all__ = ["Package", "package_path", "read_earlier", "read_package", "write_package"]
 
 _SCALE = ".scale"
 
@@ -84,3 +84,28 @@ def read_package(file: Path) -> Package | None:
         return Package(weights=weights, step=int(metadata["step"]), settings=json.loads(metadata["settings"]))
     except Exception as error:  # safetensors passes on any exception of its parser
         raise BundleError(f"{file} is damaged: {error}; remove it to train its stage again") from error
+
+
+def read_earlier(folder: Path) -> tuple[int, dict[str, dict[str, Tensor]]]:
+    """Return the steps of a finished run and the weights of its twin, target and draft, from the packages in ``folder``.
+
+    Raises:
+        UsageError: a package is missing, or its stage is not finished.
+    """
+    packages = {}
+    if not (folder / "tokenizer.json").is_file():
+        raise UsageError(
+            f"cannot go on from {folder}: it has no tokenizer.json; give --earlier the stages of a finished run"
+        )
+    for name in ("twin", "target", "draft"):
+        package = read_package(package_path(folder, name))
+        if package is None or package.step < package.settings["schedule"]["steps"]:
+            state = "is missing" if package is None else f"ends at step {package.step} of its schedule"
+            raise UsageError(
+                f"cannot go on from {folder}: {package_path(folder, name).name} {state}; finish that run first, or give "
+                "--earlier the stages of another one"
+            )
+        packages[name] = package
+    recipe = packages["target"].settings["recipe"]
+    weights = {name: package.weights for name, package in packages.items()}
+    return int(recipe["steps"]) + int(recipe.get("earlier_steps", 0)), weights

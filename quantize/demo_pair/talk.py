@@ -224,8 +224,8 @@ def _with_questions(rng: random.Random, seed: int) -> list[Turn]:
 _Maker = Callable[[random.Random, int], list[Turn]]
 # Shares of the documents by kind. Documents about facts and scenes are short, so their share of the tokens is smaller.
 _MAKERS: tuple[tuple[float, _Maker], ...] = (
-    (0.14, _alone),
-    (0.14, _with_questions),
+    (0.18, _alone),  # more than _with_questions, so that the likeliest end of a text alone is its end
+    (0.1, _with_questions),
     (0.16, _about_tale),
     (0.2, _about_sketch),
     (0.16, _about_scene),

@@ -26,7 +26,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from edgedec.quantize.demo_pair.data import (
     train_tokenizer,
 )
 from edgedec.quantize.demo_pair.shards import ShardedBatches, Shards
-from edgedec.quantize.demo_pair.stages import Package, package_path, read_package, write_package
+from edgedec.quantize.demo_pair.stages import Package, package_path, read_earlier, read_package, write_package
 from edgedec.quantize.demo_pair.talk import conversation
 from edgedec.quantize.demo_pair.world import tale
 from edgedec.quantize.distil.devices import Place, find_place
@@ -97,10 +97,11 @@ class Recipe:
     draft_layers: int = 2
     shard_documents: int = 10_000
     shard_steps: int = 250
+    earlier_steps: int = 0  # steps of the finished run that this one goes on from; 0: it begins with a trunk
 
     @property
     def trunk_steps(self) -> int:
-        return max(1, round(self.trunk_share * self.steps))
+        return 0 if self.earlier_steps else max(1, round(self.trunk_share * self.steps))
 
 
 def _vocabulary_texts() -> Iterator[str]:
@@ -114,17 +115,19 @@ def text_digest() -> str:
     return hashlib.sha256(json.dumps([conversation(seed) for seed in seeds]).encode()).hexdigest()
 
 
-def make_text(recipe: Recipe, folder: Path, stages: Path) -> None:
+def make_text(folder: Path, stages: Path, earlier: Path | None = None) -> None:
     """Write ``tokenizer.json``, ``valid.npy``, ``held_out.txt`` and ``choices.jsonl`` unless they exist.
 
-    The tokenizer in ``stages`` is reused if there is one, because the stages were trained with it.
+    The tokenizer in ``earlier``, or else in ``stages``, is reused if there is one, because their weights were trained
+    with it.
     """
     if (folder / "valid.npy").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     log.info("writing stories and training the tokenizer")
     kept = stages / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(kept)) if kept.exists() else train_tokenizer(_vocabulary_texts(), VOCAB)
+    known = kept if earlier is None else earlier / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(known)) if known.exists() else train_tokenizer(_vocabulary_texts(), VOCAB)
     stages.mkdir(parents=True, exist_ok=True)
     for path in (folder / "tokenizer.json", kept):
         with new_file(path) as file:
@@ -162,10 +165,10 @@ def _fill(model: TorchGraph, weights: Mapping[str, Tensor]) -> None:
         parameter.copy_(weights[name])
 
 
-def _branch(model: TorchGraph, layers: int, ternary: Ternary | None = None) -> TorchGraph:
-    """Return a model of the target's shape with a copy of the weights of ``model``."""
+def _branch(weights: Mapping[str, Tensor], layers: int, ternary: Ternary | None = None) -> TorchGraph:
+    """Return a model of the target's shape with a copy of the weights."""
     copy = _model(TARGET, layers, ternary)
-    _fill(copy, dict(model.tensors.items()))
+    _fill(copy, weights)
     return copy
 
 
@@ -183,7 +186,9 @@ class _Pair:
         package_every: int,
         compiled: bool,
         writers: int,
+        earlier: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
+        self.earlier = earlier
         self.recipe, self.folder, self.stages, self.place = recipe, folder, stages, place
         self.every, self.package_every, self.compiled = every, package_every, compiled
         self.digest = text_digest()
@@ -233,7 +238,7 @@ class _Pair:
             shards=self.shards,
             steps_per_shard=recipe.shard_steps,
             first_shard=first_step // recipe.shard_steps,
-            last_shard=(recipe.steps - 1) // recipe.shard_steps,
+            last_shard=(recipe.earlier_steps + recipe.steps - 1) // recipe.shard_steps,
             tokens=recipe.batch_tokens,
             length=recipe.length,
             long_length=CONTEXT if long_share else 0,
@@ -297,27 +302,44 @@ class _Pair:
     def run(self) -> None:
         """Run all stages, and write the checkpoints of target, twin and draft as Hugging Face folders."""
         recipe = self.recipe
-        whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
-        model = _model(TARGET, recipe.layers)
-        model.draw(0)
-        trunk = self.stage("trunk", model, whole, seed=1)
+        begin: Mapping[str, Mapping[str, Tensor]]
+        if self.earlier is None:
+            whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
+            model = _model(TARGET, recipe.layers)
+            model.draw(0)
+            trunk = dict(self.stage("trunk", model, whole, seed=1).tensors.items())
+            begin = {"twin": trunk, "target": trunk}
+        else:
+            begin = self.earlier
 
         # The branches start with new moments of the optimizer and therefore need a short warm-up.
         rest = Schedule(
             steps=max(1, recipe.steps - recipe.trunk_steps), learning_rate=recipe.learning_rate, warmup_steps=20
         )
-        long, first = recipe.long_share, recipe.trunk_steps
-        twin = self.stage("twin", _branch(trunk, recipe.layers), rest, seed=2, long_share=long, first_step=first)
+        long, first = recipe.long_share, recipe.earlier_steps or recipe.trunk_steps
+        branch = _branch(begin["twin"], recipe.layers)
+        twin = self.stage("twin", branch, rest, seed=2, long_share=long, first_step=first)
         self.write("twin", twin, TARGET, recipe.layers)
-        student = _branch(trunk, recipe.layers, Ternary())
+        student = _branch(begin["target"], recipe.layers, Ternary())
         target = self.stage("target", student, rest, teacher=twin, seed=2, long_share=long, first_step=first)
         self.write("target", target, TARGET, recipe.layers)
 
         small = _model(DRAFT, recipe.draft_layers)
         small.draw(1)
+        if "draft" in begin:
+            _fill(small, begin["draft"])
         gentle = Schedule(steps=max(1, round(recipe.draft_share * recipe.steps)), learning_rate=recipe.learning_rate)
         options = ObjectiveOptions(text=0.1, logits=0.9, hidden=0.0)
-        draft = self.stage("draft", small, gentle, teacher=target, options=options, seed=3, long_share=long)
+        draft = self.stage(
+            "draft",
+            small,
+            gentle,
+            teacher=target,
+            options=options,
+            seed=3,
+            long_share=long,
+            first_step=recipe.earlier_steps,
+        )
         self.write("draft", draft, DRAFT, recipe.draft_layers)
         self.shards.close()
 
@@ -369,6 +391,13 @@ def main() -> int:
     parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--stages", type=Path, help="folder of packaged stages; default: OUTPUT/stages")
+    parser.add_argument(
+        "--earlier",
+        type=Path,
+        help="folder of packaged stages of a finished run: twin, target and draft go on from its weights, with later text "
+        "and without a trunk",
+    )
+    parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
     parser.add_argument("--package-every", type=int, default=500, help="steps between packages of an unfinished stage")
     parser.add_argument(
         "--compile", action="store_true", help="use torch.compile, which takes a minute and makes the steps faster"
@@ -379,19 +408,24 @@ def main() -> int:
     for option in ("steps", "layers", "shard_steps", "writers"):
         if getattr(args, option) < 1:
             parser.error(f"--{option.replace('_', '-')} must be at least 1, not {getattr(args, option)}")
+    torch.set_num_threads(args.threads)
+    stages = args.stages or args.output / "stages"
     recipe = Recipe(
+        learning_rate=args.learning_rate,
         steps=args.steps,
         layers=args.layers,
         batch_tokens=args.batch_tokens,
         shard_documents=args.shard_documents,
         shard_steps=args.shard_steps,
     )
-    torch.set_num_threads(args.threads)
-    stages = args.stages or args.output / "stages"
     try:
+        earlier = None
+        if args.earlier is not None:
+            steps, earlier = read_earlier(args.earlier)
+            recipe = replace(recipe, earlier_steps=steps)
         place = find_place(args.device, args.precision)
         if place.first:
-            make_text(recipe, args.output / "text", stages)
+            make_text(args.output / "text", stages, args.earlier)
         place.wait()
         _Pair(
             recipe,
@@ -402,6 +436,7 @@ def main() -> int:
             package_every=args.package_every,
             compiled=args.compile,
             writers=args.writers,
+            earlier=earlier,
         ).run()
     except EdgedecError as error:
         sys.stderr.write(f"edgedec: {error}\n")

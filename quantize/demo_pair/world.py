@@ -33,7 +33,7 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
 _WORD = re.compile(r"[a-z']+")
 _SAID = re.compile(r"[\w'-]+")
 _SPACES = re.compile(r"  +")
-_STYLES, _HABIT, _FAVORITE, _SUITED = 12, 0.6, 0.4, 0.8
+_STYLES, _HABIT, _FAVORITE, _SUITED, _TYPICAL = 12, 0.6, 0.4, 0.8, 0.4
 # The comma of an apposition before another mark, and a full stop after another mark.
 _COMMA = re.compile(r",(?=[.,!?])|(?<=[!?])\.(?!\w)|(?<=[!?]\")\.")
 _PRONOUNS = {
@@ -240,19 +240,34 @@ class World:
         self.cast[role] = {"": name, "kind": kind, "sex": sex, **_PRONOUNS[sex], **more}
 
 
-def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: Sequence[str]) -> World:
+@cache
+def _typical_heroes(plot: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names whose bearers have the adventures of this plot more often than others."""
+    plots = [one.name for one in _plots()]
+    return tuple(name for name in names if plots[_hash(f"hero {name}") % len(plots)] == plot)
+
+
+def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: Sequence[str], plot: str = "") -> World:
     """Return a cast in which no two members share a name, colour or place, so that every question has one answer.
 
     Args:
         animals: the share of casts whose heroes are animals.
         weather: a key of ``words.WEATHER``.
         adjectives: words that suit the hero, one of which is used in most draws; empty: any word.
+        plot: name of the plot, which makes some names of heroes likelier. A name alone therefore suggests a plot, and a
+            model that decodes greedily tells different stories; empty: all names are equally likely.
     """
     world = World(rng)
     animal = rng.random() < animals
     sexes = rng.choice(("fm", "mf", "fm", "mf", "ff", "mm"))
     kinds = rng.sample(words.HERO_ANIMALS, 2)
     girls, boys, pets = (rng.sample(pool, 3) for pool in (words.GIRLS, words.BOYS, words.ANIMAL_NAMES))
+    every, drawn = (
+        (words.ANIMAL_NAMES, pets) if animal else (words.GIRLS, girls) if sexes[0] == "f" else (words.BOYS, boys)
+    )
+    typical = [name for name in _typical_heroes(plot, tuple(every)) if name not in drawn]
+    if typical and rng.random() < _TYPICAL:
+        drawn[0] = rng.choice(typical)
     for i, role in enumerate("hf"):
         sex = sexes[i]
         name = pets[i] if animal else (girls if sex == "f" else boys)[i]
@@ -302,7 +317,8 @@ def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: S
 def _draw(rng: random.Random, plot: _Plot) -> World:
     """Return a cast for the plot, with the values of its ``LET`` lines."""
     animals = 0.3 if plot.hero == "any" else 0.0
-    world = draw_cast(rng, animals=animals, weather=plot.weather, adjectives=words.SUITED.get(plot.name, ()))
+    adjectives = words.SUITED.get(plot.name, ())
+    world = draw_cast(rng, animals=animals, weather=plot.weather, adjectives=adjectives, plot=plot.name)
     for names, rows in plot.lets:
         for key, value in zip(names, world.favorite(rows), strict=True):
             world.cast[key] = {"": value}

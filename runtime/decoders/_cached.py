@@ -141,7 +141,7 @@ class PromptSequence(ABC):
         # The log-probabilities of the prompt's tokens need a pass over all of it.
         keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
         keep = min(keep, decoder.state.length)  # fewer if a device was lost with the rows
-        keep = decoder.state.truncate(keep)  # fewer if a window has dropped rows, which then run again
+        keep = decoder.state.truncate(keep)  # fewer if a window or a recurrence has lost rows, which then run again
         del decoder.cached[keep:]
         self.kept = keep
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgedec.errors import EdgedecError
+from edgedec.errors import CacheFullError, EdgedecError
 from edgedec.runtime.decoders.prefixes import common_prefix
 from edgedec.runtime.engine.spill import SpillableState, Spilled, SpillFolder
 from edgedec.runtime.protocols import Limits, State, Target
@@ -94,7 +94,10 @@ class PrefixCache:
         if not self._shared or (best in self._idle and keep == len(best.ids)):
             self._idle = [entry for entry in self._idle if entry is not best]
             return best
-        return CachedRows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
+        try:
+            return CachedRows(state=best.state.fork(), ids=[*best.ids])  # its user truncates it
+        except CacheFullError:  # there is no room for a copy of its recurrent states
+            return CachedRows(state=self._target.open(self._limits), ids=[])
 
     def give(self, rows: CachedRows) -> None:
         """Keep the cache of a text that has ended."""

@@ -20,7 +20,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.parking import ParkedRows, park, unpark
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
 from edgedec.runtime.engine.spill import SpillableState, SpillFolder
-from edgedec.runtime.protocols import Limits, Request, State, Target, Token
+from edgedec.runtime.protocols import Limits, Request, SlottedTarget, State, Target, Token
 
 __all__ = ["Scheduler", "Task", "TokenWriter"]
 
@@ -97,6 +97,7 @@ class Scheduler:
         self._running: list[Task] = []
         self._abandoned: deque[Task] = deque()  # requests that nobody can read, until the next call
         self._cache: PrefixCache | None = None
+        self._slotted = target if isinstance(target, SlottedTarget) else None
         if len(decoders) > 1:
             self._cache = PrefixCache(target, limits, most=4 * len(decoders) if self._shared else len(decoders))
 
@@ -352,5 +353,10 @@ class Scheduler:
             return
         block = self._target.info.block_rows
         need = self._limits.batch_rows + 2 * block * len(self._running)
-        while (self._target.free_rows or 0) < need and self._cache.evict():
+        while ((self._target.free_rows or 0) < need or not self._has_slots()) and self._cache.evict():
             pass
+
+    def _has_slots(self) -> bool:
+        """Return whether every text that is written and has no rows yet can get a slot."""
+        free = None if self._slotted is None else self._slotted.free_slots
+        return free is None or free >= sum(not it.decoder.state.length for it in self._active if it.decoder)

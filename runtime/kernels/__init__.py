@@ -36,7 +36,7 @@ CODE_PATHS = (
 )  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 8  # value of edgedec_abi() in api.cpp
+_ABI = 9  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ _FUNCTIONS: Functions = {
     "edgedec_kv_bytes": (c_int64, _CACHE),
     "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p,) * 2, *(c_int64,) * 3, c_void_p, c_int64)),
     "edgedec_kv_copy": (c_int32, (c_void_p, c_int64, c_void_p, *(c_int64,) * 3)),
+    "edgedec_recurrent_commit": (c_int32, (c_void_p, c_int64, c_void_p, *(c_int64,) * 2, c_void_p, c_int64)),
     "edgedec_attention": (
         c_int32,
         (

@@ -8,6 +8,7 @@
 #include "attention.hpp"
 #include "grid.hpp"
 #include "int8.hpp"
+#include "recurrent.hpp"
 #include "rows.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
@@ -49,7 +50,7 @@ edgedec::KvLayout layout_of(const int64_t* numbers) {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 8; }
+EDGEDEC_API int32_t edgedec_abi() { return 9; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -299,6 +300,21 @@ EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t k
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
     } catch (const std::bad_alloc&) {
         return fail("not enough memory for the scores");
+    }
+    return 0;
+}
+
+// Replaces the recurrent states of a slot of `slot_floats` floats by those after the rows `nodes` of the last pass, which are a
+// path from its root. `states` holds heads, groups, outer, inner, offset and kept of each of the `count` states (recurrent.hpp).
+EDGEDEC_API int32_t edgedec_recurrent_commit(const int64_t* states, int64_t count, float* slot, int64_t slot_floats,
+                                             int64_t rows, const int32_t* nodes, int64_t node_count) {
+    for (int64_t i = 0; i < node_count; ++i)
+        if (nodes[i] < 0 || nodes[i] >= rows || (i && nodes[i] <= nodes[i - 1])) return fail("nodes must ascend and be rows");
+    for (int64_t s = 0; s < count; ++s) {
+        const int64_t* const n = states + edgedec::kStateNumbers * s;
+        const edgedec::RecurrentState state{n[0], n[1], n[2], n[3], n[4], n[5]};
+        if (const char* problem = state.problem(slot_floats, rows)) return fail(problem);
+        edgedec::commit_state(state, slot, nodes, node_count);
     }
     return 0;
 }

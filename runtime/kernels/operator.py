@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,13 @@ from edgedec.reference.float_profile.ops.linear import grouped_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.grid import pack_grid
+from edgedec.runtime.kernels.recurrent_check import recurrent_check
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
 __all__ = ["DOMAIN", "GRID", "INT8", "OPERATOR", "register", "usable"]
 
 DOMAIN, OPERATOR, INT8, GRID = "edgedec", "TernaryMatMul", "Int8MatMul", "GridMatMul"
+_TYPES = {"float32": DataType.FLOAT, "int64": DataType.INT64}
 _LOG = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
@@ -251,8 +253,8 @@ def _chosen_rows(x: F32, gain: F32, rows: NDArray[np.int64]) -> F32:
 def _self_test(kernels: Kernels) -> None:
     """Run a node of each kind on two threads, each by itself and all in one fused node, and compare the results.
 
-    Products are compared with those of integers in NumPy, the other operations within a tolerance, and the fused node with
-    the single nodes to the bit.
+    Products are compared with those of integers in NumPy, the other operations within a tolerance, those with states with
+    the reference, and the fused node with the single nodes to the bit.
 
     Raises:
         DeviceError: they differ.
@@ -261,10 +263,12 @@ def _self_test(kernels: Kernels) -> None:
     codes, scale = quantize_rows(x[0])
     items = [_ternary_node(kernels, codes, scale), _int8_node(codes, scale), _grid_node(codes, scale)]
     gain, rows = 2 * _fractions(13, x.shape[-1]) - 1, np.array([4, 1], np.int64)
-    nodes = [*(item.node for item in items), *_row_nodes("x")]
-    names = [name for item in items for name in item.node.outputs] + ["chosen"]
+    recurrent = recurrent_check(_fractions)
+    nodes = [*(item.node for item in items), *_row_nodes("x"), *recurrent.nodes]
+    names = [name for item in items for name in item.node.outputs] + ["chosen", *recurrent.expected]
     constants = [
         *(weight for item in items for weight in item.weights),
+        *recurrent.constants,
         array_value("gain", gain),
         array_value("rows", rows),
     ]
@@ -277,26 +281,35 @@ def _self_test(kernels: Kernels) -> None:
         )
         for node in nodes
     ]
-    results = _run(kernels, nodes, copies, x, constants, [*names, *(f"fused.{name}" for name in names)])
+    inputs = {"x": x, **recurrent.inputs}
+    results = _run(kernels, nodes, copies, inputs, constants, [*names, *(f"fused.{name}" for name in names)])
     single, fused = results[: len(names)], results[len(names) :]
     kinds = [item.node.kind for item in items for _ in item.node.outputs]
     for kind, result, right in zip(kinds, single, (array for item in items for array in item.expected), strict=False):
         if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
             raise DeviceError(f"the results of {kind} are not those of NumPy")
     chosen = _chosen_rows(x[0], gain, rows)
-    if single[-1].shape != (1, *chosen.shape) or not np.allclose(single[-1][0], chosen, rtol=1e-5, atol=1e-5):
+    by_name = dict(zip(names, single, strict=True))
+    if not _near(by_name["chosen"], chosen[None]):
         raise DeviceError(
             "the results of RmsNorm, GatedActivation, Hadamard, Add and SelectRows are not those of NumPy"
         )
+    for name, right in recurrent.expected.items():
+        if not _near(by_name[name], right):
+            raise DeviceError(f"the results of the node {name!r} with recurrent states are not those of the reference")
     if any(one.tobytes() != other.tobytes() for one, other in zip(single, fused, strict=True)):
         raise DeviceError("the results of a fused node are not those of its operations")
+
+
+def _near(result: F32, right: F32) -> bool:
+    return result.shape == right.shape and np.allclose(result, right, rtol=1e-5, atol=1e-5)
 
 
 def _run(
     kernels: Kernels,
     nodes: Sequence[Node],
     together: Sequence[Node],
-    x: F32,
+    inputs: Mapping[str, NDArray[Any]],
     constants: Sequence[TensorValue],
     outputs: Sequence[str],
 ) -> list[F32]:
@@ -306,7 +319,9 @@ def _run(
     model = encode_model(
         "self_test",
         nodes=[*nodes, *fuse([*together, *ends], DOMAIN, 2)],
-        inputs=[ValueInfo(name="x", dtype=DataType.FLOAT, shape=x.shape)],
+        inputs=[
+            ValueInfo(name=name, dtype=_TYPES[value.dtype.name], shape=value.shape) for name, value in inputs.items()
+        ],
         outputs=[ValueInfo(name=f"out.{name}", dtype=DataType.FLOAT, shape=None) for name in outputs],
         constants=constants,
         opsets={"": 21, DOMAIN: 1},
@@ -315,5 +330,5 @@ def _run(
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     register(options, kernels)
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    results: list[F32] = session.run([f"out.{name}" for name in outputs], {"x": x})
+    results: list[F32] = session.run([f"out.{name}" for name in outputs], dict(inputs))
     return results

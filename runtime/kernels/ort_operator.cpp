@@ -123,11 +123,12 @@ OrtStatus* SessionContext::output(size_t index, const std::vector<int64_t>& dims
 
 namespace {
 
-using Kinds = std::array<OperatorKind, 9>;
+using Kinds = std::array<OperatorKind, 12>;
 
 const Kinds& kinds() {
     static const Kinds all = {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention(), rms_norm(),
-                              gated_activation(), hadamard(), addition(), row_selection()};
+                              gated_activation(), hadamard(), addition(), row_selection(), causal_conv(),
+                              selective_scan(), gated_delta_rule()};
     return all;
 }
 

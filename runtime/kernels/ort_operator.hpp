@@ -177,6 +177,9 @@ OperatorKind gated_activation();
 OperatorKind hadamard();
 OperatorKind addition();
 OperatorKind row_selection();
+OperatorKind causal_conv();
+OperatorKind selective_scan();
+OperatorKind gated_delta_rule();
 // Returns the kind of that name; `make` is null if a fused node cannot contain it.
 OperatorKind find_kind(const std::string& name);
 

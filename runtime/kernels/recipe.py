@@ -23,11 +23,14 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = (
-    *("api", "dispatch", "layout", "int8", "grid", "attention"),
+    *("api", "dispatch", "layout", "int8", "grid", "attention", "recurrent"),
     *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
 )
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
-ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_fused", "ort_session")
+ORT = (
+    *("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_recurrent", "ort_fused"),
+    "ort_session",
+)
 PATHS = {
     "x86_64": {
         **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),

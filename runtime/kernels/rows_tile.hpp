@@ -17,12 +17,22 @@ EDGEDEC_INLINE typename Lanes::Type exp_between(typename Lanes::Type x) {
     return Lanes::add(Lanes::times_power(y, z), Lanes::sub(x, x));  // NaN stays NaN, as in exp_of
 }
 
-// Returns gate / (1 + exp(-gate)). Beyond 87, the exponential is that of 87: the quotient is then less than 1e-35.
+// Returns 1 + exp(-gate). Beyond 87, the exponential is that of 87: the reciprocal is then less than 1e-35.
 template <class Lanes>
-EDGEDEC_INLINE typename Lanes::Type silu_of(typename Lanes::Type gate) {
+EDGEDEC_INLINE typename Lanes::Type one_plus_exp(typename Lanes::Type gate) {
     auto x = Lanes::sub(Lanes::broadcast(0.0f), gate);
     x = Lanes::max(Lanes::broadcast(-87.0f), Lanes::min(Lanes::broadcast(87.0f), x));
-    return Lanes::div(gate, Lanes::add(Lanes::broadcast(1.0f), exp_between<Lanes>(x)));
+    return Lanes::add(Lanes::broadcast(1.0f), exp_between<Lanes>(x));
+}
+
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type silu_of(typename Lanes::Type gate) {
+    return Lanes::div(gate, one_plus_exp<Lanes>(gate));
+}
+
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type sigmoid_of(typename Lanes::Type gate) {
+    return Lanes::div(Lanes::broadcast(1.0f), one_plus_exp<Lanes>(gate));
 }
 
 // Returns gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 * gate^3))).
@@ -62,6 +72,7 @@ void gate_rows(int32_t activation, const float* gate, const float* up, int64_t c
         case Activation::silu: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return silu_of<Lanes>(x); });
         case Activation::relu2: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return relu2_of<Lanes>(x); });
         case Activation::gelu_tanh: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return gelu_of<Lanes>(x); });
+        case Activation::sigmoid: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return sigmoid_of<Lanes>(x); });
     }
 }
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.errors import CacheFullError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.block_pool import BlockPool, HeldRows
 from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
+from edgedec.runtime.protocols import I32, U64
 from edgedec.runtime.targets._heap import release_pages, use_small_pages
+from edgedec.runtime.targets._slots import RecurrentSlots
 
 __all__ = ["ArenaState", "CacheArena"]
 
@@ -23,9 +30,13 @@ class CacheArena(BlockArena):
         heads: views of its key/value heads, see ``KvBuffer.heads``.
         kinds: kind of each head's state.
         kind_bytes: bytes of a block of each kind.
+        slots: the slots of recurrent states; None: the model has none.
     """
 
-    def __init__(self, kernels: Kernels, layout: CacheLayout, positions: int) -> None:
+    def __init__(
+        self, kernels: Kernels, layout: CacheLayout, positions: int, slots: RecurrentSlots | None = None
+    ) -> None:
+        self.slots = slots
         self.buffer = KvBuffer(kernels, layout)
         pools = [BlockPool(kind, blocks) for kind, blocks in zip(layout.kinds, layout.blocks, strict=True)]
         super().__init__(self.buffer, pools, positions)
@@ -37,15 +48,29 @@ class CacheArena(BlockArena):
 
     def open(self) -> ArenaState:
         """Return a sequence without rows and blocks."""
-        return ArenaState(self, self.empty_table())
+        return (ArenaState if self.slots is None else RecurrentArenaState)(self, self.empty_table())
+
+    def reserve(self, work: Sequence[tuple[BlockState, int]]) -> None:
+        """Take the blocks for numbers of new rows of sequences, and slots for their recurrent states.
+
+        Raises:
+            CacheFullError: too few are free. Nothing has changed then.
+        """
+        without = [state for state, _ in work if isinstance(state, RecurrentArenaState) and state.slot is None]
+        if self.slots is not None:
+            self.slots.require(len(without))
+        super().reserve(work)
+        for state in without:
+            state.take_slot()
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of free blocks whose memory ``release_pages`` would give back to the system, at most."""
-        return sum(len(pool.stale) * size for pool, size in zip(self.pools, self.kind_bytes, strict=True))
+        """Bytes of free blocks and slots whose memory ``release_pages`` would give back to the system, at most."""
+        slots = 0 if self.slots is None else self.slots.idle_bytes
+        return slots + sum(len(pool.stale) * size for pool, size in zip(self.pools, self.kind_bytes, strict=True))
 
     def release_pages(self) -> None:
-        """Give the pages that hold nothing but free blocks back to the system. A later pass gets new ones.
+        """Give the pages that hold nothing but free blocks or slots back to the system. A later pass gets new ones.
 
         From then on it gets small ones. With huge pages a single row, which has a part for each head, would take nearly all
         pages again at once, while other programs still need them.
@@ -63,6 +88,8 @@ class CacheArena(BlockArena):
                     for view in head if kind == number else ():
                         release_pages(view[begin:end])
             pool.stale.clear()
+        if self.slots is not None:
+            self.slots.release_pages()
 
 
 class ArenaState(BlockState):
@@ -114,3 +141,147 @@ class ArenaState(BlockState):
             end = begin + blocks * view.shape[1]
             view[own] = data[begin:end].reshape(blocks, view.shape[1])[: len(own)]
             begin = end
+
+
+class RecurrentArenaState(ArenaState):
+    """The cache of one sequence of a model with recurrent states, which can go back to its present length or to nothing.
+
+    Members:
+        slot: the slot of its states; None until its first pass.
+        visible: mask of the last pass, as in ``Pass``.
+    """
+
+    slot: int | None = None
+    visible: U64 | None = None
+
+    @property
+    def _slots(self) -> RecurrentSlots:
+        assert self.arena.slots is not None
+        return self.arena.slots
+
+    def take_slot(self) -> None:
+        """Take a slot, whose states are zero."""
+        self.slot = self._slots.take()
+
+    def _drop_slot(self) -> None:
+        if self.slot is not None:
+            self._slots.release(self.slot)
+            self.slot = None
+
+    def commit(self, nodes: I32) -> None:
+        """Append rows of the last pass, a path from its root; blocks without committed rows are given back.
+
+        Raises:
+            UsageError: the last pass does not have these rows, they are committed already, or they are no path.
+            EdgedecError: the rows are not in ascending order.
+        """
+        if len(nodes):
+            self._check_path(nodes.tolist())
+        super().commit(nodes)
+        if len(nodes):
+            assert self.slot is not None
+            self._slots.commit(self.slot, nodes)
+
+    def _check_path(self, nodes: list[int]) -> None:
+        """Check that each row is the parent of the next one, and the first one follows the committed rows."""
+        last = nodes[-1]
+        if last >= self._rows:
+            return  # ``commit`` refuses it
+        row = (2 << last) - 1 if self.visible is None else int.from_bytes(self.visible[last].tobytes(), "little")
+        if row != sum(1 << node for node in nodes):
+            raise UsageError(
+                f"rows {nodes} cannot be committed: row {last} of the pass sees other rows, and a recurrent state continues "
+                "that of a path"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks and of the slot."""
+        return super().nbytes + (0 if self.slot is None else self._slots.slot_bytes)
+
+    @property
+    def held_rows(self) -> HeldRows:
+        """The rows that the blocks and the slot have."""
+        return replace(super().held_rows, recurrent=True)
+
+    def reach(self, length: int) -> int:
+        """Return ``length`` if it is the number of committed rows, or 0 if it is less."""
+        return self.held_rows.reach(min(length, self.length))
+
+    def truncate(self, length: int) -> int:
+        """Keep all committed rows if ``length`` is their number, and none if it is less.
+
+        Returns:
+            The number of rows that are left: ``reach(length)``.
+
+        Raises:
+            UsageError: there are fewer rows.
+        """
+        left = super().truncate(length)
+        if not left:
+            self._drop_slot()
+        return left
+
+    def fork(self) -> Self:
+        """Return a sequence that shares the blocks of the committed rows and has a copy of the recurrent states.
+
+        Raises:
+            CacheFullError: no slot is free.
+        """
+        self.check_open()
+        slot = None if self.slot is None else self._slots.copy(self.slot)
+        other = super().fork()
+        other.slot = slot
+        return other
+
+    def fits(self, held: HeldRows, length: int) -> bool:
+        """Return whether blocks and a slot are free for ``restore``, or for passes over these rows."""
+        return (self.slot is not None or self._slots.free > 0) and super().fits(held, length)
+
+    def restore(self, held: HeldRows, length: int) -> None:
+        """Give a sequence without rows all rows of another sequence, or none, with undefined content.
+
+        Raises:
+            CacheFullError: too few blocks are free, or no slot.
+            UsageError: the sequence has rows, or ``length`` is more than its positions or not the number of all rows.
+        """
+        super().restore(held, length)
+        if length and self.slot is None:
+            try:
+                self.take_slot()
+            except CacheFullError:
+                super().truncate(0)
+                raise
+
+    def rows_layout(self) -> str:
+        """Return the sizes of the states of a row, and of the recurrent states."""
+        return f"{super().rows_layout()}; recurrent: {self._slots.buffer.layout.numbers().tolist()}"
+
+    def part_sizes(self, held: HeldRows) -> list[int]:
+        """Return the bytes of each key/value head of the rows of a sequence, and of the recurrent states."""
+        return [*super().part_sizes(held), 4 * self._slots.buffer.layout.state_floats]
+
+    def read_part(self, part: int) -> NDArray[np.uint8]:
+        """Return a copy of the rows' blocks of a key/value head, or of the recurrent states, uint8 [bytes]."""
+        if part < len(self.arena.heads):
+            return super().read_part(part)
+        self.check_open()
+        assert self.slot is not None
+        return self._slots.buffer.states(self.slot).view(np.uint8).copy()
+
+    def write_part(self, part: int, data: NDArray[np.uint8], held: HeldRows) -> None:
+        """Write the blocks of a key/value head, or the recurrent states, which are those after all rows ``held``."""
+        if part < len(self.arena.heads):
+            super().write_part(part, data, held)
+        elif self.slot is not None:  # otherwise no row was restored
+            self._slots.buffer.states(self.slot).view(np.uint8)[...] = data
+
+    def close(self) -> None:
+        """Give the blocks and the slot back. A second call does nothing."""
+        super().close()
+        self._drop_slot()
+
+    def __del__(self) -> None:  # the garbage collector calls it in any thread
+        super().__del__()
+        if self.slot is not None:
+            self._slots.abandon(self.slot)

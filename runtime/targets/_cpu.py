@@ -25,17 +25,19 @@ from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered, lower
+from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
+from edgedec.runtime.kernels.recurrent import RecurrentBuffer
 from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
-from edgedec.runtime.run_sizes import cache_rows, run_rows, usual_result_rows
-from edgedec.runtime.targets._arena import ArenaState, CacheArena
+from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
+from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     RUNTIME,
@@ -49,6 +51,7 @@ from edgedec.runtime.targets._footprint import (
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
+from edgedec.runtime.targets._slots import RecurrentSlots
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint", "resident_bytes"]
@@ -116,7 +119,11 @@ class CpuTarget:
         self._threads, self._kv_bits = threads, kv_bits
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=rings)
         self._layout = _layout(self.graph, limits)
-        self._arena = CacheArena(kernels, self._layout, limits.positions)
+        self._recurrent = recurrent_layout(self.graph, limits.nodes)
+        slots = None
+        if self._recurrent is not None:
+            slots = RecurrentSlots(RecurrentBuffer(kernels, self._recurrent, recurrent_slots(limits)))
+        self._arena = CacheArena(kernels, self._layout, limits.positions, slots)
         self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
         self._files = FileReader()  # no operator reads weights before the first run
@@ -130,7 +137,7 @@ class CpuTarget:
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
             taps=taps,
-            masks="any",
+            masks="any" if slots is None else "tree",
             batch_invariant=_all_quantized(self.graph),
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
@@ -138,6 +145,7 @@ class CpuTarget:
         self._rows = run_rows(limits)
         self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
         self._tables = np.zeros((len(self._layout.kinds), self._rows * blocks_of(limits.positions)), np.int32)
+        self._slots = np.zeros(self._rows, np.int64)  # slot of each sequence of a run, if states are recurrent
         self._positions = np.zeros(self._rows, np.int64)
         self._result_rows = np.zeros(self._rows, np.int64)
         self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
@@ -155,6 +163,7 @@ class CpuTarget:
             self.bundle.tensors,
             positions=self.limits.positions,
             cache=self._layout,
+            recurrent=self._recurrent,
             taps=self._taps,
             packed=self._add_packed(initializers),
             kernels=True,
@@ -201,8 +210,14 @@ class CpuTarget:
         """Rows of the cache that no sequence holds."""
         return self._arena.free_rows
 
+    @property
+    def free_slots(self) -> int | None:
+        """Number of sequences that can get recurrent states; None: the model has none."""
+        slots = self._arena.slots
+        return None if slots is None else slots.free
+
     def held_bytes(self, state: State) -> int:
-        """Return the bytes of the blocks that a sequence holds; blocks that several share count for each of them."""
+        """Return the bytes of the blocks and the slot that a sequence holds; shared blocks count for each holder."""
         assert isinstance(state, ArenaState)
         return state.nbytes
 
@@ -242,9 +257,12 @@ class CpuTarget:
     def lend(self, state: State, rows: int) -> LoopInputs | None:
         """Return the inputs and outputs of passes of 1 to ``rows`` rows, for the compiled loop.
 
-        The result is None if the loop cannot use them, because the sequence is not one of this target.
+        The result is None if the loop cannot use them, because the sequence is not one of this target, or has recurrent
+        states, which the loop cannot commit.
         """
         if not isinstance(state, ArenaState) or state.arena is not self._arena or rows > self._rows:
+            return None
+        if isinstance(state, RecurrentArenaState):
             return None
         if self._lent is None or not self._lent.fits(self, rows):
             self._lent = lend(self, rows)
@@ -349,6 +367,10 @@ class CpuTarget:
         words = _words(n)
         part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
         self._sequences[at, 0], self._sequences[at, 1] = n, state.length
+        if isinstance(state, RecurrentArenaState):
+            assert state.slot is not None  # ``submit`` has reserved it
+            state.visible = work.visible
+            self._slots[at] = state.slot
         blocks = blocks_of(state.length + n)  # it may hold more after a wider pass that was not committed
         self._tables[:, block : block + blocks] = state.table[:, :blocks]
         return blocks
@@ -399,6 +421,9 @@ class CpuTarget:
             "blocks": Memory(self._tables, self._tables.shape),
             "cache": Memory(cache, cache.shape),
         }
+        if self._arena.slots is not None:
+            states = self._arena.slots.buffer.slots.reshape(-1)
+            inputs |= {"slots": Memory(self._slots, self._slots.shape), "states": Memory(states, states.shape)}
         outputs = {f"out.{self.graph.outputs[0]}": Memory(self._floats["logits"], (1, RESULTS, self.info.vocab))}
         for name in self._taps:
             array = self._floats[name]
@@ -468,15 +493,16 @@ def cpu_footprint(
     all runs but the last are copied.
     """
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
-    check_lowered(graph)
+    check_lowered(graph, kernels=True)
     vocab, width = graph.weights[embedding_name(graph)].shape
     fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
     widest = fixed.widest
     states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
-    layout = _layout(graph, limits)
+    layout, recurrent = _layout(graph, limits), recurrent_layout(graph, limits.nodes)
     # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
-    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
+    scores = head_dim + limits.positions + 16 if graph.states else 0
+    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     loaded = {
         "weights": fixed.weights + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),
@@ -491,12 +517,14 @@ def cpu_footprint(
         RUNTIME: RUNTIME_BYTES,
         "kv": layout.nbytes - layout.ring_bytes,
         **({"kv_ring": layout.ring_bytes} if layout.ring_bytes else {}),
+        **({} if recurrent is None else {"recurrent": 4 * recurrent.slot_floats * recurrent_slots(limits)}),
         "masks": 8 * (rows * _words(rows) + limits.nodes * _words(limits.nodes)),
         # Two tables for each sequence and kind of states.
         "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
         "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
-        "workspace": (threads or os.cpu_count() or 1) * thread_bytes,
+        "workspace": (threads or os.cpu_count() or 1)
+        * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,
     }

@@ -337,7 +337,7 @@ def _portable_footprint(
     A single copy of the int8 matrices adds nothing, because each copy is freed when it is packed.
     """
     graph = bundle_graph(bundle)
-    check_lowered(graph)
+    check_lowered(graph, kernels=False)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = _matrices(bundle, graph)
     weights = sum(map(_packed_bytes, matrices))

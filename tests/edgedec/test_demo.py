@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from edgedec.demo import __main__ as main_module
 from edgedec.demo import comparison
 from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
+from edgedec.quantize.demo_pair.check import names_in
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.measure.choices import read_items
@@ -24,6 +27,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.schemes import TernaryScheme
+from tests.support.first_pair import DIGEST, digest
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +135,18 @@ def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.Ca
     output = StringIO()
     console, paths = Console(file=output, width=200), {name: demo.bundle_path(name) for name in EMBEDDED}
     story = main_module._story(paths, console)
-    assert capsys.readouterr().out == story
-    assert story.startswith("Once upon a time, there was")
+    assert capsys.readouterr().out == f"> {main_module.REQUEST}\n{story}"
+    assert "dog" in story
+    assert "snowman" in story
+    with main_module._open(paths, "auto") as session:
+        main_module._questions(session, story, console)
+    answers = capsys.readouterr().out.split("> ")[1:]
+    who, weather, found, opposite = (answer.split("?\n")[1] for answer in answers)
+    (hero,) = [name for name in names_in(story)[:1] if name in who]
+    assert f"dog named {hero}" in story
+    assert "snowy" in weather
+    assert re.search(rf"in the snow: a (?:\w+ )?{re.split('[ .]', found)[-2]}", story)
+    assert "cold" in opposite
     again, new = main_module._speculation(paths, story, console)
     for plain, guessed in (again, new):
         assert (plain.drafted, plain.accepted, plain.tokens_per_pass) == (0, 0, 1.0)
@@ -144,6 +158,50 @@ def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.Ca
     assert new[1].tokens_per_pass > 1.5
     shown = output.getvalue()
     assert f"{again[1].accepted} ({100 * again[1].accepted_share:.0f} %)" in shown
+
+
+def answers_of(session: Session, asks: Sequence[str]) -> list[str]:
+    """Return the greedy answers of one conversation in which the user says ``asks``, one after the other."""
+    said: list[str] = []
+    for ask in asks:
+        said.append(ask)
+        messages = main_module._said(said)
+        answer = session.generate(session.encode_chat(messages), n_predict=400, sampling=SamplingConfig(temperature=0))
+        said.append(answer.text.strip())
+    return said[1::2]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("in_cache")
+def test_a_conversation_of_ten_turns_is_about_its_own_stories() -> None:
+    asks = (
+        "Tell me a story about a girl named Ruby and a kite.",
+        "Who is the story about?",
+        "Where did they go?",
+        "Was Ruby happy in the end?",
+        "Give it a title.",
+        "What is two plus three?",
+        "Tell me a story about an owl and a lantern.",
+        "Who is in the story?",
+        "Can you make it shorter?",
+        "What was the first story about?",
+    )
+    with Session.open(demo.bundle_path(), ctx_size=2048) as session:
+        first, who, where, end, title, total, second, people, shorter, back = answers_of(session, asks)
+    assert "Ruby" in first
+    assert "kite" in first
+    assert "Ruby" in who
+    (place,) = re.findall(r" went to (the \w+)", first)
+    assert place in where
+    assert end.startswith("No" if "sad" in first else "Yes")
+    assert "Ruby" in title
+    assert "five" in total
+    assert "owl" in second
+    assert "lantern" in second
+    assert all(name in people for name in names_in(second))
+    assert len(shorter.split()) < 0.8 * len(second.split())
+    assert names_in(second)[0] in shorter
+    assert "Ruby" in back
 
 
 def test_the_verdict_says_which_was_faster() -> None:
@@ -198,6 +256,10 @@ def test_a_remainder_of_a_bundle_in_the_cache_is_replaced(remainder: str) -> Non
     assert demo.bundle_path("demo-draft") == path
     assert Bundle.open(path).weight("model.norm.weight") is not None
     assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".demo-draft")] == []
+
+
+def test_the_first_pair_is_the_one_that_figures_rest_on() -> None:
+    assert digest() == DIGEST
 
 
 def test_questions_and_stories_can_be_read() -> None:

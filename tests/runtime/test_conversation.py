@@ -46,7 +46,7 @@ def session(model: Path) -> Iterator[Session]:
 def say(conversation: Conversation, message: str, *, n_predict: int = 24) -> tuple[list[int], int]:
     """Return the tokens of the answer, and the number of dropped turns."""
     ids, dropped = conversation.ask(message)
-    answer = conversation.session.generate(ids, n_predict=n_predict, sampling=GREEDY)
+    answer = conversation.session.generate(ids, n_predict=n_predict, sampling=GREEDY, ignore_eos=True)
     conversation.answered(message, answer.text, used=len(ids) + len(answer.tokens))
     return answer.tokens, dropped
 

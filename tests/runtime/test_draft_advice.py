@@ -92,7 +92,7 @@ def test_a_given_acceptance_replaces_the_usual_one() -> None:
 @pytest.mark.thorough
 def test_a_speedup_compares_runs_with_the_same_context_and_bits() -> None:
     target, budget = Bundle.open(demo.bundle_path()), 20 << 20
-    advice = advise_draft(target, GOOD, budget_bytes=budget)
+    advice = advise_draft(target, GOOD, ctx_size=1024, budget_bytes=budget)
     narrowed = [one for one in advice.candidates if one.fits and one.kv_bits < advice.plain_kv_bits]
     assert narrowed  # a draft leaves so little memory that keys and values are stored in fewer bits
     for one in narrowed:

@@ -297,15 +297,16 @@ def assert_it_speculated(drafter: str, verifier: Counting) -> None:
 
 
 class Careless:
-    """Accept a child now and then without asking the target."""
+    """Accept a child now and then that the target does not take."""
 
     def __init__(self) -> None:
-        self.rounds = 0
+        self.refused = 0
 
     def accept(self, tree: TokenTree, target: Any, random: PositionRandom, position: int) -> Outcome:
-        self.rounds += 1
         outcome = create_verifier("match", 0).accept(tree, target, random, position)
-        if self.rounds % 16 == 0 and len(tree.tokens) > 1 and len(outcome.path) == 1:
+        self.refused += len(tree.tokens) > 1 and len(outcome.path) == 1
+        if self.refused == 2:
+            self.refused = 0
             row: F32 = target(1)
             return Outcome(path=np.array([0, 1], np.int32), next_token=int(row.argmax()))
         return outcome

@@ -58,22 +58,22 @@ def _values(item: pytest.Item) -> set[tuple[str, str]]:
 
 
 def place_samples(items: Iterable[pytest.Item]) -> None:
-    """Take the markers ``slow(sample=N)``, then ``rtl`` and ``thorough``, off the N cases of each test that they leave out."""
+    """Take the markers ``slow(sample=N)``, then ``rtl`` and ``thorough``, off the N cases that a sample consists of."""
     cases = list(items)
-    for names in (("slow",), SECOND):
+    for markers in (("slow",), SECOND):
         groups = dict[tuple[str, int], list[pytest.Item]]()
         for item in cases:
-            marks = [mark for name in names for mark in item.iter_markers(name)]
+            marks = [mark for name in markers for mark in item.iter_markers(name)]
             # A case that is slow anyway, by a marker without a sample, is in no sample of the second ring, and one that
             # is slow after the first round is in none of the first.
-            if any(names == SECOND or not mark.kwargs for mark in item.iter_markers("slow")):
+            if any(markers == SECOND or not mark.kwargs for mark in item.iter_markers("slow")):
                 continue
             counts = [int(mark.kwargs["sample"]) for mark in marks if mark.kwargs]
             if counts:
                 groups.setdefault((item.nodeid.partition("[")[0], min(counts)), []).append(item)
         for (_, count), of_test in groups.items():
             for item in sample(of_test, count):
-                item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in names]
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in markers]
 
 
 def ring(item: pytest.Item) -> int:

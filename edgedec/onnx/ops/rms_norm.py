@@ -8,7 +8,7 @@ from __future__ import annotations
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.ops import RmsNorm
 
-__all__ = ["lower"]
+__all__ = ["lower", "normed"]
 
 
 def lower(op: RmsNorm, emitter: Emitter) -> None:
@@ -16,17 +16,26 @@ def lower(op: RmsNorm, emitter: Emitter) -> None:
     if op.offset:  # added once, when the session folds constants
         offset = emitter.scalar(f"offset.{op.offset:g}", op.offset)
         gain = emitter.node("Add", [gain, offset], f"{op.name}.gain")
-    if emitter.kernels:
-        emitter.bound[op.outputs[0]] = emitter.node("RmsNorm", [x, gain], op.name, domain=KERNELS, eps=op.eps)
-        return
-    if op.heads == 1:
-        emitter.bound[op.outputs[0]] = _normed(op, x, gain, op.name, emitter)
-        return
     (width,) = emitter.graph.weights[op.weight].shape
-    split = emitter.node("Reshape", [x, emitter.rows_shape(op.heads, width)], f"{op.name}.heads")
-    normed = _normed(op, split, gain, f"{op.name}.normed", emitter)
-    emitter.bound[op.outputs[0]] = emitter.node("Reshape", [normed, emitter.rows_shape(op.heads * width)], op.name)
+    emitter.bound[op.outputs[0]] = normed(x, gain, op.name, op.eps, emitter, heads=(op.heads, width))
 
 
-def _normed(op: RmsNorm, x: str, gain: str, name: str, emitter: Emitter) -> str:
-    return emitter.node("SimplifiedLayerNormalization", [x, gain], name, axis=-1, epsilon=op.eps, stash_type=1)
+def normed(x: str, gain: str, name: str, eps: float, emitter: Emitter, *, heads: tuple[int, int] = (1, 0)) -> str:
+    """Add the norm ``name`` of each of the parts of the rows ``x``, and return its output.
+
+    Args:
+        gain: the factors of the columns of a part.
+        heads: number of parts, and the columns of each.
+    """
+    if emitter.kernels:
+        return emitter.node("RmsNorm", [x, gain], name, domain=KERNELS, eps=eps)
+    count, width = heads
+    if count == 1:
+        return _simplified(x, gain, name, eps, emitter)
+    split = emitter.node("Reshape", [x, emitter.rows_shape(count, width)], f"{name}.heads")
+    parts = _simplified(split, gain, f"{name}.normed", eps, emitter)
+    return emitter.node("Reshape", [parts, emitter.rows_shape(count * width)], name)
+
+
+def _simplified(x: str, gain: str, name: str, eps: float, emitter: Emitter) -> str:
+    return emitter.node("SimplifiedLayerNormalization", [x, gain], name, axis=-1, epsilon=eps, stash_type=1)

@@ -181,7 +181,8 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
         ("", 4),
         ("-np 7", 7),
         ("--parallel 2 --memory-budget 64MiB", 2),
-        ("--memory-budget 64MiB", 4),
+        ("--memory-budget 64MiB -c 1024", 4),
+        ("--memory-budget 64MiB", 2),  # the whole context of two texts fits
         ("--memory-budget 20MiB", 1),  # further texts would have less context
         ("--device sim", 1),
     ],

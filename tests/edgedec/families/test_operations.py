@@ -138,13 +138,13 @@ def test_attention_variants_agree_with_the_reference(
     model = reference_golden.read(name)
     model = replace(model, config=model.config | {"rope_interleaved": change == "interleaved"})
     bundle = make_golden_models.write_bundle(tmp_path / "b", model, "float")
-    expected = run(open_target(bundle, device="float_reference", limits=LIMITS, kv_bits=32), bundle)
+    expected = run(open_target(bundle, device="float_reference", limits=LIMITS, kv_bits=32), bundle, 5)
     if device == "portable":
-        actual = run(OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=()), bundle)
+        actual = run(OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=()), bundle, 5)
     elif usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     else:
-        actual = run(open_target(bundle, device="cpu", limits=LIMITS, threads=1, kv_bits=32), bundle)
+        actual = run(open_target(bundle, device="cpu", limits=LIMITS, threads=1, kv_bits=32), bundle, 5)
     assert np.abs(actual - expected).max() < TOLERANCE
 
 

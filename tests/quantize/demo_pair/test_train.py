@@ -100,6 +100,31 @@ def test_a_machine_without_the_run_continues_from_the_packages(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    first = _train(tmp_path / "first", "--steps", "4", "--stages", str(earlier), "--shard-steps", "2")
+    assert first.returncode == 0, first.stderr
+    options = ("--earlier", str(earlier), "--learning-rate", "1e-9", "--shard-steps", "2")
+    folder = tmp_path / "second"
+    second = _train(folder, "--steps", "2", *options)
+    assert second.returncode == 0, second.stderr
+    assert "trunk" not in second.stderr
+    assert sorted(file.name for file in (folder / "text").glob("train-*")) == ["train-002.npy"]
+    assert (folder / "text" / "tokenizer.json").read_bytes() == (earlier / "tokenizer.json").read_bytes()
+    for name in ("twin", "draft"):  # the rate is so small that the weights hardly move
+        before, after = (read_package(at / f"{name}.safetensors") for at in (earlier, folder / "stages"))
+        assert before is not None
+        assert after is not None
+        for tensor, weight in before.weights.items():
+            np.testing.assert_allclose(after.weights[tensor], weight, atol=1e-5)
+
+    (earlier / "draft.safetensors").unlink()
+    refusal = _train(tmp_path / "third", "--steps", "2", *options)
+    assert refusal.returncode == 2
+    assert "draft.safetensors is missing; finish that run first" in refusal.stderr
+
+
+@pytest.mark.slow
 def test_a_stage_continues_at_the_step_of_its_package(tmp_path: Path) -> None:
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     with subprocess.Popen(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import demo
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, copy, ngram, stand
@@ -23,6 +22,7 @@ from tests.runtime.drafters.support.bench_rounds import info
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
 from tests.runtime.test_exactness import Insistent
+from tests.support.first_pair import FirstPair
 
 END = 400
 LIMITS = Limits(nodes=16, depth=4, positions=END)
@@ -215,7 +215,7 @@ def test_stand_competes_where_several_texts_of_a_prompt_are_written() -> None:
 
 
 @pytest.mark.thorough
-def test_later_texts_of_a_prompt_gain_from_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_texts_of_a_prompt_gain_from_stand(first_pair: FirstPair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that ``stand`` drafts from the second text on, and that no text depends on it; no clock decides."""
     monkeypatch.setattr(autoregressive, "Adaptive", Insistent)
     monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))
@@ -223,7 +223,7 @@ def test_later_texts_of_a_prompt_gain_from_stand(monkeypatch: pytest.MonkeyPatch
     sampling, texts, rounds = SamplingConfig(temperature=0.6, seed=0), [], []
     for samples in (1, 4):
         spec = SpecConfig(drafter="auto", samples=samples)
-        with Session.open(demo.bundle_path(), ctx_size=256, spec=spec, threads=1) as session:
+        with Session.open(first_pair.target, ctx_size=256, spec=spec, threads=1) as session:
             ids = session.encode("Once upon a time")
             answers = [session.generate(ids, n_predict=60, sampling=sampling, sample=at) for at in range(4)]
         texts.append([answer.text for answer in answers])

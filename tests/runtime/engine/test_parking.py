@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library w
 
 LONG = "Once upon a time there was a little bear. It was a sunny day, and the bear was very happy. " * 2
 WISHES: list[dict[str, Any]] = [
-    {"prompt": prompt, "n_predict": 24, "sampling": SamplingConfig(temperature=heat, seed=5)}
+    {"prompt": prompt, "n_predict": 24, "ignore_eos": True, "sampling": SamplingConfig(temperature=heat, seed=5)}
     for prompt, heat in ((LONG + "One day", 0.0), (LONG + "The", 0.8), ("The moon", 0.8), (LONG, 0.0))
 ]
 

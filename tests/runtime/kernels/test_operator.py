@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from edgedec.reference.float_profile.ops.linear import _ternary as reference_pro
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, operator
 from edgedec.runtime.kernels.operator import DOMAIN, OPERATOR, register, usable
+from edgedec.runtime.kernels.recurrent_check import RecurrentCheck, recurrent_check
 from edgedec.schemes import TernaryScheme, TernaryWeight
 
 F32 = NDArray[np.float32]
@@ -227,6 +228,25 @@ def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
         "CPU kernels: the operators fail their self-test (the results of TernaryMatMul are not those of NumPy); "
         "models run with the portable graph, which is slower"
     )
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_operators_that_read_other_states_fail_the_self_test(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def wrong(values: Callable[[int, int], F32]) -> RecurrentCheck:
+        check = recurrent_check(values)
+        node = check.nodes[number]
+        offset = node.attributes["offset"]
+        assert isinstance(offset, int)
+        check.nodes[number] = replace(node, attributes={**node.attributes, "offset": offset + 16})
+        return check
+
+    monkeypatch.setattr(operator, "recurrent_check", wrong)
+    monkeypatch.setattr(operator, "load", lambda: kernels)
+    assert usable.__wrapped__() is None
+    name = ("conv", "scan", "delta")[number]
+    assert f"the results of the node '{name}' with recurrent states are not those of the reference" in caplog.text
 
 
 def test_a_file_that_is_not_a_library_is_refused(tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module
-path, rng = Path(sys.argv[1]), np.random.default_rng(0)
+path, most, rng = Path(sys.argv[1]), int(sys.argv[2]), np.random.default_rng(0)
 limits = Limits(nodes=16, depth=15, positions=256, cache_rows=2048, batch_rows=64)
 usable()
 target_module("cpu")  # a session imports it before it begins to measure
 full = 0
 with MemoryMeter(charged_folders(path)) as meter:
     target = open_target(Bundle.open(path), limits=limits, threads=1)
-    states = [target.open(limits) for _ in range(16)]
+    states = [target.open(limits) for _ in range(most)]
     for _ in range(60):
         work = []
         for state in states:
@@ -80,12 +80,16 @@ with MemoryMeter(charged_folders(path)) as meter:
             if n:
                 work.append((state, Pass(ids=ids, positions=rows + state.length, logits=rows)))
         try:
-            for first in range(0, 16, 4):  # an engine submits at most batch_rows rows
+            for first in range(0, most, 4):  # an engine submits at most batch_rows rows
                 target.submit(work[first : first + 4]).result()
         except CacheFullError:
             full += 1
-            for number in rng.integers(0, 16, 8):
-                new = states[int(rng.integers(0, 16))].fork() if number % 2 else target.open(limits)
+            for number in rng.integers(0, most, 8):
+                source = states[int(rng.integers(0, most))]
+                try:
+                    new = source.fork() if number % 2 else target.open(limits)
+                except CacheFullError:  # no slot is free for a copy of recurrent states
+                    new = target.open(limits)
                 states[number].close()
                 states[number] = new
             continue
@@ -96,8 +100,8 @@ print(json.dumps({"peak": meter.peak_bytes, "items": items, "full": full}))
 """
 
 
-def _report(script: str, path: Path) -> dict[str, Any]:
-    command = [sys.executable, "-c", script, str(path)]
+def _report(script: str, path: Path, sequences: int = 1) -> dict[str, Any]:
+    command = [sys.executable, "-c", script, str(path), str(sequences)]
     result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return result
 
@@ -106,7 +110,7 @@ def _report(script: str, path: Path) -> dict[str, Any]:
 def test_many_sequences_stay_within_the_plan(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048}
     write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 4}, "ternary")
-    report = _report(_SEQUENCES, tmp_path / "m")
+    report = _report(_SEQUENCES, tmp_path / "m", 16)
     items = report["items"]
     assert report["full"], "the cache was never full"
     assert report["peak"] > items["kv"]
@@ -125,3 +129,36 @@ def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
     assert report["peak"] <= sum(items.values())
     assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
     assert report["bound"] <= 96
+
+
+@pytest.mark.thorough
+def test_recurrent_states_are_in_the_plan(tmp_path: Path) -> None:
+    config = {
+        "model_type": "mamba2",
+        **{"hidden_size": 1024, "num_heads": 32, "head_dim": 64, "state_size": 128, "n_groups": 1, "vocab_size": 2048},
+        **{"num_hidden_layers": 6, "expand": 2, "conv_kernel": 4},
+    }
+    write_random_bundle(tmp_path / "m", config, "ternary")
+    report = _report(_PASSES, tmp_path / "m")
+    items = report["items"]
+    assert items["recurrent"] > 24 << 20
+    assert (
+        items["weights"] + items["recurrent"] // 2 < report["peak"] <= sum(items.values())
+    )  # one of two slots is used
+
+
+@pytest.mark.thorough
+def test_many_sequences_with_recurrent_states_stay_within_the_plan(tmp_path: Path) -> None:
+    """Nine sequences have a slot each, and more rows than the cache."""
+    config = {
+        **{"model_type": "qwen3_5_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4},
+        **{"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64, "full_attention_interval": 4},
+        **{"linear_num_key_heads": 8, "linear_num_value_heads": 8, "linear_key_head_dim": 64},
+        **{"linear_value_head_dim": 64, "vocab_size": 2048, "max_position_embeddings": 256},
+    }
+    write_random_bundle(tmp_path / "m", config, "ternary")
+    report = _report(_SEQUENCES, tmp_path / "m", 9)
+    items = report["items"]
+    assert report["full"], "the cache was never full"
+    assert report["peak"] > items["kv"] + items["recurrent"]
+    assert report["peak"] <= sum(items.values())

@@ -55,10 +55,9 @@ def _integers(reason: str) -> dict[str, str]:
     return dict.fromkeys(INTEGERS, reason)
 
 
-def _reference_only(kind: str) -> dict[str, str]:
-    """Return refusals by all executors but the reference, which is the only one that has recurrent states."""
-    onnx = dict.fromkeys(EXECUTORS[1:3], f"cannot run {kind!r}")
-    return onnx | _integers(f"cannot run {kind} ")
+def _recurrent(kind: str) -> dict[str, str]:
+    """Return refusals by the executors without recurrent states; those of integers meet the operation ``kind`` first."""
+    return {EXECUTORS[1]: "cannot run 'causal_conv'"} | _integers(f"cannot run {kind} ")
 
 
 _HEAD_NORMS = _integers("it normalizes each of 2 heads separately")
@@ -117,28 +116,28 @@ ROWS = (
         title="Qwen 3.5, its language model",
         family="qwen3_5_text",
         golden="qwen3_5_text/plain",
-        refused=_reference_only("causal_conv"),
+        refused=_recurrent("causal_conv"),
         note="gated delta nets; the reader leaves out the vision model and the layers that guess",
     ),
     Row(
         title="Qwen3-Next without experts",
         family="qwen3_next",
         golden="qwen3_next/plain",
-        refused=_reference_only("split"),
+        refused=_recurrent("split"),
         note="gated delta nets",
     ),
     Row(
         title="Falcon H1",
         family="falcon_h1",
         golden="falcon_h1/plain",
-        refused=_reference_only("scale_columns"),
+        refused=_recurrent("scale_columns"),
         note="attention and a mixer of Mamba 2 in each layer",
     ),
     Row(
         title="Mamba 2",
         family="mamba2",
         golden="mamba2/plain",
-        refused=_reference_only("split"),
+        refused=_recurrent("split"),
         note="no attention",
     ),
 )
@@ -150,8 +149,8 @@ This page is written by `python tests/edgedec/families/support/make_family_table
 column:
 
 * float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`).
-* ONNX: its logits equal those of the reference in prefill, steps and a tree, to 1e-4 with float weights and to rounding with
-  int8 weights.
+* ONNX: its logits equal those of the reference in prefill, steps and a tree, to 1e-4 with float weights and with int8
+  weights; for these, the ids are such that no activation is between two codes, where either is right.
 * integer profile: its logits have a correlation above 0.98 with those of the float reference.
 * accelerator: its program, interpreted, gives exactly the numbers of the integer profile.
 
@@ -163,8 +162,9 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-The states of gated delta nets and of Mamba 2 do not grow with the text. Only the reference runs them
-(`--device float_reference`), which is made to be obvious and not to be fast.
+The states of gated delta nets and of Mamba 2 do not grow with the text. The
+[CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them. ONNX Runtime's own operators (`cuda`, and `cpu`
+without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name.
 
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.

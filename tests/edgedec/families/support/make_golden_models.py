@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,19 @@ from edgedec.bundle import Bundle, BundleWriter
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
+from edgedec.ops import QuantizeActivation
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.protocols import Limits, Pass, Target
+from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.protocols import U64, Limits, Pass, Target
+from edgedec.runtime.targets import open_target
 from edgedec.runtime.visibility import tree
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme
 from tests.edgedec.families.support.reference_golden import Golden
 from tests.support.make_tiny import TOKENIZER
 
 F32 = NDArray[np.float32]
+_TIE = 5e-5  # codes; float32 codes of up to 127 that differ in their last bits are nearer
 
 _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -82,30 +86,55 @@ def write_bundle(path: Path, model: Golden, method: str) -> Bundle:
     return Bundle.open(path)
 
 
-def passes(target: Target, limits: Limits, vocab: int) -> F32:
-    """Return the logits of a prefill, of single steps, and of a tree after them: [18, vocab]."""
-    rng = np.random.default_rng(5)
-    ids = rng.integers(0, vocab, 18).astype(np.int32)
-    state, parts = target.open(limits), []
-    run = _runner(target, state)
+def drawn_ids(vocab: int, seed: int) -> NDArray[np.int32]:
+    """Return the ids of ``passes``, int32 [18]."""
+    return np.random.default_rng(seed).integers(0, vocab, 18).astype(np.int32)
+
+
+def passes(target: Target, limits: Limits, vocab: int, seed: int, taps: tuple[str, ...] = ()) -> tuple[F32, list[F32]]:
+    """Run a prefill, single steps, and a tree after them.
+
+    Returns:
+        The logits [18, vocab], and the values of ``taps``, one array for each pass and name.
+    """
+    ids, state, parts, tapped = drawn_ids(vocab, seed), target.open(limits), list[F32](), list[F32]()
+
+    def run(ids: NDArray[np.int32], positions: NDArray[Any], visible: U64 | None = None) -> None:
+        rows = _rows(len(ids))
+        work = Pass(ids=ids, positions=positions.astype(np.int32), visible=visible, logits=rows, taps=taps)
+        (result,) = target.submit([(state, work)]).result()
+        parts.append(np.array(result.logits))  # a target may return a view of its own memory
+        tapped.extend(np.array(values) for values in result.taps.values())
+
     for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
-        n = stop - start
-        parts.append(run(Pass(ids=ids[start:stop], positions=np.arange(start, stop, dtype=np.int32), logits=_rows(n))))
-        state.commit(_rows(n))
+        run(ids[start:stop], np.arange(start, stop))
+        state.commit(_rows(stop - start))
     # Two branches of three rows: siblings share positions.
-    parents = np.array([-1, 0, 0, 1, 2, 4], np.int32)
-    depths = np.array([0, 1, 1, 2, 2, 3], np.int32)
-    parts.append(run(Pass(ids=ids[12:], positions=12 + depths, visible=tree(parents), logits=_rows(6))))
-    return np.concatenate(parts)
+    run(ids[12:], 12 + np.array([0, 1, 1, 2, 2, 3]), tree(np.array([-1, 0, 0, 1, 2, 4], np.int32)))
+    return np.concatenate(parts), tapped
+
+
+def clear_seed(bundle: Bundle, limits: Limits) -> int:
+    """Return the first seed of ``passes`` with which the reference quantizes no activation that is almost between two codes.
+
+    There, floats that differ in their last bits are rounded to different codes, and both are right.
+    """
+    graph = bundle_graph(bundle, 32, rings=True)
+    names = tuple(dict.fromkeys(op.inputs[0] for op in graph.operations if isinstance(op, QuantizeActivation)))
+    target = open_target(bundle, device="float_reference", limits=limits, kv_bits=32, taps=names)
+    for seed in range(5, 25):
+        _, values = passes(target, limits, int(bundle.config["vocab_size"]), seed, names)
+        if min(map(_tie_distance, values), default=1.0) > _TIE:
+            return seed
+    raise AssertionError("each of 20 seeds has an activation between two codes")
+
+
+def _tie_distance(x: F32) -> float:
+    """Return the least distance from a point between two codes, in codes, of activations [n, width]."""
+    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
+    codes = np.divide(x, scale, out=np.zeros_like(x), where=scale > 0)
+    return float(np.abs(codes - np.floor(codes) - np.float32(0.5)).min())
 
 
 def _rows(n: int) -> NDArray[np.int32]:
     return np.arange(n, dtype=np.int32)
-
-
-def _runner(target: Target, state: Any) -> Callable[[Pass], F32]:
-    def run(work: Pass) -> F32:
-        (result,) = target.submit([(state, work)]).result()
-        return np.array(result.logits)  # a target may return a view of its own memory
-
-    return run

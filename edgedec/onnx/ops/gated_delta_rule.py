@@ -1,0 +1,13 @@
+"""The gated delta rule by edgedec's GatedDeltaRule."""
+
+from __future__ import annotations
+
+from edgedec.onnx.emitter import Emitter
+from edgedec.onnx.ops._recurrent import stateful
+from edgedec.ops import GatedDeltaRule
+
+__all__ = ["lower"]
+
+
+def lower(op: GatedDeltaRule, emitter: Emitter) -> None:
+    stateful(op, "GatedDeltaRule", [emitter.float_weight(name) for name in op.weight_names], emitter)
