@@ -82,7 +82,10 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
         TernaryScheme(planes=2, group_size=64),
         {"attention_bias": True, "vocab_size": 42},
     ),  # ROWS cross a page
-    "int8": (Int8Scheme(), {"mlp_bias": True, "attention_bias": True}),
+    "int8": (
+        Int8Scheme(),
+        {"mlp_bias": True, "attention_bias": True, "vocab_size": 40},
+    ),  # the logits are exactly one tile
     "thin": (TernaryScheme(), _THIN),
     "vocabulary": (TernaryScheme(), {**_THIN, "vocab_size": 530}),
 }

@@ -115,6 +115,16 @@ def test_the_coverage_has_the_reads_that_may_be_held() -> None:
     assert held == expected
 
 
+def test_logits_of_every_size_are_written() -> None:
+    """Check that in some model the matrix whose results leave, the last of the logits, has each size of the coverage."""
+    sizes = set()
+    for kind in KINDS:
+        program = workload(kind).program
+        logits = [of for _, of in issued(program, 2) if of.opcode == Opcode.MATRIX and of["sink"] == Sink.LOGITS]
+        sizes |= {unit_cell(of, program, 0)[1] for of in logits if not of["more"]}
+    assert sizes == set(CELLS["top"]["MATRIX logits"][0])
+
+
 def test_a_commit_reads_the_rows_that_move() -> None:
     program, layout = workload("native").program, CONFIG.kv_layout
     assert len(commit_readings(program, 6, [0, 1])) == 1
