@@ -115,6 +115,21 @@ def test_the_coverage_has_the_reads_that_may_be_held() -> None:
     assert held == expected
 
 
+def test_every_read_and_unit_can_meet_an_error() -> None:
+    """Count an error in each range of passes like those of the bench: every cell of errors is hit."""
+    observer, coverage = Observer(None), Anything()
+    for kind in KINDS:
+        program = workload(kind).program
+        starts = laid_out(program.sizes, CONFIG.ports)[0]
+        observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
+        for committed in (0, 7, 20, 74):
+            case = BenchPass(ids=(0, 0), committed=committed, logits=1)
+            for reading in readings(program, committed, 1) + commit_readings(program, committed, [1]):
+                observer.count_event(coverage, program, case, reading, "error")
+    hit = {(kind, size) for _, kind, size, _ in coverage.hits}
+    assert hit == {(kind, size) for kind, (sizes, _) in CELLS["top"].items() for size in sizes}
+
+
 def test_logits_of_every_size_are_written() -> None:
     """Check that in some model the matrix whose results leave, the last of the logits, has each size of the coverage."""
     sizes = set()
