@@ -31,8 +31,10 @@ Cell = tuple[str, str, str, str]  # bench, kind, size, stall
 _Kinds = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # kind -> sizes, stalls
 
 # Stalls of reads: an address waits for its port, a beat arrives late, the receiver is not ready for a beat.
+# Some reads are never held: benches/held.py computes which, and a bench that holds one back nevertheless fails.
 _READ = ("none", "address", "late", "held", "error", "reset")
-_WRITES = (*_READ, "write", "write error")
+_TAKEN = tuple(stall for stall in _READ if stall != "held")
+_WRITTEN = ("write", "write error")
 _FEW, _MANY, _PAGES = "1-15", "16-", "page"  # sizes in beats; page: the range crosses a 4 KiB boundary
 _TILES = ("part", "tile", "tiles")
 _COMMITTED = ("0", "1-15", "16-")
@@ -40,9 +42,9 @@ _COMMITTED = ("0", "1-15", "16-")
 # Cells that are possible for an accelerator of the workloads' configuration.
 CELLS: Mapping[str, _Kinds] = {
     "top": {
-        "READ PROGRAM": ((_MANY,), _READ),
-        "READ LOAD": ((_FEW, _MANY), _READ),
-        "READ ANGLES": ((_FEW,), _READ),
+        "READ PROGRAM": ((_MANY,), _TAKEN),
+        "READ LOAD": ((_FEW, _MANY), _TAKEN),
+        "READ ANGLES": ((_FEW,), _TAKEN),
         "READ GAINS": ((_FEW,), _READ),
         "READ WEIGHTS": ((_FEW, _MANY, _PAGES), _READ),
         "READ ROWS": ((_FEW, _MANY, _PAGES), _READ),
@@ -50,15 +52,15 @@ CELLS: Mapping[str, _Kinds] = {
         "READ FACTORS": ((_FEW,), _READ),
         "READ SCALES": ((_FEW,), _READ),
         "CACHE": ((_FEW, _MANY, _PAGES), _READ),
-        "COPY": ((_FEW, _PAGES), _WRITES),
-        "LOAD": (("1-3", "4-"), _READ),
+        "COPY": ((_FEW, _PAGES), (*_TAKEN, *_WRITTEN)),
+        "LOAD": (("1-3", "4-"), _TAKEN),
         "VECTOR normed": (("1", "2-"), _READ),
         "VECTOR plain": (("1", "2-"), _READ),
         "MATRIX ternary": (_TILES, _READ),
         "MATRIX planes": (("part", "tile"), _READ),
         "MATRIX int8": (("part", "tile"), _READ),
-        "MATRIX logits": (_TILES, _WRITES),
-        "ATTEND": (_COMMITTED, _WRITES),
+        "MATRIX logits": (_TILES, (*_READ, *_WRITTEN)),
+        "ATTEND": (_COMMITTED, (*_READ, *_WRITTEN)),
     },
     # lent: the multipliers of int8 are lent to attention. output: the receiver is not ready for a word.
     "engine": {
@@ -199,7 +201,7 @@ def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: 
     """Run benches and return their coverage. The first run builds their simulators, which takes minutes.
 
     Args:
-        quick: use one model of five, without the sizes that the others have.
+        quick: use only the smallest model, without the sizes that the others have.
 
     Raises:
         ToolError: a tool is missing or fails.
@@ -225,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m edgedec.sim.verify.coverage", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--quick", action="store_true", help="use one model of five")
+    parser.add_argument("--quick", action="store_true", help="use only the smallest model")
     parser.add_argument("--json", type=Path, help="write the report as JSON to this file")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="run only this bench; may be repeated")
     options = parser.parse_args(arguments)

@@ -77,10 +77,11 @@ def test_the_sweep_reaches_from_no_plan_to_all_plans(benchmark: Any) -> None:
     assert len(cases) >= 40 * 7 * 2
     assert len({(case.drafter, case.ctx_size, case.budget_bytes) for case in cases}) == len(cases)
     assert {case.drafter for case in cases if case.draft} == {"model", "auto"}
+    whole = benchmark.make_plan(bundle).plan.ctx_size
     for case in cases:
         if case.ctx_size == 0 and case.budget_bytes in (sizes[0], sizes[-1]):
             plan = benchmark.make_plan(bundle, spec=case.spec, budget_bytes=case.budget_bytes).plan
-            assert (plan.fits, plan.ctx_size == 1024) == (
+            assert (plan.fits, plan.ctx_size == whole) == (
                 (False, False) if case.budget_bytes == sizes[0] else (True, True)
             )
 

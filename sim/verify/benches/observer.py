@@ -132,10 +132,12 @@ class Observer:
     def count_event(
         self, coverage: Coverage, program: Program, case: BenchPass, reading: ReadRange, event: str
     ) -> None:
-        """Count an error or a reset for this range and for the unit that it serves."""
+        """Count an error or a reset for this range, its unit, and a vector whose codes wait for that unit."""
         coverage.hit("top", *self.cell(reading), event)
-        if reading.serves is not None:
-            coverage.hit("top", *unit_cell(program.instructions[reading.serves], program, case.committed), event)
+        for index, of in issued(program, case.logits):
+            plain = of.opcode == Opcode.VECTOR and not of["normed"]
+            if reading.serves == (_next_fresh(program, index, case.logits) if plain else index):
+                coverage.hit("top", *unit_cell(of, program, case.committed), event)
 
 
 def _next_fresh(program: Program, index: int, logits: int) -> int:

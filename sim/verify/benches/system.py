@@ -29,6 +29,7 @@ from edgedec.sim.verify.benches.common import (
 )
 from edgedec.sim.verify.benches.observer import Observer
 from edgedec.sim.verify.benches.workloads import (
+    CONFIG,
     BenchPass,
     InterpretedPass,
     ReadRange,
@@ -47,17 +48,31 @@ ADDRESS = 0x1F_0000_0000  # above 32 bits
 _NS = 4  # nanoseconds of a cycle
 _LONGEST = 60_000  # most cycles of a pass
 _STANDSTILL = 100  # cycles, enough to write a register
+_FEW_ADDRESSES = 2  # addresses that a memory with pauses queues, fewer than the accelerator has under way
 
 
 class _Reads(FaultyReadRam):
-    """A memory for reads, which can stall once.
+    """A memory for reads, which can stall once, and which can wait before each burst.
 
     Members:
         left: number of beats until the memory stalls for ``_STANDSTILL`` cycles; None: it never stalls.
+        latency: number of cycles from the end of a burst, or from an address that comes later, to the next burst.
     """
 
     memory: U8
     left: int | None = None
+    latency = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._next_address = self.ar_channel.recv
+        self.ar_channel.recv = self._late_address
+
+    async def _late_address(self) -> Any:
+        address = await self._next_address()
+        for _ in range(self.latency):
+            await RisingEdge(self.clock)
+        return address
 
     async def _read(self, address: int, length: int) -> bytes:
         if self.left is not None:
@@ -184,9 +199,14 @@ class AcceleratorBench:
         return self.driver.registers.read(f"{name}_address") - ADDRESS
 
     def pace(self, reads: float, writes: float) -> None:
-        """Set the chance of a pause in each cycle of each channel."""
+        """Set the chance of a pause in each cycle of each channel.
+
+        Without pauses of reads, the memory has room for every address that the accelerator may have under way, so that
+        only the accelerator itself delays a beat.
+        """
         for channel in (self.reads.ar_channel, self.reads.r_channel):
             channel.set_pause_generator(pauses(self.rng, reads))
+        self.reads.ar_channel.queue_occupancy_limit = _FEW_ADDRESSES if reads else CONFIG.read_bursts
         for channel in (self.writes.aw_channel, self.writes.w_channel, self.writes.b_channel):
             channel.set_pause_generator(pauses(self.rng, writes))
 

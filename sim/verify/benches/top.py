@@ -22,13 +22,25 @@ from edgedec.hw.isa.registers import Cause
 from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.verify.benches.cells import unit_cell
 from edgedec.sim.verify.benches.system import AcceleratorBench
-from edgedec.sim.verify.benches.workloads import CONFIG, KINDS, BenchPass, ReadRange, commit_readings, issued, readings
+from edgedec.sim.verify.benches.workloads import (
+    CONFIG,
+    KINDS,
+    NARROW,
+    BenchPass,
+    ReadRange,
+    commit_readings,
+    issued,
+    readings,
+)
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else tuple(KINDS)
+# Kinds, with committed positions, whose short ranges a memory without pauses offers while the units hold it.
+_HELD = {"thin": 7} if _QUICK else {"thin": 7, **dict.fromkeys(NARROW, 0)}
 _CHANCES = (0.0, 0.7)
 # Committed positions before the disturbed passes. With two heads, keys and values cross a page from 73 positions on.
 _COMMITTED = {"native": 74, "planes": 0, "int8": 7, "thin": 7, "vocabulary": 20}
+_LATENCY = 100  # cycles before each burst of a memory that is slower than the units
 _COPIES = "thin" if _QUICK else "native"
 
 
@@ -59,6 +71,32 @@ def _passes(bench: AcceleratorBench) -> None:
 async def passes(dut: Any, kind: str, reads: float, writes: float) -> None:
     bench = await AcceleratorBench.begin(dut, kind, reads=reads, writes=writes)
     await bench.drive(_passes)
+
+
+def _starved_passes(bench: AcceleratorBench) -> None:
+    """Check passes whose units are faster than the memory, so that no beat waits for a unit."""
+    bench.reads.latency = _LATENCY
+    for committed in (7, 74):
+        bench.check(_some(bench.rng, bench, committed=committed, logits=1))
+
+
+def _held_passes(bench: AcceleratorBench) -> None:
+    """Check a pass whose short ranges reach the port while the units are busy with what came before them."""
+    bench.check(_some(bench.rng, bench, committed=_HELD[bench.kind], logits=1))
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=tuple(_HELD))
+async def passes_of_busy_units(dut: Any, kind: str) -> None:
+    bench = await AcceleratorBench.begin(dut, kind)
+    await bench.drive(_held_passes)
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def passes_of_a_slow_memory(dut: Any, kind: str) -> None:
+    bench = await AcceleratorBench.begin(dut, kind)
+    await bench.drive(_starved_passes)
 
 
 def _firsts(bench: AcceleratorBench, case: BenchPass) -> list[ReadRange]:

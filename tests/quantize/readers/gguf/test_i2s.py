@@ -160,7 +160,7 @@ def test_rows_of_an_odd_number_of_64_columns_have_the_arm_layout(tmp_path: Path)
 def test_the_demo_is_trained_enough_to_tell(tmp_path: Path) -> None:
     bundle = Bundle.open(bundle_path())
     layers = []
-    for number in range(2):
+    for number in range(3):
         layer = {}
         for name, ours in NAMES.items():
             weight = bundle.weight(f"model.layers.{number}.{ours}.weight")

@@ -12,9 +12,11 @@ from edgedec.hw.isa.instructions import Destination, Opcode, Sink
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.interpreter.matrices import matrix_layout
 from edgedec.sim.verify.benches.cells import unit_cell
+from edgedec.sim.verify.benches.held import may_be_held
 from edgedec.sim.verify.benches.workloads import (
     CONFIG,
     KINDS,
+    NARROW,
     BenchPass,
     InterpretedPass,
     commit_readings,
@@ -22,7 +24,7 @@ from edgedec.sim.verify.benches.workloads import (
     readings,
     workload,
 )
-from edgedec.sim.verify.coverage import CELLS
+from edgedec.sim.verify.coverage import CELLS, Coverage
 
 pytest.importorskip("cocotb")
 from edgedec.sim.verify.benches.observer import Observer
@@ -70,7 +72,7 @@ def test_every_instruction_has_its_cell(kind: str) -> None:
 def test_every_cell_of_the_coverage_can_be_met() -> None:
     """Check that every size of a kind in the coverage occurs in some model at some length, and no other."""
     observer, sizes_by_kind = Observer(None), defaultdict[str, set[str]](set)
-    for kind in KINDS:
+    for kind in (*KINDS, *NARROW):
         program = workload(kind).program
         starts = laid_out(program.sizes, CONFIG.ports)[0]
         observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
@@ -82,6 +84,60 @@ def test_every_cell_of_the_coverage_can_be_met() -> None:
             for name, size in cells:
                 sizes_by_kind[name].add(size)
     assert sizes_by_kind == {name: set(sizes) for name, (sizes, _) in CELLS["top"].items()}
+
+
+class Anything(Coverage):
+    """Coverage without a list of cells."""
+
+    def hit(self, bench: str, kind: str, size: str, stall: str) -> None:
+        self.hits[bench, kind, size, stall] += 1
+
+
+def test_the_coverage_has_the_reads_that_may_be_held() -> None:
+    """Hold every range that may be held, in all models at several lengths, and see what the observer counts as held."""
+    observer, coverage = Observer(None), Anything()
+    for kind in (*KINDS, *NARROW):
+        program = workload(kind).program
+        starts = laid_out(program.sizes, CONFIG.ports)[0]
+        observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
+        for committed in (0, 2, 7, 20, 74, CONFIG.context - CONFIG.slots):
+            case = BenchPass(ids=(0, 0), committed=committed, logits=1)
+            for ranges, of in (
+                (readings(program, committed, case.logits), case),
+                (commit_readings(program, committed, [1]), None),
+            ):
+                observer.begin(ranges)
+                observer._stalls = [{"held"} if may else set() for may in may_be_held(ranges, CONFIG)]
+                observer.got = observer._asked = len(observer.owners)
+                observer.end(coverage, program, of)
+    held = {(kind, size) for _, kind, size, stall in coverage.hits if stall == "held"}
+    expected = {(kind, size) for kind, (sizes, stalls) in CELLS["top"].items() if "held" in stalls for size in sizes}
+    assert held == expected
+
+
+def test_every_read_and_unit_can_meet_an_error() -> None:
+    """Count an error in each range of passes like those of the bench: every cell of errors is hit."""
+    observer, coverage = Observer(None), Anything()
+    for kind in KINDS:
+        program = workload(kind).program
+        starts = laid_out(program.sizes, CONFIG.ports)[0]
+        observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
+        for committed in (0, 7, 20, 74):
+            case = BenchPass(ids=(0, 0), committed=committed, logits=1)
+            for reading in readings(program, committed, 1) + commit_readings(program, committed, [1]):
+                observer.count_event(coverage, program, case, reading, "error")
+    hit = {(kind, size) for _, kind, size, _ in coverage.hits}
+    assert hit == {(kind, size) for kind, (sizes, _) in CELLS["top"].items() for size in sizes}
+
+
+def test_logits_of_every_size_are_written() -> None:
+    """Check that in some model the matrix whose results leave, the last of the logits, has each size of the coverage."""
+    sizes = set()
+    for kind in KINDS:
+        program = workload(kind).program
+        logits = [of for _, of in issued(program, 2) if of.opcode == Opcode.MATRIX and of["sink"] == Sink.LOGITS]
+        sizes |= {unit_cell(of, program, 0)[1] for of in logits if not of["more"]}
+    assert sizes == set(CELLS["top"]["MATRIX logits"][0])
 
 
 def test_a_commit_reads_the_rows_that_move() -> None:
