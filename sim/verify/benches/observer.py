@@ -11,10 +11,10 @@ from cocotb.triggers import RisingEdge
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.sim.verify.benches.cells import unit_cell
-from edgedec.sim.verify.benches.workloads import BenchPass, ReadRange, issued
+from edgedec.sim.verify.benches.workloads import BenchPass, ReadRange, issued, readings
 from edgedec.sim.verify.coverage import Coverage, beats_class
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "firsts", "units_of"]
 
 
 class Observer:
@@ -132,12 +132,27 @@ class Observer:
     def count_event(
         self, coverage: Coverage, program: Program, case: BenchPass, reading: ReadRange, event: str
     ) -> None:
-        """Count an error or a reset for this range, its unit, and a vector whose codes wait for that unit."""
-        coverage.hit("top", *self.cell(reading), event)
-        for index, of in issued(program, case.logits):
-            plain = of.opcode == Opcode.VECTOR and not of["normed"]
-            if reading.serves == (_next_fresh(program, index, case.logits) if plain else index):
-                coverage.hit("top", *unit_cell(of, program, case.committed), event)
+        """Count an error or a reset for this range and for the units that wait for it."""
+        for cell in (self.cell(reading), *units_of(program, case, reading)):
+            coverage.hit("top", *cell, event)
+
+
+def units_of(program: Program, case: BenchPass, reading: ReadRange) -> tuple[tuple[str, str], ...]:
+    """Return kind and size of the units that wait for a range: the one that it serves, and a vector whose codes wait."""
+    return tuple(
+        unit_cell(of, program, case.committed)
+        for index, of in issued(program, case.logits)
+        if reading.serves
+        == (_next_fresh(program, index, case.logits) if of.opcode == Opcode.VECTOR and not of["normed"] else index)
+    )
+
+
+def firsts(observer: Observer, program: Program, case: BenchPass) -> list[ReadRange]:
+    """Return one range of a pass for each kind and size of the range and of the units that wait for it."""
+    seen = dict[Any, ReadRange]()
+    for reading in readings(program, case.committed, case.logits):
+        seen.setdefault((observer.cell(reading), units_of(program, case, reading)), reading)
+    return list(seen.values())
 
 
 def _next_fresh(program: Program, index: int, logits: int) -> int:

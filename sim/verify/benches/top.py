@@ -21,8 +21,10 @@ from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Instruction, Opcode, 
 from edgedec.hw.isa.registers import Cause
 from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.verify.benches.cells import unit_cell
+from edgedec.sim.verify.benches.observer import firsts
 from edgedec.sim.verify.benches.system import AcceleratorBench
 from edgedec.sim.verify.benches.workloads import (
+    COMMITTED,
     CONFIG,
     KINDS,
     NARROW,
@@ -38,8 +40,6 @@ _KINDS = ("thin",) if _QUICK else tuple(KINDS)
 # Kinds, with committed positions, whose short ranges a memory without pauses offers while the units hold it.
 _HELD = {"thin": 7} if _QUICK else {"thin": 7, **dict.fromkeys(NARROW, 0)}
 _CHANCES = (0.0, 0.7)
-# Committed positions before the disturbed passes. With two heads, keys and values cross a page from 73 positions on.
-_COMMITTED = {"native": 74, "planes": 0, "int8": 7, "thin": 7, "vocabulary": 20}
 _LATENCY = 100  # cycles before each burst of a memory that is slower than the units
 _COPIES = "thin" if _QUICK else "native"
 
@@ -99,21 +99,11 @@ async def passes_of_a_slow_memory(dut: Any, kind: str) -> None:
     await bench.drive(_starved_passes)
 
 
-def _firsts(bench: AcceleratorBench, case: BenchPass) -> list[ReadRange]:
-    """Return one range of a pass for each kind and size of the range and of the instruction that it serves."""
-    program, seen = bench.work.program, dict[Any, ReadRange]()
-    for reading in readings(program, case.committed, case.logits):
-        served = reading.serves
-        unit = None if served is None else unit_cell(program.instructions[served], program, case.committed)
-        seen.setdefault((bench.observer.cell(reading), unit), reading)
-    return list(seen.values())
-
-
 def _resets(bench: AcceleratorBench) -> None:
     """Abandon a pass within every kind of range, with and without a stalled memory; then run it again."""
-    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
+    program, case = bench.work.program, _some(bench.rng, bench, committed=COMMITTED[bench.kind], logits=1)
     everything = readings(program, case.committed, case.logits)
-    for reading, still in itertools.product(_firsts(bench, case), (True, False)):
+    for reading, still in itertools.product(firsts(bench.observer, program, case), (True, False)):
         before = bench.elsewhere()
         start = sum(other.beats for other in everything[: everything.index(reading)])
         stop = start + bench.rng.randrange(reading.beats)
@@ -168,8 +158,8 @@ def _bad_beat(bench: AcceleratorBench, reading: ReadRange) -> tuple[int, int]:
 
 def _read_errors(bench: AcceleratorBench) -> None:
     """Inject read errors into every kind of range; the error names instruction and start, and the pass works afterwards."""
-    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
-    for reading in _firsts(bench, case):
+    program, case = bench.work.program, _some(bench.rng, bench, committed=COMMITTED[bench.kind], logits=1)
+    for reading in firsts(bench.observer, program, case):
         before = bench.elsewhere()
         address, start = _bad_beat(bench, reading)
         bench.reads.bad = frozenset({address})
@@ -204,7 +194,7 @@ def _copy_errors(bench: AcceleratorBench) -> None:
 
 def _write_errors(bench: AcceleratorBench) -> None:
     """Inject errors into writes of keys, values and results; the error names the last issued instruction or a later one."""
-    program, case = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=2)
+    program, case = bench.work.program, _some(bench.rng, bench, committed=COMMITTED[bench.kind], logits=2)
     plan = dict(issued(program, case.logits))
     attend = next(index for index, of in plan.items() if of.opcode == Opcode.ATTEND)
     logits = max(index for index, of in plan.items() if of.opcode == Opcode.MATRIX)

@@ -26,6 +26,7 @@ from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.interpreter.attention import run_order
 
 __all__ = [
+    "COMMITTED",
     "CONFIG",
     "KINDS",
     "NARROW",
@@ -89,6 +90,8 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "thin": (TernaryScheme(), _THIN),
     "vocabulary": (TernaryScheme(), {**_THIN, "vocab_size": 530}),
 }
+# Committed positions before the disturbed passes. With two heads, keys and values cross a page from 73 positions on.
+COMMITTED = {"native": 74, "planes": 0, "int8": 7, "thin": 7, "vocabulary": 20}
 # Models whose short constants, or first matrix after attention, are so close behind other reads that they reach the port
 # while those fill the read stream's queue.
 NARROW: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {

@@ -14,6 +14,7 @@ from edgedec.sim.interpreter.matrices import matrix_layout
 from edgedec.sim.verify.benches.cells import unit_cell
 from edgedec.sim.verify.benches.held import may_be_held
 from edgedec.sim.verify.benches.workloads import (
+    COMMITTED,
     CONFIG,
     KINDS,
     NARROW,
@@ -27,7 +28,7 @@ from edgedec.sim.verify.benches.workloads import (
 from edgedec.sim.verify.coverage import CELLS, Coverage
 
 pytest.importorskip("cocotb")
-from edgedec.sim.verify.benches.observer import Observer
+from edgedec.sim.verify.benches.observer import Observer, firsts
 
 
 @pytest.mark.thorough(sample=1)
@@ -116,16 +117,15 @@ def test_the_coverage_has_the_reads_that_may_be_held() -> None:
 
 
 def test_every_read_and_unit_can_meet_an_error() -> None:
-    """Count an error in each range of passes like those of the bench: every cell of errors is hit."""
+    """Count an error in each range that the bench disturbs: every cell of errors is hit."""
     observer, coverage = Observer(None), Anything()
     for kind in KINDS:
         program = workload(kind).program
         starts = laid_out(program.sizes, CONFIG.ports)[0]
         observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
-        for committed in (0, 7, 20, 74):
-            case = BenchPass(ids=(0, 0), committed=committed, logits=1)
-            for reading in readings(program, committed, 1) + commit_readings(program, committed, [1]):
-                observer.count_event(coverage, program, case, reading, "error")
+        case = BenchPass(ids=(0, 0), committed=COMMITTED[kind], logits=1)
+        for reading in firsts(observer, program, case) + commit_readings(program, 74, [1]):
+            observer.count_event(coverage, program, case, reading, "error")
     hit = {(kind, size) for _, kind, size, _ in coverage.hits}
     assert hit == {(kind, size) for kind, (sizes, _) in CELLS["top"].items() for size in sizes}
 
