@@ -103,9 +103,9 @@ def methods() -> list[Method]:
     return result
 
 
-def scripts(settings: DeviceSettings, bar: Progress) -> list[Script]:
-    """Return the texts that the embedded model writes after the prompts."""
-    with Session.open(demo.bundle_path(), threads=1) as session:
+def scripts(settings: DeviceSettings, context: int, bar: Progress) -> list[Script]:
+    """Return the texts that the embedded model writes after the prompts, within the device's ``context`` positions."""
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=context) as session:
         # The session's own text stays in its cache, so that there is no room to read it again.
         reader = open_target(Bundle.open(demo.bundle_path()), limits=session.run.limits, threads=1)
         prompts = read_prompts(shared_prompts(), SPARE * settings.prompts)
@@ -155,7 +155,7 @@ def measure(settings: DeviceSettings, device: Board, library: Path | None) -> di
         )
         driver = driver_costs(BITNET_073B, config)
     with progress("prompts") as bar:
-        texts = scripts(settings, bar)
+        texts = scripts(settings, config.context, bar)
     bundle = Bundle.open(demo.bundle_path())
     with Session.open(demo.bundle_path(), threads=1) as session:
         info = session.target.info
