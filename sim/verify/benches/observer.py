@@ -103,9 +103,7 @@ class Observer:
             return
         for index, of in issued(program, case.logits):
             if of.opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND):
-                stalls = units[index] | self._of_writes(of)
-                if of.opcode == Opcode.VECTOR and not of["normed"]:
-                    stalls = units[_next_fresh(program, index, case.logits)]
+                stalls = units[_awaited(program, case, index, of)] | self._of_writes(of)
                 self._count(coverage, unit_cell(of, program, case.committed), stalls)
 
     def _of_writes(self, of: Instruction) -> set[str]:
@@ -142,8 +140,7 @@ def units_of(program: Program, case: BenchPass, reading: ReadRange) -> tuple[tup
     return tuple(
         unit_cell(of, program, case.committed)
         for index, of in issued(program, case.logits)
-        if reading.serves
-        == (_next_fresh(program, index, case.logits) if of.opcode == Opcode.VECTOR and not of["normed"] else index)
+        if reading.serves == _awaited(program, case, index, of)
     )
 
 
@@ -155,6 +152,12 @@ def firsts(observer: Observer, program: Program, case: BenchPass) -> list[ReadRa
     return list(seen.values())
 
 
-def _next_fresh(program: Program, index: int, logits: int) -> int:
-    """Return the number of the matrix that a vector's codes are multiplied by."""
-    return next(i for i, of in issued(program, logits) if i > index and of.opcode == Opcode.MATRIX and of["fresh"])
+def _awaited(program: Program, case: BenchPass, index: int, of: Instruction) -> int:
+    """Return the number of the instruction whose ranges an instruction waits for: mostly its own.
+
+    The codes of a plain vector wait for the matrix that multiplies them.
+    """
+    if of.opcode != Opcode.VECTOR or of["normed"]:
+        return index
+    later = ((i, other) for i, other in issued(program, case.logits) if i > index)
+    return next(i for i, other in later if other.opcode == Opcode.MATRIX and other["fresh"])
