@@ -129,6 +129,8 @@ class Accelerator(CostedComponent):
         self._read(m, control, prefetcher, router, datapath, cache)
         self._write(m, control, datapath, cache, writer)
         self._parameters(m, registers, datapath, cache, writer)
+        if self._config.ring:
+            m.d.comb += [datapath.parameters.ring_first.eq(control.ring.first), cache.place.eq(control.ring.place)]
         self._control(m, registers, control, prefetcher, datapath, cache, writer)
         self._flush(m, control, prefetcher, writer)
         self._count(m, registers, control, prefetcher, cache, datapath)

@@ -6,27 +6,33 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from edgedec.errors import UsageError
-from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
+from edgedec.capacity import Capacity
+from edgedec.errors import BundleError, UsageError
+from edgedec.hw.isa.kv_layout import CacheRows, KvLayout, widest_chunk
 
 __all__ = [
     "ACCUMULATOR_BITS",
     "ADDRESS_BITS",
     "CONSTANT_BEATS",
     "GROUP_COLUMNS",
+    "HEAD_NORM_ITEMS",
     "MATRICES_AHEAD",
+    "RING_SLACK",
     "ROWS",
     "VECTORS_AHEAD",
     "AcceleratorConfig",
     "configuration_text",
     "constant_queues",
+    "head_gains",
 ]
 
 ROWS = 5  # rows of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # columns that share a table
+HEAD_NORM_ITEMS = 4  # items of 16 bits before the gains of a norm of heads: three of eps, and the shift
 ACCUMULATOR_BITS = 32  # bits of a sum
 ADDRESS_BITS = 40  # bits of an address on the bus
 CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the depth of a RAMB18
+RING_SLACK = 32  # rows by which a sequence can go back in a ring, and most rows of a pass; at least the most slots
 VECTORS_AHEAD = 4  # vectors that may be announced ahead
 MATRICES_AHEAD = 8  # matrices that may be queued before their rows arrive
 _BLOCK_WORDS = 512  # words of a RAMB18 at its widest, 36 bits
@@ -43,6 +49,7 @@ _RANGES = (  # members with their least and largest values
     ("slots", 1, 8),
     ("tile_rows", ROWS, (1 << 16) - 1),
     ("context", 1, 1 << 16),
+    ("window", 0, 1 << 16),
     ("width", 1, 1 << 14),
     ("hidden", 1, 1 << 14),
     ("heads", 1, 255),
@@ -67,10 +74,16 @@ class AcceleratorConfig:
         slots: largest number of tokens of a pass, 1 to 8; all share the weight stream.
         tile_rows: rows whose partial sums are kept at once, a multiple of 5, at most 65,535.
         context: positions of the key and value cache; a head's keys have fewer than 2^24 beats.
+        window: largest window of a layer whose keys and values are kept in a ring, at least 2; 0: all layers keep all
+            rows.
         width: elements of the widest vector that a matrix reads, at most 2^14.
         hidden: elements of the residual.
         heads, kv_heads: largest numbers of heads of attention; heads is a multiple of kv_heads.
         head_dim: exact number of elements of every head, even; all heads together have at most 2^16.
+        shared: whether query heads that share keys and values attend together where a pass leaves slots unused; the keys
+            and values are then read once for them (``together``).
+        head_norms: whether there is a unit that norms each head of queries and keys before its rotation.
+        gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
@@ -90,11 +103,15 @@ class AcceleratorConfig:
     slots: int = 8
     tile_rows: int = 1280
     context: int = 1024
+    window: int = 0
     width: int = 4096
     hidden: int = 1536
     heads: int = 16
     kv_heads: int = 16
     head_dim: int = 96
+    shared: bool = False
+    head_norms: bool = False
+    gelu: bool = False
     softmax_lanes: int = 1
     scaling: bool = False
     per_row: bool = True
@@ -116,6 +133,8 @@ class AcceleratorConfig:
                 raise UsageError(f"{name} must be {least} to {most}, not {getattr(self, name)!r}")
         if self.burst_beats & (self.burst_beats - 1):
             raise UsageError(f"burst_beats must be a power of two, not {self.burst_beats!r}")
+        if self.window == 1:  # no committed position would be read
+            raise UsageError("window must be 0, or 2 at least, not 1")
         if self.tile_rows % ROWS:
             raise UsageError(f"tile_rows must be a multiple of {ROWS}, not {self.tile_rows!r}")
         if self.head_dim % 2:
@@ -199,10 +218,51 @@ class AcceleratorConfig:
         return KvLayout(beat_bytes=self.beat_bytes, head_dim=self.head_dim, chunk=self.chunk)
 
     @property
+    def ring(self) -> CacheRows | None:
+        """Rows of a run of a layer with a ring; None if rings would not be shorter than ``context``."""
+        if not self.window:
+            return None
+        rows = self.ring_capacity.rows(self.context)
+        return CacheRows(layout=self.kv_layout, rows=rows, window=self.window) if rows < self.context else None
+
+    @property
+    def ring_capacity(self) -> Capacity:
+        """Rows of a sequence that layers with a ring keep, if there are rings."""
+        return Capacity(window=self.window, slack=RING_SLACK, unit=self.kv_layout.positions)
+
+    def cache_rows(self, ring: int) -> CacheRows:
+        """Return the rows of a run of a layer, whose instructions have the field ``ring``.
+
+        Raises:
+            BundleError: the accelerator has no rings.
+        """
+        if not ring:
+            return CacheRows(layout=self.kv_layout, rows=self.context)
+        if self.ring is None:
+            raise BundleError(
+                "an instruction needs a ring; this accelerator has none: compile the program for it again"
+            )
+        return self.ring
+
+    def together(self, group: int, slots: int) -> int:
+        """Return the number of query heads that attend together in a pass of ``slots`` tokens, of ``group`` that share keys.
+
+        It is a power of two that divides the group; each head takes the tokens, rounded up to a power of two, as rows.
+        """
+        if not self.shared:
+            return 1
+        rows, each = 1 << (self.slots.bit_length() - 1), 1 << (slots - 1).bit_length()
+        return max(1, min(group & -group, rows // each))
+
+    @property
     def hash(self) -> int:
-        """A hash of 64 bits of all members that a program depends on; the program carries the same."""
+        """A hash of 64 bits of all members that a program depends on; the program carries the same.
+
+        A member that says that a later feature is missing is left out, so that earlier programs keep their hash.
+        """
         members = asdict(self)
-        for name in ("clock_hz", "ultra", "burst_beats"):
+        later = [name for name in ("window", "shared", "head_norms", "gelu") if not members[name]]
+        for name in ("clock_hz", "ultra", "burst_beats", *later):
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little")
@@ -213,6 +273,11 @@ def configuration_text(size: str, members: Mapping[str, Any]) -> str:
     return ",".join([size, *(f"{name}={str(value).lower()}" for name, value in members.items())])
 
 
+def head_gains(head_dim: int) -> int:
+    """Return the items of GAINS of a matrix whose heads are normed: eps and shift, and the gains of a head."""
+    return HEAD_NORM_ITEMS + head_dim
+
+
 def constant_queues(config: AcceleratorConfig) -> Mapping[str, int]:
     """Return the items that the queue of each kind of constant holds.
 
@@ -220,7 +285,7 @@ def constant_queues(config: AcceleratorConfig) -> Mapping[str, int]:
     """
     columns = config.heads * config.head_dim
     return {
-        "gains": max(config.width, config.hidden, 2),
+        "gains": max(config.width, config.hidden, 2, 2 * head_gains(config.head_dim) if config.head_norms else 0),
         "rows": config.tile_rows,
         "coding": columns,
         "factors": max(config.heads, 2),

@@ -3,20 +3,23 @@
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Shape, ShapeLike, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, ShapeLike, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw.attention.attention_path import AttentionPath, head_factor
+from edgedec.hw.attention.attention_path import AttentionPath
 from edgedec.hw.attention.coder import constants as coding_constants
+from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo, small_queue
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.payloads import beat, codes, payload, rows, scales, word, words
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.blocks.shared_heads import together_log2
 from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.config import CONSTANT_BEATS, MATRICES_AHEAD, VECTORS_AHEAD, AcceleratorConfig, constant_queues
 from edgedec.hw.isa.instructions import Opcode, Sink, Source
@@ -24,6 +27,7 @@ from edgedec.hw.logits.logits_path import LogitsPath
 from edgedec.hw.matrix.drain import row_constants
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.hw.matrix.matrix_path import MatrixPath
+from edgedec.hw.memory.new_rows import layer
 from edgedec.hw.memory.router import segment
 from edgedec.hw.memory.unpacker import MixedUnpacker, Unpacker, mixed_segment
 from edgedec.hw.sink_router import SinkRouter
@@ -47,6 +51,7 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
     """Return the parameters of a running pass.
 
     ``mask`` [row][slot] says which slots of the same pass a row sees; ``rows_wanted`` asks for whole rows of logits.
+    ``ring_first`` is the first committed position that is read of layers with a ring, only if there are such.
     """
     per_slot = config.slots
     return data.StructLayout(
@@ -56,6 +61,7 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
             "positions": data.ArrayLayout(unsigned(20), per_slot),
             "mask": data.ArrayLayout(unsigned(per_slot), per_slot),
             "rows_wanted": 1,
+            **({"ring_first": unsigned(20)} if config.ring else {}),
         }
     )
 
@@ -98,6 +104,8 @@ class Datapath(CostedComponent):
             key_columns=config.kv_heads * config.head_dim,
             lanes=config.softmax_lanes,
             ultra=_ultra_scores(config),
+            shared=config.shared,
+            norms=config.head_norms,
         )
         self._matrix = MatrixPath(
             beat_bytes=size,
@@ -109,7 +117,8 @@ class Datapath(CostedComponent):
         )
         self._mac = MacArray(lanes=size, slots=slots, chunk=config.chunk)
         self._residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
-        self._gate, self._sinks = GatedActivation(slots=slots), SinkRouter(slots=slots, depth=config.hidden)
+        self._gate = GatedActivation(slots=slots, gelu=config.gelu)
+        self._sinks = SinkRouter(slots=slots, depth=config.hidden, norms=config.head_norms)
         longest = _longest(config)
         self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
         self._slices = {
@@ -150,7 +159,7 @@ class Datapath(CostedComponent):
             "attends": In(stream.Signature(layout(Opcode.ATTEND))),
             **dict.fromkeys(("load", "angles", "gains", "weights", "rows", "coding"), In(item)),
             **dict.fromkeys(("factors", "scales", "keys_values"), In(item)),
-            "layers": Out(stream.Signature(data.StructLayout({"start": 36, "run": 24, "kv_heads": 8}))),
+            "layers": Out(stream.Signature(layer())),
             "new_keys": Out(chunks),
             "new_values": Out(chunks),
             "requests": Out(self._logits.requests.signature),
@@ -343,16 +352,22 @@ class Datapath(CostedComponent):
         m.d.comb += [
             path.attends.p.heads.eq(item.heads),
             path.attends.p.group.eq(item.group),
+            Cat(path.attends.p.together, path.attends.p.stride).eq(self._together(item.group)),
             path.attends.valid.eq(source.valid & self.layers.ready),
             source.ready.eq(path.attends.ready & self.layers.ready),
             self.layers.valid.eq(source.valid & path.attends.ready),
-            *(self.layers.p[name].eq(item[name]) for name in ("start", "run", "kv_heads")),
+            *(self.layers.p[name].eq(item[name]) for name in ("start", "run", "kv_heads", "ring")),
             path.visibility.eq(visible),
         ]
+        # Attention counts from the first position that is read of the cache.
+        first = Mux(item.ring, now.ring_first, 0) if self._config.ring else 0
         with m.If(source.valid & source.ready):
-            m.d.sync += [visible.committed.eq(now.committed), visible.own.eq(now.slots), visible.sinks.eq(item.sinks)]
+            m.d.sync += [
+                *(visible.committed.eq(now.committed - first), visible.own.eq(now.slots)),
+                visible.sinks.eq(item.sinks),
+            ]
             for slot in range(self._config.slots):
-                hidden = now.positions[slot] + 1 - item.window
+                hidden = now.positions[slot] + 1 - item.window - first
                 none = (item.window == 0) | (now.positions[slot] < item.window)
                 m.d.sync += [visible.first[slot].eq(Mux(none, 0, hidden)), visible.mask[slot].eq(now.mask[slot])]
         connect(m, path.new_keys, flipped(self.new_keys))
@@ -362,6 +377,10 @@ class Datapath(CostedComponent):
             path.beats.valid.eq(self.keys_values.valid),
             self.keys_values.ready.eq(path.beats.ready),
         ]
+
+    def _together(self, group: Value) -> Value:
+        """Return the logarithms of the heads that attend together, and of the rows of each."""
+        return Cat(together_log2(self._config, group, self.parameters.slots)) if self._config.shared else Const(0, 4)
 
     def _give_results(self, m: Module, quantize: QuantizePath, logits: Any) -> None:
         """Connect codes and scales to the matrices, and the scales of the logits' input to the path of logits as well."""
@@ -394,7 +413,7 @@ class Datapath(CostedComponent):
         config, attention = self._config, self._attention
         angles = Signal(attention.angles.payload.shape())
         sinks = {
-            "gains": quantize.gains,
+            "gains": self._shared_gains(m, quantize.gains) if config.head_norms else quantize.gains,
             "rows": self._matrix.rows,
             "coding": attention.coding,
             "factors": attention.factors,
@@ -419,6 +438,23 @@ class Datapath(CostedComponent):
             attention.angles.valid.eq(item.valid),
             item.ready.eq(attention.angles.ready),
         ]
+
+    def _shared_gains(self, m: Module, vectors: Any) -> Any:
+        """Return the stream of all gains: those of a norm of heads are at its front when that takes them, and only then.
+
+        The codes that its matrix is multiplied by were made with the gains before them.
+        """
+        heads = self._attention.gains
+        gains = heads.signature.create(path=("gains",))
+        m.d.comb += [
+            heads.payload.eq(gains.payload),
+            heads.valid.eq(gains.valid),
+            vectors.payload.eq(gains.payload),
+            vectors.valid.eq(gains.valid & ~heads.ready),
+            gains.ready.eq(heads.ready | vectors.ready),
+        ]
+        contract(m, ~(heads.ready & vectors.ready), "Norms of a vector and of heads do not take gains at once")
+        return gains
 
     def _constant_items(self, m: Module, names: list[str]) -> dict[str, Any]:
         """Queue all constants as beats, and return the stream of the items of each kind. They are unpacked item by item,

@@ -6,9 +6,9 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
-from edgedec.hw.attention.attention_path import part
+from edgedec.hw.attention.parts import part
 from edgedec.hw.blocks.component import CostedComponent
-from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.instruction_layouts import layout, optional
 from edgedec.hw.blocks.payloads import words
 from edgedec.hw.blocks.pipeline import check
 from edgedec.hw.blocks.resources import Resources
@@ -28,13 +28,14 @@ class SinkRouter(CostedComponent):
     Parameters:
         slots: number of slots, 1 to 8.
         depth: elements of the residual, 1 to 65536.
+        norms: whether the attention path has a norm of heads.
 
     Members:
         matrices: In(stream of layout(Opcode.MATRIX)). Matrices in the order of their rows.
         input: In(words(32, slots)). ``last`` ends each matrix.
         additions: Out(stream addition(depth)). One item per matrix for the residual.
         residual: Out(words(27, slots)). Rows for the residual.
-        parts: Out(stream edgedec.hw.attention.attention_path.part()). One item per vector of attention.
+        parts: Out(stream edgedec.hw.attention.parts.part(norms=norms)). One item per vector of attention.
         attention: Out(words(18, slots)). Rows of queries, keys and values.
         activation: Out(activation()). Parameters of the gate, steady from the first row of a vector on.
         gate: Out(words(18, slots)). Rows for the gated activation.
@@ -47,17 +48,17 @@ class SinkRouter(CostedComponent):
     Throughput: one row per cycle; two cycles between matrices.
     """
 
-    def __init__(self, *, slots: int, depth: int) -> None:
+    def __init__(self, *, slots: int, depth: int, norms: bool = False) -> None:
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
-        self._slots, self._depth = slots, depth
+        self._slots, self._depth, self._norms = slots, depth, norms
         super().__init__(
             lambda: {
                 "matrices": In(stream.Signature(layout(Opcode.MATRIX))),
                 "input": In(words(_DRAINED, slots)),
                 "additions": Out(stream.Signature(addition(depth))),
                 "residual": Out(words(_WIDE, slots)),
-                "parts": Out(stream.Signature(part())),
+                "parts": Out(stream.Signature(part(norms=norms))),
                 "attention": Out(words(_NARROW, slots)),
                 "activation": Out(activation()),
                 "gate": Out(words(_NARROW, slots)),
@@ -93,6 +94,8 @@ class SinkRouter(CostedComponent):
             self.vectors.p.first.eq(now.first),
             self.vectors.p.elements.eq(now.elements),
         ]
+        if self._norms:
+            m.d.comb += self.parts.p.normed.eq(optional(Opcode.MATRIX, now, "norm_heads"))
         with m.FSM() as machine:
             with m.State("idle"):
                 m.d.comb += self.matrices.ready.eq(1)

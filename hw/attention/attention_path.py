@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Array, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
@@ -10,9 +10,12 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from edgedec.hw.attention.coder import Coder, constants
 from edgedec.hw.attention.coder import settings as coder_settings
 from edgedec.hw.attention.head_feeder import HeadFeeder, attend
+from edgedec.hw.attention.head_norm import HeadNorm
 from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES, head_factor, part
 from edgedec.hw.attention.rotary import Rotary, angles
 from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.attention.shared_heads import HeadSplitter, SharedQueries
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import small_queue
@@ -20,31 +23,15 @@ from edgedec.hw.blocks.payloads import beat, rows, word, words
 from edgedec.hw.blocks.pipeline import check, every
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.blocks.shared_heads import LOG_BITS
 from edgedec.hw.matrix.mac_array import column_bits, score_bits, work
 
-__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "head_factor", "part"]
+__all__ = ["AttentionPath"]
 
-QUERIES, KEYS, VALUES = 0, 1, 2  # values of ``part.part``
 _NARROW = 18  # bits of an element
 _QUERY_BITS, _CODE_BITS = 12, 8  # bits of a query's code, of a key's or a value's
 _PARTS = 4  # parts that may be in progress
 _FOLLOWED = data.StructLayout({"settings": coder_settings(), "rotate": 1})  # settings that follow a part to the coder
-
-
-def part() -> data.StructLayout:
-    """Return the description of a vector.
-
-    Members:
-        part: QUERIES, KEYS or VALUES.
-        rotate: the vector is rotated, and consists of whole heads.
-        shift: shift of its codes.
-    """
-    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6)})
-
-
-def head_factor() -> data.StructLayout:
-    """Return the layout of a query head's c (``factor``) and sc (``shift``), which docs/integer-profile.md defines."""
-    return data.StructLayout({"factor": unsigned(16), "shift": unsigned(6)})
 
 
 class AttentionPath(CostedComponent):
@@ -63,17 +50,21 @@ class AttentionPath(CostedComponent):
         query_columns: elements of the longest queries, head_dim to 65536.
         key_columns: elements of the longest keys and values, head_dim to 65536.
         lanes, ultra: parameters of Attention.
+        shared: whether heads that share keys and values may attend together.
+        norms: whether heads of queries and keys may be normed. Without it the port ``gains`` does not exist.
 
     Members:
-        parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
+        parts: In(stream part(norms=norms)). One item per vector. A second vector of a kind overwrites the first.
         input: In(words(18, slots)). These vectors, each taken after its part.
+        gains: In(stream of signed(16) [1]). As in HeadNorm.
         coding: In(stream edgedec.hw.constants()). One item per element of these vectors.
         angles: In(stream angles(slots, 1)). head_dim / 2 items for all rotated vectors until the next ones: those must
             be offered before the first element of the vector that needs them, and after the vector before it.
         attends: In(stream attend()). Numbers of heads.
         factors: In(stream head_factor()). One item per query head; taken in advance.
         scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(slots, context).
-            The beats of a run that several query heads share are repeated for each of them.
+            The beats of a run that several query heads share are repeated for each of them, or for those that attend
+            together.
         output: Out(words(27, slots)). All heads; ``last`` ends them.
         new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: the head_dim / chunk
             items of each key-value head once, in order.
@@ -82,8 +73,9 @@ class AttentionPath(CostedComponent):
         coded: Out(1). No part is offered, or on its way to its memory.
         idle: Out(1). ``coded``, no heads are in progress, and all outputs are taken.
 
-    Latency: 9 cycles from the last element's transfer to ``coded``, head_dim / 2 + 7 more if it is rotated; head_dim +
-        6 cycles from the transfer of ``attends`` to the first ``work`` if the beats are there.
+    Latency: 9 cycles from the last element's transfer to ``coded``, head_dim / 2 + 7 more if it is rotated, and those of
+        HeadNorm if it is normed; head_dim + 6 cycles from the transfer of ``attends`` to the first ``work`` if the beats
+        are there.
     Throughput: one element of each slot per cycle into the memories, and out of them for queries, keys and values at
         once: a head takes at least head_dim cycles.
     Source: docs/integer-profile.md, "Rotary" and "Attention".
@@ -101,16 +93,22 @@ class AttentionPath(CostedComponent):
         key_columns: int,
         lanes: int = 1,
         ultra: bool = False,
+        shared: bool = False,
+        norms: bool = False,
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
         self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
         self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
+        self._norm = HeadNorm(slots=slots, head_dim=head_dim) if norms else None
         self._turned = RegisterSlice(shape=word(_NARROW, slots))
         check("query_columns", query_columns, head_dim, 1 << 16)
         check("key_columns", key_columns, head_dim, 1 << 16)
         heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
+        queries = SharedQueries if shared else HeadFeeder
+        self._head_dim = head_dim
+        self._splitter = HeadSplitter(slots=slots, head_dim=head_dim) if shared else None
         self._feeders = {
-            QUERIES: HeadFeeder(width=_QUERY_BITS, depth=query_columns, **heads),
+            QUERIES: queries(width=_QUERY_BITS, depth=query_columns, **heads),
             KEYS: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
             VALUES: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
         }
@@ -123,7 +121,8 @@ class AttentionPath(CostedComponent):
         sums = rows(column_bits(positions), slots, chunk)
         super().__init__(
             lambda: {
-                "parts": In(stream.Signature(part())),
+                "parts": In(stream.Signature(part(norms=norms))),
+                **({"gains": In(self._norm.gains.signature.flip())} if self._norm else {}),
                 "input": In(words(_NARROW, slots)),
                 "coding": In(stream.Signature(constants())),
                 "angles": In(stream.Signature(angles(slots, 1))),
@@ -150,13 +149,15 @@ class AttentionPath(CostedComponent):
         slices = total(cut.resources for cut in (self._turned, *self._leaving.values()))
         glue = queues + slices + Resources(lut=_NARROW * self._slots + 58, ff=13)
         return {
+            **({"norm": self._norm.resources} if self._norm else {}),
             "rotary": self._rotary.resources,
             "coder": self._coder.resources,
             "queries": self._feeders[QUERIES].resources,
             "keys": self._feeders[KEYS].resources,
             "values": self._feeders[VALUES].resources,
             "heads": self._attention.resources,
-            "glue": glue,
+            **({"splitter": self._splitter.resources} if self._splitter else {}),
+            "glue": glue + (Resources(lut=300, ff=16 * self._slots + 60) if self._splitter else Resources()),
         }
 
     def elaborate(self, platform: Any) -> Module:
@@ -179,10 +180,10 @@ class AttentionPath(CostedComponent):
         connect(m, flipped(self.angles), turn.angles)
         connect(m, flipped(self.coding), codes.constants)
         request = self.parts
-        source = self.input
         sourced = Signal()
         do_take = Signal()
         done = Signal()
+        source = self._normed(m, sourced, do_take)
         # sourced: the vector of the part that was taken last is not complete.
         settings = Signal(_FOLLOWED)
         m.d.comb += [
@@ -209,7 +210,7 @@ class AttentionPath(CostedComponent):
             codes.settings.payload.eq(now.settings),
             codes.settings.valid.eq(coded.r_rdy),
         ]
-        self._route(m, sourced, turn, codes.input, routes.r_data[0], now.rotate)
+        self._route(m, source, sourced, turn, codes.input, routes.r_data[0], now.rotate)
         for place, feeder in self._feeders.items():
             for lane in range(self._slots):
                 m.d.comb += feeder.write.p["values"][0][lane].eq(codes.output.p["values"][0][lane])
@@ -224,13 +225,32 @@ class AttentionPath(CostedComponent):
         contract(m, ~take | queue.r_rdy, "A queue of parts in progress is never empty when it is needed")
         return queue
 
-    def _route(self, m: Module, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
+    def _normed(self, m: Module, sourced: Signal, do_take: Signal) -> Any:
+        """Return the stream of the vectors after their norm, if there is one."""
+        source, norm = self.input, self._norm
+        if norm is None:
+            return source
+        m.submodules.norm = norm
+        normed = Signal()
+        with m.If(do_take):
+            m.d.sync += normed.eq(self.parts.p.normed)
+        connect(m, flipped(self.gains), norm.gains)
+        m.d.comb += [
+            norm.normed.eq(normed),
+            norm.input.payload.eq(source.payload),
+            norm.input.valid.eq(source.valid & sourced),
+            source.ready.eq(norm.input.ready & sourced),
+        ]
+        return norm.output
+
+    def _route(
+        self, m: Module, source: Any, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value
+    ) -> None:
         """Route vectors that are not rotated past the rotary, once all earlier ones have left it.
 
-        ``turning``: the vector at ``input`` is rotated. ``turned``: the vector at the coder is. If neither is set, they
+        ``turning``: the vector at ``source`` is rotated. ``turned``: the vector at the coder is. If neither is set, they
             are one.
         """
-        source = self.input
         past = Signal()
         ahead = sliced(m, "turned", turn.output, self._turned)
         m.d.comb += [
@@ -257,29 +277,45 @@ class AttentionPath(CostedComponent):
             begin.eq(request.valid & request.ready),
         ]
         for place, feeder in feeders.items():
-            m.d.comb += [
-                feeder.attends.p.heads.eq(request.p.heads),
-                feeder.attends.p.group.eq(1 if place == QUERIES else request.p.group),
-                feeder.attends.valid.eq(begin),
-            ]
+            m.d.comb += feeder.attends.valid.eq(begin)
+            if place == QUERIES:
+                m.d.comb += [feeder.attends.payload.eq(request.payload), feeder.attends.p.group.eq(1)]
+            else:
+                m.d.comb += [
+                    feeder.attends.p.heads.eq(self._fewer(request.p.heads)),
+                    feeder.attends.p.group.eq(self._fewer(request.p.group)),
+                ]
         with m.If(self.output.valid & self.output.ready & self.output.p.last):
             m.d.sync += giving.eq(0)
         with m.If(begin):
             m.d.sync += giving.eq(1)
         return begin
 
+    def _fewer(self, number: Value) -> Value:
+        """Return the number of heads, or of those of a group, where each stands for all that attend together."""
+        return number >> self.attends.p.together if self._splitter else number
+
     def _attend(self, m: Module, begin: Signal, attending: Signal) -> None:
         m.submodules.attention = inner = self._attention
         queries, keys, values = self._feeders.values()
-        m.d.comb += Value.cast(inner.visibility).eq(Value.cast(self.visibility))
         for feeder, sink in ((queries, inner.queries), (keys, inner.keys), (values, inner.values)):
             connect(m, feeder.items, sink)
-        m.d.comb += queries.once.ready.eq(1)
         connect(m, sliced(m, "leaving_keys", keys.once, self._leaving[KEYS]), flipped(self.new_keys))
         connect(m, sliced(m, "leaving_values", values.once, self._leaving[VALUES]), flipped(self.new_values))
-        for name in ("beats", "scales", "scores", "columns"):
+        for name in ("beats", "scores", "columns"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.work, flipped(self.work))
+        if self._splitter is None:
+            m.d.comb += queries.once.ready.eq(1)
+            self._attend_alone(m, begin)
+        else:
+            self._attend_together(m, begin, self._splitter)
+
+    def _attend_alone(self, m: Module, begin: Signal) -> None:
+        """Connect what belongs to a head for heads that attend one after the other."""
+        inner = self._attention
+        m.d.comb += Value.cast(inner.visibility).eq(Value.cast(self.visibility))
+        connect(m, flipped(self.scales), inner.scales)
         connect(m, inner.output, flipped(self.output))
         left = Signal(8)
         heads = inner.heads
@@ -294,3 +330,72 @@ class AttentionPath(CostedComponent):
             m.d.sync += left.eq(left - 1)
         with m.If(begin):
             m.d.sync += left.eq(self.attends.p.heads)
+
+    def _attend_together(self, m: Module, begin: Signal, splitter: HeadSplitter) -> None:
+        """Connect what belongs to a head for heads of which several may attend together."""
+        m.submodules.splitter = splitter
+        stride = Signal(LOG_BITS)
+        together = Signal(LOG_BITS)
+        last = Signal(3)  # number of the last head of those that attend together
+        request = self.attends.p
+        with m.If(begin):
+            m.d.sync += [stride.eq(request.stride), together.eq(request.together), last.eq((1 << request.together) - 1)]
+        connect(m, self._attention.output, splitter.input)
+        connect(m, splitter.output, flipped(self.output))
+        m.d.comb += [splitter.together.eq(together), splitter.stride.eq(stride)]
+        self._see(m, stride)
+        self._scale(m, last)
+        self._gather(m, begin, last, stride)
+
+    def _see(self, m: Module, stride: Signal) -> None:
+        """Let the rows of each head see what those of the first one do; visibility is steady well before it is used."""
+        source, sink = self.visibility, self._attention.visibility
+        m.d.comb += [getattr(sink, name).eq(getattr(source, name)) for name in ("committed", "own", "sinks")]
+        for row in range(self._slots):
+            tokens = [row % (1 << log) for log in range(1 << LOG_BITS)]
+            m.d.sync += [
+                sink.first[row].eq(Array(source.first[token] for token in tokens)[stride]),
+                sink.mask[row].eq(Array(source.mask[token] for token in tokens)[stride]),
+            ]
+
+    def _scale(self, m: Module, last: Signal) -> None:
+        """Pass the scales of the first of the heads that attend together, and drop those of the others, which are equal."""
+        source, sink = self.scales, self._attention.scales
+        head = Signal(3)
+        column = Signal(range(self._head_dim))
+        m.d.comb += [
+            sink.payload.eq(source.payload),
+            sink.valid.eq(source.valid & (head == 0)),
+            source.ready.eq(sink.ready | (head != 0)),
+        ]
+        with m.If(source.valid & source.ready):
+            m.d.sync += column.eq(column + 1)
+            with m.If(column == self._head_dim - 1):
+                m.d.sync += [column.eq(0), head.eq(Mux(head == last, 0, head + 1))]
+
+    def _gather(self, m: Module, begin: Signal, last: Signal, stride: Signal) -> None:
+        """Collect the factors of the heads that attend together, each for the rows of its head."""
+        source, sink = self.factors, self._attention.heads
+        left = Signal(8)
+        head = Signal(3)
+        complete = Signal()
+        factors = Signal(sink.p.factors.shape())
+        shift = Signal(6)
+        m.d.comb += [
+            source.ready.eq((left != 0) & ~complete),
+            sink.valid.eq(complete),
+            sink.p.factors.eq(factors),
+            sink.p.shift.eq(shift),
+            sink.p.last.eq(left == 1),
+        ]
+        with m.If(source.valid & source.ready):
+            m.d.sync += [shift.eq(source.p.shift), head.eq(head + 1)]
+            for row in range(self._slots):
+                with m.If(Array(row >> log for log in range(1 << LOG_BITS))[stride] == head):
+                    m.d.sync += factors[row].eq(source.p.factor)
+            with m.If(head == last):
+                m.d.sync += [complete.eq(1), head.eq(0)]
+        with m.If(sink.valid & sink.ready):
+            m.d.sync += [complete.eq(0), left.eq(left - 1)]
+        with m.If(begin):
+            m.d.sync += left.eq(self._fewer(self.attends.p.heads))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import C, Cat, Const, Module, Mux, Value, signed, unsigned
+from amaranth.hdl import C, Cat, Const, Module, Mux, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
@@ -10,7 +10,7 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.multiply import STAGES as MULTIPLY
 from edgedec.hw.blocks.multiply import multiply
 from edgedec.hw.blocks.payloads import word, words
-from edgedec.hw.blocks.pipeline import carried, check, delayed, saturate
+from edgedec.hw.blocks.pipeline import carried, check, clamped, delayed, saturate
 from edgedec.hw.blocks.resources import Resources
 
 __all__ = ["Coder", "constants", "settings"]
@@ -84,17 +84,8 @@ class Coder(CostedComponent):
             product = multiply(m, f"product_{slot}", x, of.p.mantissa)
             # From here on the lowest bit is the one that was shifted out last.
             shifted = carried(m, always, Cat(0, product).as_signed() >> coarse)
-            y = carried(m, always, _clamped(carried(m, always, shifted >> fine, name="unclamped")))
+            y = carried(m, always, clamped(carried(m, always, shifted >> fine, name="unclamped"), _QUERY_BITS))
             rounded = carried(m, always, (y[1:].as_signed() + y[0]).as_signed())
             code = Mux(narrow, saturate(rounded, _CODE_BITS), saturate(rounded, _QUERY_BITS))
             m.d.comb += sink.p["values"][0][slot].eq(carried(m, always, code, name="result"))
         return m
-
-
-def _clamped(x: Value) -> Value:
-    """Return a value above its rounding bit, clamped to one bit more than the widest code has, which still saturates."""
-    top = x[_QUERY_BITS + 1 :]
-    inside = top.all() | ~top.any()
-    limit = Mux(x[-1], -(1 << (_QUERY_BITS + 1)), (1 << (_QUERY_BITS + 1)) - 1)
-    result: Value = Mux(inside, x, limit)[: _QUERY_BITS + 2].as_signed()
-    return result

@@ -13,12 +13,36 @@ from edgedec.hw.blocks.pipeline import check, fork
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.blocks.vector_memory import VectorMemory
 
-__all__ = ["HeadFeeder", "attend"]
+__all__ = ["HeadFeeder", "attend", "check_heads"]
 
 
 def attend() -> data.StructLayout:
-    """Return the numbers of heads: ``heads`` query heads, at least 1, of which ``group`` neighbours share a head of keys."""
-    return data.StructLayout({"heads": unsigned(8), "group": unsigned(8)})
+    """Return the numbers of heads.
+
+    Members:
+        heads: query heads, at least 1.
+        group: number of neighbours that share a head of keys.
+        together, stride: logarithms to the base 2 of the neighbours that attend together, and of the rows that each of
+            them takes; without effect unless heads may attend together.
+    """
+    return data.StructLayout(
+        {"heads": unsigned(8), "group": unsigned(8), "together": unsigned(2), "stride": unsigned(2)}
+    )
+
+
+def check_heads(*, width: int, slots: int, depth: int, head_dim: int, chunk: int) -> None:
+    """Check the parameters of a memory of heads.
+
+    Raises:
+        ValueError: one is out of the range that HeadFeeder states.
+    """
+    check("width", width, 1, 18)
+    check("slots", slots, 1, 8)
+    check("head_dim", head_dim, 1, 2048)
+    check("depth", depth, head_dim, 1 << 16)
+    check("chunk", chunk, 1, 64)
+    if head_dim % chunk:
+        raise ValueError(f"chunk must divide {head_dim}, not {chunk!r}")
 
 
 class HeadFeeder(CostedComponent):
@@ -44,13 +68,7 @@ class HeadFeeder(CostedComponent):
     """
 
     def __init__(self, *, width: int, slots: int, depth: int, head_dim: int, chunk: int) -> None:
-        check("width", width, 1, 18)
-        check("slots", slots, 1, 8)
-        check("head_dim", head_dim, 1, 2048)
-        check("depth", depth, head_dim, 1 << 16)
-        check("chunk", chunk, 1, 64)
-        if head_dim % chunk:
-            raise ValueError(f"chunk must divide {head_dim}, not {chunk!r}")
+        check_heads(width=width, slots=slots, depth=depth, head_dim=head_dim, chunk=chunk)
         self._memory = VectorMemory(width=width, slots=slots, depth=depth, lanes=1)
         self._collector = Collector(width=width, slots=slots, lanes=chunk)
         self._depth, self._head_dim, self._chunks = depth, head_dim, head_dim // chunk

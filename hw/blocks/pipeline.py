@@ -12,6 +12,7 @@ from edgedec.hw.isa.checks import check
 __all__ = [
     "carried",
     "check",
+    "clamped",
     "copies",
     "countdown",
     "delayed",
@@ -153,6 +154,15 @@ def fork(m: Module, source: Any, sinks: Sequence[Any]) -> None:
 def round_bit(x: Value, shift: Value) -> Value:
     """Return the highest bit of ``x`` that ``x >> shift`` drops, which rounding half up adds; 0 if ``shift`` is 0."""
     return (Cat(0, x) >> shift)[0]
+
+
+def clamped(x: Value, bits: int) -> Value:
+    """Return a value above its rounding bit, clamped to one bit more than a code of ``bits``, which still saturates."""
+    top = x[bits + 1 :]
+    inside = top.all() | ~top.any()
+    limit = Mux(x[-1], -(1 << (bits + 1)), (1 << (bits + 1)) - 1)
+    result: Value = Mux(inside, x, limit)[: bits + 2].as_signed()
+    return result
 
 
 def saturate(x: Value, bits: int) -> Value:

@@ -1,16 +1,21 @@
 """The choice of an accelerator for a model by its shape; edgedec.hw.plan.choose_board considers a board as well."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from edgedec.errors import UnsupportedError
+from edgedec.graph import KvState
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.ops import Attention, Linear, QuantizeActivation
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants
 
-__all__ = ["config_for", "lowered", "ports_of", "shape_of", "small_config"]
+__all__ = ["config_for", "lowered", "ports_of", "ring_window", "ringed", "shape_of", "small_config"]
 
 _MOST_TILE_ROWS = 1280  # rows of the largest tile
+_MOST_WINDOW = 1 << 16  # positions of the largest context
 _MOST_INSTRUCTIONS = 1 << 16  # largest number of instructions of a configuration
 
 
@@ -27,7 +32,7 @@ def config_for(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
     """
     shape = shape_of(model) | {"ports": ports_of(overrides.get("beat_bytes", AcceleratorConfig.beat_bytes), 4, 4)}
     if "instructions" in overrides:
-        return AcceleratorConfig(**(shape | overrides))
+        return AcceleratorConfig(**ringed(shape | overrides))
     return lowered(model, shape | overrides)[0]
 
 
@@ -73,10 +78,27 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
         "heads": -(-heads // kv_heads) * kv_heads,
         "kv_heads": kv_heads,
         "head_dim": states[0].head_dim,
+        "window": ring_window(states),
+        "gelu": any(
+            isinstance(one, GateConstants) and one.activation == "gelu_tanh" for one in model.constants.values()
+        ),
+        "head_norms": any(isinstance(one, HeadNormConstants) for one in model.constants.values()),
         "scaling": any(matrix.groups is not None for matrix in matrices),
         "per_row": any(matrix.trits is None for matrix in matrices),
         "tile_rows": min(_MOST_TILE_ROWS, -(-2 * most_rows // (2 * ROWS)) * 2 * ROWS),
     }
+
+
+def ring_window(states: Iterable[KvState]) -> int:
+    """Return the largest window of states that can be rings, or 0; one of more than 2^16 positions hides nothing."""
+    windows = (state.window for state in states if state.window is not None and not state.sinks)
+    return max((max(window, 2) for window in windows if window <= _MOST_WINDOW), default=0)
+
+
+def ringed(members: dict[str, Any]) -> dict[str, Any]:
+    """Return members without a window if rings would not be shorter than the context, which is the same accelerator."""
+    whole = AcceleratorConfig(**members)
+    return {**members, "window": 0} if whole.window and whole.ring is None else members
 
 
 def ports_of(beat_bytes: int, most: int, port_bytes: int) -> int:
@@ -86,6 +108,7 @@ def ports_of(beat_bytes: int, most: int, port_bytes: int) -> int:
 
 def lowered(model: IntegerModel, members: dict[str, Any]) -> tuple[AcceleratorConfig, Lowering]:
     """Return a configuration with the instructions that the program needs, and the lowering."""
+    members = ringed(members)
     lowering = Lowering(model, AcceleratorConfig(**(members | {"instructions": _MOST_INSTRUCTIONS})))
     lowering.run()
     needed = -(-len(lowering.out.instructions) // 16) * 16

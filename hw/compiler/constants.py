@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.row_constants import ITEM_BYTES as ROW_BYTES
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import HEAD_NORM_ITEMS, AcceleratorConfig
 from edgedec.hw.isa.instructions import Destination
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "coding_items",
     "factor_items",
     "gain_items",
+    "head_norm_items",
     "item_bytes",
     "load_items",
     "scale_items",
@@ -64,6 +65,12 @@ def _laid(items: int, size: int, *fields: tuple[int, str, NDArray[np.int64]]) ->
 def gain_items(gains: I64) -> U8:
     """Pack gains s16 [width] into uint8 [width, 2]."""
     return _laid(len(gains), _GAIN_BYTES, (0, "<i2", gains))
+
+
+def head_norm_items(gains: I64, eps: int, shift: int) -> U8:
+    """Pack eps u48 from its low 16 bits on, the shift, and the gains s16 [head_dim] into uint8 [4 + head_dim, 2]."""
+    before = [eps & 0xFFFF, eps >> 16 & 0xFFFF, eps >> 32, shift]
+    return _laid(len(gains) + HEAD_NORM_ITEMS, _GAIN_BYTES, (0, "<u2", np.concatenate([before, gains & 0xFFFF])))
 
 
 def coding_items(mantissas: I64, middles: I64) -> U8:

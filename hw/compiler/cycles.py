@@ -33,6 +33,9 @@ NORMED = 4  # QuantizePath, additional cycles of the norm
 CODES = 16  # MatrixPath, from a block to the first beat that uses it, plus beat_bytes / 8; 3 for int8
 TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
 SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7 and half a head more
+HEAD_GAINS = 5  # HeadNorm, to take the gains, plus head_dim
+HEAD_ROOTS = (16, 18)  # HeadNorm, from head to head, plus head_dim, and for each slot
+HEAD_NORMED = (29, 37)  # HeadNorm, from the last word of a head to its first normed word, and for each slot
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
 SCORES = (
     37  # MacArray 7, ScoreMemory 11, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
@@ -271,18 +274,19 @@ class _Walk:
     def cache(self, instruction: Instruction) -> None:
         """Read the heads one after the other; the keys of the next one come before the values of this one."""
         assert self.attend is not None
-        config, heads = self.config, instruction["heads"]
-        self._wait(self.attended + config.head_dim + 6)
-        output_cycles = config.head_dim  # cycles of a head's output
+        config, together = self.config, self.config.together(instruction["group"], self.slots)
+        heads = instruction["heads"] // together  # heads that attend together count as one
+        output_cycles = together * config.head_dim  # cycles of their queries, and of their output
+        self._wait(self.attended + output_cycles + 6)
         if not self.committed:
-            every = max(EACH_ALONE, output_cycles, config.head_dim)
+            every = max(EACH_ALONE, output_cycles)
             self._finish_vector(
                 Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + output_cycles
             )
             return
         layout = config.kv_layout
         pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles per beat
-        beats = layout.beats(self.committed)
+        ranges = config.cache_rows(instruction["ring"]).ranges(self.committed)
         own = ceil((layout.beats(self.slots)) * pace) + 1  # cycles of a run without beats: this pass's positions
         ended = [0.0] * heads  # times at which the runs of keys end
         began = self.stream.now
@@ -290,8 +294,9 @@ class _Walk:
             values = run == 2 * heads - 1 or (run >= 2 and run % 2 == 0)
             head = (run - 1) // 2 if values else (run + 1) // 2
             if values:
-                self.stream.wait(max(ended[head] + SCORES, began + head * config.head_dim), "dependency")
-            self.stream.take(beats, ceil(beats * pace), "sweeps")
+                self.stream.wait(max(ended[head] + SCORES, began + head * output_cycles), "dependency")
+            for _, beats in ranges:
+                self.stream.take(beats, ceil(beats * pace), "sweeps")
             self.stream.wait(self.stream.now + own, "dependency")
             if not values:
                 ended[head] = self.stream.now
@@ -328,6 +333,9 @@ class _Walk:
         stretch = (self.stream.now - started) / least  # factor by which a slow memory lengthened the sweeps
         # The path of logits takes a row slot by slot; a single slot takes two cycles.
         each = ROWS * (max(config.slots, 2) if sink == Sink.LOGITS else 1)
+        head = config.head_dim + HEAD_ROOTS[0] + HEAD_ROOTS[1] * config.slots
+        if matrix["norm_heads"]:
+            each = ceil(ROWS * head / config.head_dim)
         at = float(started)
         for words, sweep in tiles:
             at += sweep * matrix["blocks"] * matrix["planes"] * stretch
@@ -342,6 +350,10 @@ class _Walk:
         elif sink == Sink.GATE:
             self._finish_vector(Source.GATE, self.rows + GATE)
         elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
+            if matrix["norm_heads"]:  # the next vector enters when the last head has left
+                entered = self.rows - head + 2 * config.head_dim + HEAD_GAINS  # no head follows the last one
+                left = HEAD_NORMED[0] + HEAD_NORMED[1] * config.slots + config.head_dim
+                self.rows = max(at + delay, entered) + left
             turned = 7 + config.head_dim // 2 if matrix["rotate"] else 0
             self.coded = max(self.coded, self.rows + SERIAL + turned)
 

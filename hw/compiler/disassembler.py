@@ -18,7 +18,7 @@ _NAMES: dict[str, type[IntEnum]] = {
     "when": When,
 }
 # Fields of one bit.
-_FLAGS = ("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2")
+_FLAGS = ("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2", "ring")
 
 
 def describe(program: Program, index: int) -> dict[str, Any]:

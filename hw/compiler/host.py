@@ -13,7 +13,7 @@ from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.schemes import FloatWeight, Int8Weight
+from edgedec.schemes import EmbeddingWeight
 
 __all__ = ["ProgramHost", "Results"]
 
@@ -51,21 +51,21 @@ class ProgramHost:
         UsageError: the table has another shape.
     """
 
-    def __init__(self, program: Program, embedding: FloatWeight | Int8Weight) -> None:
+    def __init__(self, program: Program, embedding: EmbeddingWeight) -> None:
         facts = program.host
-        shape = (embedding.codes if isinstance(embedding, Int8Weight) else embedding.values).shape
-        if shape != (facts.vocab, facts.hidden):
+        self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction, scale=facts.embedding_scale)
+        if self._table.shape != (facts.vocab, facts.hidden):
+            shape = "x".join(map(str, self._table.shape))
             raise UsageError(
-                f"the program's {facts.embedding} is {facts.vocab}x{facts.hidden}, not {'x'.join(map(str, shape))}; open "
-                "the bundle that it was compiled from"
+                f"the program's {facts.embedding} is {facts.vocab}x{facts.hidden}, not {shape}; open the bundle that it was "
+                "compiled from"
             )
         self.program = program
-        self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction)
         # Computed once, because a board's processor is slow: the places of the items, and the angles of all positions.
         destinations = [Destination.LOAD, *([Destination.ANGLES] if facts.inverse_frequencies else [])]
         self._offsets = {destination: program.input_offset(destination) for destination in destinations}
         context = np.arange(program.config.context, dtype=np.int32)
-        self._cos, self._sin = rotary(context, facts.inverse_frequencies)
+        self._cos, self._sin = self._table_of(context)
 
     def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
         """Return the input buffer of a pass, uint8 [input_bytes].
@@ -94,7 +94,11 @@ class ProgramHost:
     def _turned(self, positions: I32) -> tuple[I64, I64]:
         if 0 <= int(positions.min()) <= int(positions.max()) < len(self._cos):
             return self._cos[positions], self._sin[positions]
-        return rotary(positions, self.program.host.inverse_frequencies)  # the accelerator refuses such positions
+        return self._table_of(positions)  # the accelerator refuses such positions
+
+    def _table_of(self, positions: I32) -> tuple[I64, I64]:
+        facts = self.program.host
+        return rotary(positions, facts.inverse_frequencies, facts.magnitude, pairs=self.program.config.head_dim // 2)
 
     def _put(self, buffer: U8, destination: Destination, items: U8) -> None:
         at = self._offsets[destination]

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, scale_items
+from edgedec.graph import KvState
+from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, head_norm_items, scale_items
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
@@ -36,11 +37,12 @@ from edgedec.ops import (
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
-from edgedec.reference.integer_profile.ops.rms_norm import NormConstants
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants
 
 __all__ = ["Lowering"]
 
 I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 
 _MOST_ELEMENTS = (1 << 20) - 1  # rows of logits, limited by an instruction's field
 _WINDOW_BITS = 17  # bits of a window in an instruction
@@ -55,6 +57,8 @@ class Lowering:
         out: emitted instructions and image.
         pass_ends: index of the first instruction of a commit.
         angles: inverse frequencies of the rotations; empty without any.
+        magnitude: factor of the rotated columns.
+        embedding_scale: factor of the embedding's rows.
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         cache_beats: beats of all layers' keys and values.
     """
@@ -64,12 +68,17 @@ class Lowering:
         self.out = ProgramEmitter(config)
         self.pass_ends = 0
         self.angles: tuple[float, ...] = ()
+        self.magnitude = self.embedding_scale = 1.0
         self.logit_exponent: int | None = None
         self._routes = Routes(model.graph)
-        self._run = config.kv_layout.beats(config.context)
-        runs = accumulate((2 * state.kv_heads for state in self.graph.states.values()), initial=0)
-        self._runs_before = dict(zip(self.graph.states, runs, strict=False))
-        self.cache_beats = self._run * sum(2 * state.kv_heads for state in self.graph.states.values())
+        self._rings = {name: int(_is_ring(state, config)) for name, state in self.graph.states.items()}
+        runs = {name: config.cache_rows(ring).run for name, ring in self._rings.items()}
+        sizes = (2 * state.kv_heads * runs[name] for name, state in self.graph.states.items())
+        *starts, self.cache_beats = accumulate(sizes, initial=0)
+        self._places = {
+            name: {"start": start, "run": runs[name], "ring": self._rings[name]}
+            for name, start in zip(self.graph.states, starts, strict=True)
+        }
         self._last_attention = max(
             (i for i, op in enumerate(self.graph.operations) if isinstance(op, Attention)), default=-1
         )
@@ -104,8 +113,7 @@ class Lowering:
         self.out.emit(Opcode.STOP, "pass")
         self.pass_ends = len(self.out.instructions)
         for name, state in self.graph.states.items():
-            fields = self._place(name)
-            self.out.emit(Opcode.COPY, name, **fields, heads=state.kv_heads)
+            self.out.emit(Opcode.COPY, name, **self._places[name], heads=state.kv_heads)
         self.out.emit(Opcode.STOP, "commit")
 
     # Shared parts of the lowering.
@@ -117,10 +125,6 @@ class Lowering:
         width = self.graph.values[name].shape[1]
         assert isinstance(width, int)
         return width
-
-    def _place(self, state: str) -> dict[str, int]:
-        """Return a layer's first beat in the cache, and the beats of a run."""
-        return {"start": self._runs_before[state] * self._run, "run": self._run}
 
     def vector(self, value: str, source: Source) -> bool:
         """Emit the VECTOR of the quantizer of ``value``. Return False if there is no quantizer, and thus no VECTOR."""
@@ -172,6 +176,7 @@ class Lowering:
         if hidden > self.config.hidden:
             raise unsupported(op, f"it is {hidden} wide; this accelerator has hidden={self.config.hidden}, raise it")
         self.cover(op)
+        self.embedding_scale = op.scale
         self._residual = op.outputs[0]
         name = op.outputs[0]
         if not self.vector(name, Source.LOAD):
@@ -180,8 +185,8 @@ class Lowering:
         self.out.input(Destination.LOAD, name, hidden)
         ropes = [rope for rope in self.graph.operations if isinstance(rope, Rope)]
         if ropes:
-            self.angles = ropes[0].inverse_frequencies
-            self.out.input(Destination.ANGLES, "angles", len(self.angles))
+            self.angles, self.magnitude = ropes[0].inverse_frequencies, ropes[0].magnitude
+            self.out.input(Destination.ANGLES, "angles", ropes[0].head_dim // 2)
 
     def linear(self, op: Linear) -> None:
         self.cover(op)
@@ -206,12 +211,14 @@ class Lowering:
         fields: Mapping[str, int],
         *,
         coding: tuple[I64, I64] | None = None,
+        heads: U8 | None = None,
         variants: tuple[When, ...] = (),
     ) -> None:
         """Emit all pieces of a matrix with their reads.
 
         Args:
             coding: mantissas and middles for the codes of attention.
+            heads: items of the norm of heads.
             variants: conditions under which the instruction is emitted, with shared reads; without logits nothing goes
                 ``onward``.
         """
@@ -230,6 +237,8 @@ class Lowering:
             for when in variants or (out.when,):
                 dropped = {"onward": 0} if when == When.WITHOUT_LOGITS else {}
                 out.emit(Opcode.MATRIX, name, when=when, **(members | dropped))
+            if heads is not None and index == 0:
+                out.constants(Destination.GAINS, name, heads)
             if coding is not None and index == 0:
                 out.constants(Destination.CODING, name, coding_items(*coding))
             if matrix.row_constants:
@@ -271,11 +280,24 @@ class Lowering:
         middles = constants.k_middle.reshape(-1) if job.sink == Sink.KEYS else np.zeros(len(mantissas), np.int64)
         if matrix.order is not None:
             mantissas, middles = mantissas[matrix.order], middles[matrix.order]
-        output = op.outputs[job.indices[0]]
-        name = output if rope is None else f"{output} -> {rope.outputs[0]}"
-        fields = {"rotate": int(rope is not None), "shift": -factor.exponent}
-        self._matrix(matrix, job.sink, name, fresh, fields, coding=(mantissas, middles))
+        norm, heads = self._routes.norm(job), None
+        if norm is not None:
+            heads = self._head_norm(norm, job)
+        made = [op.outputs[job.indices[0]], *(step.outputs[0] for step in (norm, rope) if step is not None)]
+        fields = {"rotate": int(rope is not None), "shift": -factor.exponent, "norm_heads": int(norm is not None)}
+        self._matrix(matrix, job.sink, " -> ".join(made), fresh, fields, coding=(mantissas, middles), heads=heads)
         self._coded.add(attention.inputs[PARTS.index(job.sink)])
+
+    def _head_norm(self, op: RmsNorm, job: RouteJob) -> U8:
+        """Return the items of a norm of heads, whose gains follow the order of the rows."""
+        if not self.config.head_norms:
+            raise unsupported(op, "it norms each head; generate the accelerator with head_norms=True")
+        self.cover(op)
+        constants: HeadNormConstants = self.constants[op.name]
+        gains, order = constants.gain.values, self._routes.order(job)
+        if order is not None:
+            gains = gains[order[: len(gains)]]
+        return head_norm_items(gains, constants.eps, constants.shift)
 
     def _fits(self, op: Attention) -> None:
         config, state = self.config, self.graph.states[op.state]
@@ -287,8 +309,12 @@ class Lowering:
                 op,
                 f"its heads are {state.head_dim} wide; this accelerator has head_dim={config.head_dim}: make it equal",
             )
-        if state.window is not None and state.window < 1:
-            raise unsupported(op, f"its window is {state.window}; at least 1, or none")
+        # The RTL applies no window between the rows of a pass.
+        if state.window is not None and state.window < config.slots:
+            raise unsupported(
+                op,
+                f"its window is {state.window}; this accelerator has slots={config.slots}: make them {state.window} at most",
+            )
 
     def _turns(self, op: Attention, rope: Rope) -> None:
         """Check that queries and keys are rotated alike, by the only table of angles."""
@@ -297,7 +323,8 @@ class Lowering:
             raise unsupported(
                 rope, f"queries and keys of {op.name} are not rotated alike; rotate both, with one layout"
             )
-        if rope.inverse_frequencies != self.angles or rope.head_dim != self.config.head_dim:
+        table = (rope.inverse_frequencies, rope.magnitude)
+        if table != (self.angles, self.magnitude) or rope.head_dim != self.config.head_dim:
             raise unsupported(rope, "its frequencies are not the first layer's; there is one table of angles")
         if rope.inputs[1] != "positions":
             raise unsupported(rope, f"it turns by {rope.inputs[1]}; only the pass's positions")
@@ -313,7 +340,7 @@ class Lowering:
         if not self.vector(name, Source.ATTENTION):
             raise unsupported(op, f"nothing quantizes {name}; it needs a linear behind it")
         group = op.heads // state.kv_heads
-        place, heads = self._place(op.state), {"heads": op.heads, "group": group}
+        place, heads = self._places[op.state], {"heads": op.heads, "group": group}
         most = (1 << _WINDOW_BITS) - 1
         # A window as long as the cache hides nothing.
         window = 0 if state.window is None or state.window > most else state.window
@@ -334,7 +361,9 @@ class Lowering:
             raise unsupported(gated, "nothing quantizes its output; it needs a linear behind it")
         constants = self.constants[gated.name]
         gate, up = (op.outputs[index] for index in job.indices)
-        relu2 = gated.activation == "relu2"
+        relu2, gelu = gated.activation == "relu2", gated.activation == "gelu_tanh"
+        if not relu2 and gelu != self.config.gelu:
+            raise unsupported(gated, f"its activation is {gated.activation}; generate the accelerator with gelu={gelu}")
         fields = {"relu2": int(relu2), "gate_shift": 0 if relu2 else constants.index_shift}
         self._matrix(matrix, Sink.GATE, f"{gate}|{up} -> {gated.outputs[0]}", fresh, fields)
 
@@ -345,6 +374,11 @@ class Lowering:
 
     def nothing(self, op: Operation) -> None:
         """Emit nothing: the operation was covered where its input is made."""
+
+
+def _is_ring(state: KvState, config: AcceleratorConfig) -> bool:
+    """Return whether the accelerator keeps the rows of a layer in a ring: it then has a window, no sinks, and fits."""
+    return config.ring is not None and state.window is not None and not state.sinks and state.window <= config.window
 
 
 _LOWER: Mapping[str, Callable[[Lowering, Any], None]] = {

@@ -179,14 +179,14 @@ class Matrix:
 
     def fields(self, piece: slice, config: AcceleratorConfig) -> dict[str, int]:
         """Return the fields of a piece's MATRIX instruction: its shape and its drain settings."""
-        limit = 1 << (_BASE_BITS - 1)
+        limit, blocks = 1 << (_BASE_BITS - 1), -(-self.columns // config.beat_bytes)
         result = {
             "int8": int(self.int8),
             "words": -(-(piece.stop - piece.start) // ROWS),
             "spare": (piece.start - piece.stop) % ROWS,
-            "blocks": -(-self.columns // config.beat_bytes),
+            "blocks": blocks,
             "planes": self.planes,
-            "group_blocks": self.group_size // config.beat_bytes,
+            "group_blocks": min(self.group_size // config.beat_bytes, blocks),  # a group may be wider than the matrix
             "pre_shift": self.parts[0].pre_shift,
             "pair": int(self.pair),
             "rows": int(self.row_constants),

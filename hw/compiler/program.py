@@ -2,13 +2,14 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.capacity import Capacity
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.queues import check_queues
@@ -27,7 +28,7 @@ from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 
-__all__ = ["HostFacts", "Program", "compile_model", "laid_out", "lowered_sizes", "result_bytes"]
+__all__ = ["HostFacts", "Program", "compile_model", "laid_out", "lowered_sizes", "result_bytes", "ring_beats"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +38,14 @@ class HostFacts:
     Members:
         bundle: SHA-256 of the bundle; empty if the model is not from a bundle.
         embedding: name of the weight whose rows are a pass's input.
-        residual_fraction: fraction bits of a row; its integers are row * 2^residual_fraction.
+        residual_fraction: fraction bits of a row; its integers are row * embedding_scale * 2^residual_fraction.
         hidden: elements of a row.
-        inverse_frequencies: inverse frequencies of the rotations; empty without any.
+        inverse_frequencies: inverse frequencies of the rotations; empty without any. Other pairs of a head's columns do not
+            change.
         vocab: rows of the head.
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
+        magnitude: factor of the rotated columns.
+        embedding_scale: factor of a row.
     """
 
     bundle: str
@@ -51,6 +55,8 @@ class HostFacts:
     inverse_frequencies: tuple[float, ...]
     vocab: int
     logit_exponent: int
+    magnitude: float = 1.0
+    embedding_scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +90,16 @@ class Program:
     def code(self) -> bytes:
         """Header and instructions as the accelerator reads them."""
         return pack_program(self.header, self.instructions)
+
+    @property
+    def ring(self) -> Capacity | None:
+        """The rows of a sequence that layers with a ring keep; None without such layers."""
+        return self.config.ring_capacity if self.ring_bytes else None
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the cache that are rings."""
+        return ring_beats(self.instructions) * self.config.beat_bytes
 
     @property
     def input_bytes(self) -> int:
@@ -134,9 +150,12 @@ class Program:
         raise KeyError(destination.name)
 
     def astray(self) -> int | None:
-        """Return the number of the first instruction that reads or writes outside of its buffer, or None."""
+        """Return the number of the first instruction that reads or writes outside of its buffer, or None.
+
+        Raises:
+            BundleError: an instruction needs a ring that the accelerator does not have.
+        """
         ends: Mapping[int, int] = {Base.IMAGE: self.image.size // self.config.beat_bytes, Base.INPUT: self.input_beats}
-        run = self.config.kv_layout.beats(self.config.context)
         for number, one in enumerate(self.instructions):
             heads = {
                 Opcode.CACHE: -(-one["heads"] // max(one["group"], 1)),
@@ -146,7 +165,8 @@ class Program:
             if one.opcode == Opcode.READ:
                 inside = one["start"] + one["beats"] <= ends.get(one["base"], -1)
             elif one.opcode in heads:
-                inside = one["start"] + (2 * heads[one.opcode] - 1) * one["run"] + run <= self.cache_beats
+                last = one["start"] + (2 * heads[one.opcode] - 1) * one["run"]
+                inside = last + self.config.cache_rows(one["ring"]).run <= self.cache_beats
             else:
                 inside = True
             if not inside:
@@ -166,6 +186,12 @@ class Program:
 def result_bytes(config: AcceleratorConfig) -> int:
     """Return the bytes of scales and likeliest tokens, at the start of the output buffer."""
     return RESULT_BYTES * config.slots * (1 + config.top_k)
+
+
+def ring_beats(instructions: Iterable[Instruction]) -> int:
+    """Return the beats of the cache that a program keeps in rings, of which its commit has every layer."""
+    rings = (one for one in instructions if one.opcode == Opcode.COPY and one["ring"])
+    return sum(2 * one["heads"] * one["run"] for one in rings)
 
 
 def _row_bytes(config: AcceleratorConfig) -> int:
@@ -244,5 +270,7 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
             inverse_frequencies=lowering.angles,
             vocab=model.graph.weights[embed.weight].shape[0],
             logit_exponent=lowering.logit_exponent,
+            magnitude=lowering.magnitude,
+            embedding_scale=lowering.embedding_scale,
         ),
     )

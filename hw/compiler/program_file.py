@@ -165,7 +165,9 @@ def _count(content: Mapping[str, Any], name: str) -> int:
 
 
 def _host(content: dict[str, Any]) -> HostFacts:
-    kinds = {"bundle": str, "embedding": str, "inverse_frequencies": list}
+    factors = {"magnitude": 1.0, "embedding_scale": 1.0}  # earlier programs do not say them
+    content = {**factors, **content}
+    kinds = {"bundle": str, "embedding": str, "inverse_frequencies": list, **dict.fromkeys(factors, float)}
     for member in fields(HostFacts):
         kind = kinds.get(member.name, int)
         if type(content.get(member.name)) is not kind:

@@ -5,7 +5,8 @@ behind it, for ever. This cannot happen if every queue holds all items that may 
 for a later part of the stream. The items are counted here, instruction by instruction, without regard to speed: an item
 counts from its READ until everything in the stream has arrived that its unit needs to take it.
 
-- A gain is taken once the matrix, the attention or the rows that make its vector have arrived.
+- A gain is taken once the matrix, the attention or the rows that make its vector have arrived, that of a norm of heads
+  with the last piece of the matrix.
 - A row's constants are taken once the weights of its piece have arrived, the constants of codes with the last piece.
 - Factors and scales are taken once the keys and values of the layer have arrived.
 - A VECTOR leaves its queue when its vector is complete, a MATRIX once its weights have arrived.
@@ -84,6 +85,7 @@ class _Walk:
         most: largest such numbers so far.
         vectors: announced vectors that are not complete.
         matrix: MATRIX whose weights are arriving.
+        heads: gains of its norm of heads.
     """
 
     config: AcceleratorConfig
@@ -91,6 +93,7 @@ class _Walk:
     most: Counter[str] = field(default_factory=Counter)
     vectors: list[_Vector] = field(default_factory=list)
     matrix: Instruction | None = None
+    heads: int = 0
 
     def step(self, instruction: Instruction) -> None:
         if instruction.opcode == Opcode.READ:
@@ -116,7 +119,9 @@ class _Walk:
         if name is None:
             return
         items = instruction["beats"] * config.beat_bytes // item_bytes(destination, config) - instruction["spare"]
-        if destination == Destination.GAINS and self.vectors:
+        if destination == Destination.GAINS and self.matrix is not None:
+            self.heads += items
+        elif destination == Destination.GAINS and self.vectors:
             self.vectors[-1].gains += items
         self._add(name, items)
 
@@ -133,6 +138,8 @@ class _Walk:
             return
         if matrix["sink"] in _PARTS:
             self.waiting["coding"] = 0
+            self.waiting["gains"] -= self.heads
+            self.heads = 0
         if matrix["sink"] == Sink.GATE:
             self._complete(Source.GATE)
         if matrix["sink"] == Sink.RESIDUAL and matrix["onward"]:

@@ -1,5 +1,6 @@
 """The destinations of a linear's outputs, derived from the graph."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +9,10 @@ from numpy.typing import NDArray
 from edgedec.graph import Graph
 from edgedec.hw.compiler.matrix import unsupported
 from edgedec.hw.isa.instructions import Sink
-from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, Rope
+from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, RmsNorm, Rope
+from edgedec.reference.float_profile.ops.rope import pair_columns
 
-__all__ = ["PARTS", "RouteJob", "Routes"]
+__all__ = ["PARTS", "RouteJob", "Routes", "head_order"]
 
 I64 = NDArray[np.int64]
 
@@ -32,16 +34,13 @@ class Routes:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._makers = {name: op for op in graph.operations for name in op.outputs}
-        self._readers: dict[str, list[Operation]] = {}
-        for op in graph.operations:
-            for name in op.inputs:
-                self._readers.setdefault(name, []).append(op)
+        self._readers = graph.readers()
 
     def maker(self, name: str) -> Operation:
         return self._makers[name]
 
-    def readers(self, name: str) -> list[Operation]:
-        return self._readers.get(name, [])
+    def readers(self, name: str) -> Sequence[Operation]:
+        return self._readers.get(name, ())
 
     def only_reader(self, op: Operation) -> Operation:
         """Return the reader of an operation's output.
@@ -80,28 +79,47 @@ class Routes:
 
     def _attention_job(self, op: Linear, index: int, output: str, reader: Operation) -> RouteJob:
         value = output
-        if isinstance(reader, Rope):
-            value = reader.outputs[0]
-            reader = self.only_reader(reader)
+        for kind in (RmsNorm, Rope):
+            if isinstance(reader, kind):
+                value = reader.outputs[0]
+                reader = self.only_reader(reader)
         if not isinstance(reader, Attention) or reader.inputs.count(value) != 1:
             raise unsupported(op, f"{reader.kind} {reader.name} reads {output}; an addition, attention or a gate can")
         return RouteJob(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
 
     def rope(self, job: RouteJob) -> Rope | None:
         """Return the rotation between a linear and its attention, or None."""
-        assert job.reader is not None
-        maker = self._makers[job.reader.inputs[PARTS.index(job.sink)]]
+        maker = self._last_maker(job)
         return maker if isinstance(maker, Rope) else None
 
+    def norm(self, job: RouteJob) -> RmsNorm | None:
+        """Return the norm of the heads between a linear and its attention, or None."""
+        maker = self._last_maker(job)
+        if isinstance(maker, Rope):
+            maker = self._makers[maker.inputs[0]]
+        return maker if isinstance(maker, RmsNorm) else None
+
+    def _last_maker(self, job: RouteJob) -> Operation:
+        assert job.reader is not None
+        return self._makers[job.reader.inputs[PARTS.index(job.sink)]]
+
     def order(self, job: RouteJob) -> I64 | None:
-        """Return the order of rows of queries or keys that makes (i, i + head_dim / 2) pair i of a head, or None.
+        """Return the order of rows of queries or keys that ``head_order`` gives each head, or None if it changes nothing.
 
         The rotation requires it. A score is a sum over columns, so permuting queries and keys alike does not change it.
         """
         rope = self.rope(job)
-        if rope is None or rope.layout == "half":
+        if rope is None:
             return None
-        half = np.arange(0, rope.head_dim, 2)
-        inside = np.concatenate([half, half + 1])
+        inside = head_order(rope)
         indices: I64 = (np.arange(rope.heads)[:, None] * rope.head_dim + inside).reshape(-1)
-        return indices
+        return None if np.array_equal(inside, np.arange(rope.head_dim)) else indices
+
+
+def head_order(rope: Rope) -> I64:
+    """Return the order of a head's columns that makes (i, i + head_dim / 2) pair i; columns in no pair follow in pairs."""
+    columns = np.arange(rope.head_dim)
+    first, second = (columns[part] for part in pair_columns(rope))
+    kept = columns[2 * len(first) :].reshape(2, -1)
+    order: I64 = np.concatenate([first, kept[0], second, kept[1]])
+    return order

@@ -9,6 +9,7 @@ planes may be shifted one by one or not: here they are, which makes the larger p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -27,26 +28,40 @@ from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.linear import LinearConstants, MatrixConstants
-from edgedec.reference.integer_profile.ops.rms_norm import NormConstants
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants
+from edgedec.reference.integer_profile.site import norms_heads
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
 
-__all__ = ["shape_graph", "shape_model", "shape_program"]
+__all__ = ["ShapeSchemes", "shape_graph", "shape_model", "shape_program"]
 
 _HEAD, _ONE = "lm_head.weight", 1 << 15  # name of the head's weight; mantissa of one
 _RESIDUAL = Form(unit=2.0**-12, width=27, fraction=12)  # form of the residual
 
 
-def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: int | None = None) -> Graph:
-    """Return a natively ternary model with an int8 head; ``layers`` and ``vocab`` replace those of ``shape``."""
+@dataclass(frozen=True, kw_only=True)
+class ShapeSchemes:
+    """The kinds of a shape's weights; those of a natively ternary model with an int8 head by default."""
+
+    linear: Scheme = field(default_factory=TernaryScheme)
+    head: Scheme = field(default_factory=lambda: Int8Scheme(rows=True))
+
+
+def shape_graph(
+    shape: Mapping[str, Any],
+    *,
+    layers: int | None = None,
+    vocab: int | None = None,
+    schemes: ShapeSchemes | None = None,
+) -> Graph:
+    """Return the graph of a shape; ``layers`` and ``vocab`` replace those of ``shape``."""
+    chosen = schemes or ShapeSchemes()
     changes = {"num_hidden_layers": layers, "vocab_size": vocab}
     graph = build_graph({**shape, **{name: value for name, value in changes.items() if value is not None}})
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
-    schemes: dict[str, Scheme] = {}
-    for name in graph.weights:
-        scheme: Scheme = TernaryScheme() if name in linear else FloatScheme()
-        schemes[name] = Int8Scheme(rows=True) if name == _HEAD else scheme
-    return fuse_linears(quantize_activations(assign_schemes(graph, schemes)))
+    kinds: dict[str, Scheme] = {name: chosen.linear if name in linear else FloatScheme() for name in graph.weights}
+    kinds[_HEAD] = chosen.head
+    return fuse_linears(quantize_activations(assign_schemes(graph, kinds)))
 
 
 def shape_model(graph: Graph, *, image: bool = False) -> IntegerModel:
@@ -86,6 +101,8 @@ def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = Fals
             inverse_frequencies=lowering.angles,
             vocab=model.vocab,
             logit_exponent=lowering.logit_exponent,
+            magnitude=lowering.magnitude,
+            embedding_scale=lowering.embedding_scale,
         ),
     )
 
@@ -95,6 +112,10 @@ def _ones(*shape: int, exponent: int = -16) -> Mantissas:
 
 
 def _constants(graph: Graph, op: Any, real: bool) -> Any:
+    if isinstance(op, RmsNorm) and norms_heads(op, graph.readers()[op.outputs[0]]):
+        (width,) = graph.weights[op.weight].shape
+        gain = Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-11)
+        return HeadNormConstants(gain=gain, eps=1, shift=16)
     if isinstance(op, RmsNorm):
         (width,) = graph.weights[op.weight].shape
         return NormConstants(gain=Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-14), eps=1)

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -16,6 +16,7 @@ from edgedec.hw.control.dispatcher import UNITS, Dispatcher
 from edgedec.hw.control.front_end import FrontEnd, walk_parameters
 from edgedec.hw.control.program_memory import ProgramMemory
 from edgedec.hw.control.read_issue import ReadIssue, ranges, read_errors
+from edgedec.hw.control.ring_place import RingPlace, ring_place
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Destination
 from edgedec.hw.isa.registers import Cause
 from edgedec.hw.isa.striping import block_bytes
@@ -89,11 +90,13 @@ class CommandProcessor(CostedComponent):
         flush: Out(1). Asks the masters to become idle; high during ``resetting``.
         clear: Out(1). High for ``CLEARED`` cycles to reset the units and the Router, which may see it up to as many
             cycles later.
+        ring: Out(``ring_place(config)``). Place of the pass in the rings, steady while instructions are issued; only if
+            the configuration has rings.
         descriptor_done: Out(1). The last cycle of an instruction.
         running: Out(1). Equal to ``busy``.
 
     Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
-        first command, one more if that beat holds two words.
+        first command, one more if that beat holds two words. With rings, at least those of RingPlace after ``start``.
     Throughput: that of FrontEnd and Dispatcher.
     Source: docs/accelerator.md.
     """
@@ -103,6 +106,7 @@ class CommandProcessor(CostedComponent):
         self._memory, self._units = ProgramMemory(config), Dispatcher(config)
         self._reads = ReadIssue(config, address_bits=address_bits)
         self._walk = FrontEnd(config, address_bits=address_bits)
+        self._ring = RingPlace(config) if config.ring else None
         super().__init__(
             lambda: {
                 **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
@@ -124,6 +128,7 @@ class CommandProcessor(CostedComponent):
                 "cause": Out(8),
                 "descriptor": Out(24),
                 "error_address": Out(64),
+                **({"ring": Out(ring_place(config))} if config.ring else {}),
                 **dict.fromkeys(("flush", "clear", "descriptor_done", "running"), Out(1)),
             }
         )
@@ -135,7 +140,8 @@ class CommandProcessor(CostedComponent):
         walk = walk_parameters(config, address_bits).size
         checked = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
         own = Resources(lut=64 + 60 + 420 + checked // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
-        return total(part.resources for part in (self._memory, self._walk, self._units, self._reads)) + own
+        parts = (self._memory, self._walk, self._units, self._reads, *((self._ring,) if self._ring else ()))
+        return total(part.resources for part in parts) + own
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -153,6 +159,7 @@ class CommandProcessor(CostedComponent):
         state = Signal(_State)
         commits = Signal()
         issued = Signal()  # the program has issued a command
+        placed = self._place(m, state, walk)
         m.d.comb += [
             self.busy.eq(Value.cast(state)[-1]),
             self.running.eq(self.busy),
@@ -167,7 +174,9 @@ class CommandProcessor(CostedComponent):
         ]
         with m.If(units.issued):
             m.d.sync += issued.eq(1)
-        wrong = self._begin(m, state, commits, issued, walk.parameters) | self._load(m, state, commits, memory, walk)
+        wrong = self._begin(m, state, commits, issued, walk.parameters) | self._load(
+            m, state, commits, memory.loaded & placed
+        )
         self._end(m, state, commits, units.ended)
         expired = self._expired(m, units.issued)
         with m.If(self.busy):
@@ -205,6 +214,7 @@ class CommandProcessor(CostedComponent):
                 misplaced.eq(self._misplaced()),
                 *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
                 *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
+                *([kept.slots.eq(self.slots)] if self._config.shared else []),
             ]
         verdict = state == _State.VERDICT
         wrong_slots = Signal()
@@ -226,16 +236,30 @@ class CommandProcessor(CostedComponent):
         result: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
         return result
 
-    def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
-        """Read the program and start walking it. Return the causes of errors with their conditions."""
-        beat_bytes, reads = self._config.beat_bytes, self._reads.reads
+    def _place(self, m: Module, state: Signal, walk: Any) -> Value:
+        """Compute the place of the pass in the rings. Return whether it is known."""
+        if self._ring is None:
+            return Const(1)
+        m.submodules.ring = ring = self._ring
+        m.d.comb += [
+            ring.begin.eq(state == _State.CHECK),
+            ring.committed.eq(walk.parameters.committed),
+            walk.ring.eq(ring.output),
+            self.ring.eq(ring.output),
+        ]
+        settled: Value = ring.settled
+        return settled
+
+    def _load(self, m: Module, state: Signal, commits: Signal, loaded: Value) -> dict[Cause, Value]:
+        """Read the program, and walk it once it is ``loaded``. Return the causes of errors with their conditions."""
+        beat_bytes, reads, memory, walk = self._config.beat_bytes, self._reads.reads, self._memory, self._walk
         address = Signal(64)
         length = Signal(32)
         words = Signal.like(memory.words)
         impossible = Signal()
         per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
         word_count = length >> beats_log2(INSTRUCTION_BYTES)
-        arrived = (state == _State.LOAD) & memory.loaded
+        arrived = (state == _State.LOAD) & loaded
         too_short = Signal()
         m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
         m.d.comb += [
@@ -271,7 +295,7 @@ class CommandProcessor(CostedComponent):
                 ]
                 with m.If(reads.ready):
                     m.d.sync += state.eq(_State.LOAD)
-            with m.Case(_State.LOAD), m.If(memory.loaded):
+            with m.Case(_State.LOAD), m.If(loaded):
                 m.d.sync += state.eq(_State.WALK)
         return {
             Cause.CONFIGURATION: arrived & memory.foreign,

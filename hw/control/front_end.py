@@ -11,11 +11,13 @@ from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.constant_product import product
 from edgedec.hw.blocks.instruction_layouts import layout
 from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.shared_heads import together_log2
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.control.dispatcher import command
 from edgedec.hw.control.instruction_check import violations
 from edgedec.hw.control.program_memory import fetched, index_bits
 from edgedec.hw.control.read_issue import read
+from edgedec.hw.control.ring_place import ring_place
 from edgedec.hw.isa.instructions import FIELDS, Base, Destination, Opcode, When
 from edgedec.hw.memory.axi import beats_log2
 
@@ -32,12 +34,17 @@ def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.Struct
     committed: committed positions.
     cached: beats of a run of these positions.
     accepted: slots of a commit.
+    slots: slots of the pass; only if heads attend together.
     logits: whether the pass computes logits.
     """
     start = address_bits - beats_log2(config.beat_bytes)
     bases = dict.fromkeys(("image", "input", "kv"), unsigned(start))
     return data.StructLayout(
-        {**bases, "committed": unsigned(20), "cached": unsigned(24), "accepted": config.slots, "logits": 1}
+        {
+            **bases,
+            **{"committed": unsigned(20), "cached": unsigned(24), "accepted": config.slots, "logits": 1},
+            **({"slots": unsigned(4)} if config.shared else {}),
+        }
     )
 
 
@@ -58,7 +65,7 @@ class FrontEnd(CostedComponent):
     CACHE reads ``cached`` beats for each run, in the order K0 K1 V0 K2 V1 ... of the query heads' keys and values;
     without committed positions it reads nothing. COPY reads, for each accepted slot that has to move, in ascending
     order, and for each head, the groups of keys and of values that hold its row. The command COPY is issued in any
-    case.
+    case. Of a layer with a ring, CACHE reads one or two ranges for each run, as ``ring`` says.
 
     Parameters:
         config: configuration of the accelerator.
@@ -67,6 +74,7 @@ class FrontEnd(CostedComponent):
     Members:
         instructions: In(stream ``fetched(config)``).
         parameters: In(``walk_parameters(config, address_bits)``). Steady while a program is walked.
+        ring: In(``ring_place(config)``). Likewise, only if the configuration has rings.
         quiet: In(1). No command waits and the units are idle; a READ or CACHE with ``wait`` waits for it.
         reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only the start of an
             instruction is checked, not the end of its last range.
@@ -78,7 +86,7 @@ class FrontEnd(CostedComponent):
 
     Latency: 3 cycles from an instruction to its read or command.
     Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle; each CACHE and COPY costs 2 cycles
-        more, and each slot of a COPY that moves costs 6 more.
+        more, and each slot of a COPY that moves costs 6 more, or 7 if there are rings.
     Source: docs/accelerator.md.
     """
 
@@ -89,6 +97,7 @@ class FrontEnd(CostedComponent):
             lambda: {
                 "instructions": In(stream.Signature(fetched(config))),
                 "parameters": In(walk_parameters(config, address_bits)),
+                **({"ring": In(ring_place(config))} if config.ring else {}),
                 "quiet": In(1),
                 "reads": Out(stream.Signature(read(config, address_bits))),
                 "commands": Out(stream.Signature(command(config))),
@@ -104,7 +113,9 @@ class FrontEnd(CostedComponent):
         instruction = Resources(lut=76 + 3 * start, ff=fetched(self._config).size + start + 12)  # with its check
         cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
         copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
-        return instruction + cache + copies + Resources(lut=2 * start + 24)
+        rings = Resources(lut=2 * start + 24 + 3 * 20, ff=21) if self._config.ring else Resources()
+        shared = Resources(lut=50, ff=16) if self._config.shared else Resources()
+        return instruction + cache + copies + rings + shared + Resources(lut=2 * start + 24)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -163,11 +174,12 @@ class FrontEnd(CostedComponent):
                 | (~out & Cat(one & register.any() for one, register in zip(applies, wrong, strict=True)).any())
             ),
         ]
+        cached = self._heads(m, data.View(layout(Opcode.CACHE), now.bits))
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(steps[-1]):
                 self._decide(m, now.bits, kind, empty, bad | (begun & begins[-1]), skipped, origin, state, done)
             with m.Case(_State.CACHE):
-                self._cache(m, now.bits, origin, state, done)
+                self._cache(m, now.bits, cached, origin, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
                 self._copy(m, now.bits, origin, state, done)
         with m.If(self.restart):
@@ -226,36 +238,68 @@ class FrontEnd(CostedComponent):
                 with m.Else():
                     m.d.comb += done.eq(1)
 
-    def _cache(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
+    def _cache(
+        self, m: Module, bits: Value, cached: tuple[Value, Value], origin: Value, state: Signal, done: Value
+    ) -> None:
         """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
         view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
         begun = Signal()
         of_values = Signal()
+        more = Signal()  # the run has another range, at its beginning
         keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
+        heads, group = cached
+        run_start = Mux(of_values, values.start, keys.start)
         m.d.comb += [
             reads.valid.eq(begun),
-            reads.p.start.eq(Mux(of_values, values.start, keys.start)),
+            reads.p.start.eq(run_start),
             reads.p.beats.eq(self.parameters.cached),
             reads.p.destination.eq(Destination.KEYS_VALUES),
         ]
+        if self._config.ring:
+            second = Signal()
+            with m.If(view.ring & ~second):
+                m.d.comb += [
+                    reads.p.start.eq(run_start + self.ring.start),
+                    reads.p.beats.eq(self.ring.before),
+                    more.eq(self.ring.after != 0),
+                ]
+            with m.Elif(view.ring):
+                m.d.comb += reads.p.beats.eq(self.ring.after)
+            with m.If(begun & reads.ready):
+                m.d.sync += second.eq(more)
+            with m.If(self.restart):
+                m.d.sync += second.eq(0)
         with m.If(~begun):
             m.d.sync += [begun.eq(1), of_values.eq(0)]
             for run, start in ((keys, origin), (values, origin + view.run)):
-                m.d.sync += [run.start.eq(start), run.left.eq(view.heads), run.in_group.eq(view.group)]
-        with m.Elif(reads.ready):
+                m.d.sync += [run.start.eq(start), run.left.eq(heads), run.in_group.eq(group)]
+        with m.Elif(reads.ready & ~more):
             # Only K0 is followed by another key; from then on a key alternates with the value of the head before it.
-            first, last = keys.left == view.heads, keys.left == 1
+            first, last = keys.left == heads, keys.left == 1
             m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
             for run, moves in ((keys, ~of_values), (values, of_values)):
                 with m.If(moves):
                     m.d.sync += [run.left.eq(run.left - 1), run.in_group.eq(run.in_group - 1)]
                     with m.If(run.in_group == 1):
-                        m.d.sync += [run.in_group.eq(view.group), run.start.eq(run.start + (view.run << 1))]
+                        m.d.sync += [run.in_group.eq(group), run.start.eq(run.start + (view.run << 1))]
             with m.If(of_values & (values.left == 1)):
                 m.d.comb += done.eq(1)
                 m.d.sync += [begun.eq(0), state.eq(_State.NEXT)]
         with m.If(self.restart):
             m.d.sync += begun.eq(0)
+
+    def _heads(self, m: Module, view: Any) -> tuple[Value, Value]:
+        """Return the heads, and those of a group, where each stands for all that attend together.
+
+        They follow the instruction, and are used several cycles after it has come.
+        """
+        if not self._config.shared:
+            return view.heads, view.group
+        together, _ = together_log2(self._config, view.group, self.parameters.slots)
+        heads = Signal.like(view.heads)
+        group = Signal.like(view.group)
+        m.d.sync += [heads.eq(view.heads >> together), group.eq(view.group >> together)]
+        return heads, group
 
     def _copy(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
         view, reads, now = data.View(layout(Opcode.COPY), bits), self.reads, self.parameters
@@ -265,7 +309,7 @@ class FrontEnd(CostedComponent):
         position = Signal(20)
         group = Signal(20)
         beats = Signal(20 + layout_.chunks.bit_length())
-        progress = Signal(3)
+        progress = Signal(4 if self._config.ring else 3)
         start = Signal(self._start_bits)
         left = Signal(FIELDS[Opcode.COPY]["heads"] + 1)
         moves = Signal()
@@ -273,7 +317,9 @@ class FrontEnd(CostedComponent):
             m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
             m.d.sync += [
                 slot.eq(slot + 1),
-                position.eq(now.committed + slot),
+                position.eq(
+                    (Mux(view.ring, self.ring.place, now.committed) if self._config.ring else now.committed) + slot
+                ),
                 progress.eq(0),
             ]
             with m.If(moves):
@@ -286,7 +332,7 @@ class FrontEnd(CostedComponent):
         with m.Elif(state == _State.PLACE):
             m.d.sync += [
                 progress.eq(Cat(1, progress)),
-                group.eq(position >> beats_log2(layout_.positions)),
+                group.eq(self._row(m, position, view.ring) >> beats_log2(layout_.positions)),
                 beats.eq(product(group, layout_.chunks)),
                 start.eq(origin + beats),
                 left.eq(view.heads << 1),
@@ -306,6 +352,15 @@ class FrontEnd(CostedComponent):
                     m.d.sync += state.eq(_State.SLOT)
         with m.If(self.restart):
             m.d.sync += [slot.eq(0), rank.eq(0)]
+
+    def _row(self, m: Module, position: Signal, ring: Value) -> Value:
+        """Return the row of a position, which in a ring is registered: the ring begins anew after its end."""
+        kept = self._config.ring
+        if kept is None:
+            return position
+        row = Signal.like(position)
+        m.d.sync += row.eq(Mux(ring & (position >= kept.rows), position - kept.rows, position))
+        return row
 
 
 class _Heads:

@@ -18,7 +18,7 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
     They are if the opcode, ``when``, destination, base or sink does not exist, or the destination is PROGRAM; if words,
     elements, blocks, heads or the heads of a group are 0, or exceed the configuration; if a word has more spare rows
     than rows; if a ternary matrix has no planes; and if the configuration lacks group mantissas, or int8, that the
-    matrix needs.
+    matrix needs, or rings.
     """
     invalid: Value = Cat(applies & Cat(conditions).any() for applies, conditions in violations(config, bits)).any()
     return invalid
@@ -33,14 +33,18 @@ def violations(config: AcceleratorConfig, bits: Value) -> list[tuple[Value, list
     opcode = view[Opcode.STOP].opcode
     cases = {
         Opcode.READ: _read(view[Opcode.READ]),
-        Opcode.CACHE: _grouped(view[Opcode.CACHE], config),
-        Opcode.COPY: _none_or_over(view[Opcode.COPY].heads, config.kv_heads),
+        Opcode.CACHE: [*_grouped(view[Opcode.CACHE], config), *_rings(view[Opcode.CACHE], config)],
+        Opcode.COPY: [
+            *_none_or_over(view[Opcode.COPY].heads, config.kv_heads),
+            *_rings(view[Opcode.COPY], config),
+        ],
         Opcode.LOAD: _none_or_over(view[Opcode.LOAD].elements, config.hidden),
         Opcode.VECTOR: _none_or_over(view[Opcode.VECTOR].blocks, config.depth),
         Opcode.MATRIX: _matrix(view[Opcode.MATRIX], config),
         Opcode.ATTEND: [
             *_grouped(view[Opcode.ATTEND], config),
             *_none_or_over(view[Opcode.ATTEND].kv_heads, config.kv_heads),
+            *_rings(view[Opcode.ATTEND], config),
         ],
     }
     return [
@@ -55,6 +59,10 @@ def _none_or_over(count: Value, most: int) -> list[Value]:
 
 def _grouped(view: Any, config: AcceleratorConfig) -> list[Value]:
     return [*_none_or_over(view.heads, config.heads), view.group == 0]
+
+
+def _rings(view: Any, config: AcceleratorConfig) -> list[Value]:
+    return [] if config.ring else [view.ring]
 
 
 def _read(view: Any) -> list[Value]:

@@ -17,6 +17,7 @@ __all__ = [
     "FIELDS",
     "INSTRUCTION_BYTES",
     "MAGIC",
+    "OPTIONAL",
     "SIGNED",
     "Base",
     "Destination",
@@ -110,19 +111,22 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     Opcode.READ: {"destination": 4, "base": 2, "spare": 8, "start": 36, "beats": 24},
     # Reads the committed keys and values of a layer, in the order K0 K1 V0 K2 V1 ... of the query heads; query head h
     # has the keys of key head h // group. start: beats from kv_address to the layer; run: beats from a head's keys to
-    # its values, and to the next head's keys.
-    Opcode.CACHE: {"start": 36, "run": 24, "heads": 8, "group": 8},
+    # its values, and to the next head's keys. ring: the layer is a ring, see AcceleratorConfig.ring.
+    Opcode.CACHE: {"start": 36, "run": 24, "heads": 8, "group": 8, "ring": 1},
     # Moves accepted slots of the last pass to the positions after the committed ones.
-    Opcode.COPY: {"start": 36, "run": 24, "heads": 8},
+    Opcode.COPY: {"start": 36, "run": 24, "heads": 8, "ring": 1},
     # Loads ``elements`` elements of the embedding rows into the residual.
     Opcode.LOAD: {"elements": 16},
     # Quantizes the next vector of a source, after a norm with eps if ``normed``. blocks: blocks of codes.
     Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48},
     # Multiplies; the first fields are those of edgedec.hw.matrix.matrix_path.descriptor, the others describe the sink:
-    #   more: the vector continues in the next matrix. start: first element of the residual that rows are added to
-    #   (RESIDUAL). onward: the new residual is also the vector of a VECTOR (RESIDUAL). rotate, shift: of codes
-    # (QUERIES,   KEYS, VALUES). relu2, gate_shift: of the activation (GATE). elements: of the whole vector; first: id
-    # of the first   row (LOGITS).
+    #   more: the vector continues in the next matrix.
+    #   start: first element of the residual that rows are added to (RESIDUAL).
+    #   onward: the new residual is also the vector of a VECTOR (RESIDUAL).
+    #   rotate, shift: of codes (QUERIES, KEYS, VALUES).
+    #   norm_heads: each head is normed before its rotation (QUERIES, KEYS).
+    #   relu2, gate_shift: of the activation (GATE).
+    #   elements: of the whole vector; first: id of the first row (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,
@@ -149,13 +153,26 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "shift": 6,
         "relu2": 1,
         "gate_shift": 4,
+        "norm_heads": 1,
     },
     # Computes attention of all heads. start, run: place of the layer in the cache, where its new rows are written.
     # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides. kv_heads: heads /
-    # group.
-    Opcode.ATTEND: {"heads": 8, "group": 8, "kv_heads": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
+    # group. ring: as in CACHE.
+    Opcode.ATTEND: {
+        "heads": 8,
+        "group": 8,
+        "kv_heads": 8,
+        "start": 36,
+        "run": 24,
+        "window": 17,
+        "sinks": 17,
+        "ring": 1,
+    },
 }
 SIGNED = frozenset({"base0", "base1"})  # names of the signed fields
+OPTIONAL = frozenset(
+    {"norm_heads"}
+)  # names of the fields at the end of an instruction that only some accelerators read
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgedec.hw.isa.checks import check
 
-__all__ = ["KvLayout", "widest_chunk"]
+__all__ = ["CacheRows", "KvLayout", "widest_chunk"]
 
 
 def widest_chunk(beat_bytes: int, head_dim: int, most: int = 16) -> int:
@@ -75,3 +75,62 @@ class KvLayout:
         padded[: len(codes)] = codes
         parts = padded.reshape(-1, self.positions, self.chunks, self.chunk).transpose(0, 2, 1, 3)
         return np.ascontiguousarray(parts).reshape(-1, self.beat_bytes).view(np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRows:
+    """The rows of a run that the cache keeps: those of all positions, or a ring of those that a window can show.
+
+    The row of a position lies at ``place``: at the position itself, or in a ring at the rest of its division by ``rows``.
+
+    Members:
+        layout: layout of the run.
+        rows: number of rows that are kept; whole groups in a ring.
+        window: number of last positions that a pass may see of a ring; 0: all rows are kept.
+
+    Raises:
+        ValueError: a ring does not consist of whole groups, or has fewer rows than its window.
+    """
+
+    layout: KvLayout
+    rows: int
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window and (self.rows % self.layout.positions or self.rows < self.window):
+            raise ValueError(
+                f"a ring must have whole groups of {self.layout.positions} rows, at least {self.window}, not {self.rows!r}"
+            )
+
+    @property
+    def run(self) -> int:
+        """Beats of the run."""
+        return self.layout.beats(self.rows)
+
+    def place(self, position: int) -> int:
+        """Return the row at which a position lies."""
+        return position % self.rows if self.window else position
+
+    def first(self, committed: int) -> int:
+        """Return the first of ``committed`` positions that a pass reads: the beginning of a group."""
+        positions = self.layout.positions
+        return max(0, committed + 1 - self.window) // positions * positions if self.window else 0
+
+    def ranges(self, committed: int) -> tuple[tuple[int, int], ...]:
+        """Return what a pass reads of the run: first beat, counted from the run's, and beats of one or two ranges.
+
+        They hold the positions from ``first`` on in ascending order; a ring has two ranges if they pass its end.
+        """
+        chunks, first = self.layout.chunks, self.first(committed) // self.layout.positions
+        groups = self.layout.groups(committed) - first
+        if not self.window:
+            return ((0, groups * chunks),) if groups else ()
+        ring = self.rows // self.layout.positions
+        start = first % ring
+        before = min(groups, ring - start)
+        pieces = ((start, before), (0, groups - before))
+        return tuple((at * chunks, count * chunks) for at, count in pieces if count)
+
+    def beats(self, committed: int) -> int:
+        """Return the number of beats that a pass reads of the run."""
+        return sum(count for _, count in self.ranges(committed))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -28,7 +28,7 @@ from edgedec.hw.memory.new_rows import (
 
 __all__ = ["CacheWriter"]
 
-_STAGES = 4  # registers from a place to its address
+_STAGES = 4  # registers from a place to its address, without a ring
 _LENGTH_BITS = 32  # bits of a request's length in bytes
 
 
@@ -48,11 +48,12 @@ class CacheWriter(CostedComponent):
             is written at position committed + i, if i < own.
         copies: In(stream layout(Opcode.COPY)). One item per layer of a commit, with at least 1 head.
         beats: In(cache_beats(config)). Beats for ``MovedRows``: slot i moves to committed + (number of accepted slots
-            before it).
+            before it). The rows of a ring lie at the places that ``CacheRows`` of edgedec.hw.isa.kv_layout defines.
         own: In(4). Slots of the pass, at least 1. Steady while not idle, as are ``committed``, ``accepted``,
             ``kv_address``.
         committed: In(20). Number of positions before the pass.
         accepted: In(8). Slots to keep, bit i for slot i.
+        place: In. Row of position ``committed`` in a ring, steady likewise; only if the configuration has rings.
         kv_address: In(64). Address of the cache, a multiple of ``block_bytes(ports)``.
         requests: Out(stream {address, bytes}). One chunk each, which lies within a beat.
         data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it may have.
@@ -81,6 +82,7 @@ class CacheWriter(CostedComponent):
                 "own": In(SLOT_BITS),
                 "committed": In(20),
                 "accepted": In(8),
+                **({"place": In(range(config.ring.rows))} if config.ring else {}),
                 "kv_address": In(64),
                 "requests": Out(requests(address_bits, _LENGTH_BITS)),
                 "data": Out(beat(config.port_bytes)),
@@ -98,8 +100,9 @@ class CacheWriter(CostedComponent):
             ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
         )
         shift_registers = Resources(lut=codes, ff=64)
+        rings = Resources(lut=3 * 21, ff=21 + 36 + 2) if config.ring else Resources()
         parts = total(part.resources for part in (self._keys, self._values, self._moved, self._places, self._located))
-        return parts + choice + address + shift_registers
+        return parts + choice + address + shift_registers + rings
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -138,19 +141,20 @@ class CacheWriter(CostedComponent):
         """Compute the address of each chunk. Return whether one is in progress."""
         config, kv = self._config, self._config.kv_layout
         wide = beats_log2(kv.positions)
+        stages = _STAGES + bool(config.ring)
         located = stream.Signature(self._address_and_codes).create()
         m.submodules.located = located_slice = self._located
-        enable, valids = pipeline(m, located, source.valid, _STAGES)
+        enable, valids = pipeline(m, located, source.valid, stages)
         connect(m, located, located_slice.input)
         m.d.comb += source.ready.eq(enable)
-        position = carried(m, enable, self.committed + source.p.position)
-        at = carried(m, enable, source.p.at + source.p.index)
-        group = carried(m, enable, product(position >> wide, kv.chunks))
-        within = carried(m, enable, carried(m, enable, at) + group)  # beats from kv_address on
-        lane = carried(m, enable, position[:wide], 2)
+        row = self._row(m, enable, source.p)
+        at = carried(m, enable, source.p.at + source.p.index, stages - 2)
+        group = carried(m, enable, product(row >> wide, kv.chunks))
+        within = carried(m, enable, at + group)  # beats from kv_address on
+        lane = carried(m, enable, row[:wide], 2)
         m.d.comb += [
             located.p.address.eq(carried(m, enable, self._physical(within, lane), name="address")),
-            located.p.codes.eq(carried(m, enable, source.p.codes, _STAGES)),
+            located.p.codes.eq(carried(m, enable, source.p.codes, stages)),
         ]
         request = stream.Signature(located.p.shape()).create()
         beat_data = stream.Signature(located.p.shape()).create()
@@ -165,6 +169,15 @@ class CacheWriter(CostedComponent):
             beat_data.ready.eq(self.data.ready),
         ]
         return Cat(valids, located_slice.output.valid).any()
+
+    def _row(self, m: Module, enable: Any, item: Any) -> Any:
+        """Return the row of an item's position after one register, or after two if there are rings."""
+        ring = self._config.ring
+        if ring is None:
+            return carried(m, enable, self.committed + item.position, name="position")
+        position = carried(m, enable, Mux(item.ring, self.place, self.committed) + item.position)
+        passed = carried(m, enable, item.ring) & (position >= ring.rows)
+        return carried(m, enable, Mux(passed, position - ring.rows, position)[: len(position)], name="row")
 
     def _physical(self, beats: Any, lane: Any) -> Any:
         """Return the address of chunk ``lane`` of a beat, counted from kv_address: ``striping.physical_address`` in bits."""

@@ -32,8 +32,9 @@ def layer() -> data.StructLayout:
         start: beats from kv_address to the layer.
         run: beats from a head's keys to its values, and from there to the next head's keys.
         kv_heads: number of key-value heads.
+        ring: the layer keeps its rows in a ring.
     """
-    return data.StructLayout({"start": unsigned(36), "run": unsigned(_RUN_BITS), "kv_heads": unsigned(8)})
+    return data.StructLayout({"start": unsigned(36), "run": unsigned(_RUN_BITS), "kv_heads": unsigned(8), "ring": 1})
 
 
 def place(config: AcceleratorConfig) -> data.StructLayout:
@@ -44,6 +45,7 @@ def place(config: AcceleratorConfig) -> data.StructLayout:
         index: number of the chunk in the head.
         position: position, counted from the first uncommitted one.
         codes: bytes of the chunk, lowest address first.
+        ring: the layer keeps its rows in a ring; only if the configuration has rings.
     """
     return data.StructLayout(
         {
@@ -51,6 +53,7 @@ def place(config: AcceleratorConfig) -> data.StructLayout:
             "index": unsigned(max(1, (config.kv_layout.chunks - 1).bit_length())),
             "position": unsigned(SLOT_BITS),
             "codes": unsigned(8 * config.chunk),
+            **({"ring": 1} if config.ring else {}),
         }
     )
 
@@ -129,6 +132,11 @@ class NewRows(CostedComponent):
                 m.d.sync += index.eq(index + 1)
                 with m.If(index == config.kv_layout.chunks - 1):
                     m.d.sync += [index.eq(0), heads.eq(heads - 1), active.eq(heads != 1), at.eq(at + (run << 1))]
+        if config.ring:
+            ring = Signal()
+            m.d.comb += sink.p.ring.eq(ring)
+            with m.If(self.layers.valid & self.layers.ready):
+                m.d.sync += ring.eq(self.layers.p.ring)
         with m.If(self.layers.valid & self.layers.ready):
             layer_ = self.layers.p
             start = layer_.start + layer_.run if self._values else layer_.start
@@ -216,6 +224,11 @@ class MovedRows(CostedComponent):
                 at.eq(start),
                 runs.eq(heads << 1),
             ]
+        if self._config.ring:
+            ring = Signal()
+            m.d.comb += sink.p.ring.eq(ring)
+            with m.If(self.copies.valid & self.copies.ready):
+                m.d.sync += ring.eq(copy.ring)
         with m.If(self.copies.valid & self.copies.ready):
             m.d.sync += [
                 *(start.eq(copy.start), at.eq(copy.start), run.eq(copy.run)),

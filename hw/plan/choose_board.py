@@ -5,7 +5,7 @@ from typing import Any
 
 from edgedec.board import Board
 from edgedec.errors import UnsupportedError
-from edgedec.hw.compiler.choose import lowered, ports_of, shape_of
+from edgedec.hw.compiler.choose import lowered, ports_of, ringed, shape_of
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
@@ -91,7 +91,7 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
         ports = ports_of(beat_bytes, device.ports, device.port_bytes)
         for slots in [overrides["slots"]] if "slots" in overrides else _SLOTS:
             members = {**shape, **fixed, "beat_bytes": beat_bytes, "ports": ports, "slots": slots} | overrides
-            yield {"softmax_lanes": _softmax_lanes(members)} | members
+            yield ringed({"softmax_lanes": _softmax_lanes(members)} | members)
 
 
 def _softmax_lanes(members: dict[str, Any]) -> int:

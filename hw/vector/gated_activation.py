@@ -15,7 +15,7 @@ from edgedec.hw.blocks.multiply import STAGES, Multiplier, multiply
 from edgedec.hw.blocks.payloads import word, words
 from edgedec.hw.blocks.pipeline import carried, check
 from edgedec.hw.blocks.resources import Resources, total
-from edgedec.hw.blocks.roms import SIGMOID_STEP, SIGMOID_VALUE
+from edgedec.hw.blocks.roms import GELU_STEP, GELU_VALUE, SIGMOID_STEP, SIGMOID_VALUE
 
 __all__ = ["GatedActivation", "activation"]
 
@@ -30,7 +30,8 @@ _STAGES = _PRODUCT + STAGES + 1  # registers of the arithmetic
 def activation() -> data.StructLayout:
     """Return the parameters of the activation.
 
-    ``relu2`` selects squared ReLU instead of SiLU; ``shift`` is the fraction bits of a SiLU's gate less 6, 0 to 10.
+    ``relu2`` selects squared ReLU instead of SiLU; ``shift`` is the fraction bits of a SiLU's gate less 6, or of a GELU's
+    less 7, 0 to 10.
     """
     return data.StructLayout({"relu2": 1, "shift": unsigned(4)})
 
@@ -40,6 +41,7 @@ class GatedActivation(CostedComponent):
 
     Parameters:
         slots: number of slots, 1 to 8.
+        gelu: whether the table is that of GELU (gelu_tanh) in place of the sigmoid, that of SiLU.
 
     Members:
         activation: In(activation()). Steady while a vector is in progress.
@@ -51,9 +53,10 @@ class GatedActivation(CostedComponent):
         of 11 x 8 between two entries of the table. The pipeline never stalls.
     """
 
-    def __init__(self, *, slots: int) -> None:
+    def __init__(self, *, slots: int, gelu: bool = False) -> None:
         check("slots", slots, 1, 8)
         self._slots = slots
+        self._table = (GELU_VALUE, GELU_STEP) if gelu else (SIGMOID_VALUE, SIGMOID_STEP)
         self._queue = CreditQueue(shape=word(_WIDE, slots), stages=_STAGES)
         super().__init__(
             lambda: {
@@ -118,7 +121,7 @@ class GatedActivation(CostedComponent):
         fine = carried(m, 1, Array([coarse >> k for k in range(4)])[shift[:2]])
         rounded = carried(m, 1, (fine >> 1) + fine[0])
         at = carried(m, 1, Mux(rounded[16:].any(), 0xFFFF, rounded[:16]))
-        init = [{"value": v, "step": s} for v, s in zip(SIGMOID_VALUE, SIGMOID_STEP, strict=True)]
+        init = [{"value": v, "step": s} for v, s in zip(*self._table, strict=True)]
         table = memory.Memory(shape=_ENTRY, depth=1 << _FRACTION, init=init)
         m.submodules[f"sigmoid_{slot}"] = table
         port = table.read_port()

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.instructions import Instruction
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normalize16, round_shift, saturate
 from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
 from edgedec.sim.interpreter.streams import integers
 
-__all__ = ["HeadConstants", "KvMemory", "attended", "coded", "rotated", "run_order", "visible"]
+__all__ = ["HeadConstants", "KvMemory", "attended", "coded", "rotated", "run_order", "run_ranges", "visible"]
 
 I8 = NDArray[np.int8]
 U8 = NDArray[np.uint8]
@@ -58,15 +60,29 @@ def run_order(heads: int) -> Iterator[tuple[int, int]]:
     yield heads - 1, 1
 
 
+def run_ranges(of: Instruction, config: AcceleratorConfig, slots: int, committed: int) -> Iterator[tuple[int, int]]:
+    """Yield the first beat in the cache and the beats of each range that a CACHE reads in a pass.
+
+    Args:
+        slots: tokens of the pass.
+        committed: positions before it.
+    """
+    together = config.together(of["group"], slots)
+    for head, part in run_order(of["heads"] // together):
+        start = of["start"] + (2 * (head * together // of["group"]) + part) * of["run"]
+        for first, beats in config.cache_rows(of["ring"]).ranges(committed):
+            yield start + first, beats
+
+
 class KvMemory:
     """The memory of all keys and values, in logical order: uint8 [beats, beat_bytes]."""
 
     def __init__(self, layout: KvLayout, memory: U8) -> None:
         self._layout, self._beats = layout, memory.reshape(-1, layout.beat_bytes)
 
-    def beats(self, start: int, positions: int) -> U8:
-        """Return the beats of the first ``positions`` positions of the run that begins at beat ``start``."""
-        return self._beats[start : start + self._layout.beats(positions)].copy()
+    def beats(self, start: int, count: int) -> U8:
+        """Return ``count`` beats from beat ``start`` on."""
+        return self._beats[start : start + count].copy()
 
     def rows(self, beats: U8, positions: int) -> I8:
         """Return the codes [positions, head_dim] that the beats of a run hold."""
@@ -75,9 +91,9 @@ class KvMemory:
         codes: I8 = parts.transpose(0, 2, 1, 3).reshape(-1, layout.head_dim)[:positions]
         return codes
 
-    def write(self, start: int, position: int, row: I64) -> None:
-        """Write the codes [head_dim] of a position of the run that begins at beat ``start``."""
-        self._at(start, position)[:] = row.astype(np.int8).view(np.uint8).reshape(-1, self._layout.chunk)
+    def write(self, start: int, place: int, row: I64) -> None:
+        """Write the codes [head_dim] at a place of the run that begins at beat ``start``."""
+        self._at(start, place)[:] = row.astype(np.int8).view(np.uint8).reshape(-1, self._layout.chunk)
 
     def copy(self, start: int, source: int, target: int) -> None:
         self._at(start, target)[:] = self._at(start, source)
@@ -88,15 +104,18 @@ class KvMemory:
         return self._beats[first : first + self._layout.chunks, place * chunk : (place + 1) * chunk]
 
 
-def visible(committed: int, positions: I64, mask: NDArray[np.bool_], window: int, sinks: int) -> NDArray[np.bool_]:
+def visible(committed: range, positions: I64, mask: NDArray[np.bool_], window: int, sinks: int) -> NDArray[np.bool_]:
     """Return the positions that each slot sees, bool [n, committed + n].
 
     A slot sees all committed positions and the slots of its mask. A window hides those that are further back, except the
     first ``sinks`` positions.
+
+    Args:
+        committed: committed positions that are read.
     """
-    seen = np.concatenate([np.ones((len(mask), committed), np.bool_), mask], axis=1)
+    seen = np.concatenate([np.ones((len(mask), len(committed)), np.bool_), mask], axis=1)
     if window:
-        at = np.concatenate([np.arange(committed), positions])
+        at = np.concatenate([np.array(committed, np.int64), positions])
         seen &= (at > positions[:, None] - window) | (at < sinks)
     return seen
 

@@ -190,6 +190,7 @@ class Runner:
             at = INSTRUCTION_BYTES * (index + 1)
             try:
                 decoded.append(unpack(code[at : at + INSTRUCTION_BYTES]))
+                self._config.cache_rows(decoded[-1]["ring"])
             except BundleError as error:
                 raise _FaultError(Cause.DESCRIPTOR, index) from error
         return tuple(decoded), commit
@@ -237,7 +238,6 @@ def traffic(program: Program, request: PassRequest) -> tuple[int, int]:
         copies = [one for one in program.instructions[program.commit :] if one.opcode == Opcode.COPY]
         return beats + sum(2 * one["heads"] * moved * config.kv_layout.chunks for one in copies), len(copies)
     skipped = When.WITHOUT_LOGITS if request.logits else When.WITH_LOGITS
-    run = config.kv_layout.beats(request.committed) if request.committed else 0
     for one in program.instructions:
         if one.opcode == Opcode.STOP:
             break
@@ -246,7 +246,8 @@ def traffic(program: Program, request: PassRequest) -> tuple[int, int]:
         if one.opcode == Opcode.READ:
             beats += one["beats"]
         elif one.opcode == Opcode.CACHE:
-            beats += 2 * one["heads"] * run
+            runs = 2 * one["heads"] // config.together(one["group"], request.slots)
+            beats += runs * config.cache_rows(one["ring"]).beats(request.committed)
         descriptors += one.opcode in _COMMANDS
     return beats, descriptors
 

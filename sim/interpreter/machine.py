@@ -12,7 +12,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
-from edgedec.sim.interpreter.attention import KvMemory, run_order
+from edgedec.sim.interpreter.attention import KvMemory, run_ranges
 from edgedec.sim.interpreter.matrices import WeightMemory
 from edgedec.sim.interpreter.units import PassRegisters, Trace, Units
 
@@ -77,7 +77,8 @@ class Interpreter:
             positions: position of each slot in the text; None continues the cache.
             logits: 0 for none, 1 for the best, 2 for whole rows as well.
             trace: called with a name and the integers [slots, n] of every vector, like the trace of IntegerModel. Codes
-                may be longer than their vector, by zeros up to a whole block.
+                may be longer than their vector, by zeros up to a whole block. Probabilities of a ring lack those of the
+                positions that are not read, which are zeros.
 
         Raises:
             UsageError: a parameter is out of range.
@@ -94,7 +95,7 @@ class Interpreter:
                 units.stop(index)
                 return
             if instruction.opcode in (Opcode.READ, Opcode.CACHE):
-                items = self._read(index, instruction, committed)
+                items = self._read(index, instruction, slots, committed)
                 if items is not None:
                     units.take(index, items.destination, items.items, items.key)
             else:
@@ -125,10 +126,11 @@ class Interpreter:
                 raise BundleError(
                     f"instruction {index}: a commit cannot run {instruction.opcode.name}; compile it again"
                 )
+            rows = self.config.cache_rows(instruction["ring"])
             for rank, slot in enumerate(kept):
                 for run in range(2 * instruction["heads"] if rank != slot else 0):
                     start = instruction["start"] + run * instruction["run"]
-                    self._cache.copy(start, committed + slot, committed + rank)
+                    self._cache.copy(start, rows.place(committed + slot), rows.place(committed + rank))
         raise BundleError("the commit ends without STOP; compile it again")
 
     def _registers(
@@ -155,10 +157,10 @@ class Interpreter:
             logits=logits,
         )
 
-    def _read(self, index: int, of: Instruction, committed: int) -> _Range | None:
+    def _read(self, index: int, of: Instruction, slots: int, committed: int) -> _Range | None:
         """Return the items that a READ or CACHE instruction reads; None if there are none."""
         if of.opcode == Opcode.CACHE:
-            return self._keys_values(of, committed)
+            return self._keys_values(of, slots, committed)
         if of["destination"] not in set(Destination):
             raise BundleError(f"instruction {index}: there is no destination {of['destination']}; compile it again")
         destination = Destination(of["destination"])
@@ -176,11 +178,8 @@ class Interpreter:
         whole = items.reshape(-1, size)
         return _Range(destination=destination, items=whole[: len(whole) - of["spare"]])
 
-    def _keys_values(self, of: Instruction, committed: int) -> _Range | None:
+    def _keys_values(self, of: Instruction, slots: int, committed: int) -> _Range | None:
         if not committed:
             return None
-        runs = [
-            self._cache.beats(of["start"] + (2 * (head // of["group"]) + part) * of["run"], committed)
-            for head, part in run_order(of["heads"])
-        ]
+        runs = [self._cache.beats(start, beats) for start, beats in run_ranges(of, self.config, slots, committed)]
         return _Range(destination=Destination.KEYS_VALUES, items=np.concatenate(runs))

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
-from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.config import HEAD_NORM_ITEMS, ROWS, AcceleratorConfig, head_gains
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
-from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, sigmoid
+from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, gate_factor
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
-from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
+from edgedec.reference.integer_profile.ops.rms_norm import normed_heads, root_mean_square, sums_of_squares
 from edgedec.reference.integer_profile.values import Scale
 from edgedec.sim.interpreter.attention import (
     HeadConstants,
@@ -275,7 +275,7 @@ class Units:
             self._give(job, out, scale)
 
     def _code(self, job: _Issued, x: I64) -> None:
-        """Rotate queries, keys or values if requested, and quantize them for attention."""
+        """Norm and rotate queries, keys or values if requested, and quantize them for attention."""
         of, sink = job.fields, Sink(job.fields["sink"])
         if x.shape[1] % self._config.head_dim:
             raise _fault(
@@ -283,6 +283,8 @@ class Units:
                 Opcode.MATRIX,
                 f"{x.shape[1]} elements are not a multiple of the head dimension {self._config.head_dim}",
             )
+        if of["norm_heads"]:
+            x = self._normed(job, x)
         if of["rotate"]:
             if self._angles is None or len(self._angles) != self._config.head_dim // 2:
                 raise _fault(job.index, Opcode.MATRIX, f"there are no {self._config.head_dim // 2} angles")
@@ -294,12 +296,25 @@ class Units:
         bits = QUERY_BITS if sink == Sink.QUERIES else CODE_BITS
         self._codes[sink] = coded(x, constants, of["shift"], bits)
 
+    def _normed(self, job: _Issued, x: I64) -> I64:
+        """Norm each head with the next items of GAINS."""
+        count = head_gains(self._config.head_dim)
+        if not self._config.head_norms or len(self._fifos[Destination.GAINS]) < count:
+            raise _fault(job.index, Opcode.MATRIX, f"there is no unit that norms heads, or no {count} items of GAINS")
+        items = self._take(Destination.GAINS, count)
+        low, middle, high, shift = integers(items[:HEAD_NORM_ITEMS], "<u2", 0, 1)[:, 0].tolist()
+        gains = integers(items[HEAD_NORM_ITEMS:], "<i2", 0, 1)[:, 0]
+        x = normed_heads(x, gains, low | middle << 16 | high << 32, shift)
+        self._trace(job.made[min(1, len(job.made) - 1)], x)
+        return x
+
     def _gate(self, job: _Issued, out: I64) -> None:
         gate, up = out[:, 0::2], out[:, 1::2]
         if job.fields["relu2"]:
             z = round_shift(np.square(np.maximum(gate, 0)), RELU2_SHIFT)
         else:
-            z = round_shift(gate * sigmoid(gate, job.fields["gate_shift"]), SILU_SHIFT)
+            activation = "gelu_tanh" if self._config.gelu else "silu"
+            z = round_shift(gate * gate_factor(gate, job.fields["gate_shift"], activation), SILU_SHIFT)
         h = round_shift(z * up, UP_SHIFT)
         self._trace(job.made[-1], h)
         self._offered.append((Source.GATE, h))
@@ -309,11 +324,12 @@ class Units:
         if job is None or len(self._codes) < len(_PARTS):
             return False
         of, config, at = job.fields, self._config, self._at
-        heads, layout = of["heads"], config.kv_layout
+        heads, rows = of["heads"], config.cache_rows(of["ring"])
+        runs = 2 * heads // config.together(of["group"], at.slots)
         needed = {
             Destination.FACTORS: heads,
             Destination.SCALES: heads * config.head_dim,
-            Destination.KEYS_VALUES: 2 * heads * layout.beats(at.committed) if at.committed else 0,
+            Destination.KEYS_VALUES: runs * rows.beats(at.committed),
         }
         if any(len(self._fifos[destination]) < count for destination, count in needed.items()):
             return False
@@ -329,7 +345,8 @@ class Units:
         for short, codes in zip(("q12", "k8", "v8"), (queries, *own), strict=True):
             self._trace(f"{job.name}.{short}", codes)
         keys, values = self._all_rows(of, own)
-        seen = visible(at.committed, at.positions, at.mask, of["window"], of["sinks"])
+        committed = range(rows.first(at.committed), at.committed)
+        seen = visible(committed, at.positions, at.mask, of["window"], of["sinks"])
         out = attended(job.name, queries, keys, values, seen, constants, self._trace)
         self._trace(job.name, out)
         self._offered.append((Source.ATTENTION, out))
@@ -337,25 +354,29 @@ class Units:
         return True
 
     def _all_rows(self, of: Instruction, own: list[I64]) -> tuple[I64, I64]:
-        """Return the keys and the values of every query head, committed ones first: [heads, t, head_dim]."""
-        committed, layout = self._at.committed, self._config.kv_layout
+        """Return the keys and the values of every query head, those of the cache first: [heads, t, head_dim]."""
+        kept = self._config.cache_rows(of["ring"])
+        beats, committed = kept.beats(self._at.committed), self._at.committed - kept.first(self._at.committed)
         by_run: dict[tuple[int, int], Any] = {}
-        for head, part in run_order(of["heads"]):
-            rows = np.zeros((0, layout.head_dim), np.int64)
+        together = self._config.together(of["group"], self._at.slots)
+        for head, part in run_order(of["heads"] // together):
+            rows = np.zeros((0, self._config.head_dim), np.int64)
             if committed:
-                beats = self._take(Destination.KEYS_VALUES, layout.beats(committed))
-                rows = self._cache.rows(beats, committed).astype(np.int64)
-            by_run[head, part] = np.concatenate([rows, own[part][:, head // of["group"]]])
-        keys, values = (np.stack([by_run[head, part] for head in range(of["heads"])]) for part in (0, 1))
+                rows = self._cache.rows(self._take(Destination.KEYS_VALUES, beats), committed).astype(np.int64)
+            by_run[head, part] = np.concatenate([rows, own[part][:, head * together // of["group"]]])
+        keys, values = (np.stack([by_run[head // together, part] for head in range(of["heads"])]) for part in (0, 1))
         return keys, values
 
     def _write(self, of: Instruction, own: list[I64]) -> None:
         """Write the keys and values of the pass into the cache; slot i has position committed + i."""
+        places = [
+            self._config.cache_rows(of["ring"]).place(self._at.committed + slot) for slot in range(self._at.slots)
+        ]
         for part, codes in enumerate(own):
             for head in range(codes.shape[1]):
                 start = of["start"] + (2 * head + part) * of["run"]
-                for slot in range(self._at.slots):
-                    self._cache.write(start, self._at.committed + slot, codes[slot, head])
+                for slot, place in enumerate(places):
+                    self._cache.write(start, place, codes[slot, head])
 
     def _give(self, job: _Issued, logits: I64, scale: Scale) -> None:
         """Write the results: scales, the best logits, and whole rows if they are requested."""

@@ -105,6 +105,12 @@ class Verified:
         self._compare_cache("the commit")
         return report
 
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` positions in all three; rings must still have their rows."""
+        if self.driver.truncate(length) != length:
+            raise DeviceError(f"the accelerator cannot go back to {length} positions; go back less far")
+        self._reference.truncate(length)
+
     def _compare_cache(self, when: str) -> None:
         """Compare all bytes of keys and values, including those that later passes overwrite."""
         config = self.program.config

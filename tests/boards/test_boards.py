@@ -120,6 +120,7 @@ def test_members_are_consistent(name: str) -> None:
     assert not zynq or board.part.startswith("xc7z" if board.family == "zynq-7000" else ("xczu", "xck"))
 
 
+@pytest.mark.rtl(sample=1)
 @NAMES
 def test_the_embedded_model_gets_an_accelerator(name: str, embedded: IntegerModel) -> None:
     """Check the drafter on boards whose memory is smaller than the model's weights; the refusals name what would fit."""

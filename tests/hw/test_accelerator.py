@@ -6,6 +6,7 @@ four, a layer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,15 +18,18 @@ from amaranth.sim import Simulator
 
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Opcode, When
 from edgedec.hw.isa.registers import COUNTS
+from edgedec.hw.isa.striping import stripe
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme
+from edgedec.sim.interpreter import Interpreter
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.hw.support.bench_accelerator import simulated
 
@@ -40,13 +44,35 @@ SHAPE = {
 }
 
 
+# A model in whose linears, embedding and head groups of 128 columns have a scale each, and whose heads are normed.
+BONSAI = (
+    TernaryScheme(group_size=128),
+    {**SHAPE, "model_type": "qwen3", "tie_word_embeddings": True},
+    TernaryScheme(group_size=128),
+)
+
+# A ring of 34 groups of two positions, of which a pass reads two.
+RING = {"context": 256, "window": 4}
+
+
 @cache
-def compiled(*, beat_bytes: int = 8, ports: int = 2, slots: int = 2) -> tuple[IntegerModel, Program, Any]:
+def compiled(
+    *,
+    beat_bytes: int = 8,
+    ports: int = 2,
+    slots: int = 2,
+    context: int = 16,
+    window: int | None = None,
+    shared: bool = False,
+    bonsai: bool = False,
+) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
-    model = prepared(*float_model(TernaryScheme(), SHAPE))
-    small = {"tile_rows": 20, "context": 16, "prefetch_beats": 16, "top_k": 2}
+    graph, weights = float_model(*BONSAI) if bonsai else float_model(TernaryScheme(), SHAPE)
+    states = {name: replace(state, window=window) for name, state in graph.states.items()}
+    model = prepared(replace(graph, states=states), weights)
+    small = {"tile_rows": 20, "context": context, "prefetch_beats": 16, "top_k": 2}
     small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots}
-    program = compile_model(model, config_for(model, **small, ultra=False, clock_hz=1e6))
+    program = compile_model(model, config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6))
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     constants: Any = model.constants[embed.name]
     return model, program, constants.weight
@@ -57,12 +83,16 @@ def units(logits: Logits) -> Any:
     return np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
 
 
-def beats(program: Program, committed: int) -> int:
+def beats(program: Program, committed: int, slots: int = 2) -> int:
     """Return the beats of a pass with logits: of its code, of every READ, and of each head's keys and values."""
     instructions, config = program.instructions[: program.commit], program.config
     read = sum(one["beats"] for one in instructions if one.opcode == Opcode.READ and one["when"] != When.WITHOUT_LOGITS)
-    runs = sum(2 * one["heads"] for one in instructions if one.opcode == Opcode.CACHE)
-    return len(program.code) // config.beat_bytes + read + runs * config.kv_layout.beats(committed)
+    cached = sum(
+        2 * one["heads"] // config.together(one["group"], slots) * config.cache_rows(one["ring"]).beats(committed)
+        for one in instructions
+        if one.opcode == Opcode.CACHE
+    )
+    return len(program.code) // config.beat_bytes + read + cached
 
 
 def test_the_registers_have_a_page_of_addresses() -> None:
@@ -141,3 +171,87 @@ def test_tokens_equal_the_integer_model() -> None:
             assert report.beats == beats(program, committed=driver.length)
             for holder in (driver, sequence):
                 holder.commit(np.array(kept, np.int32))
+
+
+@pytest.mark.rtl
+def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
+    """Run a prompt of two, and a tree of which a part is kept; compare the cache as well."""
+    model, program, embedding = compiled(bonsai=True)
+    assert program.config.head_norms
+    assert not any(one["int8"] for one in program.instructions if one.opcode == Opcode.MATRIX)
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    sequence, interpreter, host = model.open(), Interpreter(program), ProgramHost(program, embedding)
+    passes: list[tuple[list[int], list[int], list[int]]] = [
+        ([7, 14], [0b01, 0b11], [0, 1]),
+        ([21, 3], [0b01, 0b10], [1]),
+    ]
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        for ids, masks, kept in passes:
+            committed, rows = driver.length, np.arange(len(ids), dtype=np.int32)
+            visible = np.array(masks)[:, None] >> np.arange(len(ids)) & 1 == 1
+            positions = (committed + visible.sum(axis=1) - 1).astype(np.int32)
+            array = np.array(ids, np.int32)
+            expected = sequence.forward(array, positions=positions, visible=visible, check=True)
+            driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
+            logits = driver.logits(rows)
+            assert np.array_equal(logits.values, expected.values)
+            assert np.array_equal(units(logits), units(expected))
+            interpreter.input[:] = host.input(array, positions)
+            interpreter.run_pass(len(ids), committed, masks, positions.tolist(), logits=1)
+            for holder in (driver, sequence):
+                holder.commit(np.array(kept, np.int32))
+            interpreter.commit(committed, sum(1 << slot for slot in kept))
+        cache = stripe(interpreter.cache, ports=program.config.ports, port_bytes=program.config.port_bytes)
+        assert np.array_equal(driver.regions["cache"].fetched()[: cache.size], cache)
+
+
+@pytest.mark.rtl
+def test_tokens_in_a_ring_equal_the_integer_model() -> None:
+    """Let the interpreter fill the ring, run rows at its end of which one moves over it, and rows that read both ends."""
+    model, program, embedding = compiled(**RING)
+    rows = program.config.ring
+    assert rows is not None
+    committed = 2 * rows.rows - 1
+    sequence, interpreter, host = model.open(), Interpreter(program), ProgramHost(program, embedding)
+    for start in range(committed):
+        ids, position = np.array([start % 41], np.int32), np.array([start], np.int32)
+        sequence.forward(ids)
+        sequence.commit(np.array([0], np.int32))
+        interpreter.input[:] = host.input(ids, position)
+        interpreter.run_pass(1, start, logits=0)
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        driver.regions["cache"].put(interpreter.cache)
+        driver.length = committed
+        for ids_, kept in (([21, 3], [1]), ([7, 14], [1]), ([40], [])):
+            array, visible = np.array(ids_, np.int32), np.eye(len(ids_), dtype=np.bool_)
+            positions = np.full(len(ids_), driver.length, np.int32)
+            expected = sequence.forward(array, positions=positions, visible=visible)
+            report = driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
+            logits = driver.logits(np.arange(len(ids_), dtype=np.int32))
+            assert np.array_equal(logits.values, expected.values)
+            assert np.array_equal(units(logits), units(expected))
+            assert report.beats == beats(program, committed=driver.length)
+            for holder in (driver, sequence):
+                holder.commit(np.array(kept, np.int32))
+    assert driver.length == committed + 2
+
+
+@pytest.mark.rtl
+def test_tokens_whose_heads_attend_together_equal_the_integer_model() -> None:
+    """Run a prompt of two tokens, and one token after it, which reads the keys and values of both heads once."""
+    model, program, embedding = compiled(shared=True)
+    device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
+    sequence = model.open()
+    with Driver(device, program, embedding, max_cycles=20_000) as driver:
+        for ids in ([7, 14], [40]):
+            array, rows = np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)
+            expected = sequence.forward(array)
+            report = driver.forward(array, logits=WHOLE_ROWS)
+            logits = driver.logits(rows)
+            assert np.array_equal(logits.values, expected.values)
+            assert np.array_equal(units(logits), units(expected))
+            assert report.beats == beats(program, driver.length, len(ids))
+            for holder in (driver, sequence):
+                holder.commit(rows)
+    assert beats(program, 2, 1) < beats(program, 2, 2)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from amaranth.hdl import Fragment
 
-from edgedec.errors import UsageError
+from edgedec.errors import BundleError, UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.program import result_bytes
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import RING_SLACK, AcceleratorConfig, constant_queues
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.hw.plan.estimate import estimate
 
@@ -53,6 +53,8 @@ def test_sizes_follow_from_the_members() -> None:
         ({"burst_beats": 24}, "burst_beats must be a power of two, not 24"),
         ({"burst_beats": 512}, "burst_beats must be 1 to 256, not 512"),
         ({"context": 0}, "context must be 1 to 65536, not 0"),
+        ({"window": -1}, "window must be 0 to 65536, not -1"),
+        ({"window": 1}, "window must be 0, or 2 at least, not 1"),
         ({"hidden": (1 << 14) + 1}, "hidden must be 1 to 16384, not 16385"),
         ({"kv_heads": 256}, "kv_heads must be 1 to 255, not 256"),
         ({"head_dim": 4096}, "head_dim must be 2 to 2048, not 4096"),
@@ -206,3 +208,43 @@ def test_random_configurations_can_be_elaborated(seed: int) -> None:
             continue
         Fragment.get(Accelerator(config), None)
         count += 1
+
+
+def test_a_ring_has_the_rows_of_its_window_and_those_of_two_passes() -> None:
+    config = AcceleratorConfig(window=100)  # groups of four positions
+    assert config.ring is not None
+    assert config.ring.rows == 168 == -(-(100 - 1 + 2 * RING_SLACK + 3) // 4) * 4
+    assert config.cache_rows(1) == config.ring
+    assert config.cache_rows(0).rows == config.context
+    assert AcceleratorConfig(window=1000).ring is None, "it would not be shorter than the context"
+
+
+def test_an_instruction_for_a_ring_needs_one() -> None:
+    with pytest.raises(BundleError, match="needs a ring; this accelerator has none: compile"):
+        AcceleratorConfig().cache_rows(1)
+
+
+def test_a_window_makes_another_accelerator_and_none_makes_the_earlier_one() -> None:
+    """Keep the hash of the default configuration, which stands in programs that were compiled before there were rings."""
+    assert f"{AcceleratorConfig().hash:016x}" == "d5b98a456fa5ff87"
+    assert AcceleratorConfig(window=64).hash != AcceleratorConfig().hash
+
+
+@pytest.mark.parametrize("member", ["head_norms", "gelu"])
+def test_a_later_unit_makes_another_accelerator(member: str) -> None:
+    config = AcceleratorConfig(**{member: True})
+    assert config.hash != AcceleratorConfig().hash
+    narrow = replace(config, width=64, hidden=64)  # the gains of queries and of keys may wait for their rows
+    assert constant_queues(narrow)["gains"] == (2 * (4 + narrow.head_dim) if narrow.head_norms else 64)
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [(8, {1: [1] * 4, 2: [2, 2, 2, 1], 4: [4, 4, 2, 1], 6: [2, 2, 2, 1], 8: [8, 4, 2, 1]}), (5, {4: [4, 2, 1, 1]})],
+)
+def test_as_many_heads_attend_together_as_the_slots_hold(slots: int, expected: dict[int, list[int]]) -> None:
+    config = AcceleratorConfig(slots=slots, shared=True)
+    for group, together in expected.items():
+        assert [config.together(group, used) for used in (1, 2, 3, min(5, slots))] == together
+    assert AcceleratorConfig(slots=slots).together(4, 1) == 1
+    assert config.hash != AcceleratorConfig(slots=slots).hash

@@ -11,9 +11,11 @@ import pytest
 
 from edgedec.hw.attention.head_buffer import HeadBuffer
 from edgedec.hw.attention.head_feeder import HeadFeeder
+from edgedec.hw.attention.head_norm import HeadNorm
 from edgedec.hw.attention.issue import AttentionIssue
 from edgedec.hw.attention.rotary import Rotary
 from edgedec.hw.attention.score_memory import ScoreMemory
+from edgedec.hw.attention.shared_heads import SharedQueries
 from edgedec.hw.attention.softmax import Softmax
 from edgedec.hw.attention.weighted_values import WeightedValues
 from edgedec.hw.blocks.collector import Collector
@@ -87,10 +89,13 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
         {"bits": 8, "slots": 1, "chunk": 2, "chunks": 2},
         {"bits": (1, 18), "slots": SLOTS, "chunk": LANES, "chunks": (1, 2048)},
     ),
-    (
-        HeadFeeder,
-        {"width": 8, "slots": 1, "depth": 2048, "head_dim": 64, "chunk": 1},
-        {"width": (1, 18), "slots": SLOTS, "depth": (64, 1 << 16), "chunk": LANES, "head_dim": (1, 2048)},
+    *(
+        (
+            feeder,
+            {"width": 8, "slots": 1, "depth": 2048, "head_dim": 64, "chunk": 1},
+            {"width": (1, 18), "slots": SLOTS, "depth": (64, 1 << 16), "chunk": LANES, "head_dim": (1, 2048)},
+        )
+        for feeder in (HeadFeeder, SharedQueries)
     ),
     (
         KvLayout,
@@ -101,6 +106,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (LookupIndex, {}, {"beat_bytes": (4, 64)}),
     (MatrixSequencer, {"tile_words": 2, "depth": 2}, {"tile_words": (1, (1 << 16) - 1), "depth": (1, (1 << 16) - 1)}),
     (WeightedValues, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
+    (HeadNorm, {"slots": 1, "head_dim": 8}, {"slots": SLOTS, "head_dim": (2, 2048)}),
     (Normalize, {"bits": 64}, {"bits": (16, 64), "mantissa_bits": (1, 64), "tag_bits": (0, 8)}),
     (ReadIssue, {"config": CONFIG}, {"address_bits": (16, 64)}),
     (RegisterBlock, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),

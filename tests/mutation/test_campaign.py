@@ -149,6 +149,7 @@ def test_fewer_mutants_are_the_first_of_more_and_the_plan_has_every_module(tree:
     assert set(plan.values()) == {30, 6}
 
 
+@pytest.mark.thorough
 def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path) -> None:
     (tree / "tests/hw/test_sums.py").write_text(TEST.replace("== 6", "== 7"))
     with pytest.raises(ToolError, match="must pass without a mutant"):

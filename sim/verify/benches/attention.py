@@ -18,8 +18,8 @@ from cocotb.triggers import RisingEdge
 from numpy.typing import NDArray
 
 from edgedec.hw.attention import coder
-from edgedec.hw.attention.attention_path import head_factor, part
 from edgedec.hw.attention.head_feeder import attend
+from edgedec.hw.attention.parts import head_factor, part
 from edgedec.hw.attention.rotary import angles
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink

@@ -21,9 +21,9 @@ from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import prepare_graph
 from edgedec.reference.integer_profile.numbers import I64
-from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight, Scheme, TernaryScheme, Weight
+from edgedec.schemes import EmbeddingWeight, FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
 from edgedec.sim.interpreter import Interpreter
-from edgedec.sim.interpreter.attention import run_order
+from edgedec.sim.interpreter.attention import run_ranges
 
 __all__ = [
     "COMMITTED",
@@ -109,7 +109,7 @@ class Workload:
     """A program and the embedding that it was compiled with."""
 
     program: Program
-    embedding: FloatWeight | Int8Weight
+    embedding: EmbeddingWeight
 
     @property
     def host(self) -> ProgramHost:
@@ -256,8 +256,12 @@ def issued(program: Program, logits: int) -> Iterator[tuple[int, Instruction]]:
             yield index, instruction
 
 
-def readings(program: Program, committed: int, logits: int) -> list[ReadRange]:
-    """Return all ranges that a pass reads, in order; the ranges of an instruction follow it."""
+def readings(program: Program, committed: int, logits: int, *, slots: int = 1) -> list[ReadRange]:
+    """Return all ranges that a pass reads, in order; the ranges of an instruction follow it.
+
+    Args:
+        slots: tokens of the pass; it matters only if query heads may attend together.
+    """
     ranges, last = [_program(program)], dict[Opcode, int]()
     for index, of in issued(program, logits):
         if of.opcode == Opcode.READ:
@@ -274,10 +278,9 @@ def readings(program: Program, committed: int, logits: int) -> list[ReadRange]:
                 )
             )
         elif of.opcode == Opcode.CACHE and committed:
-            beats = program.config.kv_layout.beats(committed)
-            for head, part in run_order(of["heads"]):
-                start = of["start"] + (2 * (head // of["group"]) + part) * of["run"]
-                where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": beats, "serves": last[Opcode.ATTEND]}
+            where: dict[str, Any] = {"buffer": "kv", "serves": last[Opcode.ATTEND]}
+            for start, beats in run_ranges(of, program.config, slots, committed):
+                where |= {"start": start, "beats": beats}
                 ranges.append(ReadRange(index=index, destination=Destination.KEYS_VALUES, **where))
         else:
             last[of.opcode] = index
@@ -286,13 +289,15 @@ def readings(program: Program, committed: int, logits: int) -> list[ReadRange]:
 
 def commit_readings(program: Program, committed: int, accepted: Sequence[int]) -> list[ReadRange]:
     """Return all ranges that a commit of these slots reads, in order."""
-    layout, ranges = program.config.kv_layout, [_program(program)]
+    config, ranges = program.config, [_program(program)]
+    layout = config.kv_layout
     for index, of in enumerate(program.instructions[program.commit :], program.commit):
         if of.opcode != Opcode.COPY:
             continue
         for rank, slot in enumerate(accepted):
             for run in range(2 * of["heads"] if rank != slot else 0):
-                start = of["start"] + run * of["run"] + (committed + slot) // layout.positions * layout.chunks
+                place = config.cache_rows(of["ring"]).place(committed + slot)
+                start = of["start"] + run * of["run"] + place // layout.positions * layout.chunks
                 where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": layout.chunks}
                 ranges.append(ReadRange(index=index, destination=Destination.COPY, **where))
     return ranges

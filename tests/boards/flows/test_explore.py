@@ -138,6 +138,7 @@ def test_no_point_is_cheaper_and_faster_than_one_of_the_front(few: Exploration) 
     assert all(few.points[number].config.slots == 1 for number in few.fronts["token"])
 
 
+@pytest.mark.rtl
 def test_the_chosen_point_is_the_choice_of_the_board(inline: WorkerPool) -> None:
     overrides: dict[str, Any] = {"slots": 2, "beat_bytes": 16, "context": 256, "softmax_lanes": 1}
     exploration = explore(GRAPH, KV260, overrides, pool=inline)

@@ -50,6 +50,7 @@ def crossings_of(board: str) -> Crossings:
     return found
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("board", CHAINS)
 def test_all_values_of_other_clocks_come_through_synchronizers(board: str) -> None:
     found = crossings_of(board)

@@ -39,15 +39,16 @@ def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **h
     head_dim, kv_heads = layer.head_dim, layer.state.kv_heads
     chunk = widest_chunk(beat_bytes, head_dim)
     shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": chunk, "slots": slots}
-    inputs = streams(layer, passes, **shape)
+    inputs = streams(layer, passes, **shape, shared=how.get("shared", False))
     inputs["passes"] = inputs["passes"][:1] if how.get("eager") else inputs["passes"]
     component = Together(
         **shape,
         head_dim=head_dim,
         context=24,
+        norms=layer.normed is not None,
         query_columns=layer.heads * head_dim,
         key_columns=kv_heads * head_dim,
-        **{name: how.pop(name) for name in ("lanes", "ultra", "eager") if name in how},
+        **{name: how.pop(name) for name in ("lanes", "ultra", "eager", "shared") if name in how},
     )
     columns, row_items = layer.heads * head_dim, len(passes) * kv_heads * head_dim // chunk
     counts = {"output": len(passes) * columns, "new_keys": row_items, "new_values": row_items}
@@ -98,6 +99,27 @@ def test_prefill_then_a_tree(
 
 
 @pytest.mark.rtl
+@pytest.mark.parametrize(
+    ("shape", "heads", "group", "owns", "streaming"),
+    [
+        ({"beat_bytes": 8, "slots": 8}, 8, 4, (4, 1, 2), STREAMS[3]),  # two, four and four heads together
+        ({"beat_bytes": 8, "slots": 4}, 6, 6, (4, 1, 2), STREAMS[4]),  # one, two and two
+        ({"beat_bytes": 16, "slots": 5, "lanes": 2}, 4, 2, (3, 1, 2), STREAMS[2]),  # one, two and two
+        ({"beat_bytes": 4, "slots": 2}, 2, 2, (2, 1), STREAMS[0]),  # one and two
+    ],
+)
+def test_heads_that_share_keys_attend_together(
+    shape: dict[str, Any], heads: int, group: int, owns: tuple[int, ...], streaming: tuple[Any, Any]
+) -> None:
+    """Run passes of several sizes; beats come once for the heads whose rows have room beside each other."""
+    layer = Layer(np.random.default_rng(heads), heads=heads, group=group, head_dim=8)
+    passes = [layer.attend(slots=shape["slots"], **chain(own), commit=range(own)) for own in owns]
+    passes.append(layer.attend(slots=shape["slots"], **tree(min(3, shape["slots"])), commit=[0]))
+    idle, stall = streaming
+    check(layer, passes, idle=idle, stall=stall, shared=True, **shape)
+
+
+@pytest.mark.rtl
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(64, 48), (32, 96)])
 def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: int) -> None:
     layer = Layer(np.random.default_rng(0), heads=2, group=2, head_dim=head_dim)
@@ -113,6 +135,24 @@ def test_queries_and_keys_may_skip_the_rotary(rotated: tuple[bool, bool], idle: 
     layer = Layer(np.random.default_rng(1), heads=2, group=2, head_dim=8, rotated=rotated)
     passes = [layer.attend(slots=2, **chain(2), commit=[0, 1]), layer.attend(slots=2, **tree(2), commit=[1])]
     check(layer, passes, beat_bytes=8, slots=2, idle=idle)
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize(
+    ("normed", "rotated", "idle", "stall"),
+    [
+        ((True, True), (True, True), 0.0, 0.0),
+        ((False, True), (True, False), {"gains": 0.7, "input": 0.3}, {"new_keys": 0.5}),
+    ],
+)
+def test_heads_are_normed_before_their_rotation(
+    normed: tuple[bool, bool], rotated: tuple[bool, bool], idle: Any, stall: Any
+) -> None:
+    """Run passes whose values follow normed keys, and whose queries follow the values of another pass."""
+    layer = Layer(np.random.default_rng(6), heads=4, group=2, head_dim=8, rotated=rotated, normed=normed)
+    passes = [layer.attend(slots=2, **chain(2), commit=[0, 1]), layer.attend(slots=2, **tree(2), commit=[1])]
+    assert all(np.abs(work.output).max() > 1 << 16 for work in passes)
+    check(layer, passes, beat_bytes=8, slots=2, idle=idle, stall=stall)
 
 
 @pytest.mark.rtl

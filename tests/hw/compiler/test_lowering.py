@@ -165,6 +165,22 @@ def test_a_missing_capability_of_the_configuration_is_named(kind: str, change: M
         compile_model(model, config)
 
 
+@pytest.mark.parametrize(("window", "fits"), [(7, False), (8, True)])
+def test_a_window_is_not_shorter_than_a_pass(window: int, fits: bool) -> None:
+    """Check it because the rows of one pass see each other whatever the window is."""
+    model = tiny("native")[2]
+    states = {name: replace(state, window=window) for name, state in model.graph.states.items()}
+    windowed = IntegerModel(replace(model.graph, states=states), model.constants, model.forms)
+    config = replace(config_for(model), slots=8)
+    if fits:
+        assert compile_model(windowed, config)
+        return
+    with pytest.raises(
+        UnsupportedError, match=r"layers\.0\.attn: its window is 7; this accelerator has slots=8: make them 7 at most"
+    ):
+        compile_model(windowed, config)
+
+
 def test_a_group_that_ends_within_a_beat_is_refused() -> None:
     model = tiny("planes2")[2]
     operations = [
@@ -295,3 +311,31 @@ def test_other_blocks_are_compiled(kind: str) -> None:
     model = prepared(graph, weights)
     program = compile_model(model, config_for(model))
     assert all(entry["int8"] for entry in matrices(program, Sink.LOGITS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "message"),
+    [
+        ("bonsai", "head_norms", r"rms_norm layers\.0\.q_norm: it norms each head; .*with head_norms=True"),
+        ("gelu", "gelu", r"layers\.0\.gated: its activation is gelu_tanh; .*with gelu=True"),
+    ],
+)
+def test_units_that_the_accelerator_lacks_are_named(kind: str, member: str, message: str) -> None:
+    model = tiny(kind)[2]
+    config = config_for(model)
+    assert getattr(config, member)
+    with pytest.raises(UnsupportedError, match=message):
+        compile_model(model, replace(config, **{member: False}))
+
+
+def test_an_accelerator_with_the_table_of_gelu_refuses_silu() -> None:
+    model = tiny("native")[2]
+    with pytest.raises(UnsupportedError, match="its activation is silu; generate the accelerator with gelu=False"):
+        compile_model(model, replace(config_for(model), gelu=True))
+
+
+def test_a_group_that_is_wider_than_the_matrix_has_the_blocks_of_the_matrix() -> None:
+    """The RTL refuses more blocks of a group than a vector of the accelerator has."""
+    program = compile_model(tiny("bonsai")[2], config_for(tiny("bonsai")[2], beat_bytes=8, ports=1))
+    matrices = [one for one in program.instructions if one.opcode == Opcode.MATRIX]
+    assert all(0 < one["group_blocks"] <= one["blocks"] for one in matrices)

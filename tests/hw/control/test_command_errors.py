@@ -421,6 +421,7 @@ def test_a_soft_reset_while_idle_changes_nothing() -> None:
     Bench(config=CONFIG).run(lambda ctx, bench: clean(ctx, bench, GOOD))
 
 
+@pytest.mark.rtl
 def test_the_invalid_instructions_are_invalid_for_one_reason() -> None:
     """Check that valid ones of the same kinds pass."""
     valid = [

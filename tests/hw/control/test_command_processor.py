@@ -10,7 +10,17 @@ import pytest
 
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, Sink, When
-from tests.hw.support.bench_command_processor import CONFIGS, Bench, Pass, as_commands, program, program_read, walk
+from tests.hw.support.bench_command_processor import (
+    CONFIGS,
+    RING,
+    SHARED,
+    Bench,
+    Pass,
+    as_commands,
+    program,
+    program_read,
+    walk,
+)
 
 STOP = Instruction(Opcode.STOP, {})
 LOAD = Instruction(Opcode.LOAD, {"elements": 3})
@@ -45,6 +55,8 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
         },
         Opcode.ATTEND: {**start, **heads, "kv_heads": rng.randint(1, config.kv_heads), "window": rng.getrandbits(17)},
     }
+    if config.ring is not None and "heads" in fields.get(opcode, {}):
+        fields[opcode]["ring"] = rng.randrange(2)
     common = {"wait": int(rng.random() < 0.3), "when": rng.choice([When.ALWAYS, When.ALWAYS, *When])}
     return Instruction(opcode, {**fields[opcode], **common})
 
@@ -54,6 +66,8 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
 def test_reads_and_commands_of_random_programs_equal_the_obvious_walk(seed: int) -> None:
     rng = random.Random(seed)
     config = CONFIGS[rng.choice(list(CONFIGS))]
+    if seed % 4 >= 2:
+        config = (SHARED, RING)[seed % 2]
     instructions = [random_instruction(rng, config) for _ in range(rng.randint(1, config.instructions - 1))] + [STOP]
     raw = program(config, instructions, commit=rng.randrange(len(instructions)))
     slots = rng.randint(1, config.slots)
@@ -61,7 +75,7 @@ def test_reads_and_commands_of_random_programs_equal_the_obvious_walk(seed: int)
         raw=raw,
         commits=bool(seed % 3 == 0),
         slots=slots,
-        committed=rng.choice([0, 1, config.context - slots]),
+        committed=rng.choice([0, 1, config.context - slots, *([rng.randrange(300)] * 3 if config is RING else [])]),
         accepted=rng.getrandbits(slots),
         logits=rng.randrange(2),
     )
@@ -133,6 +147,43 @@ def test_only_slots_that_move_are_read() -> None:
     groups = [3, 3]  # positions 5 and 6, each in the group of positions 4 to 7
     assert [read[0] - at for read in bench.reads[1:]] == [group + run for group in groups for run in (0, 50, 100, 150)]
     assert len(bench.commands) == 1
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize("committed", [5, 74, 77, 158])
+def test_a_ring_is_read_from_its_oldest_rows_on(committed: int) -> None:
+    """Check one or two ranges for each run, beside a layer that keeps all rows, and the moves over the ring's end."""
+    layers = [{"start": 7, "run": 300, "ring": 0}, {"start": 4000, "run": 60, "ring": 1}]
+    passes = [Instruction(Opcode.CACHE, {**layer, "heads": 3, "group": 2}) for layer in layers]
+    moves = [Instruction(Opcode.COPY, {**layer, "heads": 2}) for layer in layers]
+    cases: list[tuple[list[Instruction], dict[str, Any]]] = [
+        (passes, {}),
+        (moves, {"commits": True, "slots": 4, "accepted": 0b1010}),
+    ]
+    for instructions, how in cases:
+        item = Pass(raw=program(RING, [*instructions, STOP]), committed=committed, **how)
+        assert ran(item, committed).reads[1:] == walk(RING, instructions, item)[0]
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_heads_that_attend_together_read_their_runs_once(slots: int) -> None:
+    """Check groups of powers of two, and others, for one, four and eight rows of a head."""
+    groups = [(8, 1), (8, 2), (8, 4), (8, 8), (6, 3), (6, 6)]
+    caches = [
+        Instruction(Opcode.CACHE, {"start": 90 * n, "run": 5, "heads": heads, "group": group})
+        for n, (heads, group) in enumerate(groups)
+    ]
+    item = Pass(raw=program(SHARED, [*caches, STOP]), slots=slots, committed=7)
+    together = [SHARED.together(group, slots) for _, group in groups]
+    assert together == {1: [1, 2, 4, 8, 1, 2], 3: [1, 2, 2, 2, 1, 2], 8: [1] * 6}[slots]
+    reads = ran(item, slots, SHARED).reads[1:]
+    assert reads == walk(SHARED, caches, item)[0]
+    assert len(reads) == sum(2 * heads // times for (heads, _), times in zip(groups, together, strict=True))
+
+
+def ran(item: Pass, seed: int, config: AcceleratorConfig = RING) -> Bench:
+    return Bench(config=config, stall=0.3, seed=seed).run(lambda ctx, bench: bench.once(ctx, item))
 
 
 @pytest.mark.rtl

@@ -70,6 +70,7 @@ WRONG: list[tuple[Opcode, dict[str, int]]] = [
     *((opcode, {"group": 0}) for opcode in (Opcode.CACHE, Opcode.ATTEND)),
     *((Opcode.ATTEND, {"kv_heads": heads}) for heads in (0, 3)),
     *((Opcode.COPY, {"heads": heads}) for heads in (0, 3)),
+    *((opcode, {"ring": 1}) for opcode in (Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)),
     *((Opcode.LOAD, {"elements": elements}) for elements in (0, 37, 0xFFFF)),
     *((opcode, {"blocks": blocks}) for opcode in (Opcode.VECTOR, Opcode.MATRIX) for blocks in (0, 11, 1 << 15)),
     *(

@@ -11,6 +11,7 @@ from edgedec.hw.blocks.instruction_layouts import header_layout, layout
 from edgedec.hw.isa.instructions import (
     FIELDS,
     INSTRUCTION_BYTES,
+    OPTIONAL,
     Instruction,
     Opcode,
     ProgramHeader,
@@ -50,7 +51,13 @@ def test_hardware_reads_the_same_fields(instruction: Instruction) -> None:
     fields = layout(instruction.opcode).from_bits(int.from_bytes(pack(instruction), "little"))
     assert fields["opcode"] == instruction.opcode
     for name in ("wait", "when", *FIELDS[instruction.opcode]):
-        assert fields[name] == instruction[name], name
+        assert name in OPTIONAL or fields[name] == instruction[name], name
+    rest = fields["unused"]  # the optional fields are its first bits, in their order
+    for name in (name for name in FIELDS[instruction.opcode] if name in OPTIONAL):
+        bits = FIELDS[instruction.opcode][name]
+        assert rest & ((1 << bits) - 1) == instruction[name], name
+        rest >>= bits
+    assert rest == 0
 
 
 @pytest.mark.rtl

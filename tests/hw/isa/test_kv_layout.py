@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
+from edgedec.hw.isa.kv_layout import CacheRows, KvLayout, widest_chunk
 
 
 @st.composite
@@ -69,3 +69,43 @@ def test_the_widest_chunk_divides_the_head(beat_bytes: int, head_dim: int, limit
 def test_wrong_parameters_are_refused(members: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         KvLayout(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, **members})
+
+
+@given(layouts(), st.integers(0, 600), st.integers(2, 40), st.integers(1, 40))
+def test_a_pass_reads_the_rows_that_its_window_shows(
+    layout: KvLayout, committed: int, window: int, others: int
+) -> None:
+    """Find each row that is read where the row of its position was written last, and no row that nothing sees but some
+    of the first group.
+    """
+    rows = layout.groups(window + layout.positions - 1 + others) * layout.positions
+    ring = CacheRows(layout=layout, rows=rows, window=window)
+    first = ring.first(committed)
+    places = [
+        at // layout.chunks * layout.positions + i
+        for start, beats in ring.ranges(committed)
+        for at in range(start, start + beats, layout.chunks)
+        for i in range(layout.positions)
+    ]
+    assert places[: committed - first] == [position % rows for position in range(first, committed)]
+    assert 0 <= len(places) - (committed - first) < layout.positions
+    assert ring.beats(committed) * layout.positions == len(places) * layout.chunks
+    oldest = max(0, committed + 1 - window)  # first position that the next one sees
+    assert first <= oldest < first + layout.positions or committed == 0
+    assert len(ring.ranges(committed)) <= 2
+    assert ring.place(committed) == committed % rows
+
+
+def test_other_layers_are_read_from_their_beginning() -> None:
+    layout = KvLayout(beat_bytes=8, head_dim=8, chunk=4)
+    rows = CacheRows(layout=layout, rows=20)
+    assert rows.run == layout.beats(20)
+    assert (rows.ranges(0), rows.ranges(5)) == ((), ((0, 6),))
+    assert (rows.first(19), rows.place(19)) == (0, 19)
+
+
+@pytest.mark.parametrize(("rows", "window"), [(5, 4), (4, 5)])
+def test_an_impossible_ring_is_refused(rows: int, window: int) -> None:
+    layout = KvLayout(beat_bytes=8, head_dim=8, chunk=4)
+    with pytest.raises(ValueError, match=f"^a ring must have whole groups of 2 rows, at least {window}, not {rows}$"):
+        CacheRows(layout=layout, rows=rows, window=window)

@@ -14,8 +14,8 @@ COMMON = "opcode:0+4 wait:4+1 when:5+2 reserved:7+1"
 FIELDS = {
     Opcode.STOP: "",
     Opcode.READ: "destination:8+4 base:12+2 spare:14+8 start:22+36 beats:58+24",
-    Opcode.CACHE: "start:8+36 run:44+24 heads:68+8 group:76+8",
-    Opcode.COPY: "start:8+36 run:44+24 heads:68+8",
+    Opcode.CACHE: "start:8+36 run:44+24 heads:68+8 group:76+8 ring:84+1",
+    Opcode.COPY: "start:8+36 run:44+24 heads:68+8 ring:76+1",
     Opcode.LOAD: "elements:8+16",
     Opcode.VECTOR: "source:8+2 normed:10+1 blocks:11+16 eps:27+48",
     Opcode.MATRIX: (
@@ -24,7 +24,7 @@ FIELDS = {
         "wide:120+1 sink:121+3 more:124+1 onward:125+1 start:126+16 elements:142+20 first:162+20 "
         "rotate:182+1 shift:183+6 relu2:189+1 gate_shift:190+4"
     ),
-    Opcode.ATTEND: "heads:8+8 group:16+8 kv_heads:24+8 start:32+36 run:68+24 window:92+17 sinks:109+17",
+    Opcode.ATTEND: "heads:8+8 group:16+8 kv_heads:24+8 start:32+36 run:68+24 window:92+17 sinks:109+17 ring:126+1",
 }
 NUMBERS: dict[type[IntEnum], str] = {
     Opcode: "STOP=0 READ=1 CACHE=2 COPY=3 LOAD=4 VECTOR=5 MATRIX=6 ATTEND=7",

@@ -170,6 +170,7 @@ def test_quotes_and_backslashes_survive(tmp_path: Path) -> None:
     assert '"a' in node.get_property("desc")
 
 
+@pytest.mark.rtl
 def test_pages_are_written(tmp_path: Path) -> None:
     pytest.importorskip("peakrdl_html")
     REGISTER_MAP.html(tmp_path / "pages")

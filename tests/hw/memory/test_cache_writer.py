@@ -115,6 +115,33 @@ def test_a_commit_after_its_pass_and_a_pass_after_that() -> None:
     assert committed == 12
 
 
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize(("size", "ring"), [(SIZES[1], 1), (SIZES[3], 1), (SIZES[5], 0), (SIZES[7], 1)])
+def test_rows_of_a_ring_are_written_and_moved_over_its_end(size: tuple[int, int, int, int], ring: int) -> None:
+    """Check a layer that is a ring, and one that keeps all rows, on an accelerator with rings."""
+    config = cache_config(*size, **{"context": 400, "window": 9})
+    rows, accepted = config.cache_rows(ring), 0b10110110 & ((1 << config.slots) - 1)
+    assert config.ring is not None
+    for committed in (3, config.ring.rows - 2, 2 * config.ring.rows + 1):
+        places = [rows.place(committed + slot) for slot in range(config.slots)]
+        cache = Cache(config, layers=1, kv_heads=2, context=rows.rows, seed=committed)
+        memory = cache.memory()
+        new_rows, layers, keys, values = cache.new_rows(config.slots)
+        now = settings(cache, committed, own=config.slots, accepted=accepted) | {"place": config.ring.place(committed)}
+        items = {"layers": [layer | {"ring": ring} for layer in layers], "new_keys": keys, "new_values": values}
+        count = config.slots * len(keys + values)
+        outputs = {"requests": count, "data": count}
+        apply(memory, run(CacheWriter(config), items, outputs, settings=now), config)
+        cache.codes[..., places, :] = new_rows
+        assert memory == cache.memory()
+        copies, beats = cache.copy_beats(committed, accepted, places)
+        outputs = {"requests": len(beats), "data": len(beats)}
+        moved = [copy_item({**copy, "ring": ring}) for copy in copies]
+        apply(memory, run(CacheWriter(config), {"copies": moved, "beats": beats}, outputs, settings=now), config)
+        cache.commit(committed, accepted, places)
+        assert memory == cache.memory()
+
+
 @pytest.mark.parametrize("late", ["new_keys", "new_values"])
 def test_rows_and_copies_do_not_wait_for_each_other(late: str) -> None:
     config = cache_config(16, 1, 2, 16)

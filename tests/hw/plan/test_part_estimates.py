@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from edgedec.hw.attention.head_norm import HeadNorm
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.synthesis.estimate_parts import CONFIGS
@@ -221,6 +222,19 @@ def test_within_15_percent_of_synthesis(name: str, path: str, measured: Resource
     assert estimated.ff == pytest.approx(measured.ff, rel=0.15, abs=16)
     assert (estimated.uram, estimated.dsp) == (measured.uram, measured.dsp)
     assert abs(estimated.bram18 - measured.bram18) <= 1  # a memory of a few words may be in LUTs
+
+
+@pytest.mark.parametrize(
+    ("slots", "head_dim", "lut", "ff", "bram18", "dsp"), [(1, 8, 1026, 1633, 1, 3), (4, 128, 2322, 3712, 3, 12)]
+)
+def test_the_norm_of_heads_is_within_5_percent_of_its_synthesis(
+    slots: int, head_dim: int, lut: int, ff: int, bram18: int, dsp: int
+) -> None:
+    """Compare the unit by itself, which no configuration above has."""
+    estimated = HeadNorm(slots=slots, head_dim=head_dim).resources
+    assert estimated.lut == pytest.approx(lut, rel=0.05)
+    assert estimated.ff == pytest.approx(ff, rel=0.05)
+    assert (estimated.bram18, estimated.dsp) == (bram18, dsp)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in _rows()}))

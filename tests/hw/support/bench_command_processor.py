@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amaranth.hdl import Cat, Module, ResetInserter, Value
@@ -31,6 +31,9 @@ CONFIGS = {
         beat_bytes=64, ports=4, slots=8, context=60, width=640, heads=8, kv_heads=4, head_dim=24, instructions=40
     ),
 }
+SHARED = replace(CONFIGS[64], shared=True)
+# A ring of 19 groups of four positions; a pass reads up to three of them.
+RING = replace(CONFIGS[16], context=400, window=8)
 BASES = {
     "program_address": 0x10000,
     "image_address": 0x4000000,
@@ -87,22 +90,25 @@ def walk(
             base = BASES["input_address" if item["base"] else "image_address"] // size
             expected_reads.append((base + item["start"] & mask, item["beats"], item["destination"], item["spare"]))
         elif item.opcode == Opcode.CACHE:
-            keys: list[Read] = []
-            values: list[Read] = []
-            for head in range(item["heads"]):
+            keys: list[list[Read]] = []
+            values: list[list[Read]] = []
+            rows = config.cache_rows(item["ring"])
+            ranges, together = rows.ranges(now.committed), config.together(item["group"], now.slots)
+            for head in range(0, item["heads"] // together * together, together):
                 start = layer + head // item["group"] * 2 * run
                 for runs, at in ((keys, start), (values, start + run)):
-                    runs.append((at & mask, layout.beats(now.committed), Destination.KEYS_VALUES, 0))
+                    runs.append([(at + by & mask, beats, Destination.KEYS_VALUES, 0) for by, beats in ranges])
             order = [keys[0]]
             for key, value in zip(keys[1:], values[:-1], strict=True):
                 order += [key, value]
-            expected_reads += [*order, values[-1]] if now.committed else []
+            expected_reads += [read for reads in (*order, values[-1]) for read in reads]
         else:
             commands.append((number, item))
             if item.opcode == Opcode.COPY:
                 accepted_slots = [slot for slot in range(config.slots) if now.accepted >> slot & 1]
                 for slot in (slot for rank, slot in enumerate(accepted_slots) if rank != slot):
-                    offset = (now.committed + slot) // layout.positions * layout.chunks
+                    place = config.cache_rows(item["ring"]).place(now.committed + slot)
+                    offset = place // layout.positions * layout.chunks
                     for part in range(2 * item["heads"]):
                         expected_reads.append((layer + offset + part * run & mask, layout.chunks, Destination.COPY, 0))
     return expected_reads, commands

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.quantize.synthetic.random_bundle import SHAPES
-from tests.edgedec.reference.integer_profile.support.make_models import KINDS, float_model, prepared
+from tests.edgedec.reference.integer_profile.support.make_models import EMBEDDINGS, KINDS, float_model, prepared
 from tests.hw.plan.test_estimate import SMALL
 
 __all__ = ["FILE", "table"]
@@ -46,6 +47,9 @@ def _programs() -> Iterator[tuple[str, Program]]:
     for kind in ("native", "int8", "planes2"):
         scheme, changes = KINDS[kind]
         yield f"tiny, {kind}", compile_model(prepared(*float_model(scheme, {**changes, "head_dim": 8})), SMALL)
+    scheme, changes = KINDS["bonsai"]
+    model = prepared(*float_model(scheme, {**changes, "head_dim": 8}, EMBEDDINGS["bonsai"]))
+    yield "tiny, bonsai", compile_model(model, replace(SMALL, head_norms=True))
 
 
 def table() -> dict[str, Mapping[str, int]]:

@@ -14,8 +14,10 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.graph import KvState
-from edgedec.hw.attention.attention_path import KEYS, QUERIES, VALUES, AttentionPath
+from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES
 from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.compiler.constants import head_norm_items
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.ops import Attention, Rope
@@ -23,6 +25,7 @@ from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import I64, Mantissas, WidthCheck
 from edgedec.reference.integer_profile.ops import attention, rope
+from edgedec.reference.integer_profile.ops.rms_norm import normed_heads
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Value
 from tests.hw.support.make_vectors import awkward, to_words
@@ -75,8 +78,13 @@ class Layer:
         window: int | None = None,
         sinks: int = 0,
         rotated: tuple[bool, bool] = (True, True),
+        normed: tuple[bool, bool] | None = None,
     ) -> None:
+        """Draw the constants; ``normed`` says whether queries and keys are normed, None that there is no unit for it."""
         self.rng, self.heads, self.group, self.head_dim, self.rotated = rng, heads, group, head_dim, rotated
+        self.normed = normed
+        norms = range(2) if normed else ()
+        self.norms = [(rng.integers(1 << 13, 1 << 15, head_dim), 1 << int(rng.integers(20, 40)), 14) for _ in norms]
         kv_heads = heads // group
         self.state = KvState(name=_STATE, kv_heads=kv_heads, head_dim=head_dim, bits=8, window=window, sinks=sinks)
         self.cache = IntegerCache({_STATE: self.state})
@@ -137,6 +145,8 @@ class Layer:
         )
         inputs: list[Value] = [x[:own] for x in parts]
         for at, rotated in enumerate(self.rotated):
+            if self.normed and self.normed[at]:
+                inputs[at] = normed_heads(parts[at][:own], *self.norms[at])
             inputs[at] = self._rotate(inputs[at], context) if rotated else inputs[at]
         (output,) = attention.run(self.op, self.constants, inputs, context)
         assert isinstance(output, np.ndarray)
@@ -253,19 +263,34 @@ class Together(Component):
         return m
 
 
-def streams(layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int) -> dict[str, list[Any]]:
-    """Return the items of every input of ``Together``; bytes after the committed positions are noise."""
+def streams(
+    layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int, shared: bool = False
+) -> dict[str, list[Any]]:
+    """Return the items of every input of ``Together``; bytes after the committed positions are noise.
+
+    Args:
+        shared: heads attend together as far as the slots allow.
+    """
     items: dict[str, list[Any]] = {
         name: [] for name in ("passes", "parts", "input", "coding", "angles", "attends", "factors", "scales", "beats")
     }
+    if layer.normed:
+        items["gains"] = []
     for work in passes:
-        _add(items, layer, work, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots)
+        heads = _together(layer.group, work.own, slots) if shared else 1
+        _add(items, layer, work, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots, heads)
         scales = layer.constants.output.values.repeat(layer.group, axis=0)
         items["scales"] += scales.reshape(-1, 1).tolist()
     return items
 
 
-def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout, slots: int) -> None:
+def _together(group: int, own: int, slots: int) -> int:
+    """Return the most neighbours, 1, 2, 4 or 8, that divide a group and fit the slots; each has a power of two of rows."""
+    each = next(rows for rows in (1, 2, 4, 8) if rows >= own)
+    return max(heads for heads in (1, 2, 4, 8) if heads == 1 or (group % heads == 0 and heads * each <= slots))
+
+
+def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout, slots: int, together: int) -> None:
     constants, heads, group = layer.constants, layer.heads, layer.group
     fields = {name: getattr(work, name) for name in ("committed", "own", "first", "sinks")}
     items["passes"].append({"seen": {**fields, "mask": work.mask.tolist()}, "turns": int(work.turns)})
@@ -283,18 +308,24 @@ def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout
         (QUERIES, KEYS, VALUES), (*layer.rotated, False), work.parts, factors, strict=True
     ):
         items["parts"].append({"part": place, "rotate": int(rotate), "shift": -factor.exponent})
+        if layer.normed:
+            normed = place != VALUES and layer.normed[place]
+            items["parts"][-1]["normed"] = int(normed)
+            if normed:
+                items["gains"] += head_norm_items(*layer.norms[place]).view("<i2").tolist()
         items["input"] += to_words(x)
         items["coding"] += [
             {"mantissa": m, "middle": low}
             for m, low in zip(factor.values.ravel().tolist(), middle.ravel().tolist(), strict=True)
         ]
-    items["attends"].append({"heads": heads, "group": group})
+    logs = {"together": together.bit_length() - 1, "stride": (work.own - 1).bit_length()}
+    items["attends"].append({"heads": heads, "group": group, **logs})
     items["factors"] += [{"factor": c, "shift": -constants.score.exponent} for c in constants.score.values.tolist()]
 
     def run(codes: I64, head: int) -> list[Any]:
         fill = int(layer.rng.integers(-128, 128))
         return list(layout.pack(codes[:, head // group].astype(np.int8), fill).tolist())
 
-    for head in range(heads + 1):
+    for head in range(0, heads + together, together):
         items["beats"] += run(work.committed_keys, head) if head < heads else []
-        items["beats"] += run(work.committed_values, head - 1) if head else []
+        items["beats"] += run(work.committed_values, head - together) if head else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ __all__ = ["KEYS", "VALUES", "Cache", "cache_config"]
 KEYS, VALUES = 0, 1
 
 
-def cache_config(beat_bytes: int, ports: int, slots: int, head_dim: int) -> AcceleratorConfig:
+def cache_config(beat_bytes: int, ports: int, slots: int, head_dim: int, **others: Any) -> AcceleratorConfig:
     """Return the members that the cache's writer reads; all others are as small as possible."""
-    return AcceleratorConfig(
-        beat_bytes=beat_bytes, ports=ports, slots=slots, head_dim=head_dim, top_k=2, context=64, hidden=5, width=5
-    )
+    members: dict[str, Any] = {"top_k": 2, "context": 64, "hidden": 5, "width": 5, **others}
+    return AcceleratorConfig(beat_bytes=beat_bytes, ports=ports, slots=slots, head_dim=head_dim, **members)
 
 
 class Cache:
@@ -62,14 +62,20 @@ class Cache:
         plan = [{"start": self.start(at), "run": self.run, "kv_heads": heads} for at in range(layers)]
         return rows, plan, flat[KEYS].tolist(), flat[VALUES].tolist()
 
-    def copy_beats(self, committed: int, accepted: int) -> tuple[list[dict[str, int]], list[dict[str, Any]]]:
-        """Return the ``copies`` of a commit, and the beats that the read stream brings for them."""
+    def copy_beats(
+        self, committed: int, accepted: int, places: Sequence[int] | None = None
+    ) -> tuple[list[dict[str, int]], list[dict[str, Any]]]:
+        """Return the ``copies`` of a commit, and the beats that the read stream brings for them.
+
+        Args:
+            places: row of each slot; None: those after the committed ones.
+        """
         kv, beats = self.config.kv_layout, []
         for heads in self.codes:
             for slot in range(self.config.slots):
                 if not accepted >> slot & 1 or accepted & ((1 << slot) - 1) == (1 << slot) - 1:
                     continue
-                group = (committed + slot) // kv.positions
+                group = (committed + slot if places is None else places[slot]) // kv.positions
                 for run in heads.reshape(-1, *heads.shape[2:]):
                     part = kv.pack(run)[group * kv.chunks : (group + 1) * kv.chunks]
                     beats += [
@@ -79,9 +85,10 @@ class Cache:
         count = self.codes.shape[1]
         return [{"start": self.start(at), "run": self.run, "heads": count} for at in range(len(self.codes))], beats
 
-    def commit(self, committed: int, accepted: int) -> int:
+    def commit(self, committed: int, accepted: int, places: Sequence[int] | None = None) -> int:
         """Move the codes; return the number of accepted positions."""
         slots = [slot for slot in range(self.config.slots) if accepted >> slot & 1]
+        places = range(committed, committed + self.config.slots) if places is None else places
         for rank, slot in enumerate(slots):
-            self.codes[..., committed + rank, :] = self.codes[..., committed + slot, :]
+            self.codes[..., places[rank], :] = self.codes[..., places[slot], :]
         return len(slots)

@@ -111,6 +111,7 @@ def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> N
         assert not any(end.responses)
 
 
+@pytest.mark.rtl
 def test_a_write_is_visible_once_it_is_answered() -> None:
     """Count up in a word of each bank with one manager; the other one, which reads all the time, never sees a smaller
     number, and the first always sees its own.
@@ -146,6 +147,7 @@ def test_a_write_is_visible_once_it_is_answered() -> None:
         assert len(set(numbers)) > 4
 
 
+@pytest.mark.rtl
 def test_long_reads_get_a_beat_per_cycle() -> None:
     dut = memory()
     reader = Reader(dut.read0, [(0, 256), (2048, 256), (4096, 1), (4104, 1), (4112, 16)])

@@ -252,6 +252,7 @@ def test_a_short_frame_with_a_correct_sum_is_refused() -> None:
     assert len(equal(4, wire)) == 1
 
 
+@pytest.mark.rtl
 def test_a_wait_ends_with_the_interrupt_or_with_the_next_command() -> None:
     identity = Identity(simulated=True, granule=4, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
     link, sent = HostLink(identity), bytearray()

@@ -7,15 +7,17 @@ import pytest
 
 from edgedec.hw.vector.gated_activation import GatedActivation
 from edgedec.reference.integer_profile.numbers import round_shift
-from edgedec.reference.integer_profile.ops.gated_activation import sigmoid
+from edgedec.reference.integer_profile.ops.gated_activation import gate_factor
 from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import PATTERNS, awkward, from_words, to_words
 
 Array = np.ndarray[Any, Any]
 
 
-def expected(gate: Array, up: Array, relu2: bool, shift: int) -> Array:
-    z = round_shift(np.square(np.maximum(gate, 0)), 8) if relu2 else round_shift(gate * sigmoid(gate, shift), 7)
+def expected(gate: Array, up: Array, activation: str, shift: int) -> Array:
+    relu2 = activation == "relu2"
+    factor = np.maximum(gate, 0) if relu2 else gate_factor(gate, shift, activation)
+    z = round_shift(np.maximum(gate, 0) * factor, 8) if relu2 else round_shift(gate * factor, 7)
     return round_shift(z * up, 17)
 
 
@@ -26,8 +28,8 @@ def interleaved(gate: Array, up: Array) -> Array:
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "widths"), [(1, [1, 40]), (8, [1, 13, 5, 2]), (3, [5])])
-@pytest.mark.parametrize("relu2", [False, True])
-def test_outputs_follow_the_formulas(slots: int, widths: list[int], relu2: bool, idle: float, stall: float) -> None:
+@pytest.mark.parametrize("activation", ["silu", "relu2"])
+def test_outputs_follow_the_formulas(slots: int, widths: list[int], activation: str, idle: float, stall: float) -> None:
     rng = np.random.default_rng(slots)
     pairs = [(awkward(rng, slots, width, 18), awkward(rng, slots, width, 18)) for width in widths]
     words = [word for pair in pairs for word in to_words(interleaved(*pair))]
@@ -40,19 +42,21 @@ def test_outputs_follow_the_formulas(slots: int, widths: list[int], relu2: bool,
         {"output": count},
         idle=idle,
         stall=stall,
-        settings={"activation": {"relu2": int(relu2), "shift": shift}},
+        settings={"activation": {"relu2": int(activation == "relu2"), "shift": shift}},
         cycles=cycles,
     )["output"]
     for result, pair in zip(from_words(collected, widths), pairs, strict=True):
-        assert result.tolist() == expected(*pair, relu2, shift).tolist()
+        assert result.tolist() == expected(*pair, activation, shift).tolist()
     if not idle and not stall:
         assert np.ptp(cycles["input"]) == len(words) - 1
         assert cycles["output"][-1] - cycles["input"][-1] == 21
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("shift", range(11))
-def test_gates_of_every_size_follow_the_formulas(shift: int) -> None:
+@pytest.mark.parametrize(
+    ("activation", "shift"), [*(("silu", shift) for shift in range(11)), ("gelu_tanh", 0), ("gelu_tanh", 7)]
+)
+def test_gates_of_every_size_follow_the_formulas(activation: str, shift: int) -> None:
     """Use values around each of the table's edges in turn, and the last entry."""
     rng = np.random.default_rng(shift)
     edges = (np.arange(0, 65536 + 256, 256 * 5) << shift) >> 6
@@ -61,12 +65,12 @@ def test_gates_of_every_size_follow_the_formulas(shift: int) -> None:
     up = np.full_like(gate, (1 << 17) - 1)
     words = to_words(interleaved(gate, up))
     collected = run(
-        GatedActivation(slots=1),
+        GatedActivation(slots=1, gelu=activation == "gelu_tanh"),
         {"input": words},
         {"output": gate.shape[1]},
         settings={"activation": {"relu2": 0, "shift": shift}},
     )["output"]
-    assert from_words(collected, [gate.shape[1]])[0].tolist() == expected(gate, up, False, shift).tolist()
+    assert from_words(collected, [gate.shape[1]])[0].tolist() == expected(gate, up, activation, shift).tolist()
 
 
 def test_wrong_parameters_are_refused() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
+from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.isa.instructions import Destination
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
@@ -21,17 +23,21 @@ from tests.sim.support.make_small_top import CONFIG
 # The top takes minutes to compile.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
-MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
+_GROUPS_128 = TernaryScheme(group_size=128)
+MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]] | tuple[Scheme, Mapping[str, Any], Scheme]] = {
     "native": (TernaryScheme(), {"attention_bias": False}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
     "planes3": (TernaryScheme(planes=3, group_size=64), {"rope_interleaved": True}),
     "int8": (Int8Scheme(), {"mlp_bias": True}),
+    "bonsai": (_GROUPS_128, {"model_type": "qwen3", "tie_word_embeddings": True}, _GROUPS_128),
 }
 
 
 def opened(kind: str, memory: str = "ideal") -> TokenRun:
-    scheme, changes = MODELS[kind]
-    return TokenRun(prepared(*float_model(scheme, {"head_dim": 8, **changes})), CONFIG, memory=memory)
+    """Open a model; one whose heads are normed has a top of its own."""
+    scheme, changes, *embedding = MODELS[kind]
+    model = prepared(*float_model(scheme, {"head_dim": 8, **changes}, *embedding))
+    return TokenRun(model, replace(CONFIG, head_norms=config_for(model).head_norms), memory=memory)
 
 
 @pytest.mark.parametrize("kind", MODELS)

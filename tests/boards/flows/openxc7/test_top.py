@@ -46,6 +46,7 @@ def connections(text: str) -> dict[str, str]:
     return dict(re.findall(r"connect \\(\S+) (.+)", cell))
 
 
+@pytest.mark.rtl
 def test_all_signals_of_both_buses_are_connected() -> None:
     found = connections(rtlil())
     wanted = {"FCLKCLK", "FCLKRESETN", "IRQF2P", "MAXIGP0ACLK", "SAXIHP0ACLK"}

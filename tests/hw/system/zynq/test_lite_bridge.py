@@ -189,6 +189,7 @@ def test_a_beat_of_another_burst_is_refused() -> None:
     assert simulate(bench, legal=False)["first"].writes == [0, 4, 12]
 
 
+@pytest.mark.rtl
 def test_responses_of_the_registers_are_passed_on() -> None:
     async def bench(ctx: Any, manager: Manager) -> None:
         read = await manager.read(ctx, Access(address=0x43C0_0000, count=4))

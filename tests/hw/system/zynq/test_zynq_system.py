@@ -102,6 +102,7 @@ def test_an_address_beyond_the_port_is_an_error_and_touches_nothing(wrong: str) 
     assert wrong == "source" or contents == before
 
 
+@pytest.mark.rtl
 def test_registers_can_be_polled_without_the_controller() -> None:
     """Leave the interrupt controller alone, as a hand-off file without an interrupt makes the driver do."""
     chosen = config(8)
