@@ -25,6 +25,7 @@ from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UsageError
 from edgedec.file_kinds import identify, refusal
 from edgedec.graph import Graph
+from edgedec.kv_policy import KV_POLICY
 from edgedec.manifest import (
     ALIGNMENT,
     MANIFEST,
@@ -299,8 +300,7 @@ class BundleWriter:
         chat_template: str | None,
     ) -> None:
         """Write the remaining files and the manifest. The tokenizer gets its canonical form, so that its hash names it."""
-        if config.get(ROTATED_WEIGHTS) is not None:
-            self.features.add(ROTATED_WEIGHTS)
+        self.features |= {key for key in (ROTATED_WEIGHTS, KV_POLICY) if config.get(key) is not None}
         self.file.flush()
         tokenizer_json = json.dumps(
             json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False

@@ -11,7 +11,7 @@ from edgedec.progress import Progress, silent
 __all__ = ["EMBEDDED", "EMBEDDED_DRAFT", "bundle_folder"]
 
 # Listed here too, so that a path needs no import of the models; a test compares both lists.
-EMBEDDED = ("demo", "demo-int8", "demo-draft")
+EMBEDDED = ("demo", "demo-int8", "demo-draft", "demo-hybrid")
 EMBEDDED_DRAFT = "demo-draft"
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.kv_policy import KV_POLICY, read_policy
 from edgedec.schemes import Scheme, TernaryScheme, scheme_from_json
 from edgedec.verified import is_verified, verifying
 
@@ -55,7 +56,7 @@ ROTATED_WEIGHTS = (
     "hadamard"  # feature of bundles with weights that are stored rotated, and their key in the configuration
 )
 # Features of a manifest's "requires" that this edgedec knows.
-FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING, ROTATED_WEIGHTS})
+FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
@@ -217,6 +218,19 @@ def _check_files(path: Path, files: Mapping[str, Any]) -> None:
             _match(file, entry, _hash_file(file))
 
 
+def _check_policy(file: Path, content: Mapping[str, Any]) -> None:
+    """Check that the policy of the configuration, if there is one, was made for the weights of this bundle."""
+    with naming(file):
+        policy = read_policy(content["config"])
+    stored = content["files"][WEIGHTS]["sha256"]
+    if policy is not None and policy.weights_sha256 != stored:
+        raise BundleError(
+            f"{file}: has a calibration of another bundle, whose {WEIGHTS} have the hash "
+            f"{reprlib.repr(policy.weights_sha256)} and not {stored}; calibrate the bundle of these weights with: edgedec "
+            "calibrate-kv"
+        )
+
+
 def _match(file: Path, entry: Mapping[str, Any], actual: str) -> None:
     if actual != entry["sha256"]:
         raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
@@ -375,6 +389,7 @@ def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -
     file = folder / MANIFEST
     content = _read_manifest(folder)
     _check_files(folder, content["files"])
+    _check_policy(file, content)
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
     tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
     _check_overlaps(file, tensors)

@@ -22,6 +22,8 @@ import numpy as np
 from edgedec.errors import BudgetError, UsageError
 
 __all__ = [
+    "WEIGHT_ITEMS",
+    "DiskUse",
     "MemoryMeter",
     "MemoryUse",
     "Plan",
@@ -173,9 +175,22 @@ class MemoryMeter:
 
 # Items that appear with the first pass and the cache, and items that exist only before. The draft's have a prefix.
 _RUNNING = frozenset(
-    {"kv", "kv_ring", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"}
+    {
+        "kv",
+        "kv_ring",
+        "kv_labels",
+        "kv_value_rows",
+        "logits",
+        "activations",
+        "workspace",
+        "attention_bias",
+        "attention_scores",
+        "sampling",
+    }
 )
-_LOADING = frozenset({"load_transient", "self_test"})
+_LOADING = frozenset({"load_transient", "self_test", "tokenizer_transient"})
+# Items of weights: all of a model, or those that stay in memory and the window for the others; and the draft model's.
+WEIGHT_ITEMS = frozenset({"weights", "weights_pinned", "weights_window", "draft_weights"})
 _DRAFT = "draft_"
 
 
@@ -225,6 +240,24 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiskUse:
+    """The part of a model that each pass reads from the disk, because memory has no room for it.
+
+    Members:
+        bytes_per_pass: bytes of a pass.
+        bytes_per_second: rate of the disk, measured by a short reading when the plan was made.
+        direct: True if the system's page cache takes no part; False if the file system cannot be read without it.
+        pass_seconds: estimated seconds of a pass by number of rows: those of the disk, or of the computation if it takes
+            longer.
+    """
+
+    bytes_per_pass: int
+    bytes_per_second: float
+    direct: bool
+    pass_seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The planned charged bytes of a run, by item.
 
@@ -245,6 +278,8 @@ class Plan:
         memories: use of an accelerator's memories, which hold the items and the data on the chip.
         hint: nearest setting that fits, if this one does not.
         notes: sentences about the items.
+        disk: weights that are read from the disk in each pass; None: all of them are in memory.
+        kv_policy: policy of keys and values; "full": every query attends to all keys that it sees.
     """
 
     fits: bool
@@ -266,6 +301,8 @@ class Plan:
     hint: str = ""
     driver_bytes: int = 0
     notes: tuple[str, ...] = ()
+    disk: DiskUse | None = None
+    kv_policy: str = "full"
 
     @property
     def phases(self) -> dict[str, dict[str, int]]:

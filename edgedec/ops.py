@@ -20,12 +20,16 @@ __all__ = [
     "Attention",
     "CausalConv",
     "Concat",
+    "DecayBy",
+    "DifferentialHeads",
     "Embed",
     "GatedActivation",
     "GatedDeltaRule",
     "GatedRmsNorm",
     "Hadamard",
+    "LayerNorm",
     "Linear",
+    "LowRankKeys",
     "Operation",
     "QuantizeActivation",
     "RmsNorm",
@@ -38,6 +42,7 @@ __all__ = [
 ]
 
 Activation = Literal["silu", "relu2", "gelu_tanh"]
+DecayBy = Literal["head", "channel"]  # the parts of a state with decays of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,23 @@ class RmsNorm(Operation):
     @property
     def weight_names(self) -> tuple[str, ...]:
         return (self.weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Operation):
+    """(x float32 [n, width]) -> (x - m) / sqrt(mean((x - m)^2) + eps) * weight + bias, m = mean(x), the same shape.
+
+    Source: 1607.06450.
+    """
+
+    kind: ClassVar[str] = "layer_norm"
+    weight: str  # [width]
+    bias: str  # [width]
+    eps: float
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.weight, self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +188,29 @@ class Rope(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LowRankKeys(Operation):
+    """(k float32 [n, kv_heads * head_dim]) -> the same shape: keys rebuilt from their numbers in the basis of the state.
+
+    A number is the product of a key and a direction, rounded as the state stores it; ``edgedec/low_rank.py`` has the order
+    of the sums. The rotation and the attention that fills the state read the rebuilt keys, so the state needs to store the
+    numbers only. Source: 2410.21465.
+    """
+
+    kind: ClassVar[str] = "low_rank_keys"
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attention(Operation):
     """(q [n, heads * head_dim], k and v [n, kv_heads * head_dim]) -> float32 [n, heads * head_dim].
 
     Append k and v to the state, and compute softmax(q . keys * scale) . values over the keys that each query sees: all
     committed rows, and the rows of its pass that its tree admits, in order. Query head h reads key/value head
     h * kv_heads // heads. With the state's ``window``, a query at position p sees the positions above p - window and the
-    first ``sinks``. With ``soft_cap``, a scaled score s becomes soft_cap * tanh(s / soft_cap). Source: 2408.00118.
+    first ``sinks``. With the state's ``selection``, it attends to those that the selection chooses of the keys that it sees.
+    With ``soft_cap``, a scaled score s becomes soft_cap * tanh(s / soft_cap). Source: 2408.00118.
+
+    Attentions with the same state read the same k and v, which are appended once (2405.05254).
     """
 
     kind: ClassVar[str] = "attention"
@@ -238,9 +276,56 @@ class Split(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Concat(Operation):
-    """(float32 [n, width] each) -> float32 [n, sum of widths]: their columns side by side."""
+    """(float32 [n, heads * width] each) -> float32 [n, heads * sum of widths and gaps]: columns side by side, head by head.
+
+    Inputs that ``shared`` marks are [n, width], and each head gets all of their columns. ``gaps`` columns of zeros follow
+    each input. Without ``shared`` no input is, and without ``gaps`` there are none.
+
+    Raises:
+        UnsupportedError: ``shared`` or ``gaps`` do not fit the inputs, or a gap is negative.
+    """
 
     kind: ClassVar[str] = "concat"
+    heads: int = 1
+    shared: tuple[bool, ...] = ()
+    gaps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, values in (("shared", self.shared), ("gaps", self.gaps)):
+            if len(values) not in (0, len(self.inputs)):
+                raise UnsupportedError(
+                    f"operation {self.name}: {name} has {len(values)} entries for {len(self.inputs)} inputs"
+                )
+        if any(gap < 0 for gap in self.gaps):
+            raise UnsupportedError(f"operation {self.name}: gaps must not be negative, as in {self.gaps}")
+
+    @property
+    def plain(self) -> bool:
+        """True if the inputs' columns simply stand side by side."""
+        return self.heads == 1 and not any(self.gaps)
+
+    def parts(self) -> tuple[tuple[str, bool, int], ...]:
+        """Return for each input its name, whether the heads share it, and the columns of zeros after it."""
+        count = len(self.inputs)
+        return tuple(zip(self.inputs, self.shared or (False,) * count, self.gaps or (0,) * count, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferentialHeads(Operation):
+    """(x float32 [n, pairs * 2 * width]) -> float32 [n, pairs * width]: the first part of each pair less some of the second.
+
+    The second part is multiplied by exp(sum(q1 * k1)) - exp(sum(q2 * k2)) + ``start``, where ``factors`` names the weights
+    q1, k1, q2 and k2, all of one length. Source: 2410.05258.
+    """
+
+    kind: ClassVar[str] = "differential_heads"
+    pairs: int
+    factors: tuple[str, str, str, str]
+    start: float
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return self.factors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,17 +370,21 @@ class SelectiveScan(Operation):
     For each head, with the row's d = clip(log(1 + exp(step + step_bias)), *step_limits), the state S [head_dim, size]
     becomes exp(-exp(decay) * d) * S + d * outer(x, b), and the output is S @ c + skip * x. Head h reads group
     h * groups // heads. A row's S follows from that of the row before it on its path; S is zero before the first. This is
-    the recurrent form of state space duality. Source: 2405.21060.
+    the recurrent form of state space duality (2405.21060).
+
+    With ``decay_by`` "channel", each of ``size`` columns of a head's state has a decay of its own, as in Mamba 1, whose
+    heads have one channel each, and share b and c (2312.00752).
     """
 
     kind: ClassVar[str] = "selective_scan"
     state: str
     heads: int
     groups: int
-    decay: str  # [heads], the logarithm of the decay's rate
+    decay: str  # [heads], or by channel [heads, size]: the logarithm of the decay's rate
     skip: str  # [heads]
     step_bias: str  # [heads]
     step_limits: tuple[float, float] = (0.0, float("inf"))
+    decay_by: DecayBy = "head"
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -310,15 +399,24 @@ class GatedDeltaRule(Operation):
     sqrt(key_dim), and b = 1 / (1 + exp(-rate)), the state S [key_dim, value_dim] becomes
     D + outer(k, b * (v - D.T @ k)) with D = exp(-exp(decay) * log(1 + exp(step + step_bias))) * S; the output is S.T @ q.
     A row's S follows from that of the row before it on its path; S is zero before the first. Source: 2412.06464.
+
+    With ``decay_by`` "channel", step and step_bias have key_dim columns for each head, one for each row of S. Source:
+    2510.26692 (Kimi Delta Attention).
     """
 
     kind: ClassVar[str] = "gated_delta_rule"
     state: str
     heads: int
     key_heads: int
-    decay: str  # [heads], the logarithm of the decay's rate
-    step_bias: str  # [heads]
+    decay: str  # heads values in any shape, the logarithm of the decay's rate
+    step_bias: str  # [heads], or by channel [heads * key_dim]
+    decay_by: DecayBy = "head"
 
     @property
     def weight_names(self) -> tuple[str, ...]:
         return (self.decay, self.step_bias)
+
+    @property
+    def steering(self) -> tuple[str, ...]:
+        """Inputs with one column for each head, which set what a head keeps and writes."""
+        return self.inputs[3:] if self.decay_by == "head" else self.inputs[3:4]

@@ -26,13 +26,13 @@ def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
 
 
 def store_kv(graph: Graph, bits: int) -> Graph:
-    """Store keys and values in ``bits``: 32 for float32, 16 for float16, 8 for int8 with a scale per row and head.
+    """Store keys and values in ``bits``: 32 for float32, 16 for float16, 8 or 4 for codes with a scale per row and head.
 
     Raises:
         UsageError: ``bits`` is another number.
     """
-    if bits not in (32, 16, 8):
-        raise UsageError(f"KV bits must be 32, 16 or 8, not {bits}")
+    if bits not in (32, 16, 8, 4):
+        raise UsageError(f"KV bits must be 32, 16, 8 or 4, not {bits}")
     return replace(graph, states={name: replace(state, bits=bits) for name, state in graph.states.items()})
 
 

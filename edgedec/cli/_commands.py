@@ -19,6 +19,7 @@ COMMANDS = {
     "quantize": "quantize:quantize",
     "export": "export:export",
     "distil": "distil:distil",
+    "calibrate-kv": "calibrate_kv:calibrate_kv",
     "inspect": "inspect:inspect",
     "plan": "plan:plan",
     "generate": "generate:generate",

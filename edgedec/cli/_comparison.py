@@ -73,7 +73,9 @@ class Result:
 
 def describe(result: Result) -> dict[str, Any]:
     """Return the measured part of the JSON."""
-    data: dict[str, Any] = {}
+    from edgedec.calibrated_bundle import policy_name
+
+    data: dict[str, Any] = {"kv_policy": policy_name(result.bundle)}
     if result.text is not None:
         score = result.text.score
         data |= {

@@ -9,6 +9,7 @@ from edgedec.cli.options import (
     Device,
     DraftMax,
     Json,
+    KvPolicy,
     ModelDraft,
     SpecTree,
     SpecType,
@@ -65,6 +66,7 @@ def bench(
     ] = None,
     device: Device = "cpu",
     threads: Threads = 0,
+    kv_policy: KvPolicy = None,
     spec_type: SpecType = "none",
     model_draft: ModelDraft = None,
     draft_max: DraftMax = 8,
@@ -100,6 +102,7 @@ def bench(
     elif verifier != "match":
         raise UsageError(f"--verifier {verifier} is for guesses: give a drafter with --spec-type")
     from edgedec.bundle import Bundle
+    from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
     from edgedec.quantize.synthetic.random_bundle import SHAPES
     from edgedec.runtime.measure.guesses import bench_guesses
     from edgedec.runtime.measure.speed import bench as measure
@@ -112,6 +115,8 @@ def bench(
     else:
         assert model is not None
         bundle = Bundle.open(resolve_model(model))
+    # No budget asks for less than the full cache.
+    bundle = with_policy(bundle, FULL if kv_policy == AUTO else kv_policy)
     threads = threads or physical_cores()
     with progress("measuring") as report:
         result = measure(bundle, device=device, threads=threads, progress=report)
@@ -125,6 +130,7 @@ def bench(
         "shape": shape,
         "model": model,
         "method": bundle.quantization.get("method"),
+        "kv_policy": policy_name(bundle),
         "rounds": result.rounds,
         "guesses": None,
     }
@@ -134,7 +140,13 @@ def bench(
             data["guesses"] = _guesses_data(
                 spec,
                 bench_guesses(
-                    resolve_model(model), spec, temperature=temp, device=device, threads=threads, progress=report
+                    resolve_model(model),
+                    spec,
+                    temperature=temp,
+                    device=device,
+                    threads=threads,
+                    kv_policy=kv_policy,
+                    progress=report,
                 ),
                 temp,
             )
@@ -142,7 +154,10 @@ def bench(
         print_json(data)
         return
     kernel = f", kernel {result.kernel}" if result.kernel else ""
-    print(f"{shape or model}, {data['method']}, measured on this machine: device {device}{kernel}, {threads} threads")
+    policy = "" if data["kv_policy"] == FULL else f", policy {data['kv_policy']}"
+    print(
+        f"{shape or model}, {data['method']}{policy}, measured on this machine: device {device}{kernel}, {threads} threads"
+    )
     rows = [(f"pass of {rows}", f"{ms:.2f} ms") for rows, ms in result.pass_ms.items()]
     if (guesses := data["guesses"]) is not None:
         rows += [

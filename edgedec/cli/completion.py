@@ -48,6 +48,7 @@ def words() -> dict[str, tuple[str, ...]]:
     from edgedec.boards import board_names
 
     boards = tuple(board_names())
+    policies = tuple(name.replace("_", "-") for name in names("edgedec.kv_policies"))
     return {
         "--device": _DEVICES,
         "distil --device": ("auto", "cpu", "cuda"),
@@ -55,7 +56,9 @@ def words() -> dict[str, tuple[str, ...]]:
         "boards show BOARD": boards,
         "--memory": ("ddr", "flat", "ideal"),
         "--configuration": ("small", "board"),
-        "--kv-bits": ("16", "8", "32"),
+        "--kv-bits": ("16", "8", "4", "32"),
+        "--kv-policy": ("full", "auto", *policies),
+        "calibrate-kv --kind": policies,
         "--spec-type": tuple(names("edgedec.runtime.drafters")),
         "--spec-tree": tuple(names("edgedec.runtime.trees")),
         "--verifier": tuple(names("edgedec.runtime.verifiers")),

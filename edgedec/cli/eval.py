@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from edgedec.cli._comparison import Result, TextScore, compare, describe, panels, print_comparison, print_result
 from edgedec.cli._plot import check_plot, write_plot
 from edgedec.cli.console import print_json, progress, read_text
-from edgedec.cli.options import Device, Json, KvBits, Threads, Verbose, option, resolve_model
+from edgedec.cli.options import Device, Json, KvBits, KvPolicy, Threads, Verbose, option, resolve_model
 from edgedec.errors import EdgedecError, UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def _prepare(
     window: int,
     ctx_size: int,
     device: str,
+    kv_policy: str | None,
 ) -> _Job:
     """Encode everything and plan the run, without loading weights.
 
@@ -83,13 +84,13 @@ def _prepare(
     questions = encode_items(tokenizer, items, bos=bos, vocab_limit=vocab_limit)
     longest = max([window if windows else 1, *(question.rows for question in questions)])
     positions = ctx_size or min(context_size(bundle.config), longest)
-    limits = make_plan(bundle, device=device, ctx_size=positions, accelerator=accelerator).limits
-    check_lengths(questions, limits.positions)
+    run = make_plan(bundle, device=device, ctx_size=positions, kv_policy=kv_policy, accelerator=accelerator)
+    check_lengths(questions, run.limits.positions)
     return _Job(
         name=name,
-        bundle=bundle,
+        bundle=run.bundle,
         accelerator=accelerator,
-        limits=limits,
+        limits=run.limits,
         window=window,
         windows=windows,
         questions=questions,
@@ -149,6 +150,7 @@ def eval_command(
         ),
     ] = 0,
     kv_bits: KvBits = None,
+    kv_policy: KvPolicy = None,
     device: Device = "cpu",
     threads: Threads = 0,
     json: Json = False,
@@ -180,7 +182,15 @@ def eval_command(
     for name, (bundle, accelerator) in zip(model, models, strict=True):
         with _naming(name, len(model)):
             job = _prepare(
-                name, bundle, accelerator, text=content, items=items, window=window, ctx_size=ctx_size, device=device
+                name,
+                bundle,
+                accelerator,
+                text=content,
+                items=items,
+                window=window,
+                ctx_size=ctx_size,
+                device=device,
+                kv_policy=kv_policy,
             )
         jobs.append(job)
     results = []

@@ -103,6 +103,10 @@ def figures(answer: Answer) -> str:
         text += f"; memory: {format_bytes(timings.peak_bytes)}, planned {format_bytes(timings.planned_bytes)}"
     if timings.accelerator is not None:
         text += f"\n{timings.accelerator.figures()}"
+    if timings.disk is not None:
+        text += f"\n{timings.disk.figures()}"
+    if timings.keys is not None:
+        text += f"\n{timings.keys.figures()}"
     return text
 
 

@@ -157,6 +157,7 @@ def _render(bundle: Bundle) -> str:
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
+    from edgedec.kv_policy import KV_POLICY
     from edgedec.schemes import scheme_to_json
 
     manifest = json.loads((bundle.path / "manifest.json").read_bytes())
@@ -177,6 +178,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "family": bundle.config.get("model_type"),
         "config": dict(bundle.config),
         "context": bundle.config.get("max_position_embeddings"),
+        "kv_policy": bundle.config.get(KV_POLICY),
         "quantization": dict(bundle.quantization),
         "parameters": parameters,
         "weight_bytes": stored,
@@ -204,9 +206,10 @@ def _method(quantization: Mapping[str, Any]) -> str:
 
 
 def _print(data: dict[str, Any]) -> None:
+    from edgedec.kv_policy import read_policy
     from edgedec.memory import format_bytes
 
-    tokens = data["tokens"]
+    tokens, policy = data["tokens"], read_policy(data["config"])
     print_table(
         [
             ("bundle", data["path"]),
@@ -216,6 +219,7 @@ def _print(data: dict[str, Any]) -> None:
             *((name, str(data["config"][name])) for name in _SHOWN if name in data["config"]),
             ("context", f"{data['context']} tokens"),
             ("method", _method(data["quantization"])),
+            *(() if policy is None else policy.lines()),
             ("parameters", f"{data['parameters']:,}"),
             ("weights", f"{format_bytes(data['weight_bytes'])}, {data['bits_per_weight']:.2f} bits per weight"),
             ("tokens", f"{tokens['size']}, BOS {tokens['bos']}, EOS {', '.join(map(str, tokens['eos'])) or None}"),

@@ -57,6 +57,7 @@ __all__ = [
     "TopK",
     "TopP",
     "TreeNodes",
+    "ValueRows",
     "Verbose",
     "VerifierName",
     "Verify",
@@ -137,7 +138,23 @@ CtxSize = Annotated[
 ]
 KvBits = Annotated[
     int | None,
-    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8 or 32; default: the planner's choice."),
+    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8, 4 or 32; default: the planner's choice."),
+]
+KvPolicy = Annotated[
+    str | None,
+    option(
+        "--kv-policy",
+        metavar="NAME",
+        help="Policy of keys and values: full, a kind that the bundle must have, or auto; default: the bundle's.",
+    ),
+]
+ValueRows = Annotated[
+    int | None,
+    option(
+        "--value-rows",
+        metavar="N",
+        help="Values of each head in memory, if the policy has them in a file; default: twice the keys of a query.",
+    ),
 ]
 MemoryBudget = Annotated[
     str | None, option("--memory-budget", metavar="SIZE", help="Limit of the memory, e.g. 600MiB or 2GiB.")

@@ -14,7 +14,7 @@ from edgedec.cli.run_options import PlanOptions, command_line
 from edgedec.errors import BudgetError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.memory import Plan
+    from edgedec.memory import DiskUse, Plan
     from edgedec.runtime.speculation import SpecConfig
 
 __all__ = ["plan"]
@@ -56,6 +56,8 @@ def plan(
     The exit code is 4 if it does not fit the budget.
     """
     if advise_draft:
+        if options.kv_policy is not None:
+            raise UsageError("--kv-policy is not for --advise-draft, which plans the policy that the bundle has")
         from edgedec.cli._draft_advice import advise
 
         advise(options, drafts=draft or (), text=text, plot=plot, json=json)
@@ -79,6 +81,8 @@ def plan(
             device=device,
             ctx_size=options.ctx_size,
             kv_bits=options.kv_bits,
+            kv_policy=options.kv_policy,
+            value_rows=options.value_rows,
             spec=spec,
         )
         size = planned_budget(plan_function, budget, device=device)
@@ -87,6 +91,8 @@ def plan(
         device=device,
         ctx_size=options.ctx_size,
         kv_bits=options.kv_bits,
+        kv_policy=options.kv_policy,
+        value_rows=options.value_rows,
         spec=spec,
         budget_bytes=size,
         accelerator=accelerator,
@@ -110,16 +116,19 @@ def plan(
 
 
 def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
-    from edgedec.memory import format_bytes
+    from edgedec.memory import WEIGHT_ITEMS, format_bytes
 
-    print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits, passes of {plan.pass_rows} rows at most")
+    policy = "" if plan.kv_policy == "full" else f", policy {plan.kv_policy}"
+    print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits{policy}, passes of {plan.pass_rows} rows at most")
     print(_drafting(plan, spec))
-    print(f"estimated, not measured: {plan.estimated_tokens_per_second:.0f} tokens/s\n")
+    rate = plan.estimated_tokens_per_second
+    print(f"estimated, not measured: {rate:.{0 if rate >= 10 else 2}f} tokens/s\n")
+    if plan.disk is not None:
+        print(_streaming(plan.disk))
     fixed = plan.fixed_baseline
     columns = [*plan.phases.values(), fixed]
     names = dict.fromkeys([*plan.items, *fixed])
-    weights = ("weights", "draft_weights")
-    beside_weights = [sum(size for name, size in column.items() if name not in weights) for column in columns]
+    beside_weights = [sum(size for name, size in column.items() if name not in WEIGHT_ITEMS) for column in columns]
     rows: list[tuple[str, ...]] = [
         ("", *(_PHASES[name] for name in plan.phases), "fixed baseline"),
         *((name, *(_cell(column.get(name)) for column in columns)) for name in names),
@@ -158,6 +167,19 @@ def _cell(size: int | None) -> str:
     from edgedec.memory import format_bytes
 
     return "" if size is None else format_bytes(size)
+
+
+def _streaming(disk: DiskUse) -> str:
+    """Return what each pass reads from the disk, and what that means for its time, as text."""
+    from edgedec.memory import format_bytes
+
+    how = "direct reads" if disk.direct else "reads through the page cache, because the file system has no direct ones"
+    passes = ", ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in disk.pass_seconds.items())
+    return (
+        f"weights above the budget: each pass reads {format_bytes(disk.bytes_per_pass)} from the disk, which gives "
+        f"{format_bytes(round(disk.bytes_per_second))}/s ({how}, measured)\n"
+        f"a pass takes, by its rows, in ms (estimated from it): {passes}\n"
+    )
 
 
 def _drafting(plan: Plan, spec: SpecConfig) -> str:

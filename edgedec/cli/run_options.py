@@ -25,6 +25,7 @@ from edgedec.cli.options import (
     FrequencyPenalty,
     IgnoreEos,
     KvBits,
+    KvPolicy,
     LogitBias,
     MemoryBudget,
     MemoryModel,
@@ -48,6 +49,7 @@ from edgedec.cli.options import (
     TopK,
     TopP,
     TreeNodes,
+    ValueRows,
     VerifierName,
     Verify,
     accelerator_options,
@@ -79,6 +81,8 @@ class PlanOptions:
     model: Model
     ctx_size: CtxSize = 0
     kv_bits: KvBits = None
+    kv_policy: KvPolicy = None
+    value_rows: ValueRows = None
     memory_budget: MemoryBudget = None
     spec_type: SpecType = "none"
     model_draft: ModelDraft = None
@@ -190,6 +194,8 @@ class RunOptions(PlanOptions):
             threads=self.threads,
             ctx_size=self.ctx_size,
             kv_bits=self.kv_bits,
+            kv_policy=self.kv_policy,
+            value_rows=self.value_rows,
             spec=spec,
             beside=beside,
         )
@@ -218,6 +224,8 @@ class RunOptions(PlanOptions):
                     threads=self.threads,
                     ctx_size=self.ctx_size,
                     kv_bits=self.kv_bits,
+                    kv_policy=self.kv_policy,
+                    value_rows=self.value_rows,
                     spec=spec,
                     budget_bytes=size,
                     sequences=sequences,
@@ -233,6 +241,8 @@ class RunOptions(PlanOptions):
         finally:
             collect_usually()
         _note_limit(session.run.plan, budget)
+        _note_disk(session.run.plan)
+        _note_policy(session.run.plan, self.kv_policy)
         return session
 
 
@@ -250,6 +260,34 @@ def _note_limit(plan: Plan, budget: Budget) -> None:
         )
     elif plan.budget_bytes is not None:
         note(f"context {plan.ctx_size}, KV {plan.kv_bits} bits, because {budget.explain()}")
+
+
+def _note_policy(plan: Plan, request: str | None) -> None:
+    """Say on stderr which policy of keys and values the planner has chosen, because the text depends on it."""
+    if request == "auto":
+        why = (
+            "the full cache has less room" if plan.kv_policy != "full" else "the full cache fits, or there is no policy"
+        )
+        files = "" if plan.kv_policy == "full" else _files(plan)
+        note(f"keys and values: {plan.kv_policy}, because {why}{files}")
+
+
+def _files(plan: Plan) -> str:
+    """Return what a run writes to the disk, as the end of a sentence."""
+    from edgedec.memory import format_bytes
+
+    return "".join(f"; it takes {format_bytes(use.used_bytes)} of {use.name}" for use in plan.memories)
+
+
+def _note_disk(plan: Plan) -> None:
+    """Say on stderr that weights are read from the disk, which explains the speed."""
+    from edgedec.memory import format_bytes
+
+    if plan.disk is not None:
+        note(
+            f"the weights are larger than the memory budget: each pass reads {format_bytes(plan.disk.bytes_per_pass)} of "
+            f"them from the disk, which gives {format_bytes(round(plan.disk.bytes_per_second))}/s (measured)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

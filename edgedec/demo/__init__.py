@@ -1,8 +1,8 @@
-"""The embedded pair: a ternary target of 7.9 M parameters that tells simple stories and answers questions about them, and
-a draft of 0.4 M with the same tokenizer.
+"""The embedded models: a ternary target of 7.9 M parameters that tells simple stories and answers questions about them, a
+draft of 0.4 M, and a hybrid of the target's size, most of whose layers have recurrent states. Their tokenizer is the same.
 
 docs/demo-model.md says how they were made. ``-m demo`` names the target's bundle, ``-m demo-int8`` the same in int8,
-``-m demo-draft`` the draft's; they are made on first use and kept in the cache folder.
+``-m demo-draft`` the draft's, ``-m demo-hybrid`` the hybrid's; they are made on first use and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -19,25 +19,32 @@ from edgedec.manifest import MANIFEST
 from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
 
-__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "NAMES", "TARGET", "bundle_path"]
+__all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "HYBRID", "NAMES", "TARGET", "bundle_path"]
 
 _HERE = Path(__file__).parent
 TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
 DRAFT = _HERE / "draft"  # bfloat16
+HYBRID = _HERE / "hybrid"  # one ternary plane; three of four layers are gated delta nets
 HELD_OUT = _HERE / "held_out.txt"  # stories that neither was trained on
 DRAFTS = _HERE / "drafts.json"  # measured acceptance of drafts of several sizes of an earlier target, and their recipe
 CHOICES = _HERE / "choices.jsonl"  # multiple choice about such stories, and simple facts
 
 # Name on the command line -> (checkpoint, method of its bundle).
-NAMES = {"demo": (TARGET, "ternary"), "demo-int8": (TARGET, "int8"), "demo-draft": (DRAFT, "int8")}
+NAMES = {
+    "demo": (TARGET, "ternary"),
+    "demo-int8": (TARGET, "int8"),
+    "demo-draft": (DRAFT, "int8"),
+    "demo-hybrid": (HYBRID, "ternary"),
+}
 
 
 @cache
 def _digest() -> str:
     """Names the checkpoints and the code that quantizes: a change of either makes new bundles."""
     digest = hashlib.sha256(__version__.encode())
-    code = sorted(file for file in Path(quantize.__path__[0]).glob("**/*.py") if "distil" not in file.parts)
-    for file in [*sorted(TARGET.iterdir()), *sorted(DRAFT.iterdir()), *code]:
+    trained = {"distil", "kv_calibration"}  # folders of code that quantizes nothing
+    code = sorted(file for file in Path(quantize.__path__[0]).glob("**/*.py") if trained.isdisjoint(file.parts))
+    for file in [*(file for folder in (TARGET, DRAFT, HYBRID) for file in sorted(folder.iterdir())), *code]:
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -219,7 +219,7 @@ def main() -> int:
 
     paths: dict[str, Path] = {}
     step(1)
-    for name in demo.NAMES:
+    for name in LABELS:
         start = time.perf_counter()
         with console.status(f"  {name} ..."):
             paths[name] = demo.bundle_path(name)

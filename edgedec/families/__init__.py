@@ -15,6 +15,7 @@ from edgedec.families._config import size
 from edgedec.families._hadamard import hadamard_signs, insert_rotations
 from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
+from edgedec.kv_policy import apply_policy
 from edgedec.plugins import load, names
 
 __all__ = ["REFUSED", "build_graph", "check_family", "context_size", "hadamard_signs"]
@@ -26,8 +27,10 @@ REFUSED = {  # families that are known and not supported, and why
     "prism_hadamard_qwen35": "its weights are stored rotated, which edgedec reads from GGUF alone",
 }
 DEFAULT_CONTEXT = 2048  # positions, if the configuration does not have max_position_embeddings
-# families whose configuration has no number of positions, because nothing in the model depends on one; and what they get
-_UNLIMITED, _LONGEST = ("mamba2",), 1 << 20
+# families whose configuration may have no number of positions, because nothing in the model depends on one; what they get
+_UNLIMITED, _LONGEST = ("kimi_linear", "mamba2", "phi4flash"), 1 << 20
+_POSITIONS = "max_position_embeddings"
+_SPELLED = {"kimi_linear": "model_max_length", "step3_text": "max_position_embedding"}  # other names of this key
 
 
 def context_size(config: Mapping[str, Any]) -> int:
@@ -36,8 +39,10 @@ def context_size(config: Mapping[str, Any]) -> int:
     Raises:
         BundleError: the configuration's number is not a positive integer.
     """
-    usual = _LONGEST if config.get("model_type") in _UNLIMITED else DEFAULT_CONTEXT
-    made_for = size(config, "max_position_embeddings", usual)
+    family = str(config.get("model_type"))
+    usual = _LONGEST if family in _UNLIMITED else DEFAULT_CONTEXT
+    key = _POSITIONS if config.get(_POSITIONS) is not None else _SPELLED.get(family, _POSITIONS)
+    made_for = size(config, key, usual)
     return min(made_for, longest_context(config) or made_for)
 
 
@@ -56,10 +61,10 @@ def check_family(family: Any) -> None:
 
 
 def build_graph(config: Mapping[str, Any]) -> Graph:
-    """Return the float graph of a Hugging Face style configuration.
+    """Return the float graph of a Hugging Face style configuration, with the rotations and the policy that it has.
 
     Raises:
-        UnsupportedError: the family is unknown, or does not support a setting of the configuration.
+        UnsupportedError: the family is unknown, or does not support a setting of the configuration, or its policy.
         BundleError: a required key is missing or out of range.
     """
     family = config.get("model_type")
@@ -67,4 +72,4 @@ def build_graph(config: Mapping[str, Any]) -> Graph:
     assert isinstance(family, str)
     graph = load(__name__, family).build(config)
     assert isinstance(graph, Graph)
-    return insert_rotations(graph, config)
+    return apply_policy(insert_rotations(graph, config), config)

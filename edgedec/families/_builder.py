@@ -13,10 +13,13 @@ from edgedec.ops import (
     Attention,
     CausalConv,
     Concat,
+    DecayBy,
+    DifferentialHeads,
     Embed,
     GatedActivation,
     GatedDeltaRule,
     GatedRmsNorm,
+    LayerNorm,
     Linear,
     Operation,
     RmsNorm,
@@ -62,6 +65,11 @@ class GraphBuilder:
     def rms_norm(self, name: str, x: str, *, weight: str, eps: float, heads: int = 1, offset: float = 0.0) -> str:
         self.weights[weight] = WeightSpec(shape=(self._width(x) // heads,))
         norm = RmsNorm(name=name, inputs=(x,), outputs=(name,), weight=weight, eps=eps, heads=heads, offset=offset)
+        return self._emit(norm, self._width(x), self._rows(x))
+
+    def layer_norm(self, name: str, x: str, *, weight: str, bias: str, eps: float) -> str:
+        self.weights |= dict.fromkeys((weight, bias), WeightSpec(shape=(self._width(x),)))
+        norm = LayerNorm(name=name, inputs=(x,), outputs=(name,), weight=weight, bias=bias, eps=eps)
         return self._emit(norm, self._width(x), self._rows(x))
 
     def linear(
@@ -144,9 +152,21 @@ class GraphBuilder:
         }
         return outputs
 
-    def concat(self, name: str, *parts: str) -> str:
-        width = sum(map(self._width, parts))
-        return self._emit(Concat(name=name, inputs=parts, outputs=(name,)), width, self._rows(parts[0]))
+    def concat(
+        self, name: str, *parts: str, heads: int = 1, shared: tuple[bool, ...] = (), gaps: tuple[int, ...] = ()
+    ) -> str:
+        concat = Concat(name=name, inputs=parts, outputs=(name,), heads=heads, shared=shared, gaps=gaps)
+        width = sum(self._width(part) * (heads if one else 1) + heads * gap for part, one, gap in concat.parts())
+        return self._emit(concat, width, self._rows(parts[0]))
+
+    def differential_heads(
+        self, name: str, x: str, *, pairs: int, factors: tuple[str, str, str, str], dim: int, start: float
+    ) -> str:
+        self.weights |= dict.fromkeys(factors, WeightSpec(shape=(dim,)))
+        difference = DifferentialHeads(
+            name=name, inputs=(x,), outputs=(name,), pairs=pairs, factors=factors, start=start
+        )
+        return self._emit(difference, self._width(x) // 2, self._rows(x))
 
     def scale(self, name: str, x: str, factors: Sequence[float], widths: Sequence[int] = ()) -> str:
         """Append a ``ScaleColumns``, or nothing if all factors are 1; without ``widths`` the one factor is that of all
@@ -183,13 +203,13 @@ class GraphBuilder:
         decay: str,
         skip: str,
         step_bias: str,
-        step_limits: tuple[float, float],
+        step_limits: tuple[float, float] = (0.0, float("inf")),
+        decay_by: DecayBy = "head",
     ) -> str:
-        heads, state = self._width(step), f"{name}.state"
-        self.recurrent[state] = RecurrentState(
-            name=state, shape=(heads, self._width(x) // heads, self._width(b) // groups)
-        )
-        self.weights |= dict.fromkeys((decay, skip, step_bias), WeightSpec(shape=(heads,)))
+        heads, size, state = self._width(step), self._width(b) // groups, f"{name}.state"
+        self.recurrent[state] = RecurrentState(name=state, shape=(heads, self._width(x) // heads, size))
+        self.weights |= dict.fromkeys((skip, step_bias), WeightSpec(shape=(heads,)))
+        self.weights[decay] = WeightSpec(shape=(heads,) if decay_by == "head" else (heads, size))
         scan = SelectiveScan(
             name=name,
             inputs=(x, b, c, step),
@@ -201,16 +221,31 @@ class GraphBuilder:
             skip=skip,
             step_bias=step_bias,
             step_limits=step_limits,
+            decay_by=decay_by,
         )
         return self._emit(scan, self._width(x), "n")
 
     def gated_delta_rule(
-        self, name: str, q: str, k: str, v: str, rate: str, step: str, *, key_heads: int, decay: str, step_bias: str
+        self,
+        name: str,
+        q: str,
+        k: str,
+        v: str,
+        rate: str,
+        step: str,
+        *,
+        key_heads: int,
+        decay: str,
+        step_bias: str,
+        decay_shape: tuple[int, ...] | None = None,
+        decay_by: DecayBy = "head",
     ) -> str:
-        heads, state = self._width(step), f"{name}.state"
+        """Append a ``GatedDeltaRule``; ``decay_shape`` is that of the weight ``decay``, [heads] if it is None."""
+        heads, state = self._width(rate), f"{name}.state"
         shape = (heads, self._width(k) // key_heads, self._width(v) // heads)
         self.recurrent[state] = RecurrentState(name=state, shape=shape)
-        self.weights |= dict.fromkeys((decay, step_bias), WeightSpec(shape=(heads,)))
+        self.weights[decay] = WeightSpec(shape=decay_shape or (heads,))
+        self.weights[step_bias] = WeightSpec(shape=(self._width(step),))
         rule = GatedDeltaRule(
             name=name,
             inputs=(q, k, v, rate, step),
@@ -220,6 +255,7 @@ class GraphBuilder:
             key_heads=key_heads,
             decay=decay,
             step_bias=step_bias,
+            decay_by=decay_by,
         )
         return self._emit(rule, self._width(v), "n")
 

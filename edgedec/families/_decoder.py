@@ -41,6 +41,7 @@ class DecoderBlock:
         windows: window of each layer, None for a layer that sees everything; empty: no layer has a window.
         output_gate: True if attention's output is multiplied by the logistic function of a gate, which ``q`` computes
             beside each head of queries.
+        query_rank: columns that queries are computed from, behind a norm, in place of the layer's input; None: the input.
         mixers: functions that append another part in the place of a layer's attention: (graph, beginning of the names of
             values, of those of weights, normalized input) -> its output, as wide as the input.
     """
@@ -62,6 +63,7 @@ class DecoderBlock:
     rotations: tuple[Rotation | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     output_gate: bool = False
+    query_rank: int | None = None
     mixers: Mapping[int, Callable[[GraphBuilder, str, str, str], str]] = field(default_factory=dict)
 
 
@@ -71,7 +73,7 @@ def build_decoder(config: Mapping[str, Any], block: DecoderBlock) -> Graph:
     The names of values are ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,gated,down,out}``, ``final_norm``,
     ``logits``. With head norms also ``layers.I.{q,k}_norm``, with sub-norms ``layers.I.{attn,ffn}_sub_norm``, with
     post-norms ``layers.I.{attn,ffn}_post_norm``, with an output gate ``layers.I.qg_parts.{q,gate}`` and
-    ``layers.I.attn_gated``.
+    ``layers.I.attn_gated``, with a query rank ``layers.I.{q_low,q_low_norm}``.
 
     Raises:
         BundleError: a size is missing or out of range, or sizes do not fit each other.
@@ -141,10 +143,15 @@ class _Decoder:
         if block.output_gate:
             both = self._linear(f"{at}.qg", normed, f"{hf}.self_attn.q_proj", 2 * width, block.qkv_bias)
             q, gate = g.split(f"{at}.qg_parts", both, {"q": self.head_dim, "gate": self.head_dim}, heads=self.heads)
+        elif block.query_rank:
+            q = self._linear(f"{at}.q_low", normed, f"{hf}.self_attn.q_proj", block.query_rank, block.qkv_bias)
         else:
             q = self._linear(f"{at}.q_proj", normed, f"{hf}.self_attn.q_proj", width, block.qkv_bias)
         k = self._linear(f"{at}.k_proj", normed, f"{hf}.self_attn.k_proj", kv_width, block.qkv_bias)
         v = self._linear(f"{at}.v", normed, f"{hf}.self_attn.v_proj", kv_width, block.qkv_bias)
+        if block.query_rank:
+            q = self._norm(f"{at}.q_low_norm", q, f"{hf}.self_attn.inter_norm")
+            q = self._linear(f"{at}.q_proj", q, f"{hf}.self_attn.wq", width, block.qkv_bias)
         if block.head_norms:
             q = self._norm(f"{at}.q_norm", q, f"{hf}.self_attn.q_norm", self.heads)
             k = self._norm(f"{at}.k_norm", k, f"{hf}.self_attn.k_norm", self.kv_heads)

@@ -9,7 +9,7 @@ from typing import Any
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families._config import layers, size
 
-__all__ = ["delta_layers", "sliding_layers", "windows"]
+__all__ = ["delta_layers", "recurrent_layers", "sliding_layers", "windows"]
 
 _FULL, _SLIDING, _DELTA = "full_attention", "sliding_attention", "linear_attention"
 _PERIOD = 4  # layers, the last of which has attention, if the configuration does not tell
@@ -33,7 +33,17 @@ def delta_layers(config: Mapping[str, Any]) -> tuple[bool, ...]:
         UnsupportedError: there is another kind of layer.
     """
     period = size(config, "full_attention_interval", _PERIOD)
-    return _layers_of(config, _DELTA, lambda layer: (layer + 1) % period != 0)
+    return recurrent_layers(config, lambda layer: (layer + 1) % period != 0)
+
+
+def recurrent_layers(config: Mapping[str, Any], usual: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Return True for each layer with a recurrent state, by ``layer_types``, or by ``usual(layer)`` if it is absent.
+
+    Raises:
+        BundleError: ``layer_types`` is not a list, or is shorter than the model.
+        UnsupportedError: it has another kind of layer.
+    """
+    return _layers_of(config, _DELTA, usual)
 
 
 def _layers_of(config: Mapping[str, Any], kind: str, usual: Callable[[int], bool]) -> tuple[bool, ...]:

@@ -42,7 +42,7 @@ class _FalconH1:
         self.hidden, self.vocab = size(config, "hidden_size"), size(config, "vocab_size")
         self.inter, self.eps = size(config, "intermediate_size"), number(config, "rms_norm_eps", 1e-5)
         self.heads = size(config, "num_attention_heads")
-        self.kv_heads = size(config, "num_key_value_heads", self.heads)
+        self.kv_heads = _size_or(config, "num_key_value_heads", 8, self.heads)
         if self.heads % self.kv_heads:
             raise BundleError(
                 f"configuration: {self.heads} heads are not a multiple of num_key_value_heads {self.kv_heads}"
@@ -55,7 +55,7 @@ class _FalconH1:
         config, normed = self.config, flag(self.config, "mamba_rms_norm")
         if normed:
             only(config, "mamba_norm_before_gate", (False,))
-        inner = size(config, "mamba_d_ssm", size(config, "mamba_expand", 2) * self.hidden)
+        inner = _size_or(config, "mamba_d_ssm", 1024, size(config, "mamba_expand", 2) * self.hidden)
         heads = size(config, "mamba_n_heads", 128)
         auto = config.get("mamba_d_head", "auto") == "auto"
         dim = inner // heads if auto else size(config, "mamba_d_head")
@@ -135,6 +135,11 @@ class _FalconH1:
         gated = g.gated_activation(f"{at}.gated", gate, up, "silu")
         out = self._linear(f"{at}.down", gated, f"{hf}.feed_forward.down_proj", self.hidden, bias)
         return g.add(f"{at}.out", x, g.scale(f"{at}.down_scaled", out, [self.down_factor]))
+
+
+def _size_or(config: Mapping[str, Any], key: str, usual: int, null: int) -> int:
+    """Return a size that is ``usual`` if it is absent, and ``null`` if it is null."""
+    return size(config, key, null if key in config else usual)
 
 
 def _factors(config: Mapping[str, Any], key: str, count: int) -> tuple[float, ...]:

@@ -50,6 +50,7 @@ class Emitter:
         kernels: True if the session has edgedec's own operators, which then compute attention.
         fused_threads: threads of the session if its nodes of edgedec's own operators become fused nodes, else 0.
         unsigned_int8: True to multiply int8 matrices as uint8, with codes + 128 and zero point 128.
+        arrays: large constants that the session receives beside the model, by name; None: the model holds them.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class Emitter:
     kernels: bool = False
     unsigned_int8: bool = False
     fused_threads: int = 0
+    arrays: dict[str, NDArray[Any]] | None = None
     taps: Sequence[str] = ()
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -97,6 +99,20 @@ class Emitter:
         """Add a node ``name`` that adds ``second``, of the same shape or one row, to ``first``, and return its output."""
         return self.node("Add", [first, second], name, domain=KERNELS if self.kernels else "")
 
+    def columns(self, name: str, pieces: Sequence[tuple[str | None, int, int]]) -> str:
+        """Add a node of edgedec's own operators with columns of several values side by side, and return its output.
+
+        Args:
+            name: name of the node and its output.
+            pieces: ONNX value (None: zeros), first column and number of columns of each piece.
+        """
+        inputs = list(dict.fromkeys(value for value, _, _ in pieces if value is not None))
+        at: dict[str | None, int] = {None: -1, **{value: number for number, value in enumerate(inputs)}}
+        numbers = [number for value, *columns in pieces for number in (at[value], *columns)]
+        if len(inputs) == 1:  # an operator that is not in a fused node must have two inputs at least
+            inputs *= 2
+        return self.node("Columns", inputs, name, domain=KERNELS, pieces=numbers)
+
     def has_constant(self, name: str) -> bool:
         """Return True if a constant or weight of this name was added."""
         return name in self._initializers
@@ -105,6 +121,18 @@ class Emitter:
         """Add a constant to the model itself, and return its name. Equal names must have equal values."""
         if name not in self._initializers:
             self._initializers[name] = array_value(name, value)
+        return name
+
+    def large_constant(self, name: str, value: NDArray[np.float32]) -> str:
+        """Add a constant to ``arrays``, if the session receives them, or else to the model, and return its name.
+
+        A constant of the model exists three times while the session is loaded: as an array, as bytes, and as what ONNX
+        Runtime reads from them.
+        """
+        if self.arrays is None:
+            return self.constant(name, value)
+        self.arrays[name] = value
+        self._external(name, value.shape, DataType.FLOAT, 0, value.nbytes)
         return name
 
     def rows_shape(self, *sizes: int) -> str:

@@ -16,6 +16,9 @@ of each sequence, and ``states`` float32, the slots of ``recurrent_layout``, in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
@@ -24,6 +27,7 @@ from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import CacheLayout, cache_layout
 from edgedec.onnx.model_bytes import DataType
 from edgedec.onnx.recurrent_layout import RecurrentLayout
+from edgedec.ops import Attention
 from edgedec.plugins import load, names
 
 __all__ = ["lower"]
@@ -47,6 +51,12 @@ def check_lowered(graph: Graph, *, kernels: bool) -> None:
                 f"ONNX Runtime's own operators cannot run {operation.kind!r} ({operation.name}), a recurrent state; "
                 "the CPU kernels (edgedec doctor) or the reference target can run it (--device float_reference)"
             )
+        if not kernels and isinstance(operation, Attention) and graph.states[operation.state].selection is not None:
+            raise UnsupportedError(
+                f"ONNX Runtime's own operators cannot choose keys ({operation.name}), which the model's policy of keys and "
+                "values does; the CPU kernels (edgedec doctor) or the reference target can run it (--device "
+                "float_reference), and --kv-policy full runs it without the policy"
+            )
         if operation.kind not in known:
             raise UnsupportedError(
                 f"ONNX Runtime cannot run {operation.kind!r} ({operation.name}): it has no lowering in edgedec/onnx/ops; "
@@ -66,6 +76,7 @@ def lower(
     kernels: bool = False,
     unsigned_int8: bool = False,
     fused_threads: int = 0,
+    arrays: dict[str, NDArray[Any]] | None = None,
 ) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
 
@@ -77,6 +88,7 @@ def lower(
         kernels: True if the session has edgedec's own operators, which then compute attention.
         unsigned_int8: True for int8 matrices as uint8 with zero point 128, which is exact on CPUs where uint8 x int8
             saturates, and slower.
+        arrays: receives the large constants, by name, which the session must receive, too; None: they are in the model.
         fused_threads: threads of the session, to let one node do the work of all neighbouring nodes of edgedec's own
             operators, with the same results; 0: every operation has its own nodes.
 
@@ -93,6 +105,7 @@ def lower(
         kernels=kernels,
         unsigned_int8=unsigned_int8,
         fused_threads=fused_threads,
+        arrays=arrays,
         taps=taps,
     )
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), DataType.INT64)

@@ -129,11 +129,12 @@ def encode_model(
     """
     graph = [_message(1, _node(node)) for node in nodes]
     graph.append(_text(2, name))
-    graph += [_message(5, _tensor(value)) for value in constants]
+    for value in constants:
+        graph += _framed(5, _tensor(value))
     graph += [_message(11, _value_info(value)) for value in inputs]
     graph += [_message(12, _value_info(value)) for value in outputs]
     versions = [_message(8, _text(1, domain) + _integer(2, version)) for domain, version in opsets.items()]
-    return b"".join([_integer(1, ir_version), _text(2, "edgedec"), _message(7, b"".join(graph)), *versions])
+    return b"".join([_integer(1, ir_version), _text(2, "edgedec"), *_framed(7, graph), *versions])
 
 
 def _varint(value: int) -> bytes:
@@ -155,6 +156,11 @@ def _integer(number: int, value: int) -> bytes:
 
 def _message(number: int, data: bytes) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+
+
+def _framed(number: int, parts: Sequence[bytes]) -> list[bytes]:
+    """Return a message in parts. Large constants are then copied once, when all parts of the model are joined."""
+    return [_varint(number << 3 | _BYTES) + _varint(sum(map(len, parts))), *parts]
 
 
 def _text(number: int, value: str) -> bytes:
@@ -194,13 +200,13 @@ def _attribute_value(value: Attribute) -> tuple[_AttributeType, bytes]:
     return _AttributeType.INTS, b"".join(_integer(8, int(item)) for item in value)
 
 
-def _tensor(value: TensorValue) -> bytes:
+def _tensor(value: TensorValue) -> list[bytes]:
     parts = [*(_integer(1, size) for size in value.shape), _integer(2, value.dtype), _text(8, value.name)]
     if isinstance(value.data, bytes):
-        return b"".join([*parts, _message(9, value.data)])
+        return [*parts, *_framed(9, [value.data])]
     place = {"location": value.data.location, "offset": str(value.data.offset), "length": str(value.data.length)}
     parts += [_message(13, _text(1, key) + _text(2, item)) for key, item in place.items()]
-    return b"".join([*parts, _integer(14, _EXTERNAL)])
+    return [*parts, _integer(14, _EXTERNAL)]
 
 
 def _value_info(value: ValueInfo) -> bytes:

@@ -18,6 +18,7 @@ from edgedec.schemes.part import StoredPart
 from edgedec.schemes.ternary import TernaryScheme, TernaryWeight, fold, split
 
 __all__ = [
+    "EmbeddingWeight",
     "FloatScheme",
     "FloatWeight",
     "Int4Scheme",
@@ -37,7 +38,8 @@ __all__ = [
 ]
 
 Scheme = FloatScheme | Int8Scheme | TernaryScheme | Int4Scheme
-Weight = FloatWeight | Int8Weight | TernaryWeight | Int4Weight
+EmbeddingWeight = FloatWeight | Int8Weight | TernaryWeight  # the weights of an embedding, which is never int4
+Weight = EmbeddingWeight | Int4Weight
 
 
 def scheme_features(scheme: Scheme) -> set[str]:

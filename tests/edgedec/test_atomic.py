@@ -675,6 +675,7 @@ def test_a_listed_folder_is_closed(tmp_path: Path) -> None:
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_two_processes_at_once_leave_whole_content(tmp_path: Path) -> None:
     path = tmp_path / "model"
     writers = [start(path, rounds=40) for _ in range(2)]

@@ -117,11 +117,11 @@ def test_states_that_keep_the_same_rows_have_one_kind() -> None:
     assert layout.ring_bytes == (2 * 4 + 5) * 16 * 32
     assert layout.nbytes == layout.ring_bytes + 2 * 20 * 16 * 32
     assert layout.numbers()[:, 2:].tolist() == [
-        [320, 16, 0, 0],
-        [64, 16, 10240, 1],
-        [80, 16, 12288, 2],
-        [64, 16, 14848, 1],
-        [320, 16, 16896, 0],
+        [320, 16, 0, 0, 0, 0, 0, 0],
+        [64, 16, 10240, 1, 0, 0, 0, 0],
+        [80, 16, 12288, 2, 0, 0, 0, 0],
+        [64, 16, 14848, 1, 0, 0, 0, 0],
+        [320, 16, 16896, 0, 0, 0, 0, 0],
     ]
 
 

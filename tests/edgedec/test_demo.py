@@ -23,10 +23,11 @@ from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.model_folder import open_model
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.schemes import TernaryScheme
+from edgedec.schemes import FloatScheme, TernaryScheme
 from tests.support.first_pair import DIGEST, digest
 
 
@@ -66,7 +67,7 @@ def test_a_session_is_opened_by_name() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no embedded model 'dmeo'; known: demo, demo-int8, demo-draft"):
+    with pytest.raises(UsageError, match="no embedded model 'dmeo'; known: demo, demo-int8, demo-draft, demo-hybrid"):
         demo.bundle_path("dmeo")
 
 
@@ -91,6 +92,40 @@ def test_the_pair_has_its_shapes_and_one_tokenizer() -> None:
         return sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
 
     assert parameters("draft") * 8 <= parameters("target")
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_the_hybrid_is_as_large_as_the_target_and_steered_by_floats() -> None:
+    hybrid, target = open_checkpoint(demo.HYBRID), open_checkpoint(demo.TARGET)
+    sizes = [sum(int(np.prod(info.shape)) for info in model.tensors.values()) for model in (hybrid, target)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.02)
+    assert hybrid.tokenizer_json == target.tokenizer_json
+    assert sum(file.stat().st_size for file in demo.HYBRID.iterdir()) < 3_000_000
+    bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
+    graph = bundle_graph(bundle, 16)
+    assert (len(graph.states), len(graph.recurrent)) == (1, 6), (
+        "three of four layers have a convolution and a delta net"
+    )
+    kinds = {name: type(bundle.tensors[name].scheme) for op in graph.operations for name in op.weight_names}
+    matrices = {
+        name: kind for name, kind in kinds.items() if ".layers." in name and len(graph.weights[name].shape) == 2
+    }
+    assert {name for name, kind in matrices.items() if kind is FloatScheme} == set(graph.steering_weights())
+    assert set(matrices.values()) == {FloatScheme, TernaryScheme}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("in_cache")
+def test_the_draft_of_the_pair_guesses_for_the_hybrid() -> None:
+    spec = SpecConfig(drafter="model", draft="demo-draft", draft_max=4)
+    greedy = SamplingConfig(temperature=0)
+    texts = []
+    for settings in (SpecConfig(), spec):
+        with Session.open("demo-hybrid", ctx_size=256, spec=settings) as session:
+            texts.append(session.generate("Once upon a time", n_predict=60, sampling=greedy))
+    assert texts[0].tokens == texts[1].tokens
+    assert sum(texts[1].timings.rounds.accepted) > 0
+    assert texts[1].timings.lossless == "exact"
 
 
 @pytest.mark.usefixtures("in_cache")

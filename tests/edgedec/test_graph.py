@@ -76,6 +76,17 @@ def test_an_undeclared_state_is_refused() -> None:
                 replace(LLAMA, states=states)
 
 
+def test_attentions_with_one_state_read_the_same_keys_and_values() -> None:
+    first, second = (op for op in LLAMA.operations if isinstance(op, Attention))
+    operations = [replace(op, state=first.state) if op is second else op for op in LLAMA.operations]
+    with pytest.raises(
+        UnsupportedError, match=r"layers.1.attn appends \('layers.1.k', 'layers.1.v'\) to the state 'lay"
+    ):
+        replace(LLAMA, operations=tuple(operations))
+    shared = replace(second, state=first.state, inputs=(second.inputs[0], *first.inputs[1:]))
+    replace(LLAMA, operations=tuple(shared if op is second else op for op in LLAMA.operations))
+
+
 def test_last_uses_keep_outputs_to_the_end() -> None:
     assert small().last_uses() == {"x": 0, "y": 1, "z": 2}
     # An output lives to the end even if an operation reads it before.
@@ -92,7 +103,7 @@ def test_a_value_is_not_read_after_its_last_use() -> None:
         assert name in LLAMA.outputs or name in LLAMA.operations[index].inputs
 
 
-@pytest.mark.parametrize(("bits", "expected"), [(32, 240), (16, 120), (8, 60), (4, 30)])
+@pytest.mark.parametrize(("bits", "expected"), [(32, 240), (16, 120), (8, 60), (4, 48)])
 def test_row_bytes_counts_keys_and_values(bits: int, expected: int) -> None:
     assert KvState(name="kv", kv_heads=3, head_dim=10, bits=bits).row_bytes() == expected
 
@@ -100,6 +111,28 @@ def test_row_bytes_counts_keys_and_values(bits: int, expected: int) -> None:
 def test_weight_names_leave_out_missing_biases() -> None:
     linear = Linear(name="l", inputs=("x",), outputs=("a", "b"), weights=("w", "v"), biases=(None, "c"))
     assert linear.weight_names == ("w", "v", "c")
+
+
+@pytest.mark.parametrize(
+    ("family", "steering"),
+    [
+        ("qwen3_5_text", ("in_proj_b", "in_proj_a")),
+        ("qwen3_next", ("in_proj_ba",)),
+        ("kimi_linear", ("b_proj",)),  # its steps are one for each channel, of a wide matrix
+        ("llama", ()),
+    ],
+)
+def test_the_matrices_that_steer_a_delta_net_are_known(family: str, steering: tuple[str, ...]) -> None:
+    """In one of the families a matrix computes both rates, which are split afterwards."""
+    config = {
+        **{"model_type": family, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 8},
+        **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "full_attention_interval": 2},
+        **{"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 4, "num_experts": 0},
+        **{"first_k_dense_replace": 2, "layer_types": ["linear_attention", "full_attention"]},
+    }
+    place = "self_attn" if family == "kimi_linear" else "linear_attn"
+    expected = tuple(f"model.layers.0.{place}.{name}.weight" for name in steering)
+    assert build_graph(config).steering_weights() == expected
 
 
 def test_a_graph_is_frozen() -> None:

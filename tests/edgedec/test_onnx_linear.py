@@ -18,6 +18,7 @@ from edgedec.graph import Graph, Value, WeightSpec
 from edgedec.manifest import WEIGHTS, Tensor
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
+from edgedec.onnx.ops.linear import NARROW
 from edgedec.ops import Embed, Linear, QuantizeActivation
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.model import ReferenceModel
@@ -244,3 +245,28 @@ def test_float_weights_are_widened_once() -> None:
     tensors = {"w": Tensor(shape=(OUT, IN), scheme=half, offsets={"values": 0})}
     model = onnx.load_from_string(lower(graph, tensors, positions=1, taps=("b",)))
     assert [node.op_type for node in model.graph.node].count("Cast") == 1
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_narrow_float_matrices_use_our_operator(tmp_path: Path, dtype: Any, kernels: bool) -> None:
+    """Check the limit, because a target is batch-invariant if no float matrix has more rows."""
+    sizes = {"narrow": NARROW, "wide": NARROW + 1}
+    values = [Value(name="x", shape=("n", 8)), *(Value(name=f"y.{name}", shape=("n", sizes[name])) for name in sizes)]
+    linears = (
+        Linear(name=f"y.{name}", inputs=("x",), outputs=(f"y.{name}",), weights=(name,), biases=(None,))
+        for name in sizes
+    )
+    graph = Graph(
+        inputs=(Value(name="ids", shape=("n",), dtype="int32"),),
+        outputs=("y.narrow",),
+        operations=(Embed(name="embed", inputs=("ids",), outputs=("x",), weight="embed"), *linears),
+        values={value.name: value for value in values},
+        weights={"embed": WeightSpec(shape=(1, 8))}
+        | {name: WeightSpec(shape=(rows, 8)) for name, rows in sizes.items()},
+    )
+    weights: dict[str, Weight] = {name: FloatWeight(values=np.ones((rows, 8), dtype)) for name, rows in sizes.items()}
+    tensors = write_weights(tmp_path, weights, dict.fromkeys(weights, FloatScheme(dtype=np.dtype(dtype).name)))
+    model = onnx.load_from_string(lower(graph, tensors, positions=1, taps=("y.wide",), kernels=kernels))
+    kinds = [node.op_type for node in model.graph.node if "MatMul" in node.op_type]
+    assert kinds == (["FloatMatMul", "FusedMatMul"] if kernels else ["FusedMatMul", "FusedMatMul"])

@@ -26,9 +26,14 @@ def lower(op: Attention, emitter: Emitter) -> None:
 
 
 def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
-    if state.bits not in (32, 16, 8):
-        raise UnsupportedError(f"{op.name}: KV bits must be 32, 16 or 8, not {state.bits}")
+    if state.bits not in (32, 16, 8, 4):
+        raise UnsupportedError(f"{op.name}: KV bits must be 32, 16, 8 or 4, not {state.bits}")
     rotation = _rotation(op, state, emitter)
+    if state.basis is not None and rotation is None and _is_rotated(op, emitter):
+        raise UnsupportedError(
+            f"{op.name}: keys of a basis are rotated within attention, which the CPU kernels can do for whole heads only; "
+            "the reference target can run it (--device float_reference)"
+        )
     return emitter.node(
         "TreeAttention",
         [
@@ -51,7 +56,33 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
         rotary=_ROTARY[rotation.layout] if rotation else 0,
         scale=float(op.scale),
         cap=float(op.soft_cap or 0.0),
+        **_selection(state, emitter),
     )
+
+
+def _selection(state: KvState, emitter: Emitter) -> dict[str, Any]:
+    """Return the attributes of the selection of keys; they say that there is none if the state has none."""
+    selection = state.selection
+    if selection is None:
+        return {"select": [0, 0, 0, 0, 8, 0, 0, 0, 0, 0]}
+    counts, basis = emitter.cache.counts, state.basis
+    assert counts is not None
+    numbers = [
+        *(selection.keys, selection.parts, selection.sinks, selection.recent, selection.bits, counts, selection.kept),
+        0 if basis is None else basis.rank,
+        *emitter.cache.values_place(state.name),
+    ]
+    return {
+        "select": numbers,
+        "channels": [channel for own in selection.channels for channel in own],
+        "steps": [float(step) for own in selection.steps for step in own],
+        **({"importance": [float(x) for own in selection.importance for x in own]} if selection.kept else {}),
+        **({} if basis is None else {"basis": basis.array(state.kv_heads).reshape(-1).tolist()}),
+    }
+
+
+def _is_rotated(op: Attention, emitter: Emitter) -> bool:
+    return any(isinstance(maker, Rope) and op.inputs[1] in maker.outputs for maker in emitter.graph.operations)
 
 
 def _rotation(op: Attention, state: KvState, emitter: Emitter) -> Rope | None:

@@ -1,7 +1,9 @@
-"""Matrix products by edgedec's own operators, which are exact, and float products by MatMul.
+"""Matrix products by edgedec's own operators, which are exact, and products of wide float matrices by MatMul.
 
 Ternary planes use TernaryMatMul, int4 and planes with tied scales GridMatMul, and int8 Int8MatMul. In a session without
 kernels, int8 uses MatMulInteger (exact), and the others use MatMulNBits, which quantizes activations per block.
+
+Float matrices of at most ``NARROW`` rows use FloatMatMul, whose sums have one order in passes of any number of rows.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from edgedec.onnx.ops.quantize_activation import ZERO_POINT, codes_and_scale
 from edgedec.ops import Linear
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
-__all__ = ["lower"]
+__all__ = ["NARROW", "lower"]
 
+NARROW = 64  # rows of a float matrix up to which FloatMatMul, which has no fast path, is used
 # Level 4 has int8 activations. The other levels are also correct, but some 300 times slower.
 _ACCURACY_LEVEL = 4
 
@@ -220,7 +223,10 @@ def lower(op: Linear, emitter: Emitter) -> None:
             product = _ternary(op.inputs[0], weight, output, scheme, emitter)
         else:
             inputs = [emitter.bound[op.inputs[0]], emitter.float_weight(weight)]
-            product = emitter.node("FusedMatMul", inputs, f"{output}.product", domain=CONTRIB, transB=1)
+            if emitter.kernels and emitter.tensors[weight].shape[0] <= NARROW:
+                product = emitter.node("FloatMatMul", inputs, f"{output}.product", domain=KERNELS)
+            else:
+                product = emitter.node("FusedMatMul", inputs, f"{output}.product", domain=CONTRIB, transB=1)
         if bias:
             product = emitter.node("Add", [product, emitter.float_weight(bias)], f"{output}.biased")
         emitter.bound[output] = product

@@ -12,6 +12,8 @@ from edgedec.reference.float_profile.ops.rope import tables
 
 __all__ = ["lower", "rotary_tables"]
 
+_POSITIONS = 512  # rows of the tables that are computed at a time
+
 
 def lower(op: Rope, emitter: Emitter) -> None:
     (output,) = op.outputs
@@ -61,6 +63,10 @@ def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
     key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     names = f"rope.{key}.cos", f"rope.{key}.sin"
     if not emitter.has_constant(names[0]):
-        for name, table in zip(names, tables(op, np.arange(emitter.positions, dtype=np.int32)), strict=True):
-            emitter.constant(name, table)
+        filled = np.empty((2, emitter.positions, len(op.inverse_frequencies)), np.float32)
+        for start in range(0, emitter.positions, _POSITIONS):  # in parts, because angles are float64
+            stop = min(start + _POSITIONS, emitter.positions)
+            filled[:, start:stop] = tables(op, np.arange(start, stop, dtype=np.int32))
+        for name, table in zip(names, filled, strict=True):
+            emitter.large_constant(name, table)
     return names

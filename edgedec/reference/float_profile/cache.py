@@ -11,7 +11,7 @@ from edgedec.capacity import Capacity, reach
 from edgedec.errors import UnsupportedError
 from edgedec.graph import KvState, RecurrentState
 
-__all__ = ["FloatCache"]
+__all__ = ["FloatCache", "parents_of"]
 
 
 class FloatCache:
@@ -88,11 +88,13 @@ class FloatCache:
         """
         self._keep(np.arange(self.length))
         self._after = {name: [] for name in self._recurrent}
-        self._parents = _parents(visible) if self._recurrent else ()
+        self._parents = parents_of(visible) if self._recurrent else ()
         self.positions = np.concatenate([self.positions, positions])
 
     def append(self, name: str, keys: NDArray[np.float32], values: NDArray[np.float32]) -> None:
-        """Append the keys and values of this pass, [n, kv_heads, head_dim]."""
+        """Append the keys and values of this pass, [n, kv_heads, head_dim], unless they are there already."""
+        if self.slots[name].size and self.slots[name][-1] >= self.length:  # by an attention with the same state
+            return
         self.slots[name] = np.concatenate([self.slots[name], self.length + np.arange(len(keys))])
         self.keys[name] = np.concatenate([self.keys[name], keys])
         self.values[name] = np.concatenate([self.values[name], values])
@@ -105,6 +107,10 @@ class FloatCache:
     def advance(self, name: str, after: NDArray[np.float32]) -> None:
         """Keep a recurrent state as it is after the next row of the pass."""
         self._after[name].append(after)
+
+    def after(self, name: str) -> Sequence[NDArray[np.float32]]:
+        """Return a recurrent state as it is after each row of the pass, until its rows are committed or dropped."""
+        return self._after[name]
 
     def commit(self, nodes: NDArray[np.int32]) -> None:
         """Keep these rows of the last pass, in this order; with recurrent states they must be a path from its root."""
@@ -155,7 +161,7 @@ class FloatCache:
         return other
 
 
-def _parents(visible: NDArray[np.bool_]) -> list[int]:
+def parents_of(visible: NDArray[np.bool_]) -> list[int]:
     """Return the row before each row on its path, -1 if it follows the committed rows.
 
     Raises:

@@ -13,13 +13,13 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import Attention, Linear, Rope
+from edgedec.ops import Attention, CausalConv, GatedDeltaRule, Linear, Rope
 from edgedec.progress import Progress, silent
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.reference.float_profile.ops.rope import tables
+from edgedec.reference.float_profile.ops.rope import pair_columns, tables
 from edgedec.reference.integer_profile.calibration import Calibration
-from edgedec.reference.integer_profile.model import integer_graph
-from edgedec.reference.integer_profile.site import in_residual
+from edgedec.reference.integer_profile.model import profile_graph
+from edgedec.reference.integer_profile.site import divides, in_residual
 from edgedec.schemes import Weight
 
 __all__ = ["calibrate", "calibrate_graph", "default_windows"]
@@ -34,10 +34,14 @@ _SHUFFLES, _SHUFFLE_TOKENS = 8, 48  # uniform draws from the vocabulary; rare id
 
 
 def _observed(graph: Graph) -> list[str]:
-    """Return the names of the values to measure: residual, outputs of linears, and inputs of attention."""
+    """Return the names of the values to measure.
+
+    They are the residual, outputs of linears and convolutions, normed heads, and inputs of attention.
+    """
     observed: dict[str, None] = {}
+    readers = graph.readers()
     for op in graph.operations:
-        if in_residual(op) or isinstance(op, Linear):
+        if in_residual(op) or isinstance(op, Linear | CausalConv) or divides(op, readers.get(op.outputs[0], ())):
             observed.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
         if isinstance(op, Attention):
             observed.update(dict.fromkeys(op.inputs))
@@ -47,11 +51,8 @@ def _observed(graph: Graph) -> list[str]:
 def _turned(op: Rope, x: NDArray[np.float32], places: I32) -> Reach:
     """Return the smallest and largest value of each column of x [n, heads * head_dim], rotated to any of the places."""
     heads = x.reshape(len(x), op.heads, op.head_dim).astype(np.float64)
-    half = op.head_dim // 2
-    first, second = (
-        (np.s_[..., :half], np.s_[..., half:]) if op.layout == "half" else (np.s_[..., 0::2], np.s_[..., 1::2])
-    )
-    turned, reach = np.empty_like(heads), _nothing(op.heads * op.head_dim)
+    first, second = pair_columns(op)
+    turned, reach = heads.copy(), _nothing(op.heads * op.head_dim)
     for cos, sin in zip(*tables(op, places), strict=True):
         turned[first] = heads[first] * cos - heads[second] * sin
         turned[second] = heads[second] * cos + heads[first] * sin
@@ -119,6 +120,7 @@ def calibrate_graph(
     if not total:
         raise UsageError("calibration needs at least one token id")
     model, observed, done = ReferenceModel(graph, weights), _observed(graph), 0
+    states = [op.state for op in graph.operations if isinstance(op, GatedDeltaRule)]
     rotations = {op.outputs[0]: op for op in graph.operations if isinstance(op, Rope)}
     taps = {name: rotations[name].inputs[0] if name in rotations else name for name in observed}
     places = np.arange(0, max(context, 1), max(1, context // _PLACES), dtype=np.int32)
@@ -129,6 +131,9 @@ def calibrate_graph(
             chunk = window[start : start + _ROWS_PER_PASS]
             last = np.array([len(chunk) - 1], np.int32)
             _, seen = model.forward(chunk, cache, rows=last, taps=tuple(set(taps.values())))
+            for state in states:
+                most = np.array([max(np.abs(after).max(initial=0.0) for after in cache.after(state))], np.float64)
+                reaches[state] = _joined(reaches.get(state, _nothing(1)), (-most, most))
             cache.commit(np.arange(len(chunk), dtype=np.int32))
             for name in observed:
                 x = seen[taps[name]]
@@ -147,7 +152,7 @@ def calibrate(bundle: Bundle, windows: Sequence[I32] | None = None, *, progress:
     Raises:
         BundleError, UnsupportedError: the bundle cannot be run in the float profile.
     """
-    graph = integer_graph(bundle)
+    graph = profile_graph(bundle)
     kept = {name: bundle.weight(name) for name in graph.weights}
     context = context_size(bundle.config)
     if windows is None:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope
-from edgedec.plugins import names
-from edgedec.reference.integer_profile.site import unsupported
+from collections.abc import Mapping, Sequence
 
-__all__ = ["OPS", "check_defined"]
+from edgedec.errors import UnsupportedError
+from edgedec.graph import Graph
+from edgedec.ops import (
+    Add,
+    Attention,
+    Concat,
+    GatedDeltaRule,
+    Hadamard,
+    Linear,
+    Operation,
+    RmsNorm,
+    Rope,
+    Split,
+)
+from edgedec.plugins import names
+from edgedec.reference.integer_profile.site import norms_heads, unsupported
+
+__all__ = ["OPS", "check_accelerated", "check_defined"]
 
 OPS = "edgedec.reference.integer_profile.ops"
 
-_ACTIVATIONS = ("silu", "relu2")
+_RECURRENT = ("causal_conv", "concat", "gated_delta_rule", "sigmoid_gate", "split")
+_MOST_MAGNITUDE = 1.9999  # largest magnitude of rotated columns: cos and sin, with 14 fraction bits, must fit s16
 _REFERENCE = "; the reference runs it (--device float_reference)"
 _INSTEAD = "; the float targets run it (--device cpu or float_reference)"
 
@@ -24,11 +39,28 @@ def check_defined(graph: Graph) -> None:
             target that runs it.
     """
     makers = {output: op for op in graph.operations for output in op.outputs}
-    # The scale of an embedding is checked last, because models with a scale have other unsupported features.
-    for op in sorted(graph.operations, key=lambda op: isinstance(op, Embed)):
-        reason = _undefined(op) or _normed_summand(op, makers)
+    readers = graph.readers()
+    for op in graph.operations:
+        heads = norms_heads(op, readers.get(op.outputs[0], ()))
+        reason = _undefined(op) or (_parts_of_heads(op, graph, readers) if heads else _misplaced_norm(op, makers))
         if reason:
             raise unsupported(op, reason + (_INSTEAD if op.kind in names(OPS) else _REFERENCE))
+
+
+def check_accelerated(graph: Graph) -> None:
+    """Check that the accelerator has a unit for each operation of a graph that the profile defines.
+
+    Raises:
+        UnsupportedError: it has none; the message names the operation, and targets that run it.
+    """
+    for op in graph.operations:
+        reason = None
+        if isinstance(op, Hadamard):
+            reason = f"it has no unit for a Walsh-Hadamard transform of {op.block} columns"
+        elif op.kind in _RECURRENT:
+            reason = "it has no units for recurrent states, and for what stands around them"
+        if reason:
+            raise UnsupportedError(f"the accelerator cannot run {op.kind} {op.name}: {reason}{_INSTEAD}")
 
 
 def _undefined(op: Operation) -> str | None:
@@ -36,22 +68,36 @@ def _undefined(op: Operation) -> str | None:
     match op:
         case _ if op.kind not in known:
             return f"it is not defined; known: {', '.join(known)}"
-        case Embed() if op.scale != 1:
-            return f"its rows are scaled by {op.scale:g}"
-        case RmsNorm() if op.heads > 1:
-            return f"it normalizes each of {op.heads} heads separately"
-        case Rope() if 2 * len(op.inverse_frequencies) < op.head_dim:
-            return f"it rotates {2 * len(op.inverse_frequencies)} of a head's {op.head_dim} columns"
-        case Rope() if op.magnitude != 1:
-            return f"it multiplies rotated columns by {op.magnitude:g}"
+        case Concat() if not op.plain:
+            return f"it joins columns of each of {op.heads} heads"
+        case Rope() if op.magnitude > _MOST_MAGNITUDE:
+            return f"it multiplies rotated columns by {op.magnitude:g}, more than {_MOST_MAGNITUDE:g}"
         case Attention() | Linear() if op.soft_cap is not None:
             return f"its {'scores' if isinstance(op, Attention) else 'sums'} have a soft-cap of {op.soft_cap:g}"
-        case GatedActivation() if op.activation not in _ACTIVATIONS:
-            return f"its activation is {op.activation}; known: {', '.join(_ACTIVATIONS)}"
     return None
 
 
-def _normed_summand(op: Operation, makers: dict[str, Operation]) -> str | None:
+def _parts_of_heads(op: Operation, graph: Graph, readers: Mapping[str, Sequence[Operation]]) -> str | None:
+    """Return why a norm of queries or keys does not norm each head by itself, or None."""
+    assert isinstance(op, RmsNorm)
+    (width,) = graph.weights[op.weight].shape
+    reader = readers[op.outputs[0]][0]
+    assert isinstance(reader, Rope | Attention), "``norms_heads`` has checked it"
+    head_dim = reader.head_dim if isinstance(reader, Rope) else graph.states[reader.state].head_dim
+    return None if width == head_dim else f"it normalizes {width} columns together; a head has {head_dim}"
+
+
+def _source(name: str, makers: Mapping[str, Operation]) -> Operation | None:
+    """Return the operation of which a value is an output, or columns of one."""
+    made = makers.get(name)
+    return _source(made.inputs[0], makers) if isinstance(made, Split) else made
+
+
+def _misplaced_norm(op: Operation, makers: Mapping[str, Operation]) -> str | None:
+    if isinstance(op, RmsNorm) and op.heads > 1 and not isinstance(makers.get(op.inputs[0]), GatedDeltaRule):
+        return f"it normalizes each of {op.heads} parts of a row separately, which are no heads of queries or keys"
+    if isinstance(op, RmsNorm) and op.heads == 1 and isinstance(made := _source(op.inputs[0], makers), Linear):
+        return f"it normalizes the output of the linear {made.name}, which has no unit by definition"
     if not isinstance(op, Add):
         return None
     norms = [makers[name].name for name in op.inputs if isinstance(makers.get(name), RmsNorm)]

@@ -12,30 +12,44 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
+from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Embed
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.plugins import load
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.context import IntegerPassContext, Trace
-from edgedec.reference.integer_profile.defined import OPS, check_defined
+from edgedec.reference.integer_profile.defined import OPS, check_accelerated, check_defined
 from edgedec.reference.integer_profile.numbers import WidthCheck
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Logits, Value
 from edgedec.schemes import Weight
 
-__all__ = ["IntegerModel", "Sequence", "integer_graph", "prepare", "prepare_graph"]
+__all__ = ["IntegerModel", "Sequence", "integer_graph", "prepare", "prepare_graph", "profile_graph"]
 
 I32 = NDArray[np.int32]
 
 
 def integer_graph(bundle: Bundle) -> Graph:
+    """Return the graph that the accelerator runs: that of ``profile_graph``, for whose operations it has units.
+
+    Raises:
+        BundleError, UnsupportedError: see ``profile_graph``; or the accelerator has no unit for an operation.
+    """
+    graph = profile_graph(bundle)
+    check_accelerated(graph)
+    return graph
+
+
+def profile_graph(bundle: Bundle) -> Graph:
     """Return the graph that both profiles interpret, with schemes, quantize points and fused linears.
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
-        UnsupportedError: the family is unknown, or has a feature that the integer profile does not define.
+        UnsupportedError: the family is unknown, or has a feature that the integer profile does not define, or the bundle was
+            calibrated.
     """
+    check_no_policy(bundle.path, bundle.config, "the accelerator")
     graph = build_graph(bundle.config)
     check_defined(graph)
     bundle.check(graph)
@@ -49,7 +63,7 @@ def prepare(bundle: Bundle, calibration: Calibration) -> IntegerModel:
         BundleError: the calibration belongs to another model, or the bundle is damaged.
         UnsupportedError: an operation cannot be mapped; the message names operation, layer and reason.
     """
-    return prepare_graph(integer_graph(bundle), bundle.weight, calibration)
+    return prepare_graph(profile_graph(bundle), bundle.weight, calibration)
 
 
 def prepare_graph(graph: Graph, weights: Callable[[str], Weight], calibration: Calibration) -> IntegerModel:
@@ -79,7 +93,7 @@ class IntegerModel:
 
     def open(self) -> Sequence:
         """Return a new, empty sequence."""
-        return Sequence(self, IntegerCache(self.graph.states))
+        return Sequence(self, IntegerCache(self.graph.states, self.graph.recurrent))
 
     def forward(
         self,
@@ -116,7 +130,7 @@ class IntegerModel:
         context = IntegerPassContext(
             cache=cache, visible=seen, positions=positions, embeds=embeds, trace=trace, check=WidthCheck(enabled=check)
         )
-        cache.begin(positions)
+        cache.begin(positions, seen)
         inputs = {"ids": ids, "positions": positions, "rows": want_rows}
         values: dict[str, Value] = {name: array.astype(np.int64) for name, array in inputs.items()}
         for index, operation in enumerate(self.graph.operations):

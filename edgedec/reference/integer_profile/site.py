@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Hadamard, Linear, Operation, Rope
+from edgedec.ops import (
+    Add,
+    Attention,
+    CausalConv,
+    Concat,
+    Embed,
+    GatedActivation,
+    GatedDeltaRule,
+    Hadamard,
+    Linear,
+    Operation,
+    RmsNorm,
+    Rope,
+    SigmoidGate,
+    Split,
+)
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, WIDE_BITS, largest
+from edgedec.reference.integer_profile.tables import GATE_FRACTION_BITS
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import Weight
 
-__all__ = ["Site", "fraction_bits", "in_residual", "unsupported"]
+__all__ = ["Site", "divides", "fraction_bits", "in_residual", "norms_heads", "unsupported"]
 
 _RESIDUAL_HEADROOM = 8.0
 _NARROW_HEADROOM = 2.0
@@ -22,6 +38,11 @@ _NARROW_HEADROOM = 2.0
 _MOST_RESIDUAL_FRACTION = 24
 _MOST_FRACTION = 22
 _MOST_GATED_FRACTION = 16
+_MOST_NORMED_FRACTION = 18  # fraction bits of queries and keys before their norm, which adds 9
+
+
+_NARROW = (Rope, Attention, GatedActivation, CausalConv, GatedDeltaRule, SigmoidGate)  # readers of narrow values
+_GATED = (GatedActivation, GatedDeltaRule, SigmoidGate)  # readers that look a sigmoid up, or multiply by one
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
@@ -32,6 +53,29 @@ def unsupported(op: Operation, reason: str) -> UnsupportedError:
 def in_residual(op: Operation) -> bool:
     """Return True if the operation's output has the residual's unit by definition."""
     return isinstance(op, Embed | Add) or (isinstance(op, Hadamard) and op.inverse)
+
+
+def norms_heads(op: Operation, readers: Iterable[Operation]) -> bool:
+    """Return True for the norm of each head of queries or keys, which rotations and attention read, and nothing else."""
+    kinds = {type(reader) for reader in readers}
+    return isinstance(op, RmsNorm) and bool(kinds) and kinds <= {Rope, Attention}
+
+
+def divides(op: Operation, readers: Iterable[Operation]) -> bool:
+    """Return True for a norm whose output is divided by its roots: no quantizer follows that could take them over."""
+    return norms_heads(op, readers) or (isinstance(op, RmsNorm) and op.heads > 1)
+
+
+def _least_fraction(op: Operation, name: str) -> int:
+    """Return the least number of fraction bits of a value that the operation takes to the argument of its table."""
+    match op:
+        case GatedActivation() if op.activation != "relu2" and op.inputs[0] == name:
+            return GATE_FRACTION_BITS.get(op.activation, 6) - 6
+        case SigmoidGate() if op.inputs[0] == name:
+            return GATE_FRACTION_BITS["silu"] - 6
+        case GatedDeltaRule() if op.inputs[3] == name:
+            return GATE_FRACTION_BITS["silu"] - 6
+    return 0
 
 
 def fraction_bits(most: float, width: int, limit: int) -> int:
@@ -51,17 +95,22 @@ class Site:
     forms: dict[str, Form] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._readers: dict[str, list[Operation]] = {}
-        for op in self.graph.operations:
-            for name in op.inputs:
-                self._readers.setdefault(name, []).append(op)
+        self._readers = self.graph.readers()
         residual = [name for op in self.graph.operations if in_residual(op) for name in op.outputs]
         most = max((self.calibration.most(name) for name in residual), default=0.0)
         fraction = fraction_bits(_RESIDUAL_HEADROOM * most, WIDE_BITS, _MOST_RESIDUAL_FRACTION)
         self.residual = Form(unit=2.0**-fraction, width=WIDE_BITS, fraction=fraction)
 
     def readers(self, name: str) -> Sequence[Operation]:
-        return self._readers.get(name, [])
+        return self._readers.get(name, ())
+
+    def uses(self, name: str) -> Sequence[tuple[Operation, str]]:
+        """Return the operations that read a value or some columns of it, and the name by which each of them reads it."""
+        uses = list[tuple[Operation, str]]()
+        for reader in self.readers(name):
+            parts = reader.outputs if isinstance(reader, Split | Concat) else ()
+            uses += [use for part in parts for use in self.uses(part)] if parts else [(reader, name)]
+        return uses
 
     def form(self, name: str) -> Form:
         return self.forms[name]
@@ -81,21 +130,32 @@ class Site:
         Raises:
             UnsupportedError: its readers need different units, or nothing reads it.
         """
-        readers = self.readers(name)
-        if readers and all(isinstance(reader, Add) for reader in readers):
+        uses = self.uses(name)
+        if uses and all(isinstance(reader, Add) for reader, _ in uses):
             return self.residual
-        if readers and all(isinstance(reader, Rope | Attention | GatedActivation) for reader in readers):
-            return self._narrow(op, name, readers)
-        kinds = ", ".join(sorted({reader.kind for reader in readers})) or "nothing"
-        raise unsupported(
-            op, f"its output {name} is read by {kinds}; only add, or rope, attention and gated_activation"
-        )
+        normed = [norms_heads(reader, self.readers(reader.outputs[0])) for reader, _ in uses]
+        if uses and all(norm or isinstance(reader, _NARROW) for norm, (reader, _) in zip(normed, uses, strict=True)):
+            return self._narrow(op, name, uses, _MOST_NORMED_FRACTION if any(normed) else _MOST_FRACTION)
+        kinds = ", ".join(sorted({reader.kind for reader, _ in uses})) or "nothing"
+        known = ", ".join(sorted(kind.kind for kind in _NARROW))
+        raise unsupported(op, f"its output {name} is read by {kinds}; only add, or a norm of heads, {known}")
 
-    def _narrow(self, op: Linear, name: str, readers: Sequence[Operation]) -> Form:
-        gates = [reader for reader in readers if isinstance(reader, GatedActivation)]
-        limit = _MOST_GATED_FRACTION if gates else _MOST_FRACTION
-        most = self.calibration.most(name)
-        fraction = fraction_bits(_NARROW_HEADROOM * most, NARROW_BITS, limit)
-        if any(gate.activation == "silu" and gate.inputs[0] == name for gate in gates) and fraction < 6:
-            raise unsupported(op, f"{name} reaches {most:g} in calibration; a SiLU's gate must stay below 1024")
+    def narrow(self, name: str, most_fraction: int = _MOST_FRACTION) -> Form:
+        """Return the form of a narrow value with a calibrated maximum, with at most ``most_fraction`` fraction bits."""
+        limit = min(most_fraction, _MOST_FRACTION)
+        fraction = fraction_bits(_NARROW_HEADROOM * self.calibration.most(name), NARROW_BITS, limit)
         return Form(unit=2.0**-fraction, width=NARROW_BITS, fraction=fraction)
+
+    def _narrow(self, op: Linear, name: str, uses: Sequence[tuple[Operation, str]], limit: int) -> Form:
+        if any(isinstance(reader, _GATED) for reader, _ in uses):
+            limit = min(limit, _MOST_GATED_FRACTION)
+        form = self.narrow(name, limit)
+        for reader, part in uses:
+            least = _least_fraction(reader, part)
+            if form.fraction < least:
+                kind = reader.activation if isinstance(reader, GatedActivation) else reader.kind
+                most, bound = self.calibration.most(name), 1 << NARROW_BITS - 2 - least
+                raise unsupported(
+                    op, f"{name} reaches {most:g} in calibration; a {kind}'s gate must stay below {bound}"
+                )
+        return form

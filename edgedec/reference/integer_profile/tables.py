@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -12,21 +13,29 @@ from edgedec.reference.integer_profile.numbers import I64, round_shift
 __all__ = [
     "EXP2_FRACTION_BITS",
     "EXP2_LAST",
+    "GATE_FRACTION_BITS",
+    "GATE_LAST",
+    "POWER_FRACTION_BITS",
     "ROTARY_FRACTION_BITS",
-    "SIGMOID_FRACTION_BITS",
-    "SIGMOID_LAST",
+    "STEP_FRACTION_BITS",
     "exp2_negative",
     "exp2_table",
+    "gate_positive",
+    "gate_table",
+    "power_of_two",
     "rotary",
-    "sigmoid_positive",
-    "sigmoid_table",
+    "softplus",
 ]
 
 EXP2_FRACTION_BITS = 8
 EXP2_LAST = 18 * 256 - 1  # integer part 17, for which any 16-bit entry rounds to zero
-SIGMOID_FRACTION_BITS = 12  # fraction bits of the argument: 4 select the entry, 8 interpolate
-SIGMOID_LAST = (1 << 16) - 1  # argument 15.9998
+# Fraction bits of a gate's argument, of which 8 interpolate; the table of SiLU ends at 16, that of GELU at 8.
+GATE_FRACTION_BITS: Mapping[str, int] = {"silu": 12, "gelu_tanh": 13}
+GATE_LAST = (1 << 16) - 1  # the largest argument
 ROTARY_FRACTION_BITS = 14
+POWER_FRACTION_BITS = 17  # fraction bits of the factor of a state
+STEP_FRACTION_BITS = 16  # fraction bits of softplus and of its argument
+_TABLE_FRACTION_BITS = 24  # fraction bits of the entries of tables that are interpolated for recurrent states
 
 
 def _half_up(x: NDArray[np.float64]) -> I64:
@@ -47,25 +56,72 @@ def exp2_negative(u: I64) -> I64:
 
 
 @cache
-def sigmoid_table() -> tuple[I64, I64]:
-    """Return values u16 [256] of 1 / (1 + exp(-i / 16)) in units of 2^-16, and the steps u11 [256] to the next value.
+def gate_table(activation: str) -> tuple[I64, I64]:
+    """Return values u16 [256] of s(x) in units of 2^-16, and the steps u11 [256] to the next value.
 
-    value[i] = min(floor(65536 / (1 + exp(-i / 16)) + 0.5), 65535) for i in 0..256; step[i] = value[i + 1] - value[i].
+    The activation is x * s(x). s is the sigmoid of x for "silu", and that of 2 * sqrt(2 / pi) * (x + 0.044715 * x^3) for
+    "gelu_tanh". value[i] = min(floor(65536 * s(i / 16) + 0.5), 65535) for i in 0..256, with i / 32 for "gelu_tanh";
+    step[i] = value[i + 1] - value[i].
     """
-    value = np.minimum(_half_up(65536 / (1 + np.exp(-np.arange(257) / 16))), 65535)
+    x = np.arange(257) / (1 << GATE_FRACTION_BITS[activation] - 8)
+    if activation == "gelu_tanh":
+        x = 2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    value = np.minimum(_half_up(65536 / (1 + np.exp(-x))), 65535)
     step = np.diff(value)
     value.flags.writeable = step.flags.writeable = False
     return value[:-1], step
 
 
-def sigmoid_positive(x: I64) -> I64:
-    """Return the sigmoid of x, u16 with 12 fraction bits, as u16 with 16: interpolated, with an error of at most 4."""
-    value, step = sigmoid_table()
+def gate_positive(x: I64, activation: str) -> I64:
+    """Return s of x, u16 with the activation's fraction bits, as u16 with 16: interpolated, with an error of at most 4."""
+    value, step = gate_table(activation)
     result: I64 = value[x >> 8] + round_shift(step[x >> 8] * (x & 255), 8)
     return result
 
 
-def rotary(positions: NDArray[np.int32], inverse_frequencies: tuple[float, ...]) -> tuple[I64, I64]:
-    """Return cos and sin, s16 [n, head_dim / 2] with 14 fraction bits: floor(2^14 * cos(position * frequency) + 0.5)."""
+def rotary(
+    positions: NDArray[np.int32],
+    inverse_frequencies: tuple[float, ...],
+    magnitude: float = 1.0,
+    *,
+    pairs: int | None = None,
+) -> tuple[I64, I64]:
+    """Return cos and sin, s16 [n, pairs]: floor(2^14 * magnitude * cos(position * frequency) + 0.5), and likewise sin.
+
+    Args:
+        positions: int32 [n].
+        magnitude: factor of the rotated columns, below 2.
+        pairs: number of pairs; those without a frequency do not change. By default there are none.
+    """
     angles = np.outer(positions.astype(np.float64), np.array(inverse_frequencies))
-    return _half_up(2**ROTARY_FRACTION_BITS * np.cos(angles)), _half_up(2**ROTARY_FRACTION_BITS * np.sin(angles))
+    one = magnitude * 2**ROTARY_FRACTION_BITS
+    kept = 0 if pairs is None else pairs - len(inverse_frequencies)
+    cos = np.pad(_half_up(one * np.cos(angles)), ((0, 0), (0, kept)), constant_values=1 << ROTARY_FRACTION_BITS)
+    return cos, np.pad(_half_up(one * np.sin(angles)), ((0, 0), (0, kept)))
+
+
+@cache
+def _softplus_table() -> I64:
+    """Return u24 [257]: floor(2^24 * log(1 + exp(-i / 16)) + 0.5)."""
+    return _half_up(2.0**_TABLE_FRACTION_BITS * np.log1p(np.exp(-np.arange(257) / 16)))
+
+
+def softplus(x: I64) -> I64:
+    """Return log(1 + exp(x)) with 16 fraction bits, as x has: the larger of x and 0, and an interpolated table of |x|."""
+    table, argument = _softplus_table(), np.minimum(np.abs(x), (1 << 20) - 1)
+    at, part = argument >> 12, argument & 4095
+    log = table[at] - round_shift((table[at] - table[at + 1]) * part, 12)
+    return np.maximum(x, 0) + round_shift(log, _TABLE_FRACTION_BITS - STEP_FRACTION_BITS)
+
+
+@cache
+def _power_table() -> I64:
+    """Return u25 [257]: floor(2^24 * 2^(-i / 256) + 0.5)."""
+    return _half_up(2.0**_TABLE_FRACTION_BITS * np.exp2(-np.arange(257) / 256))
+
+
+def power_of_two(u: I64) -> I64:
+    """Return 2^(-u / 2^16), u18 with 17 fraction bits, for u >= 0: an interpolated table of the fraction, shifted."""
+    table, at, part = _power_table(), u >> 8 & 255, u & 255
+    power = table[at] - round_shift((table[at] - table[at + 1]) * part, 8)
+    return round_shift(power, np.minimum((u >> 16) + _TABLE_FRACTION_BITS - POWER_FRACTION_BITS, 62))

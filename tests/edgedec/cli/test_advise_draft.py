@@ -83,7 +83,7 @@ def test_another_model_is_told_what_the_law_was_fitted_on(edgedec: Edgedec) -> N
 
 @pytest.mark.thorough
 def test_a_budget_that_no_draft_fits_says_so(edgedec: Edgedec) -> None:
-    outcome = edgedec("plan", "-m", "demo", "--advise-draft", "--memory-budget", "12MiB")
+    outcome = edgedec("plan", "-m", "demo", "--advise-draft", "--memory-budget", "5MiB")
     assert outcome.code == 0
     assert "does not fit: " in outcome.stdout
     assert "advice: train no draft; of 13 sizes none fits the budget" in outcome.stdout

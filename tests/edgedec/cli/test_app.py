@@ -25,7 +25,7 @@ from tests.edgedec.cli.conftest import Edgedec
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
 NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
-NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch"}
+NAMES |= {"deploy", "export", "build-bitstream", "completion", "serve", "batch", "calibrate-kv"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:
@@ -235,9 +235,9 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("plan -m STRANGER --spec-type model -md BUNDLE", 2, "both must be made from checkpoints with one tokenizer"),
         ("generate -m BUNDLE -p hi --spec-type ngram --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
         (
-            "chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 9MiB",
+            "chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 3MiB",
             4,
-            "while loading, the memory budget is 9.0 MiB",
+            "while loading, the memory budget is 3.0 MiB",
         ),
         ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
         ("generate -p hi", 2, "Missing option '-m' / '--model'"),

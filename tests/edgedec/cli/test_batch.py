@@ -23,6 +23,7 @@ def write(folder: Path, requests: list[dict[str, Any]]) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_the_command(edgedec: Edgedec, tmp_path: Path) -> None:
     path, output = write(tmp_path, REQUESTS), tmp_path / "out.jsonl"
     arguments = ["batch", str(path), "-m", "demo", "-o", str(output), "-n", "4", "--seed", "5", "-c", "128", "-np", "2"]

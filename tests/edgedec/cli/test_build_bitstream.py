@@ -69,6 +69,7 @@ def test_no_build_exits_with_0(edgedec: Edgedec, source: Path) -> None:
     assert data["timing"]["kind"] == "assumed"
 
 
+@pytest.mark.thorough
 def test_json_without_vivado_says_what_is_missing(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source), "--json")
     assert outcome.code == 3

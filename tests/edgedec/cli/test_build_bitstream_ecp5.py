@@ -107,6 +107,7 @@ def test_without_the_tools_everything_is_written_and_the_code_is_3(
     assert Path("a build/rtl/board.il").is_file()
 
 
+@pytest.mark.thorough
 def test_a_tool_that_fails_is_named(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_FAIL", "nextpnr")
     outcome = edgedec(*words(source))

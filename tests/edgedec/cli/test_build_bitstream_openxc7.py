@@ -41,6 +41,7 @@ def words(source: Path, flow: str = "openxc7", board: str = "pynq-z2") -> list[s
     return [*made, "--configuration", CONFIGURATION]
 
 
+@pytest.mark.thorough
 def test_a_build_makes_a_board_bundle_and_says_that_timing_is_not_proven(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert (outcome.code, outcome.stderr) == (0, "")

@@ -16,6 +16,7 @@ COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-
 CALLS = {  # command -> calls of it with the bundle NAME
     "export": ["export NAME -o out", "export BUNDLE --format onnx -md NAME -o out"],
     "inspect": ["inspect NAME"],
+    "calibrate-kv": ["calibrate-kv -m NAME -o out"],
     "plan": ["plan -m NAME", "plan -m BUNDLE --spec-type model -md NAME"],
     "generate": ["generate -m NAME -p hi", "generate -m BUNDLE -p hi --spec-type model -md NAME"],
     "serve": ["serve -m NAME --port 0"],
@@ -40,7 +41,7 @@ def test_every_command_that_takes_a_bundle_is_called() -> None:
 
 
 @pytest.mark.thorough(sample=1)
-@pytest.mark.parametrize("name", ["demo", "demo-int8", "demo-draft"])
+@pytest.mark.parametrize("name", ["demo", "demo-int8", "demo-draft", "demo-hybrid"])
 @pytest.mark.parametrize("words", [words for several in CALLS.values() for words in several])
 def test_an_embedded_model_is_a_bundle(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, name: str

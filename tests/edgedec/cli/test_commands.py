@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle import Bundle, BundleWriter
+from edgedec.calibrated_bundle import write_calibrated
 from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
 from edgedec.memory import format_bytes, phases
@@ -21,6 +22,7 @@ from edgedec.runtime.measure import speed as bench_module
 from edgedec.schemes import FloatScheme
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import BOS, ENDLESS, EOS, byte_tokenizer
+from tests.support.make_policies import MAKERS
 
 # docs
 
@@ -56,6 +58,7 @@ def test_inspect_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
         "family",
         "config",
         "context",
+        "kv_policy",
         "quantization",
         "parameters",
         "weight_bytes",
@@ -147,6 +150,7 @@ PLAN = {
     "resident_bytes",
     "ctx_size",
     "kv_bits",
+    "kv_policy",
     "decoder",
     "drafter",
     "draft_model",
@@ -154,6 +158,7 @@ PLAN = {
     "tree",
     "memories",
     "notes",
+    "disk",
     "tree_nodes",
     "pass_rows",
     "estimated_tokens_per_second",
@@ -183,7 +188,7 @@ def test_plan_over_the_budget_fails(edgedec: Edgedec, bundle: Path) -> None:
 
 
 def test_the_hint_of_a_plan_is_true(edgedec: Edgedec, bundle: Path) -> None:
-    hint = edgedec("plan", "-m", bundle, "-c", "4096", "--memory-budget", "9MiB").stderr
+    hint = edgedec("plan", "-m", bundle, "-c", "4096", "--memory-budget", "4MiB").stderr
     size = hint.partition("--memory-budget ")[2].split()[0]
     assert edgedec("plan", "-m", bundle, "-c", "4096", "--memory-budget", size).code == 0
 
@@ -205,7 +210,9 @@ def test_plan_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) ->
     assert list(data["phases"]) == ["load", "load_draft", "run"]
     assert data["total_bytes"] == max(data["phases"].values()) < sum(data["items"].values())
     missing = set(data["items"]) - set(data["fixed_baseline"])
-    assert missing == {"weights", "draft_weights", "load_transient", "self_test", "draft_load_transient"}
+    assert missing == {
+        *("weights", "draft_weights", "load_transient", "self_test", "tokenizer_transient", "draft_load_transient")
+    }
     assert data["fixed_baseline"]["logits"] >= 64 * 264 * 4
     assert data["estimated_tokens_per_second"] > 0
 
@@ -257,7 +264,7 @@ def test_eval_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
     text = "o" + ENDLESS * 20
     Path("a text.txt").write_text(text)
     data: dict[str, Any] = edgedec("eval", "-m", bundle, "--text", "a text.txt", "--json").json
-    assert set(data) == {"perplexity", "tokens", "nats_per_token", "bits_per_byte", "ctx_size", "seconds"}
+    assert set(data) == {"kv_policy", "perplexity", "tokens", "nats_per_token", "bits_per_byte", "ctx_size", "seconds"}
     assert data["tokens"] == len(text.encode())
     assert data["ctx_size"] == 512
     assert 1 < data["perplexity"] < 1.5, "the model knows this text"
@@ -304,6 +311,7 @@ BENCH = {
     "method",
     "rounds",
     "guesses",
+    "kv_policy",
 }
 
 
@@ -341,6 +349,23 @@ def test_bench_measures_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     assert "pass of 32" in text
 
 
+@pytest.mark.usefixtures("quick")
+def test_bench_measures_the_policy_of_a_bundle_or_none(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
+    plain = Bundle.open(bundle)
+    write_calibrated(plain, tmp_path / "few", MAKERS["double-sparsity"](plain))
+    for words, policy in (
+        ((), "double-sparsity"),
+        (("--kv-policy", "full"), "full"),
+        (("--kv-policy", "auto"), "full"),
+    ):
+        data = edgedec("bench", "-m", tmp_path / "few", "-t", "1", *words, "--json").json
+        assert data["kv_policy"] == policy
+    assert "float, policy double-sparsity, measured" in edgedec("bench", "-m", tmp_path / "few", "-t", "1").stdout
+    refused = edgedec("bench", "-m", bundle, "--kv-policy", "nosa")
+    assert refused.code == 2
+    assert "has no policy of keys and values, and --kv-policy asks for nosa" in refused.stderr
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_bench_writes_with_guesses(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +396,7 @@ def test_bench_writes_with_guesses(edgedec: Edgedec, monkeypatch: pytest.MonkeyP
 # doctor
 
 
+@pytest.mark.thorough
 def test_doctor_passes_on_a_complete_installation(edgedec: Edgedec) -> None:
     outcome = edgedec("doctor", "--json")
     assert outcome.code == 0

@@ -179,7 +179,7 @@ def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     assert [QuantizeOptions(method=method).method for method in METHODS] == list(METHODS)
     assert set(lists["--shape"]) == set(SHAPES)
     assert set(lists["--bench"]) == {"all", *known()}
-    assert {int(bits) for bits in lists["--kv-bits"]} == {16, 8, 32} >= set(kv_choices("cpu"))
+    assert {int(bits) for bits in lists["--kv-bits"]} == {16, 8, 4, 32} >= set(kv_choices("cpu"))
     for drafter in set(lists["--spec-type"]) - {"model"}:
         SpecConfig(drafter=drafter)
 

@@ -62,7 +62,10 @@ def test_values_of_all_kinds_are_read(edgedec: Edgedec, bundle: Path, project_fi
         ("[generate]\nhelp = true\n", "[generate] has no key 'help'"),
         ("[generate]\nverbose = 1\n", "[generate] has no key 'verbose'"),
         ("[inspect]\nbundle = 'x'\n", "[inspect] has no key 'bundle'; known: instructions, json, program, render-chat"),
-        ("[genrate]\ntemp = 0\n", "'genrate' is not a table of a command; known: quantize, export, distil, inspect, "),
+        (
+            "[genrate]\ntemp = 0\n",
+            "'genrate' is not a table of a command; known: quantize, export, distil, calibrate-kv, ",
+        ),
         ("temp = 0\n", "'temp' is not a table of a command"),
         ("generate = 3\n", "'generate' is not a table of a command"),
         ("[generate]\ntemp = 'hot'\n", "[generate] temp: "),
@@ -87,10 +90,12 @@ def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str
 def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
     names = (
-        "advise-draft, board, configuration, ctx-size, decoder, device, draft, draft-max, json, kv-bits, memory, "
-        "memory-budget, model"
+        "advise-draft, board, configuration, ctx-size, decoder, device, draft, draft-max, json, kv-bits, "
+        "kv-policy, memory, memory-budget, model"
     )
-    more = "model-draft, plot, spec-tree, spec-type, switch-entropy, switch-window, text, tree-nodes, verifier"
+    more = (
+        "model-draft, plot, spec-tree, spec-type, switch-entropy, switch-window, text, tree-nodes, value-rows, verifier"
+    )
     assert f"known: {names}, {more}\n" in edgedec("doctor").stderr
 
 

@@ -17,7 +17,7 @@ from edgedec.runtime.measure.choices import wilson
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import write_bundle, write_checkpoint
 
-TEXT = {"perplexity", "tokens", "nats_per_token", "bits_per_byte", "ctx_size", "seconds"}
+TEXT = {"kv_policy", "perplexity", "tokens", "nats_per_token", "bits_per_byte", "ctx_size", "seconds"}
 TALLY = {
     "items",
     "correct",
@@ -71,7 +71,7 @@ def no_model_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_choices_json_is_complete(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
     data: dict[str, Any] = edgedec("eval", "-m", bundle, "--choices", questions, "--json").json
-    assert set(data) == {"choices"}
+    assert set(data) == {"kv_policy", "choices"}
     choices = data["choices"]
     assert set(choices) == TALLY | {"by_category", "seconds"}
     assert (choices["items"], choices["correct"], choices["correct_norm"]) == (3, 2, 2)

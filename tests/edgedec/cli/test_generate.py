@@ -30,6 +30,7 @@ TIMINGS = {
     "predicted_per_second",
     "planned_bytes",
     "peak_bytes",
+    "kv_policy",
     "lossless",
     "drafter",
     "rounds",

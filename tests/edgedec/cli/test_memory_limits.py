@@ -15,12 +15,15 @@ from edgedec.bundle import Bundle
 from edgedec.memory import format_bytes
 from edgedec.memory_budget import find_budget
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.plan_search import planned_budget
 from edgedec.runtime.planning import make_plan
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import CONFIG, byte_tokenizer
 from tests.edgedec.test_cgroups import MIB
 from tests.edgedec.test_memory_budget import container
+
+needs_kernels = pytest.mark.skipif(usable() is None, reason="needs the CPU kernels")
 
 USED = 50 * MIB  # bytes that the control group uses already
 Limit = Callable[[int], None]
@@ -95,6 +98,25 @@ def test_a_limit_that_the_user_did_not_set_refuses_nothing(
     assert "the system may end it" in stderr
 
 
+@needs_kernels
+@pytest.mark.thorough
+def test_a_model_larger_than_the_limit_is_read_from_the_disk(edgedec: Edgedec, tmp_path: Path, limit: Limit) -> None:
+    heavy = tmp_path / "heavy"
+    config = {**CONFIG, "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 4}
+    write_random_bundle(heavy, config, "int8", tokenizer_json=byte_tokenizer().to_str())
+    plain, _ = generated(edgedec, heavy)
+    assert "disk" not in plain["timings"]
+    least, weights = plan_run(heavy, budget_bytes=1).total_bytes, plan_run(heavy).items["weights"]
+    room = least + 4 * MIB
+    assert room < weights
+    limit(room)
+    data, stderr = generated(edgedec, heavy)
+    assert data["timings"]["planned_bytes"] <= room
+    assert data["timings"]["disk"]["read_bytes"] > 0
+    assert data["tokens"] == plain["tokens"]
+    assert "bounded by this control group" in stderr
+
+
 def test_a_budget_of_the_user_is_a_promise_under_every_limit(
     edgedec: Edgedec, bundle: Path, limit: Limit, sizes: tuple[int, int]
 ) -> None:
@@ -143,6 +165,7 @@ def test_a_plan_is_that_of_the_run_and_a_flag_may_be_for_another_machine(
     )
 
 
+@pytest.mark.thorough
 def test_doctor_lists_the_limit(edgedec: Edgedec, limit: Limit) -> None:
     limit(100 * MIB)
     data: dict[str, Any] = edgedec("doctor", "--json").json

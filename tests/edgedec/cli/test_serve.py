@@ -182,7 +182,7 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
         ("-np 7", 7),
         ("--parallel 2 --memory-budget 64MiB", 2),
         ("--memory-budget 64MiB -c 1024", 4),
-        ("--memory-budget 64MiB", 2),  # the whole context of two texts fits
+        ("--memory-budget 64MiB", 3),  # the whole context of three texts fits
         ("--memory-budget 20MiB", 1),  # further texts would have less context
         ("--device sim", 1),
     ],

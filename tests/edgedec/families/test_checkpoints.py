@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets._cpu import CpuTarget
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
 from tests.edgedec.families.test_golden_families import NAMES
@@ -54,6 +59,80 @@ def test_a_class_with_tied_embeddings_need_not_set_the_flag(name: str, tmp_path:
     assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
     untied = dict(model.weights) | {"lm_head.weight": model.weights["model.embed_tokens.weight"]}
     assert "tie_word_embeddings" not in open_checkpoint(write_hf(tmp_path / "u", untied, **config)).config
+
+
+@pytest.mark.thorough(sample=2)
+@pytest.mark.parametrize("method", ["int8", "ternary"])
+@pytest.mark.parametrize("name", ["kimi_linear/plain", "phi4flash/plain", "step3_text/plain"])
+def test_quantized_checkpoints_run_on_the_kernels(name: str, method: str, tmp_path: Path) -> None:
+    """Fit two planes of trits with calibration, which runs the float model and the rounded one."""
+    kernels = usable()
+    if kernels is None:
+        pytest.skip("the kernels' library was not built (no C++ compiler)")
+    checkpoint = opened(tmp_path / "m", reference_golden.read(name))
+    options = QuantizeOptions(method=method, planes=2 if method == "ternary" else 0)
+    text = np.random.default_rng(0).integers(0, 13, (2, 12)).astype(np.int32)
+    quantize(checkpoint, tmp_path / "b", options, vocab_limit=13, calibration=text)
+    bundle, limits = Bundle.open(tmp_path / "b"), Limits(nodes=8, depth=8, positions=32)
+    floats = {name for name, tensor in bundle.tensors.items() if tensor.scheme.kind == "float"}
+    assert not {name for name in floats if "proj" in name and name.endswith("weight")} - {
+        *build_graph(bundle.config).steering_weights()
+    }
+    seed = make_golden_models.clear_seed(bundle, limits)
+    reference = open_target(bundle, device="float_reference", limits=limits, kv_bits=32)
+    target = CpuTarget(bundle, kernels, limits=limits, threads=1, taps=(), kv_bits=32)
+    assert target.info.batch_invariant
+    expected, actual = (make_golden_models.passes(one, limits, 24, seed)[0] for one in (reference, target))
+    assert np.abs(expected).max() > 1
+    assert np.abs(actual - expected).max() < TOLERANCE
+
+
+def test_a_decay_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    model, name = reference_golden.read("kimi_linear/plain"), "model.layers.0.self_attn.A_log"
+    damaged = {**model.weights, name: np.full_like(model.weights[name], np.nan)}
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", damaged, **model.config))
+    with pytest.raises(BundleError, match=rf"tensor {name} holds NaN or infinity; the checkpoint is damaged"):
+        quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape"),
+    [
+        ("kimi_linear/plain", "model.layers.0.self_attn.dt_bias", (2,)),
+        ("kimi_linear/plain", "model.layers.0.self_attn.A_log", (2,)),
+        ("phi4flash/plain", "model.layers.0.attn.A_log", (16,)),
+        ("phi4flash/plain", "model.layers.7.attn.Wqkv.weight", (16, 8)),  # it has queries alone
+        ("step3_text/plain", "model.layers.1.self_attn.wq.weight", (16, 6)),
+    ],
+)
+def test_shapes_that_do_not_match_the_configuration_are_refused(
+    name: str, tensor: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    model = reference_golden.read(name)
+    weights = {**model.weights, tensor: np.zeros(shape, np.float32)}
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", weights, **model.config))
+    with pytest.raises(BundleError, match=rf"tensor {tensor} is {re.escape(str(shape))}, the configuration says"):
+        quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13)
+
+
+def test_transformers_names_of_a_dense_layer_of_kimi_linear_are_read(tmp_path: Path) -> None:
+    """It saves every MLP of the family under the name of its mixtures."""
+    model = reference_golden.read("kimi_linear/ranks")
+    saved = {name.replace(".mlp.", ".block_sparse_moe."): values for name, values in model.weights.items()}
+    assert saved.keys() != model.weights.keys()
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", saved, **model.config))
+    assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
+
+
+def test_packed_matrices_and_biases_of_sambay_are_read_by_parts(tmp_path: Path) -> None:
+    model = reference_golden.read("phi4flash/biases")
+    checkpoint = opened(tmp_path / "m", model)
+    packed = model.weights["model.layers.5.attn.Wqkv.bias"]
+    assert np.array_equal(checkpoint.load("model.layers.5.attn.k_proj.bias"), packed[8:16])
+    gate = model.weights["model.layers.5.mlp.fc1.weight"][:4]
+    assert np.array_equal(checkpoint.load("model.layers.5.mlp.gate_proj.weight"), gate)
+    cross = "model.layers.7.attn.Wqkv.weight"
+    assert np.array_equal(checkpoint.load(cross), model.weights[cross])
 
 
 # --- several matrices in one ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,8 +61,14 @@ def expected(bundles: Mapping[str, Bundle], seed: int) -> Mapping[str, F32]:
     return {method: run(target, bundles[method], seed) for method, target in targets.items()}
 
 
-def run(target: Target, bundle: Bundle, seed: int) -> F32:
-    return make_golden_models.passes(target, LIMITS, int(bundle.config["vocab_size"]), seed)[0]
+def run(target: Target, bundle: Bundle, seed: int, limits: Limits = LIMITS) -> F32:
+    return make_golden_models.passes(target, limits, int(bundle.config["vocab_size"]), seed)[0]
+
+
+def accelerator_limits(bundle: Bundle) -> Limits:
+    """Return limits whose passes are no longer than any window, as the accelerator needs them."""
+    windows = [state.window for state in build_graph(bundle.config).states.values() if state.window is not None]
+    return replace(LIMITS, nodes=min([LIMITS.nodes, *windows]))
 
 
 def open_executor(executor: str, bundle: Bundle) -> Target:
@@ -73,8 +80,9 @@ def open_executor(executor: str, bundle: Bundle) -> Target:
         if kernels is None:
             pytest.skip("the kernels' library was not built (no C++ compiler)")
         return CpuTarget(bundle, kernels, limits=LIMITS, threads=1, taps=(), kv_bits=32)
-    options = AcceleratorOptions(overrides={"slots": LIMITS.nodes})
-    return open_target(bundle, device="interpreter", limits=LIMITS, accelerator=options)
+    limits = accelerator_limits(bundle)
+    options = AcceleratorOptions(overrides={"slots": limits.nodes})
+    return open_target(bundle, device="interpreter", limits=limits, accelerator=options)
 
 
 def refuses(row: Row, executor: str, action: Any) -> bool:
@@ -86,7 +94,7 @@ def refuses(row: Row, executor: str, action: Any) -> bool:
         action()
     message = str(caught.value)
     assert reason in message
-    assert any(name in message for name in ("layers.0.", "logits"))  # the operation, with its layer
+    assert any(name in message for name in ("layers.", "logits"))  # the operation, with its layer
     assert "--device" in message and "float_reference" in message  # noqa: PT018
     return True
 
@@ -125,8 +133,6 @@ def test_the_accelerator_computes_the_integer_profile(
     if refuses(row, "integer profile", partial(calibrate, bundle)):
         assert refuses(row, "accelerator", partial(open_executor, "accelerator", bundle))
         return
-    accelerated = run(open_executor("accelerator", bundle), bundle, seed)
-    assert np.corrcoef(accelerated.ravel(), expected["int8"].ravel())[0, 1] > 0.98
     model = prepare(bundle, calibrated(bundle))  # the same as the target's
     sequence = model.open()
     ids = make_golden_models.drawn_ids(vocab, seed)
@@ -134,7 +140,12 @@ def test_the_accelerator_computes_the_integer_profile(
     for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
         parts.append(head.real(sequence.forward(ids[start:stop], check=True)))
         sequence.commit(np.arange(stop - start, dtype=np.int32))
-    assert np.array_equal(np.concatenate(parts).astype(np.float32), accelerated[:12])
+    integers = np.concatenate(parts).astype(np.float32)
+    assert np.corrcoef(integers.ravel(), expected["int8"][: len(integers)].ravel())[0, 1] > 0.98
+    if refuses(row, "accelerator", partial(open_executor, "accelerator", bundle)):
+        return
+    accelerated = run(open_executor("accelerator", bundle), bundle, seed, accelerator_limits(bundle))
+    assert np.array_equal(integers, accelerated[: len(integers)])
 
 
 def test_each_refused_operation_is_in_the_document_of_the_integer_profile(row: Row) -> None:
@@ -154,7 +165,7 @@ def undefined(graph: Graph) -> set[str]:
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(defined, "_undefined", partial(_unless, kinds, defined._undefined))
-                patch.setattr(defined, "_normed_summand", partial(_unless, kinds, defined._normed_summand))
+                patch.setattr(defined, "_misplaced_norm", partial(_unless, kinds, defined._misplaced_norm))
                 defined.check_defined(graph)
         except UnsupportedError as error:
             kind = str(error).removeprefix("the integer profile cannot run ").partition(" ")[0]

@@ -20,11 +20,13 @@ from edgedec.graph import Graph
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
 from edgedec.quantize.batch_interpreter import BatchCache, BatchInterpreter
 from tests.edgedec.families.support import make_golden_models, reference_golden
+from tests.edgedec.families.support.reference_formulas import FORMULAS
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 
 FAMILIES = (
     *("qwen2", "qwen3", "mistral", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text"),
-    *("qwen3_5_text", "qwen3_next", "falcon_h1", "mamba2"),
+    *("qwen3_5_text", "qwen3_next", "kimi_linear", "falcon_h1", "mamba2"),
+    *FORMULAS,
 )
 NAMES = [name for family in FAMILIES for name in reference_golden.names(family)]
 BASE: Mapping[str, Any] = {
@@ -38,6 +40,11 @@ BASE: Mapping[str, Any] = {
     "sliding_window": None,
 }
 _PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+MFA: Mapping[str, Any] = {"moe_layers_enum": [], "num_key_value_heads": 1}  # a Step-3 without experts
+DENSE: Mapping[str, Any] = {
+    "mlp_layer_types": ["dense"] * 4,
+    "num_key_value_heads": 4,
+}  # a Kimi Linear without experts
 
 
 def graph(family: str, **changes: Any) -> Graph:
@@ -73,6 +80,15 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     assert actual.dtype == np.float32
     assert np.abs(actual - model.logits).max() < TOLERANCE
     assert np.array_equal(make_golden_models.logits(model, step=5), actual)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.partition("/")[0] in FORMULAS])
+def test_the_golden_logits_are_what_the_formula_computes(name: str) -> None:
+    model = reference_golden.read(name)
+    logits = FORMULAS[str(model.config["model_type"])](model.config, model.weights, model.ids)
+    assert np.abs(logits - model.logits).max() < 1e-5
+    positions = np.abs(logits[:, None] - logits[None]).max(axis=2)
+    assert positions[~np.eye(18, dtype=np.bool_)].min() > 0.1  # each row reads what is before it
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,6 +133,11 @@ def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
         ("gemma3_text/capped", {"final_logit_softcapping": None}),
         ("gemma3_text/capped", {"layer_types": ["sliding_attention"] * 3}),
         ("qwen3_5_text/plain", {"rope_parameters": {**_PLAIN_ROPE, "partial_rotary_factor": 0.5}}),
+        ("kimi_linear/ranks", {"rms_norm_eps": 1e-1}),
+        ("phi4flash/plain", {"sliding_window": 6}),
+        ("phi4flash/biases", {"layer_norm_eps": 1e-1}),
+        ("step3_text/scaled", {"rope_theta": 1000.0}),
+        ("step3_text/scaled", {"rms_norm_eps": 1e-1}),
         ("falcon_h1/plain", {"key_multiplier": 1.0}),
         ("falcon_h1/plain", {"ssm_multipliers": [0.5, 1.5, 0.8, 1.2, 1.0]}),
         ("falcon_h1/plain", {"mlp_multipliers": [0.7, 1.0]}),
@@ -262,6 +283,57 @@ def test_yarn_scales_the_scores() -> None:
     assert by_context == graph("llama", rope_scaling={**unscaled, "factor": 8.0}, max_position_embeddings=256)
 
 
+def test_kimi_linear_reads_the_layers_of_both_kinds_of_files() -> None:
+    def kinds_of(**changes: Any) -> list[bool]:
+        model_graph = graph("kimi_linear", **DENSE, **changes)
+        return [f"layers.{layer}.delta.state" in model_graph.recurrent for layer in range(4)]
+
+    sizes = {"head_dim": 4, "num_heads": 3, "short_conv_kernel_size": 2}
+    places = {"kda_layers": [1, 3, 4], "full_attn_layers": [2]}
+    assert kinds_of() == [True] * 4  # the first layer with attention is the fifth
+    assert kinds_of(linear_attn_config={**sizes, **places}) == [True, False, True, True]
+    layer_types = ["full_attention", *["linear_attention"] * 3]
+    assert kinds_of(linear_attn_config={**sizes, **places}, layer_types=layer_types) == [False, True, True, True]
+    read = graph("kimi_linear", **DENSE, linear_attn_config=sizes)
+    spelled = {"linear_head_dim": 4, "linear_num_heads": 3, "linear_conv_kernel_dim": 2}
+    assert read == graph("kimi_linear", **DENSE, **spelled)
+    assert read.recurrent["layers.0.delta.state"].shape == (3, 4, 4)
+    assert read.recurrent["layers.0.k_conv.state"].shape == (1, 12)
+    assert graph("kimi_linear", **{**DENSE, "mlp_layer_types": None}, first_k_dense_replace=4) == graph(
+        "kimi_linear", **DENSE
+    )
+    config = {"model_type": "kimi_linear", "model_max_length": 4096}
+    assert context_size(config) == 4096
+    assert context_size({**config, "max_position_embeddings": 128}) == 128
+    assert context_size({"model_type": "kimi_linear"}) == 1 << 20
+
+
+def test_sambay_keeps_the_rows_of_half_of_its_layers() -> None:
+    model_graph = graph("phi4flash", num_hidden_layers=8, sliding_window=7)
+    assert {name: state.window for name, state in model_graph.states.items()} == {
+        "layers.1.kv": 7,
+        "layers.3.kv": 7,
+        "layers.5.kv": None,
+    }
+    assert {op.name: op.state for op in kinds(model_graph, Attention)}["layers.7.attn"] == "layers.5.kv"
+    assert [name for name in model_graph.recurrent if "scan" in name] == [f"layers.{at}.scan.state" for at in (0, 2, 4)]
+    saved = [None, 7, None, 7, None, None, None, None]
+    assert graph("phi4flash", num_hidden_layers=8, sliding_window=saved) == model_graph
+    unset = graph("phi4flash", num_hidden_layers=8)
+    assert windows(unset) == [2047, 2047, None]
+    assert context_size({"model_type": "phi4flash"}) == 1 << 20
+
+
+def test_all_heads_of_step3_share_one_key_and_value() -> None:
+    model_graph = graph("step3_text", **MFA, share_q_dim=12)
+    assert {(state.kv_heads, state.head_dim) for state in model_graph.states.values()} == {(1, 8)}
+    assert model_graph.weights["model.layers.2.self_attn.wq.weight"].shape == (32, 12)
+    for spelled in ("", "4, 5", (4,), ["7"]):
+        assert graph("step3_text", **{**MFA, "moe_layers_enum": spelled}, share_q_dim=12) == model_graph
+    assert graph("step3_text", **MFA).weights["model.layers.0.self_attn.inter_norm.weight"].shape == (2048,)
+    assert context_size({"model_type": "step3_text", "max_position_embedding": 77}) == 77
+
+
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +433,78 @@ def test_yarn_scales_the_scores() -> None:
         ("qwen3_5_text", {"full_attention_interval": 0}, BundleError, "full_attention_interval must be an integer"),
         ("qwen3_next", {}, UnsupportedError, "mixtures of experts are not supported"),
         ("qwen3_next", {"mlp_only_layers": [0, 1, 2]}, UnsupportedError, "mixtures of experts are not supported"),
+        (
+            "kimi_linear",
+            {"mlp_layer_types": ["dense", "dense", "sparse", "dense"]},
+            UnsupportedError,
+            "mixtures of exp",
+        ),
+        ("kimi_linear", {"first_k_dense_replace": 3}, UnsupportedError, "mixtures of experts, which are not supported"),
+        ("kimi_linear", {}, UnsupportedError, "mixtures of experts, which are not supported"),
+        (
+            "kimi_linear",
+            {**DENSE, "num_key_value_heads": 2},
+            UnsupportedError,
+            "num_key_value_heads 2 is not supported",
+        ),
+        ("kimi_linear", {**DENSE, "mla_use_nope": False}, UnsupportedError, "mla_use_nope False is not supported"),
+        ("kimi_linear", {**DENSE, "rope_scaling": {"type": "yarn"}}, UnsupportedError, "rope_scaling .* not supported"),
+        ("kimi_linear", {**DENSE, "num_nextn_predict_layers": 1}, UnsupportedError, "num_nextn_predict_layers 1"),
+        ("kimi_linear", {**DENSE, "linear_attn_config": {"gate": 1}}, UnsupportedError, "has the key 'gate', which is"),
+        ("kimi_linear", {**DENSE, "linear_attn_config": [1]}, BundleError, "linear_attn_config must be an object"),
+        (
+            "kimi_linear",
+            {**DENSE, "linear_attn_config": {"kda_layers": [1, 2, 3], "full_attn_layers": [3]}},
+            BundleError,
+            "must name each layer from 1 to 4 once",
+        ),
+        ("kimi_linear", {**DENSE, "linear_conv_kernel_dim": 65}, BundleError, "linear_conv_kernel_dim must be an int"),
+        ("kimi_linear", {**DENSE, "kv_lora_rank": 0}, BundleError, "kv_lora_rank must be an integer"),
+        (
+            "phi4flash",
+            {"num_hidden_layers": 6},
+            UnsupportedError,
+            "num_hidden_layers 6 is not supported; it must be a mu",
+        ),
+        ("phi4flash", {"num_key_value_heads": 1}, BundleError, "num_key_value_heads 1 must be even"),
+        ("phi4flash", {"head_dim": 16}, BundleError, "4 heads of 16 are not hidden_size 32"),
+        ("phi4flash", {"mb_per_layer": 4}, UnsupportedError, "mb_per_layer 4 is not supported"),
+        ("phi4flash", {"hidden_act": "gelu"}, UnsupportedError, "hidden_act 'gelu' is not supported"),
+        ("phi4flash", {"mamba_dt_rank": 0}, BundleError, "mamba_dt_rank must be an integer"),
+        (
+            "phi4flash",
+            {"sliding_window": [None, 7, None, 7]},
+            UnsupportedError,
+            "the odd layers of the first half have",
+        ),
+        ("phi4flash", {"sliding_window": [None, 0, None, None]}, BundleError, "sliding_window must be an integer"),
+        (
+            "step3_text",
+            {"num_key_value_heads": None},
+            UnsupportedError,
+            "moe_layers_enum None has layers that are mixtures",
+        ),
+        (
+            "step3_text",
+            {**MFA, "moe_layers_enum": "2,3"},
+            UnsupportedError,
+            "'2,3' has layers that are mixtures of experts",
+        ),
+        (
+            "step3_text",
+            {**MFA, "moe_layers_enum": [3]},
+            UnsupportedError,
+            "without the layers 0 to 3, is a model without",
+        ),
+        (
+            "step3_text",
+            {**MFA, "moe_layers_enum": ["x"]},
+            UnsupportedError,
+            "mixtures of experts, which are not supported",
+        ),
+        ("step3_text", {**MFA, "num_key_value_heads": 2}, UnsupportedError, "num_key_value_heads 2 is not supported"),
+        ("step3_text", {**MFA, "num_attention_groups": 2}, UnsupportedError, "num_attention_groups 2 is not supported"),
+        ("step3_text", {**MFA, "share_q_dim": 0}, BundleError, "share_q_dim must be an integer"),
         ("falcon_h1", {"mamba_d_ssm": 48, "mamba_n_heads": 5}, BundleError, "5 mamba_n_heads of 9 are not mamba_d_ssm"),
         ("falcon_h1", {"mlp_multipliers": [1.0]}, BundleError, "mlp_multipliers must be a list of 2 numbers"),
         (
@@ -389,6 +533,8 @@ _KEYS = (
     *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "partial_rotary_factor"),
     *("hidden_act", "hidden_activation", "attention_bias", "mlp_bias", "tie_word_embeddings", "rms_norm_offset"),
     *("max_position_embeddings", "original_max_position_embeddings", "use_bidirectional_attention"),
+    *("mlp_layer_types", "first_k_dense_replace", "linear_attn_config", "kv_lora_rank", "q_lora_rank"),
+    *("moe_layers_enum", "share_q_dim", "mamba_dt_rank", "mamba_expand"),
 )
 _WEIRD: Any = st.recursive(
     st.none()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +17,14 @@ import pytest
 
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
-from edgedec.graph import Graph
+from edgedec.graph import Graph, WeightSpec
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
 from edgedec.passes import fuse_linears, quantize_activations
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext, ReferenceModel
 from edgedec.reference.float_profile.ops import embed, gated_activation, rms_norm, rope
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
-from edgedec.reference.integer_profile.defined import check_defined
+from edgedec.reference.integer_profile.defined import check_accelerated, check_defined
 from edgedec.reference.integer_profile.model import prepare_graph
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Pass
@@ -32,7 +35,7 @@ from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 from tests.edgedec.families.test_family_table import LIMITS, run
 from tests.edgedec.families.test_golden_families import NAMES
-from tests.support.make_tiny import random_model
+from tests.support.make_tiny import CONFIG, random_model
 
 
 def context(**weights: Any) -> FloatPassContext:
@@ -180,12 +183,10 @@ def _replaced(kind: type, **fields: Any) -> Callable[[Graph], Graph]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_replaced(Embed, scale=5.0), "embed embed: its rows are scaled by 5"),
-        (_replaced(Rope, magnitude=1.5), r"rope layers\.0\.q: it multiplies rotated columns by 1\.5"),
-        (_replaced(Rope, inverse_frequencies=(1.0,)), r"rope layers\.0\.q: it rotates 2 of a head's 10 columns"),
+        (_replaced(Rope, magnitude=2.0), r"rope layers\.0\.q: it multiplies rotated columns by 2, more than 1\.9999"),
+        (_replaced(RmsNorm, heads=2), r"layers\.0\.attn_norm: it normalizes each of 2 parts of a row separately"),
         (_replaced(Attention, soft_cap=50.0), r"attention layers\.0\.attn: its scores have a soft-cap of 50"),
         (_replaced(Linear, soft_cap=30.0), "its sums have a soft-cap of 30"),
-        (_replaced(GatedActivation, activation="gelu_tanh"), r"layers\.0\.gated: its activation is gelu_tanh"),
     ],
 )
 def test_the_integer_profile_refuses_what_it_does_not_define(change: Callable[[Graph], Graph], message: str) -> None:
@@ -197,9 +198,31 @@ def test_the_integer_profile_refuses_what_it_does_not_define(change: Callable[[G
         assert "the integer profile cannot run" in str(caught.value)
 
 
+def test_the_accelerator_refuses_what_it_has_no_unit_for() -> None:
+    graph = build_graph(reference_golden.read("qwen3_5_text/plain").config)
+    check_defined(graph)
+    with pytest.raises(UnsupportedError, match=r"the accelerator cannot run causal_conv layers\.0\.conv: .* the float"):
+        check_accelerated(graph)
+
+
+def test_a_norm_of_queries_must_norm_each_head() -> None:
+    """Change the norms of queries to one norm of all their columns, as OLMo 2 has it."""
+    graph = build_graph({**CONFIG, "model_type": "qwen3"})
+    check_defined(graph)
+    (norm, *_) = (op for op in graph.operations if isinstance(op, RmsNorm) and op.name.endswith("q_norm"))
+    weights = {**graph.weights, norm.weight: WeightSpec(shape=(40,))}
+    with pytest.raises(UnsupportedError, match=r"q_norm: it normalizes 40 columns together; a head has 10; the float"):
+        check_defined(replace(graph, weights=weights))
+
+
 def test_an_addend_must_come_from_a_linear() -> None:
     graph = build_graph({**reference_golden.read("gemma2/no_caps").config, "rms_norm_offset": 0})
     graph = _replaced(GatedActivation, activation="silu")(graph)
+    with pytest.raises(UnsupportedError, match=r"attn_post_norm: it normalizes the output of the linear layers\.0\.o"):
+        check_defined(graph)
+    norms = [op for op in graph.operations if isinstance(op, RmsNorm)]
+    stream = norms[0].inputs[0]
+    graph = _replaced(RmsNorm, inputs=(stream,))(graph)
     with pytest.raises(UnsupportedError, match=r"add layers\.0\.attn_out: the output of layers\.0\.attn_post_norm"):
         check_defined(graph)
 
@@ -227,13 +250,35 @@ def test_an_offset_is_added_to_the_gain() -> None:
 _NO_CALIBRATION: Any = None  # a calibration that is not read
 
 
+# --- ONNX without the kernels -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["concat", "differential_heads", "layer_norm"])
+def test_the_portable_graph_refuses_what_the_kernels_alone_compute(kind: str) -> None:
+    graph = build_graph(reference_golden.read("phi4flash/plain").config)
+    operation = next(op for op in graph.operations if op.kind == kind)
+    emitter: Any = SimpleNamespace(kernels=False)
+    with pytest.raises(
+        UnsupportedError, match=rf"the portable ONNX graph cannot run '{kind}' \({operation.name}\); the "
+    ):
+        importlib.import_module(f"edgedec.onnx.ops.{kind}").lower(operation, emitter)
+
+
 # --- torch ------------------------------------------------------------------------------------------------------------
+
+
+_UNTRAINED = {
+    "gemma2/plain": "layers.0.attn (attention, with a soft-cap)",
+    "kimi_linear/plain": "layers.0.delta (gated_delta_rule, with a decay by channel)",
+    "kimi_linear/ranks": "layers.0.k (concat, with heads)",
+    "phi4flash": "layers.0.norm (layer_norm)",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_graph_agrees(name: str) -> None:
-    """Run teachers of every family except for soft-capped scores, which the graph refuses."""
+    """Run teachers of every family except for those whose operations the graph refuses."""
     if find_spec("torch") is None:
         pytest.skip("torch is not installed; pip install -e '.[train]'")
     import torch
@@ -242,8 +287,8 @@ def test_the_torch_graph_agrees(name: str) -> None:
 
     model = reference_golden.read(name)
     reference: ReferenceModel = make_golden_models.reference(model)
-    if name == "gemma2/plain":
-        with pytest.raises(UnsupportedError, match=r"layers\.0\.attn \(attention, with a soft-cap\) cannot be trained"):
+    if (operation := _UNTRAINED.get(name, _UNTRAINED.get(name.partition("/")[0]))) is not None:
+        with pytest.raises(UnsupportedError, match=rf"{re.escape(operation)} cannot be trained"):
             TorchGraph(reference.graph, positions=18)
         return
     tensors = make_golden_models.weights(model, reference.graph)

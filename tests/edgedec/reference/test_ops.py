@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from edgedec.ops import (
     GatedActivation,
     Hadamard,
     Linear,
+    LowRankKeys,
     Operation,
     QuantizeActivation,
     RmsNorm,
@@ -34,6 +36,7 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.edgedec.reference import test_recurrent_ops
+from tests.support.make_policies import basis_of, selection_of
 from tests.support.make_tiny import random_parts
 
 Array = NDArray[Any]
@@ -84,7 +87,7 @@ def test_every_operation_is_defined_and_tested_here() -> None:
     assert kinds == {
         cls.kind
         for cls in (
-            *(Add, Attention, Embed, GatedActivation, Hadamard, Linear),
+            *(Add, Attention, Embed, GatedActivation, Hadamard, Linear, LowRankKeys),
             *(QuantizeActivation, RmsNorm, Rope, SelectRows),
         )
     } | {cls.kind for cls in test_recurrent_ops.TESTED}
@@ -104,6 +107,17 @@ def test_select_rows_gathers() -> None:
         (actual,) = run(op, x, np.array(rows, np.int32))
         assert actual.shape == (len(rows), 3)
         assert all(np.array_equal(actual[at], x[row]) for at, row in enumerate(rows))
+
+
+def test_keys_are_rebuilt_from_their_products_with_the_directions() -> None:
+    plain = KvState(name="kv", kv_heads=2, head_dim=8)
+    state = replace(plain, selection=selection_of(plain), basis=basis_of(plain, rank=4), bits=32)
+    assert state.basis is not None
+    keys, directions = normal(3, 5, 16), state.basis.array(2).astype(np.float64)
+    op = LowRankKeys(name="rebuild", inputs=("k",), outputs=("y",), state="kv")
+    (actual,) = run(op, keys, cache=FloatCache({"kv": state}))
+    heads = keys.reshape(5, 2, 8).astype(np.float64)
+    close(actual, np.einsum("nhd,hrd,hre->nhe", heads, directions, directions).reshape(5, 16))
 
 
 # --- hadamard ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from edgedec.graph import RecurrentState
 from edgedec.ops import (
     CausalConv,
     Concat,
+    DifferentialHeads,
     GatedDeltaRule,
     GatedRmsNorm,
+    LayerNorm,
     Operation,
     ScaleColumns,
     SelectiveScan,
@@ -28,7 +31,10 @@ from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext
 from edgedec.schemes import FloatWeight
 
-TESTED = (CausalConv, Concat, GatedDeltaRule, GatedRmsNorm, ScaleColumns, SelectiveScan, SigmoidGate, Split)
+TESTED = (
+    *(CausalConv, Concat, DifferentialHeads, GatedDeltaRule, GatedRmsNorm, LayerNorm),
+    *(ScaleColumns, SelectiveScan, SigmoidGate, Split),
+)
 OPS = "edgedec.reference.float_profile.ops"
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -84,6 +90,50 @@ def test_concat_puts_columns_side_by_side() -> None:
     assert all(both[row].tolist() == [*a[row].tolist(), *b[row].tolist()] for row in range(3))
 
 
+def test_concat_takes_heads_apart_and_leaves_gaps() -> None:
+    a, b = normal(1, 3, 4), normal(2, 3, 3)
+    op = Concat(name="both", inputs=("a", "b"), outputs=("y",), heads=2, shared=(False, True), gaps=(1, 2))
+    (both,) = run(op, a, b)
+    for row in range(3):
+        whole = b[row].tolist()
+        assert both[row].tolist() == [*a[row, :2].tolist(), 0, *whole, 0, 0, *a[row, 2:].tolist(), 0, *whole, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shared": (True,)}, "shared has 1 entries for 2 inputs"),
+        ({"gaps": (1, 2, 3)}, "gaps has 3 entries for 2 inputs"),
+        ({"gaps": (0, -1)}, r"gaps must not be negative, as in \(0, -1\)"),
+    ],
+)
+def test_a_concat_whose_lists_do_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"operation both: {words}"):
+        Concat(name="both", inputs=("a", "b"), outputs=("y",), **changes)
+
+
+@given(seeds)
+def test_a_layer_norm_takes_the_mean_away(seed: int) -> None:
+    x, weight, bias = 3 + normal(seed, 4, 6), normal(seed + 1, 6), normal(seed + 2, 6)
+    op = LayerNorm(name="n", inputs=("x",), outputs=("y",), weight="w", bias="b", eps=1e-2)
+    (actual,) = run(op, x, weights={"w": weight, "b": bias})
+    wide = x.astype(float)
+    expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-2) * weight + bias
+    close(actual, expected)
+
+
+@given(seeds)
+def test_differential_heads_take_a_part_of_the_second_away(seed: int) -> None:
+    x, names = normal(seed, 3, 8), ("q1", "k1", "q2", "k2")
+    weights = {name: normal(seed + 1 + at, 5) / np.float32(3) for at, name in enumerate(names)}
+    op = DifferentialHeads(name="d", inputs=("x",), outputs=("y",), pairs=2, factors=names, start=0.3)
+    (actual,) = run(op, x, weights=weights)
+    q1, k1, q2, k2 = (weights[name].astype(float) for name in names)
+    factor = np.exp(q1 @ k1) - np.exp(q2 @ k2) + 0.3
+    expected = [[row[at] - factor * row[at + 2] for at in (0, 1, 4, 5)] for row in x.astype(float)]
+    close(actual, np.array(expected))
+
+
 def test_scale_has_a_factor_for_each_part_of_the_columns() -> None:
     x = normal(3, 2, 5)
     op = ScaleColumns(name="scaled", inputs=("x",), outputs=("y",), widths=(2, 3), factors=(0.5, -3.0))
@@ -129,13 +179,13 @@ def scanned(parts: list[F64], weights: dict[str, F32]) -> F64:
     x, b, c, step = parts
     x, b, c = x.reshape(-1, 4, 3), b.reshape(-1, 2, 5), c.reshape(-1, 2, 5)
     d = np.clip(np.log1p(np.exp(step + weights["bias"])), 0.1, 1.5)
-    rate = np.exp(weights["decay"].astype(float))
+    rate = np.exp(weights["decay"].astype(float)).reshape(4, -1)  # one for each head, or for each column of its state
     out = np.zeros_like(x)
     for t in range(len(x)):
         for head in range(4):
             for s in range(t + 1):
                 kept = np.exp(-rate[head] * d[s + 1 : t + 1, head].sum())
-                out[t, head] += kept * d[s, head] * (c[t, head // 2] @ b[s, head // 2]) * x[s, head]
+                out[t, head] += d[s, head] * (c[t, head // 2] * kept @ b[s, head // 2]) * x[s, head]
             out[t, head] += weights["skip"][head] * x[t, head]
     return out.reshape(len(x), -1)
 
@@ -143,16 +193,14 @@ def scanned(parts: list[F64], weights: dict[str, F32]) -> F64:
 def delta_ruled(parts: list[F64], weights: dict[str, F32]) -> F64:
     """Return the outputs of a path; what is written is first taken away along its key, as a product of matrices."""
     q, k, v = parts[0].reshape(-1, 2, 3), parts[1].reshape(-1, 2, 3), parts[2].reshape(-1, 4, 2)
-    written, kept = (
-        1 / (1 + np.exp(-parts[3])),
-        np.exp(-np.exp(weights["decay"].astype(float)) * np.log1p(np.exp(parts[4] + weights["bias"]))),
-    )
+    written, step = 1 / (1 + np.exp(-parts[3])), np.log1p(np.exp(parts[4] + weights["bias"]))
+    kept = np.exp(-np.exp(weights["decay"].astype(float))[:, None] * step.reshape(len(step), 4, -1))
     out = np.zeros_like(v)
     for head in range(4):
         state = np.zeros((3, 2))
         for t in range(len(v)):
             query, key = (x[t, head // 2] / np.sqrt((x[t, head // 2] ** 2).sum() + 1e-6) for x in (q, k))
-            state = (np.eye(3) - written[t, head] * np.outer(key, key)) @ (kept[t, head] * state)
+            state = (np.eye(3) - written[t, head] * np.outer(key, key)) @ (kept[t, head][:, None] * state)
             state += written[t, head] * np.outer(key, v[t, head])
             out[t, head] = state.T @ query / np.sqrt(3)
     return out.reshape(len(v), -1)
@@ -191,7 +239,21 @@ CASES: dict[str, tuple[Any, tuple[int, ...], dict[str, tuple[int, ...]], tuple[i
         lambda parts, weights: convolved(parts[0], weights),
     ),
     "selective_scan": (SCAN, (12, 10, 10, 4), dict.fromkeys(("decay", "skip", "bias"), (4,)), (4, 3, 5), scanned),
+    "selective_scan by channel": (
+        replace(SCAN, decay_by="channel"),
+        (12, 10, 10, 4),
+        {"decay": (4, 5), **dict.fromkeys(("skip", "bias"), (4,))},
+        (4, 3, 5),
+        scanned,
+    ),
     "gated_delta_rule": (RULE, (6, 6, 8, 4, 4), dict.fromkeys(("decay", "bias"), (4,)), (4, 3, 2), delta_ruled),
+    "gated_delta_rule by channel": (
+        replace(RULE, decay_by="channel"),
+        (6, 6, 8, 4, 12),
+        {"decay": (4,), "bias": (12,)},
+        (4, 3, 2),
+        delta_ruled,
+    ),
 }
 
 

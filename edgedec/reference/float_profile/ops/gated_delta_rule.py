@@ -26,7 +26,8 @@ def run(
         for part, count in zip(inputs[:3], (op.key_heads, op.key_heads, op.heads), strict=True)
     )
     rate, step = sigmoid(inputs[3]), softplus(inputs[4] + context.weights(op.step_bias).dense())
-    kept = np.exp(-np.exp(context.weights(op.decay).dense()) * step)  # [n, heads]
+    rates = np.exp(context.weights(op.decay).dense().reshape(op.heads, 1))
+    kept = np.exp(-rates * step.reshape(len(step), op.heads, -1))[..., None]  # [n, heads, 1 or key_dim, 1]
     out = np.empty_like(v)
     for row in range(len(v)):
         before = context.cache.before(op.state, row)

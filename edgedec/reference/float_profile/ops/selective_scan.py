@@ -26,7 +26,7 @@ def run(
         part.reshape(len(part), count, -1)
         for part, count in zip(inputs[:3], (op.heads, op.groups, op.groups), strict=True)
     )
-    rate = np.exp(context.weights(op.decay).dense())
+    rate = np.exp(context.weights(op.decay).dense())  # [heads], or by channel [heads, size]
     skip, step_bias = context.weights(op.skip).dense(), context.weights(op.step_bias).dense()
     step = np.clip(softplus(inputs[3] + step_bias), *op.step_limits).astype(np.float32)
     out = np.empty_like(x)

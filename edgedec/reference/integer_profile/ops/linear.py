@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.ops import Linear
+from edgedec.ops import GatedDeltaRule, Linear
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,
@@ -19,16 +19,21 @@ from edgedec.reference.integer_profile.numbers import (
     clamp_shift,
     largest,
     mantissas,
+    normalize16,
     round_shift,
     saturate,
     to_fixed,
 )
+from edgedec.reference.integer_profile.ops.quantize_activation import normed_scale
 from edgedec.reference.integer_profile.site import Site, unsupported
-from edgedec.reference.integer_profile.values import Form, Logits, Scale, Value
-from edgedec.schemes import Int4Weight, Int8Weight, TernaryWeight
+from edgedec.reference.integer_profile.values import Form, Logits, Normed, Scale, Value
+from edgedec.schemes import FloatWeight, Int4Weight, Int8Weight, TernaryWeight
 
 __all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run"]
 
+NARROW_ROWS = 64  # most rows of a float matrix that is rounded to s16
+ROW_BITS = 16  # bits of its weights, and of the codes that they are multiplied by
+ROW_SUM_BITS = 48
 GROUP_BITS = 8
 SUM_BITS = 32
 FACTOR_SHIFT = 15
@@ -156,12 +161,52 @@ def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConst
     )
 
 
+def _steers(op: Linear, index: int, site: Site) -> bool:
+    """Return True for a float matrix of few rows that only steers recurrent states, and may stay float for that."""
+    weight, uses = site.weights(op.weights[index]), site.uses(op.outputs[index])
+    few = isinstance(weight, FloatWeight) and weight.values.shape[0] <= NARROW_ROWS
+    return few and bool(uses) and all(isinstance(reader, GatedDeltaRule) for reader, _ in uses)
+
+
+def _narrow(op: Linear, index: int, site: Site) -> MatrixConstants:
+    """Return the constants of a float matrix of few rows: s16 for each row, which codes of 16 bits are multiplied by."""
+    name, bias = op.weights[index], op.biases[index]
+    real = site.weights(name).dense().astype(np.float64)
+    row = np.maximum(np.abs(real).max(axis=1, initial=0.0), 1e-30) / largest(ROW_BITS)
+    summed = np.floor(real / row[:, None] + 0.5).astype(np.int64)
+    bound = largest(ROW_BITS) * int(np.abs(summed).sum(axis=1).max(initial=0))
+    form = site.set_form(op, site.of_linear(op, op.outputs[index]), index)
+    return MatrixConstants(
+        name=op.outputs[index],
+        weight=summed.astype(np.float64),
+        groups=None,
+        trits=None,
+        scale=mantissas(row * (site.form(op.inputs[0]).unit / largest(ROW_BITS) / form.unit)),
+        row_shift=0,
+        pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
+        bias=to_fixed(site.weights(bias).dense(), form.unit, form.width) if bias else None,
+        form=form,
+    )
+
+
+def _row_codes(x: Value) -> tuple[I64, Scale]:
+    """Return codes s16 [n, width] of the output of a norm, and their scale."""
+    assert isinstance(x, Normed)
+    m = np.abs(x.y).max(axis=1, initial=0)
+    m16, e = normalize16(np.maximum(m, 1))
+    reciprocal = (largest(ROW_BITS) << 17) // m16
+    codes = round_shift(x.y * reciprocal[:, None], (e + 1)[:, None])
+    return codes, normed_scale(np.where(m > 0, m16, 0), np.where(m > 0, e, 0), x.root, x.exponent)
+
+
 def prepare(op: Linear, site: Site) -> LinearConstants:
     """Compute the constants.
 
     Raises:
         UnsupportedError: the linear cannot be mapped; see docs/integer-profile.md, "What does not map".
     """
+    if len(op.inputs) != 2 and all(_steers(op, index, site) for index in range(len(op.weights))):
+        return LinearConstants(matrices=tuple(_narrow(op, i, site) for i in range(len(op.weights))))
     if len(op.inputs) != 2:
         raise unsupported(op, f"{', '.join(op.weights)} is kept as float; quantize it as int8 or ternary")
     code_unit = site.form(op.inputs[1]).unit
@@ -182,13 +227,13 @@ def _drain(matrix: MatrixConstants, form: Form, t: I64, scale: Scale, context: I
 def run(
     op: Linear, constants: LinearConstants, inputs: Sequence[Value], context: IntegerPassContext
 ) -> tuple[Value, ...]:
-    codes, scale = inputs
+    codes, scale = inputs if len(inputs) == 2 else _row_codes(*inputs)
     assert isinstance(codes, np.ndarray)
     assert isinstance(scale, Scale)
     outputs: list[Value] = []
     for matrix in constants.matrices:
         acc = (codes.astype(matrix.weight.dtype) @ matrix.weight.T).astype(np.int64)
-        context.signed(f"{matrix.name}.acc", acc, SUM_BITS)
+        context.signed(f"{matrix.name}.acc", acc, SUM_BITS if len(inputs) == 2 else ROW_SUM_BITS)
         t = context.check.signed(f"{matrix.name}.t", round_shift(acc, matrix.pre_shift), WIDE_BITS)
         if matrix.form is not None:
             outputs.append(_drain(matrix, matrix.form, t, scale, context))

@@ -1,7 +1,7 @@
 """Root mean square normalization, as gain times input, and the root separately.
 
 The root cancels in the int8 codes of the product. It is only needed in the drain of the next linear, so that nothing waits
-for it.
+for it. The norms of the heads of queries and keys are followed by no quantizer, and are divided by their roots.
 """
 
 from __future__ import annotations
@@ -15,23 +15,38 @@ from edgedec.ops import Hadamard, Linear, QuantizeActivation, RmsNorm
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     I64,
+    LONGEST_SHIFT,
     NARROW_BITS,
     WIDE_BITS,
     Mantissas,
     bit_length,
+    clamp_shift,
     integer_root,
     mantissas,
     round_shift,
+    saturate,
 )
-from edgedec.reference.integer_profile.site import Site, unsupported
+from edgedec.reference.integer_profile.site import Site, divides, unsupported
 from edgedec.reference.integer_profile.values import Form, Normed, Value
 
-__all__ = ["NormConstants", "prepare", "root_mean_square", "run", "sums_of_squares"]
+__all__ = [
+    "HeadNormConstants",
+    "NormConstants",
+    "normed_heads",
+    "prepare",
+    "root_mean_square",
+    "run",
+    "sums_of_squares",
+]
 
 _WIDEST = (1 << 14) - 1  # elements; a sum of 2^14 squares of -2^17 would need 49 bits
 _COARSE = WIDE_BITS - NARROW_BITS  # shift of 9 bits from s27 to s18
 _GAIN_SHIFT = 15
 _EPS_BITS = 48
+_RECIPROCAL_BITS = 32  # a reciprocal is (2^32 - 1) // root
+_MOST_GATED_FRACTION = 16  # fraction bits of the normed heads of a delta rule, which a gate multiplies
+_LEAST_WIDE_SHIFT = 15  # least shift of a head that is not widened, whose exponent is at least -15
+_LEAST_SHIFT = 6  # least shift of a head without its root's exponent, which is at least -6 unless the head is zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +62,31 @@ class NormConstants:
     eps: int
 
 
-def prepare(op: RmsNorm, site: Site) -> NormConstants:
+@dataclass(frozen=True, kw_only=True)
+class HeadNormConstants:
+    """The constants of a norm of each head, of queries or keys or of a delta rule, whose output is divided by the root.
+
+    Members:
+        gain: s16 mantissas [head_dim]; the real gain, times sqrt(head_dim), is values * 2^exponent.
+        eps: u48, head_dim * eps in squared units of the widened input.
+        shift: shift of the product with the reciprocal, without the root's exponent; 6 to 47.
+        widened: fraction bits that are added to the input: 9 to a narrow one, 0 to a wide one.
+    """
+
+    gain: Mantissas
+    eps: int
+    shift: int
+    widened: int = _COARSE
+
+
+def prepare(op: RmsNorm, site: Site) -> NormConstants | HeadNormConstants:
     """Compute the constants.
 
     Raises:
         UnsupportedError: the row is too wide, eps is too large for the unit, or a reader is not a quantizer.
     """
+    if divides(op, site.readers(op.outputs[0])):
+        return _prepare_heads(op, site)
     source, width = site.form(op.inputs[0]), site.width(op.inputs[0])
     if width > _WIDEST:
         raise unsupported(op, f"its rows are {width} wide; at most {_WIDEST}")
@@ -61,14 +95,36 @@ def prepare(op: RmsNorm, site: Site) -> NormConstants:
     others = {reader.kind for reader in site.readers(op.outputs[0]) if not isinstance(reader, quantized)}
     if others:
         raise unsupported(op, f"{', '.join(sorted(others))} reads it; only a quantizer of a linear's input can")
-    eps = int(np.floor(width * op.eps / source.unit**2 + 0.5))
-    if eps >> _EPS_BITS:
-        raise unsupported(op, f"eps {op.eps:g} is {eps} in squared units of its input; at most 2^{_EPS_BITS} - 1")
+    eps = _eps(op, width, source.unit)
     gain = mantissas(site.weights(op.weight).dense() + op.offset, bits=15)
     # Unit of the output without the factor m / root, which the following quantizer applies.
     unit = 2.0 ** (gain.exponent + _GAIN_SHIFT) * width**0.5
     site.set_form(op, Form(unit=unit, width=WIDE_BITS))
     return NormConstants(gain=gain, eps=eps)
+
+
+def _prepare_heads(op: RmsNorm, site: Site) -> HeadNormConstants:
+    source, width = site.form(op.inputs[0]), site.width(op.inputs[0]) // op.heads
+    if width > _WIDEST:
+        raise unsupported(op, f"its heads are {width} wide; at most {_WIDEST}")
+    gain = mantissas((site.weights(op.weight).dense() + op.offset) * width**0.5, bits=15)
+    whole = _RECIPROCAL_BITS - _GAIN_SHIFT - gain.exponent  # shift to an output without fraction bits
+    widened = _COARSE if source.width == NARROW_BITS else 0
+    least, most = (_LEAST_SHIFT, whole) if widened else (_LEAST_WIDE_SHIFT, _MOST_GATED_FRACTION)
+    form = site.narrow(op.outputs[0], min(whole - least, most))
+    shift = whole - form.fraction
+    if shift > LONGEST_SHIFT:
+        raise unsupported(op, f"its gains are as small as 2^{gain.exponent + _GAIN_SHIFT}; use the float targets")
+    site.set_form(op, form)
+    return HeadNormConstants(gain=gain, eps=_eps(op, width, source.unit / (1 << widened)), shift=shift, widened=widened)
+
+
+def _eps(op: RmsNorm, width: int, unit: float) -> int:
+    """Return ``width`` * eps in squared units."""
+    eps = int(np.floor(width * op.eps / unit**2 + 0.5))
+    if eps >> _EPS_BITS:
+        raise unsupported(op, f"eps {op.eps:g} is {eps} in squared units of its input; at most 2^{_EPS_BITS} - 1")
+    return eps
 
 
 def sums_of_squares(x: I64) -> tuple[I64, I64]:
@@ -90,12 +146,29 @@ def root_mean_square(small: I64, big: I64) -> tuple[I64, I64]:
     return root, np.where(big == 0, 0, _COARSE) - (z >> 1)
 
 
+def normed_heads(x: I64, gains: I64, eps: int, shift: int, widened: int = _COARSE) -> I64:
+    """Return the normed heads s18 [n, heads * head_dim] of x [n, heads * head_dim], with gains s16 [head_dim].
+
+    x is s18, or s27 with ``widened`` 0.
+    """
+    heads = x.reshape(-1, len(gains)) << widened
+    y = round_shift(heads * gains, _GAIN_SHIFT)
+    small, big = sums_of_squares(heads)
+    root, exponent = root_mean_square(small + eps, big)
+    reciprocal = ((1 << _RECIPROCAL_BITS) - 1) // root  # u17
+    out = round_shift(y * reciprocal[:, None], clamp_shift(shift + exponent)[:, None])
+    return saturate(out, NARROW_BITS).reshape(x.shape)
+
+
 def run(
-    op: RmsNorm, constants: NormConstants, inputs: Sequence[Value], context: IntegerPassContext
+    op: RmsNorm, constants: NormConstants | HeadNormConstants, inputs: Sequence[Value], context: IntegerPassContext
 ) -> tuple[Value, ...]:
     (x,) = inputs
     assert isinstance(x, np.ndarray)
     name = op.outputs[0]
+    if isinstance(constants, HeadNormConstants):
+        normed = normed_heads(x, constants.gain.values, constants.eps, constants.shift, constants.widened)
+        return (context.signed(name, normed, NARROW_BITS),)
     y = context.signed(name, round_shift(x * constants.gain.values, _GAIN_SHIFT), WIDE_BITS)
     small, big = sums_of_squares(x)
     context.unsigned(f"{name}.small", small, _EPS_BITS)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.ops import Rope
+from edgedec.reference.float_profile.ops.rope import pair_columns
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import NARROW_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.site import Site, unsupported
@@ -27,12 +28,10 @@ def run(op: Rope, constants: None, inputs: Sequence[Value], context: IntegerPass
     x, _ = inputs
     assert isinstance(x, np.ndarray)
     heads = x.reshape(len(x), op.heads, op.head_dim)
-    cos, sin = (table[:, None, :] for table in rotary(context.positions, op.inverse_frequencies))
-    out = np.empty_like(heads)
-    half = op.head_dim // 2
-    first, second = (
-        (np.s_[..., :half], np.s_[..., half:]) if op.layout == "half" else (np.s_[..., 0::2], np.s_[..., 1::2])
-    )
+    turns = rotary(context.positions, op.inverse_frequencies, op.magnitude)
+    cos, sin = (table[:, None, :] for table in turns)
+    out = heads.copy()
+    first, second = pair_columns(op)
     for place, turned in (
         (first, heads[first] * cos - heads[second] * sin),
         (second, heads[second] * cos + heads[first] * sin),

@@ -29,23 +29,19 @@ class Row:
     note: str = ""
 
 
-_DELTA_NETS = ("Qwen 3.5", "Qwen3-Next without experts")
+_KIMI = "Kimi Linear without experts"
+_SAMBAY, _STEP3 = "Phi 4 mini flash", "Step-3's language model without experts"
 # Operation -> models with one of it that the integer profile does not define: the table in docs/integer-profile.md.
 UNDEFINED: Mapping[str, tuple[str, ...]] = {
-    "rms_norm": ("Qwen 3", "Gemma 3", *_DELTA_NETS),
-    "rope": ("Phi 4 mini", *_DELTA_NETS),
+    "rms_norm": ("Gemma 2", "Gemma 3", _KIMI, _SAMBAY, _STEP3),
     "attention": ("Gemma 2",),
     "linear": ("Gemma 2",),
-    "gated_activation": ("Gemma", "Gemma 2", "Gemma 3"),
     "add": ("Gemma 2", "Gemma 3"),
-    "embed": ("Gemma", "Gemma 2", "Gemma 3", "Falcon H1"),
-    "scale_columns": ("Falcon H1",),
-    "split": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
-    "concat": ("Qwen3-Next without experts",),
-    "causal_conv": (*_DELTA_NETS, "Falcon H1", "Mamba 2"),
-    "gated_delta_rule": _DELTA_NETS,
-    "selective_scan": ("Falcon H1", "Mamba 2"),
-    "sigmoid_gate": _DELTA_NETS,
+    "scale_columns": (_SAMBAY, "Falcon H1"),
+    "concat": (_KIMI, _SAMBAY),
+    "selective_scan": (_SAMBAY, "Falcon H1", "Mamba 2"),
+    "layer_norm": (_SAMBAY,),
+    "differential_heads": (_SAMBAY,),
     "gated_rms_norm": ("Mamba 2",),
 }
 
@@ -57,11 +53,12 @@ def _integers(reason: str) -> dict[str, str]:
 
 def _recurrent(kind: str) -> dict[str, str]:
     """Return refusals by the executors without recurrent states; those of integers meet the operation ``kind`` first."""
-    return {EXECUTORS[1]: "cannot run 'causal_conv'"} | _integers(f"cannot run {kind} ")
+    return _PORTABLE | _integers(f"cannot run {kind} ")
 
 
-_HEAD_NORMS = _integers("it normalizes each of 2 heads separately")
-_GELU = _integers("its activation is gelu_tanh; known: silu, relu2")
+_PORTABLE = {EXECUTORS[1]: "cannot run 'causal_conv'"}
+_DELTA_NETS = _PORTABLE | {"accelerator": "it has no units for recurrent states"}  # the profile defines them
+_POST_NORMS = _integers("it normalizes the output of the linear layers.0.o")
 _CAPPED = _integers("its scores have a soft-cap of 4")
 
 ROWS = (
@@ -78,7 +75,6 @@ ROWS = (
         title="Qwen 3",
         family="qwen3",
         golden="qwen3/plain",
-        refused=_HEAD_NORMS,
         note="Ternary-Bonsai 1.7B, 4B and 8B, too",
     ),
     Row(title="Mistral 0.1", family="mistral", golden="mistral/window", note="a window in every layer"),
@@ -100,31 +96,51 @@ ROWS = (
         title="Phi 4 mini",
         family="phi3",
         golden="phi3/partial_longrope",
-        refused=_integers("it rotates 6 of a head's 8 columns"),
         note="like Phi 3.5; three quarters of each head are rotated",
     ),
-    Row(title="Gemma", family="gemma", golden="gemma/plain", refused=_GELU),
+    Row(title="Gemma", family="gemma", golden="gemma/plain"),
     Row(title="Gemma 2", family="gemma2", golden="gemma2/plain", refused=_CAPPED),
     Row(
         title="Gemma 3, its language model",
         family="gemma3_text",
         golden="gemma3_text/plain",
-        refused=_HEAD_NORMS,
+        refused=_POST_NORMS,
         note="the reader leaves out the vision model",
     ),
     Row(
         title="Qwen 3.5, its language model",
         family="qwen3_5_text",
         golden="qwen3_5_text/plain",
-        refused=_recurrent("causal_conv"),
+        refused=_DELTA_NETS,
         note="gated delta nets; the reader leaves out the vision model and the layers that guess",
     ),
     Row(
         title="Qwen3-Next without experts",
         family="qwen3_next",
         golden="qwen3_next/plain",
-        refused=_recurrent("split"),
+        refused=_DELTA_NETS,
         note="gated delta nets",
+    ),
+    Row(
+        title=_KIMI,
+        family="kimi_linear",
+        golden="kimi_linear/plain",
+        refused=_PORTABLE | _integers("it normalizes the output of the linear layers.1.kv_a_proj_with_mqa"),
+        note="delta attention, whose channels have decays of their own; attention over latents, which are kept expanded",
+    ),
+    Row(
+        title=_SAMBAY,
+        family="phi4flash",
+        golden="phi4flash/plain",
+        refused=_recurrent("layer_norm"),
+        note="SambaY: Mamba 1, differential attention, half of the layers read the states of others",
+    ),
+    Row(
+        title=_STEP3,
+        family="step3_text",
+        golden="step3_text/plain",
+        refused=_integers("it normalizes the output of the linear layers.0.q_low"),
+        note="queries of low rank, one key/value head",
     ),
     Row(
         title="Falcon H1",
@@ -137,7 +153,7 @@ ROWS = (
         title="Mamba 2",
         family="mamba2",
         golden="mamba2/plain",
-        refused=_recurrent("split"),
+        refused=_recurrent("selective_scan"),
         note="no attention",
     ),
 )
@@ -148,7 +164,8 @@ This page is written by `python tests/edgedec/families/support/make_family_table
 `tests/edgedec/families/test_family_table.py` runs every cell on a random checkpoint. The meaning of "yes" depends on the
 column:
 
-* float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`).
+* float reference: its logits equal those of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`);
+  Phi 4 mini flash and Step-3, which `transformers` does not have, are compared with the formulas of their papers.
 * ONNX: its logits equal those of the reference in prefill, steps and a tree, to 1e-4 with float weights and with int8
   weights; for these, the ids are such that no activation is between two codes, where either is right.
 * integer profile: its logits have a correlation above 0.98 with those of the float reference.
@@ -162,14 +179,28 @@ The rope scalings default, linear, llama3, yarn, longrope (up to the original co
 supported. Every other setting that would change the model raises an `UnsupportedError` that names it. Families work with any
 weight scheme: int8 and ternary planes are implemented by the executors and tested in `tests/conformance/test_targets.py`.
 
-The states of gated delta nets and of Mamba 2 do not grow with the text. The
+The states of gated delta nets and of Mamba 1 and 2 do not grow with the text. The
 [CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them. ONNX Runtime's own operators (`cuda`, and `cpu`
-without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name.
+without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name. The
+[integer profile](integer-profile.md#recurrent-states) defines those of gated delta nets.
+
+`edgedec export --format onnx` writes them with operators of the ONNX standard, for all of these families but Phi 4 mini
+flash, which it refuses by the name of an operation. A convolution is a `Conv`, a recurrence a `Scan` over the rows of a
+pass. The states are inputs `past_recurrent.N` and outputs `present_recurrent.N`, float32, zero before a text and in the
+order of the graph; they are those after all rows of a pass, which must therefore be a part of a text, without padding and
+without branches. With float weights the logits equal the reference's to 0.0003 of their standard deviation, in prefills and
+in steps (`tests/quantize/exporters/test_onnx_recurrent.py`). onnxruntime-genai has no name for such states, so the folder
+has no configuration for it, and no draft.
+
+Kimi Linear's attention is stored as a latent of few columns, from which the keys and values of all heads are computed. Their
+states hold these keys and values, each as wide as the wider of both, so they take many times the bytes of the latent. The
+cross decoder of Phi 4 mini flash, half of its layers, has no keys and values of its own. `distil` does not train these two.
 
 Rotated weights of all families are read from [GGUF](gguf.md#rotated-weights). The float reference, ONNX and the GPU
 run them, the integer profile defines them, and the accelerator refuses them.
 
-Refused with the reason are `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, and
+Mixtures of experts of `qwen3_next`, `kimi_linear` and `step3_text` are refused by the setting that says so.
+Refused with the reason are also `qwen3_5_moe` (`qwen35moe` in GGUF), whose layers are mixtures of experts, and
 `prism_hadamard_qwen35`, a folder with rotated weights, which are read from GGUF alone. GGUF files of `qwen35` become
 `qwen3_5_text` ([what is undone](gguf.md#qwen-35)).
 

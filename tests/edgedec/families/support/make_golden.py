@@ -14,6 +14,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,12 @@ _DELTA: dict[str, Any] = {
 _FALCON: dict[str, Any] = {
     **{"mamba_d_ssm": 16, "mamba_n_heads": 4, "mamba_d_state": 5, "mamba_n_groups": 2, "mamba_chunk_size": 4},
     **{"num_hidden_layers": 1, "initializer_range": 0.6, "head_dim": 8},
+}
+# A head's key has more columns than its value, so that values are kept with zeros, or fewer, so that keys are.
+_KIMI: dict[str, Any] = {
+    **{"num_key_value_heads": 2, "linear_num_heads": 2, "linear_head_dim": 4, "kv_lora_rank": 5, "qk_nope_head_dim": 4},
+    **{"qk_rope_head_dim": 2, "v_head_dim": 4, "layer_types": ["linear_attention", "full_attention"]},
+    **{"mlp_layer_types": ["dense"] * 2, "initializer_range": 0.4, "head_dim": None},
 }
 _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "qwen2": (
@@ -182,6 +189,17 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "Qwen3Next",
         {"plain": {**_DELTA, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0}},
     ),
+    "kimi_linear": (
+        "KimiLinear",
+        {
+            "plain": _KIMI,
+            "ranks": {
+                **_KIMI,
+                **{"q_lora_rank": 6, "v_head_dim": 7, "attention_bias": True, "linear_conv_kernel_dim": 2},
+                **{"layer_types": ["full_attention", "linear_attention"], "rms_norm_eps": 1e-2},
+            },
+        },
+    ),
     "falcon_h1": (
         "FalconH1",
         {
@@ -225,6 +243,16 @@ def _fill(model: Any, generator: torch.Generator) -> None:
         parameter.data.copy_(value.half().float())
 
 
+def _stored(model: Any) -> dict[str, Any]:
+    """Return the parameters; those of Kimi Linear as transformers saves them, under the names that the reader gives them."""
+    if model.config.model_type != "kimi_linear":
+        return {key: value.detach() for key, value in model.named_parameters()}
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        saved: dict[str, Any] = import_module("safetensors.torch").load_file(f"{folder}/model.safetensors")
+    return {name.replace(".block_sparse_moe.", ".mlp."): value for name, value in saved.items()}
+
+
 def _positions(n: int, config: Any) -> list[int]:
     """Return positions that are neighbours at first and then far away, so that large rotations take part.
 
@@ -255,7 +283,7 @@ def _make(
             # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
             place = {} if family == "Mamba2" else {"position_ids": positions}
             logits = model(ids, attention_mask=torch.ones_like(ids), **place).logits[0]
-        tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
+        tensors = {key: value.half().numpy() for key, value in _stored(model).items()}
         weights: dict[str, Any]
         if packed:  # one array, because each array of a file costs more bytes than many of these tensors hold
             shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])

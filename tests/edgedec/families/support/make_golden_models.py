@@ -13,7 +13,7 @@ from edgedec.bundle import Bundle, BundleWriter
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import QuantizeActivation
+from edgedec.ops import Embed, Linear, QuantizeActivation
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.model_graph import bundle_graph
@@ -27,14 +27,17 @@ from tests.support.make_tiny import TOKENIZER
 F32 = NDArray[np.float32]
 _TIE = 5e-5  # codes; float32 codes of up to 127 that differ in their last bits are nearer
 
-_PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_PACKED = {
+    **dict.fromkeys(("qkv_proj", "Wqkv"), ("q_proj", "k_proj", "v_proj")),
+    **dict.fromkeys(("gate_up_proj", "fc1"), ("gate_proj", "up_proj")),
+}
 
 
 def weights(model: Golden, graph: Graph) -> dict[str, F32]:
     """Return the tensors under the graph's names, with packed matrices split as the reader splits them."""
     tensors: dict[str, F32] = {}
     for name, values in model.weights.items():
-        (part,) = [part for part in _PACKED if f".{part}." in name] or [""]
+        (part,) = [part for part in _PACKED if f".{part}." in name and name not in graph.weights] or [""]
         at = 0
         for inner in _PACKED.get(part, (part,)):
             key = name.replace(part, inner) if part else name
@@ -68,10 +71,11 @@ def write_bundle(path: Path, model: Golden, method: str) -> Bundle:
     """Write a bundle of the model's own weights; ``method`` is float, or int8 for every matrix."""
     graph = build_graph(model.config)
     tensors = weights(model, graph)
+    matrices = {name for op in graph.operations if isinstance(op, Linear | Embed) for name in op.weight_names}
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
             values = np.ascontiguousarray(tensors[name])
-            if method == "int8" and len(spec.shape) == 2:
+            if method == "int8" and len(spec.shape) == 2 and name in matrices:
                 codes, scale = quantize_int8(values)
                 writer.add(name, Int8Scheme(rows=True), spec.shape, {"codes": codes, "scale": scale})
             else:
@@ -92,10 +96,10 @@ def drawn_ids(vocab: int, seed: int) -> NDArray[np.int32]:
 
 
 def passes(target: Target, limits: Limits, vocab: int, seed: int, taps: tuple[str, ...] = ()) -> tuple[F32, list[F32]]:
-    """Run a prefill, single steps, and a tree after them.
+    """Run a prefill, single steps, and a tree after them, which is left out if passes have no room for its 6 rows.
 
     Returns:
-        The logits [18, vocab], and the values of ``taps``, one array for each pass and name.
+        The logits [18, vocab], without the tree [12, vocab], and the values of ``taps``, one array for each pass and name.
     """
     ids, state, parts, tapped = drawn_ids(vocab, seed), target.open(limits), list[F32](), list[F32]()
 
@@ -106,11 +110,13 @@ def passes(target: Target, limits: Limits, vocab: int, seed: int, taps: tuple[st
         parts.append(np.array(result.logits))  # a target may return a view of its own memory
         tapped.extend(np.array(values) for values in result.taps.values())
 
-    for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
-        run(ids[start:stop], np.arange(start, stop))
-        state.commit(_rows(stop - start))
-    # Two branches of three rows: siblings share positions.
-    run(ids[12:], 12 + np.array([0, 1, 1, 2, 2, 3]), tree(np.array([-1, 0, 0, 1, 2, 4], np.int32)))
+    for begin, end in ((0, 7), (7, 8), (8, 9), (9, 12)):
+        for start in range(begin, end, limits.nodes):
+            stop = min(start + limits.nodes, end)
+            run(ids[start:stop], np.arange(start, stop))
+            state.commit(_rows(stop - start))
+    if limits.nodes >= 6:  # two branches of three rows: siblings share positions
+        run(ids[12:], 12 + np.array([0, 1, 1, 2, 2, 3]), tree(np.array([-1, 0, 0, 1, 2, 4], np.int32)))
     return np.concatenate(parts), tapped
 
 

@@ -17,7 +17,7 @@ from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.calibrate import calibrate
-from edgedec.reference.integer_profile.model import integer_graph, prepare
+from edgedec.reference.integer_profile.model import prepare, profile_graph
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.quantize.readers.support.make_rotated_gguf import write_folded
 from tests.support.first_pair import FOLDER, FirstPair
@@ -48,7 +48,7 @@ def nats(logits: F64, targets: I32) -> float:
 
 def measure(bundle: Bundle, windows: list[I32], calibration: list[I32] | None) -> Gate:
     """Compare the profiles; ``calibration`` None is the default one, which the compiler uses."""
-    graph, size = integer_graph(bundle), bundle.tokens.size
+    graph, size = profile_graph(bundle), bundle.tokens.size
     reference = ReferenceModel(graph, {name: bundle.weight(name) for name in graph.weights}.__getitem__)
     model = prepare(bundle, calibrate(bundle, calibration))
     tokens = equal = 0
@@ -89,7 +89,7 @@ def test_the_first_embedded_model_with_rotated_weights_passes_the_gate(tmp_path:
     source = open_checkpoint(write_folded(tmp_path / "m.gguf", checkpoint, 64, widths), TARGET)
     quantize(source, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=checkpoint.config["vocab_size"])
     bundle = Bundle.open(tmp_path / "b")
-    assert sum(op.kind == "hadamard" for op in integer_graph(bundle).operations) == 2 + 4 * 4
+    assert sum(op.kind == "hadamard" for op in profile_graph(bundle).operations) == 2 + 4 * 4
     gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= LEAST_AGREEMENT
@@ -118,6 +118,32 @@ def test_the_embedded_model_has_the_perplexity_of_the_gate_and_misses_its_agreem
 def test_the_embedded_model_in_int8_passes_the_gate() -> None:
     bundle = Bundle.open(demo.bundle_path("demo-int8"))
     gate = measure(bundle, held_out(bundle, 12, 255, file=demo.HELD_OUT), None)
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT
+
+
+@pytest.mark.thorough
+def test_the_embedded_hybrid_is_near_the_gate() -> None:
+    """Measure 192 tokens, with two standard errors of tolerance; the slow test has the gate itself."""
+    bundle, text = Bundle.open(demo.bundle_path("demo-hybrid")), demo.HELD_OUT
+    gate = measure(bundle, held_out(bundle, 2, 96, file=text), held_out(bundle, 2, 64, skip=4000, file=text))
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT - 2 * (LEAST_AGREEMENT * (1 - LEAST_AGREEMENT) / gate.tokens) ** 0.5
+
+
+@pytest.mark.slow
+def test_the_embedded_hybrid_passes_the_gate() -> None:
+    bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
+    gate = measure(bundle, held_out(bundle, 12, 255, file=demo.HELD_OUT), None)
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT
+
+
+@pytest.mark.slow
+def test_the_embedded_hybrid_passes_the_gate_on_a_long_text() -> None:
+    """States of recurrences are the sums of all rows, so that errors could add up."""
+    bundle = Bundle.open(demo.bundle_path("demo-hybrid"))
+    gate = measure(bundle, held_out(bundle, 2, 1530, file=demo.HELD_OUT), None)
     assert gate.ratio <= MOST_PERPLEXITY
     assert gate.agreement >= LEAST_AGREEMENT
 

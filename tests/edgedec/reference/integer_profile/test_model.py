@@ -227,7 +227,7 @@ def test_a_gate_out_of_range_is_refused() -> None:
     graph, weights = float_model(*KINDS["int8"])
     gate: Any = weights["model.layers.1.mlp.gate_proj.weight"]
     loud = {**weights, "model.layers.1.mlp.gate_proj.weight": Int8Weight(codes=gate.codes, scale=gate.scale * 1e4)}
-    with pytest.raises(UnsupportedError, match=r"layers\.1\.gate reaches .* a SiLU's gate must stay below 1024"):
+    with pytest.raises(UnsupportedError, match=r"layers\.1\.gate reaches .* a silu's gate must stay below 1024"):
         prepared(graph, loud)
 
 

@@ -21,7 +21,7 @@ from edgedec.reference.integer_profile.numbers import (
     saturate,
     to_fixed,
 )
-from edgedec.reference.integer_profile.tables import exp2_negative, exp2_table, rotary, sigmoid_positive, sigmoid_table
+from edgedec.reference.integer_profile.tables import exp2_negative, exp2_table, gate_positive, gate_table, rotary
 
 
 def one(value: int) -> np.ndarray:
@@ -110,13 +110,19 @@ def test_exp2_is_near_the_float_function() -> None:
     assert actual[17 * 256 :].max() == 0
 
 
-def test_sigmoid_is_near_the_float_function() -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_the_factor_of_a_gate_is_near_the_float_function(activation: str) -> None:
     x = np.arange(1 << 16)
-    actual = sigmoid_positive(x)
+    actual = gate_positive(x, activation)
     assert (actual[0], actual[-1]) == (32768, 65535)
     assert (np.diff(actual) >= 0).all()
-    assert np.abs(actual - 65536 / (1 + np.exp(-x / 4096))).max() < 4
-    value, step = sigmoid_table()
+    real = x / 4096
+    exact = 1 / (1 + np.exp(-real))
+    if activation == "gelu_tanh":
+        real = x / 8192
+        exact = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (real + 0.044715 * real**3)))
+    assert np.abs(actual - 65536 * exact).max() < 4
+    value, step = gate_table(activation)
     assert value.shape == step.shape == (256,)
     assert value.max() < 1 << 16
     assert 0 <= step.min() <= step.max() < 1 << 11

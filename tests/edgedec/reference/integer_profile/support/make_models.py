@@ -13,13 +13,14 @@ from edgedec.graph import Graph
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph
 from edgedec.reference.integer_profile.model import IntegerModel, prepare_graph
-from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme, Weight
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.support.make_rotated import rotated_config
 from tests.support.make_tiny import CONFIG, random_schemes, random_tensors
 
 # Odd sizes on purpose: heads of 8 and 10, grouped heads, widths that are multiples of nothing, every storage of
 # weights.
 _BITNET: Mapping[str, Any] = {"model_type": "bitnet", "hidden_size": 32, "head_dim": 8, "attention_bias": False}
+_GROUPS_128 = TernaryScheme(group_size=128)
 KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "int8": (Int8Scheme(), {"mlp_bias": True}),
     "int8-wide": (Int8Scheme(), {"intermediate_size": 1100, "head_dim": 80, "num_hidden_layers": 1}),
@@ -27,21 +28,48 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "planes1": (TernaryScheme(planes=1, group_size=64), {"rope_interleaved": True}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
     "planes3": (TernaryScheme(planes=3, group_size=128), {"intermediate_size": 140}),
+    "normed": (TernaryScheme(), {"model_type": "qwen3", "rope_interleaved": True}),
+    "bonsai": (_GROUPS_128, {"model_type": "qwen3", "tie_word_embeddings": True, "attention_bias": False}),
+    "gelu": (Int8Scheme(), {"model_type": "gemma", "attention_bias": False, "tie_word_embeddings": True}),
     "bitnet": (TernaryScheme(), _BITNET),
     "bitnet-silu": (TernaryScheme(), {**_BITNET, "hidden_act": "silu"}),
 }
+EMBEDDINGS: Mapping[str, Scheme] = {"bonsai": _GROUPS_128}  # schemes of embeddings that are the head, too
 # Models that the profile defines and the accelerator has no unit for.
 ROTATED: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "rotated": (TernaryScheme(), rotated_config()),
     "rotated-int8": (Int8Scheme(), rotated_config(block_size=32, inverse_weights=[])),
 }
+# Models with recurrent states; the matrices of few rows stay floats, or are quantized with the others.
+_DELTA: Mapping[str, Any] = {
+    **{"model_type": "qwen3_5_text", "full_attention_interval": 2, "partial_rotary_factor": 0.4},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6},
+    **{"attention_bias": False, "rms_norm_eps": 1e-5},
+}
+RECURRENT: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
+    "hybrid": (TernaryScheme(), _DELTA),
+    "hybrid-int8": (Int8Scheme(), _DELTA),
+    "hybrid-all-int8": (Int8Scheme(), {**_DELTA, "linear_key_head_dim": 5}),
+}
 CONTEXT = 64
 VOCAB = CONFIG["vocab_size"]
 
 
-def float_model(scheme: Scheme, changes: Mapping[str, Any]) -> tuple[Graph, dict[str, Weight]]:
+def float_model(
+    scheme: Scheme, changes: Mapping[str, Any], embedding: Scheme | None = None, *, narrow_floats: bool = True
+) -> tuple[Graph, dict[str, Weight]]:
+    """Return a graph with quantize points, and its weights.
+
+    Args:
+        scheme: scheme of the matrices.
+        changes: changes of the configuration.
+        embedding: scheme of an embedding that is the head, too; None: the usual one.
+        narrow_floats: True if the matrices that steer recurrent states stay floats.
+    """
     graph = build_graph({**CONFIG, **changes})
-    schemes = random_schemes(graph, scheme)
+    schemes = random_schemes(graph, scheme, embedding)
+    if narrow_floats:
+        schemes |= dict.fromkeys(graph.steering_weights(), FloatScheme())
     return fuse_linears(quantize_activations(assign_schemes(graph, schemes))), random_tensors(graph, schemes)[1]
 
 
@@ -55,5 +83,6 @@ def prepared(graph: Graph, weights: Mapping[str, Weight]) -> IntegerModel:
 
 @cache
 def tiny(kind: str) -> tuple[Graph, dict[str, Weight], IntegerModel]:
-    graph, weights = float_model(*{**KINDS, **ROTATED}[kind])
+    scheme, changes = {**KINDS, **ROTATED, **RECURRENT}[kind]
+    graph, weights = float_model(scheme, changes, EMBEDDINGS.get(kind), narrow_floats=kind != "hybrid-all-int8")
     return graph, weights, prepared(graph, weights)

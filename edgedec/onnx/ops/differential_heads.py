@@ -1,0 +1,17 @@
+"""The difference of pairs of heads by edgedec's HeadDifference."""
+
+from __future__ import annotations
+
+from edgedec.onnx.emitter import KERNELS, Emitter
+from edgedec.onnx.ops._kernels_only import check_kernels
+from edgedec.ops import DifferentialHeads
+
+__all__ = ["lower"]
+
+
+def lower(op: DifferentialHeads, emitter: Emitter) -> None:
+    check_kernels(op, emitter)
+    inputs = [emitter.bound[op.inputs[0]], *map(emitter.float_weight, op.factors)]
+    emitter.bound[op.outputs[0]] = emitter.node(
+        "HeadDifference", inputs, op.name, domain=KERNELS, pairs=op.pairs, start=op.start
+    )
