@@ -25,7 +25,7 @@ from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import Add, Embed, GatedDeltaRule, Linear
+from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
@@ -149,11 +149,8 @@ class _Run:
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
-        # Two narrow matrices of a gated delta net, whose values steer its decay: ternary models have floats there.
-        steering = {name for op in self.graph.operations if isinstance(op, GatedDeltaRule) for name in op.inputs[3:]}
-        linears = [op for op in self.graph.operations if isinstance(op, Linear)]
-        self.matrices = [w for op in linears for w in op.weights]
-        self.rates = [w for op in linears for w, out in zip(op.weights, op.outputs, strict=True) if out in steering]
+        self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
+        self.rates = self.graph.steering_weights()
         self.floats = [w for w in self.graph.weights if w not in {self.embedding, *self.matrices}]  # norms, biases, ...
         # A model that has ternary weights or codes is rounded only where necessary: an embedding of another type stays as
         # it is, and matrices of another type, as the head may be, become int8.

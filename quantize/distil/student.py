@@ -112,8 +112,11 @@ def student_config(checkpoint: Checkpoint, options: StudentOptions) -> dict[str,
             f"--layers must be at most {deepest}, {MOST_COPIES} times the teacher's {config['num_hidden_layers']}, "
             f"not {options.layers}"
         )
-    heads = int(config["num_attention_heads"])
-    config["head_dim"] = config.get("head_dim") or int(config["hidden_size"]) // heads
+    heads = int(config.get("num_attention_heads") or 0)
+    if heads:
+        config["head_dim"] = config.get("head_dim") or int(config["hidden_size"]) // heads
+    elif options.heads:
+        raise UsageError(f"--heads: a {config['model_type']!r} has no attention; leave the option out")
     sizes = {
         "num_hidden_layers": options.layers,
         "hidden_size": options.hidden_size,
@@ -190,7 +193,13 @@ def make_student(checkpoint: Checkpoint, options: StudentOptions, positions: int
     """
     config = student_config(checkpoint, options)
     ternary = Ternary(group_size=options.group_size) if options.method == "ternary" else None
-    return TorchGraph(build_graph(config), positions=positions, ternary=ternary), config
+    graph = build_graph(config)
+    if graph.recurrent and options.layers and options.init != "random":
+        raise UnsupportedError(
+            f"--layers: the layers of a {config['model_type']!r} are of different kinds, so that one cannot begin with the "
+            "weights of any other; leave the option out, or add --init random"
+        )
+    return TorchGraph(graph, positions=positions, ternary=ternary), config
 
 
 def start_student(student: TorchGraph, checkpoint: Checkpoint, options: StudentOptions, seed: int = 0) -> None:
@@ -203,12 +212,13 @@ def start_student(student: TorchGraph, checkpoint: Checkpoint, options: StudentO
         return
     graph, sources = checkpoint_graph(checkpoint)
     load = tensor_loader(checkpoint, sources)
-    ours, theirs = len(student.graph.states), len(graph.states)
+    theirs = int(checkpoint.config["num_hidden_layers"])
+    ours = options.layers or theirs
     added = {name for op in student.graph.operations if isinstance(op, Add) for name in op.inputs}
     writers = {
         w for op in student.graph.operations if isinstance(op, Linear) and op.outputs[0] in added for w in op.weights
     }
-    head_dim = next(iter(graph.states.values())).head_dim
+    head_dim = next((state.head_dim for state in graph.states.values()), 0)
 
     def start(name: str) -> F32:
         match, source, times = _LAYER.fullmatch(name), name, 1

@@ -1,5 +1,9 @@
 """Write a bundle as a portable ONNX graph from ids to logits, with external data and onnxruntime-genai's configuration.
 
+A model with recurrent states gets no configuration, because genai has no name for such states; ONNX Runtime runs its graph.
+They are inputs ``past_recurrent.N`` and outputs ``present_recurrent.N`` (onnx_recurrent.py), zero before a text, and are
+those after all rows, so the rows of a pass must be a part of the text, without padding.
+
 The graph has the codes of the bundle: trits in MatMulNBits of 2 bits, with one product per plane, int8 matrices in
 MatMulNBits of 8 bits, and float matrices unchanged. Activations are quantized to int8, which ONNX Runtime does per block
 instead of per token. ONNX Runtime's attention operator rotates, and keeps keys and values in float32. The head is computed
@@ -25,9 +29,11 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.graph import Graph
+from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Attention
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.onnx_graph import WEIGHTS, GraphWriter
+from edgedec.quantize.exporters.onnx_recurrent import PAST, PRESENT
 
 __all__ = ["decoder_config", "export_onnx", "weight_bytes", "write_config", "write_model"]
 
@@ -123,13 +129,18 @@ def weight_bytes(folder: Path) -> int:
 
 def _signature(graph: Graph, vocab: int) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
     value, integer, real = helper.make_tensor_value_info, TensorProto.INT64, TensorProto.FLOAT
-    inputs = [value("input_ids", integer, ["b", "s"]), value("attention_mask", integer, ["b", "total"])]
+    inputs = [value("input_ids", integer, ["b", "s"])]
+    if graph.states:
+        inputs.append(value("attention_mask", integer, ["b", "total"]))
     outputs = [value("logits", real, ["b", "s", vocab])]
     for at, state in enumerate(graph.states.values()):
         for part in ("key", "value"):
             heads, width = state.kv_heads, state.head_dim
             inputs.append(value(f"past_key_values.{at}.{part}", real, ["b", heads, "past", width]))
             outputs.append(value(f"present.{at}.{part}", real, ["b", heads, "kept", width]))
+    for at, recurrent in enumerate(graph.recurrent.values()):
+        inputs.append(value(f"{PAST}.{at}", real, ["b", *recurrent.shape]))
+        outputs.append(value(f"{PRESENT}.{at}", real, ["b", *recurrent.shape]))
     return inputs, outputs
 
 
@@ -144,6 +155,7 @@ def write_model(bundle: Bundle, folder: Path, progress: Progress = silent) -> No
 
 
 def _write(bundle: Bundle, new: Path, progress: Progress) -> None:
+    check_no_policy(bundle.path, bundle.config, "genai's attention")
     graph = build_graph(bundle.config)
     bundle.check(graph)
     vocab = bundle.tokens.size
@@ -163,14 +175,23 @@ def export_onnx(
 ) -> dict[str, int]:
     """Write ``folder`` with graph, weights, configuration and tokenizer for onnxruntime-genai, completely or not at all.
 
+    A model with recurrent states gets no configuration.
+
     ``draft`` becomes a folder inside it. Return the number of tensors of each scheme.
 
     Raises:
         UnsupportedError: genai's operators cannot express an operation, which the message names.
-        UsageError: ``folder`` holds other files, or ``draft`` has another tokenizer.
+        UsageError: ``folder`` holds other files, or ``draft`` has another tokenizer, or there is a draft and one of the two
+            has recurrent states.
     """
     if draft is not None and draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(f"{draft.path}: has another tokenizer than {bundle.path}; a draft must have the same")
+    recurrent = [one.path for one in (bundle, draft) if one is not None and build_graph(one.config).recurrent]
+    if draft is not None and recurrent:
+        raise UsageError(
+            f"{recurrent[0]} has recurrent states, which onnxruntime-genai does not know, so there is no configuration that "
+            "could name a draft; export each model by itself, without --model-draft"
+        )
     with new_folder(folder, _GRAPH) as new:
         _write(bundle, new, progress)
         draft_config = None
@@ -178,8 +199,9 @@ def export_onnx(
             (new / _DRAFT).mkdir()
             _write(draft, new / _DRAFT, progress)
             draft_config = decoder_config(draft, _DRAFT, threads=0)
-        positions = min(context_size(one.config) for one in (bundle, draft or bundle))
-        write_config(new, decoder_config(bundle, "", threads=0), draft_config, bundle, positions, speculate=True)
+        if not recurrent:
+            positions = min(context_size(one.config) for one in (bundle, draft or bundle))
+            write_config(new, decoder_config(bundle, "", threads=0), draft_config, bundle, positions, speculate=True)
         shutil.copyfile(bundle.tokenizer_file, new / "tokenizer.json")
         (new / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config(bundle), indent=1), encoding="utf-8")
     counts: dict[str, int] = {}

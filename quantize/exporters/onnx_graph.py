@@ -23,6 +23,7 @@ from edgedec.families import context_size
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
 from edgedec.progress import Progress
+from edgedec.quantize.exporters.onnx_recurrent import RecurrentWriter
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = ["WEIGHTS", "GraphWriter"]
@@ -56,8 +57,10 @@ class GraphWriter:
 
     def write(self, progress: Progress) -> str:
         """Write all operations and return the name of the logits."""
-        self._lengths()
+        if self.graph.states:
+            self._lengths()
         lowered: Mapping[type[Operation], Callable[[Any], str]] = {
+            **RecurrentWriter(self).lowered,
             Embed: self._embed,
             RmsNorm: self._norm,
             Linear: self._linear,

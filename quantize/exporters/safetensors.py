@@ -21,6 +21,7 @@ from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
+from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Hadamard, Linear
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
 from edgedec.quantize.exporters.safetensors_file import LazyMapping, PlannedTensor, write_safetensors
@@ -42,9 +43,10 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
     Raises:
         UsageError: ``folder`` holds other files.
         UnsupportedError: the BitNet layout cannot express a part of the model, which the message names, or its weights are
-            stored rotated.
+            stored rotated, or the bundle was calibrated.
     """
     config = bundle.config
+    check_no_policy(bundle.path, config, "a Hugging Face folder")
     graph = build_graph(config)
     rotation = next((op.name for op in graph.operations if isinstance(op, Hadamard)), None)
     if rotation is not None:

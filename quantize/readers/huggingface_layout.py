@@ -32,7 +32,12 @@ _OLDER, _NEWER = re.compile(r"^language_model\.", re.ASCII), re.compile(r"^model
 _SIGHT = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector|visual)\.", re.ASCII)
 _AHEAD = "mtp."  # begins the names of layers that guess further tokens, which the model's own text does not need
 # Packed matrices, and the matrices that they hold one below the other.
-_PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_PACKED = {
+    **dict.fromkeys(("qkv_proj", "Wqkv"), ("q_proj", "k_proj", "v_proj")),
+    **dict.fromkeys(("gate_up_proj", "fc1"), ("gate_proj", "up_proj")),
+}
+# transformers saves the MLP of a dense layer under the name that it has where it is a mixture of experts.
+_KIMI, _KIMI_MLP = "kimi_linear", re.compile(r"\.block_sparse_moe\.(?=(?:gate|up|down)_proj\.)", re.ASCII)
 # The reproduction of BitNet b1.58 (1bitLLM/bitnet_b1_58-*) is a class of its own whose model_type is "llama".
 _BITNET_CLASS = "BitnetForCausalLM"
 _BITNET_NORMS = {"inner_attn_ln": "attn_sub_norm", "ffn_layernorm": "ffn_sub_norm"}
@@ -72,6 +77,8 @@ def translate(
         UnsupportedError: BitNet weights are not ternary, or a packed matrix has a packed type.
     """
     tensors = _language_model(path, config, entries)
+    if config.get("model_type") == _KIMI:
+        tensors = _renamed(path, tensors, {name: _KIMI_MLP.sub(".mlp.", name) for name in tensors})
     config, tensors = _reproduced_bitnet(path, config, tensors)
     tensors = _taken_apart(path, config, tensors)
     return _with_tie(config, tensors), tensors
@@ -133,7 +140,7 @@ def _taken_apart(path: Path, config: Mapping[str, Any], entries: dict[str, Tenso
     weights = model_graph(path, config).weights
     result: dict[str, TensorEntry] = {}
     for name, entry in entries.items():
-        part = _packed_part(name)
+        part = None if name in weights else _packed_part(name)
         parts = {name.replace(f".{part}.", f".{inner}."): entry for inner in _PACKED[part]} if part else {name: entry}
         if part and all(inner in weights for inner in parts):
             parts = _rows(path, name, entry, {inner: weights[inner].shape for inner in parts})

@@ -21,6 +21,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
+from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
 from edgedec.quantize.exporters.gguf.architectures import (
@@ -73,13 +74,14 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
 
     Raises:
         UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, or ``trit_type`` cannot
-            express a ternary matrix; the message names it.
+            express a ternary matrix; the message names it. Or the bundle was calibrated.
         EdgedecError: the disk is full, or permission is denied.
         UsageError: there is no such ``trit_type``.
     """
     if trit_type not in TRIT_TYPES:
         raise UsageError(must_be_one_of("--trits", trit_type, TRIT_TYPES))
     config = bundle.config
+    check_no_policy(bundle.path, config, "a GGUF file")
     graph = build_graph(config)
     bundle.check(graph)
     target = find_target(bundle)

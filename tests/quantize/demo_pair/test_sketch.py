@@ -32,6 +32,7 @@ def test_a_sketch_and_a_scene_are_functions_of_their_seeds() -> None:
     assert len({item.text() for item in all_sketches()}) > 395
 
 
+@pytest.mark.thorough
 def test_sketches_are_tidy() -> None:
     for item in all_sketches():
         texts = [item.text(mood) for mood in sketch_words.MOODS] + [*item.shorter.values(), item.then]

@@ -33,6 +33,7 @@ def test_every_turn_has_an_answer_and_only_plain_texts_ask_nothing() -> None:
         assert all(ask for ask, _ in turns) or len(turns) == 1
 
 
+@pytest.mark.thorough
 def test_all_kinds_of_documents_occur() -> None:
     makers = [maker for _, maker in talk._MAKERS]
     assert sum(share for share, _ in talk._MAKERS) == pytest.approx(1)
@@ -44,6 +45,7 @@ def test_all_kinds_of_documents_occur() -> None:
     assert max(len(turns) for turns in talks()) >= 10
 
 
+@pytest.mark.thorough
 def test_requests_for_sketches_name_things_of_the_sketch() -> None:
     rng = random.Random(1)
     for seed in range(300):

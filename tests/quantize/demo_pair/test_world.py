@@ -71,6 +71,7 @@ def test_repeated_share_counts_four_word_sequences() -> None:
     assert repeated_share("short") == 0.0
 
 
+@pytest.mark.thorough
 def test_stories_share_few_long_phrases() -> None:
     grams: Counter[tuple[str, ...]] = Counter()
     for item in tales():
@@ -221,6 +222,7 @@ def test_some_wrong_answers_come_from_the_story() -> None:
     assert inside > 0.2 * len(colors)
 
 
+@pytest.mark.thorough
 def test_facts_are_many_and_well_formed() -> None:
     assert len({item.question for item in facts()}) > 300
     for item in facts():

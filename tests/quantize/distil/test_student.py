@@ -270,3 +270,25 @@ def test_options_that_do_not_fit_the_teacher_are_refused(
     opened = open_teacher(tmp_path / "teacher", **teacher)
     with pytest.raises(error, match=message):
         make_student(opened, StudentOptions(**options), 16)
+
+
+HYBRID = {"model_type": "qwen3_5_text", "full_attention_interval": 2, "num_attention_heads": 2, "head_dim": 16} | {
+    f"linear_{name}": size
+    for name, size in (("num_key_heads", 2), ("num_value_heads", 4), ("key_head_dim", 8), ("value_head_dim", 8))
+}
+
+
+def test_a_student_of_a_hybrid_begins_with_its_layers_and_cannot_have_fewer(tmp_path: Path) -> None:
+    opened = open_teacher(tmp_path / "teacher", num_hidden_layers=4, **HYBRID)
+    assert difference(started(opened, method="float"), load_teacher(opened, 16), some_ids()) < 1e-5
+    with pytest.raises(UnsupportedError, match=r"--layers: the layers of a 'qwen3_5_text' are of different kinds"):
+        started(opened, layers=2)
+    assert len(started(opened, layers=2, init="random").graph.states) == 1
+
+
+def test_a_model_without_attention_has_students_too(tmp_path: Path) -> None:
+    sizes = {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2, "expand": 2, "num_attention_heads": None}
+    opened = open_teacher(tmp_path / "teacher", model_type="mamba2", **sizes)
+    assert difference(started(opened, method="float"), load_teacher(opened, 16), some_ids()) < 1e-5
+    with pytest.raises(UsageError, match="--heads: a 'mamba2' has no attention; leave the option out"):
+        started(opened, heads=2, init="random")

@@ -39,6 +39,7 @@ def bits(array: NDArray[np.float32]) -> NDArray[np.uint32]:
 # --- round trips ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(arrays.arrays(np.int8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.integers(-1, 1)))
 def test_packing_equals_that_of_transformers(trits: NDArray[np.int8]) -> None:
     np.testing.assert_array_equal(pack_trits(trits), naive_pack(trits))

@@ -24,6 +24,7 @@ trit_arrays = arrays.arrays(
 magnitudes = st.floats(2.0**-20, 2.0**14, width=16)
 
 
+@pytest.mark.thorough
 @given(trit_arrays, magnitudes, st.sampled_from(DTYPES))
 def test_a_ternary_matrix_is_unchanged(trits: np.ndarray, magnitude: float, dtype: type) -> None:
     scale: np.ndarray = np.array(magnitude).astype(dtype)
@@ -57,6 +58,7 @@ def test_values_that_are_not_finite_are_refused(bad: float) -> None:
             find_ternary(np.array(weight, np.float32))
 
 
+@pytest.mark.thorough
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from((32, 64, 128)), st.sampled_from((20, 40, 128, 256, 300)))
 def test_the_widest_groups_that_hold_are_found(data: st.DataObject, dtype: type, group_size: int, columns: int) -> None:
     """Compare with a search over the sizes from the widest one downwards."""

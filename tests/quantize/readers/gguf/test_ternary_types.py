@@ -136,6 +136,7 @@ def test_the_fourth_code_needs_two_planes(tmp_path: Path, kind: str, tied: bool 
     assert np.abs(error).max() < 0.002
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), kind=st.sampled_from(list(PACKINGS)))
 def test_any_block_is_read(tmp_path: Path, data: st.DataObject, kind: str) -> None:

@@ -1,0 +1,140 @@
+"""Train the embedded hybrid: a ternary model of the target's size, three of whose four layers are gated delta nets.
+
+    python -m edgedec.quantize.demo_pair.train_hybrid -o build/demo-hybrid
+
+1. ``trunk``: a float model at the full learning rate.
+2. ``target``: the trunk with ternary weights and int8 activations.
+
+Both are taught by the pair's float twin, whose package, with its tokenizer, is in ``--teacher``. The stages are kept,
+packaged and resumed like those of ``train``.
+
+Source: 2412.06464 for the layers, and the ratio of three to one that Qwen3-Next and Qwen 3.5 have.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgedec.errors import UsageError
+from edgedec.quantize.demo_pair.options import new_parser, run_training, with_options
+from edgedec.quantize.demo_pair.stage_run import BatchRecipe, StageRun, new_model
+from edgedec.quantize.demo_pair.stages import package_path, read_package
+from edgedec.quantize.demo_pair.text_folder import CONTEXT, VOCAB
+from edgedec.quantize.demo_pair.train import target_config
+from edgedec.quantize.distil.objective import ObjectiveOptions
+from edgedec.quantize.distil.schedule import Schedule
+from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
+
+__all__ = ["CONFIG", "HybridRecipe"]
+
+# The model has as many parameters as the pair's target. Fewer of them are in the embedding, whose elements take two bytes,
+# so that the files take 3.0 MB. In this family each ternary matrix has a scale of its own, and the two narrow matrices that
+# steer a delta net keep their floats.
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_act": "silu",
+    "vocab_size": VOCAB,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.25,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "hidden_size": 256,
+    "intermediate_size": 1664,
+    "num_hidden_layers": 4,
+    "full_attention_interval": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+}
+_TEACHER = "twin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridRecipe(BatchRecipe):
+    """Settings that the result depends on. ``steps`` counts the steps of trunk and target together."""
+
+    steps: int = 13_600
+    trunk_share: float = 0.6
+    long_share: float = 0.1
+    learning_rate: float = 2e-3
+
+    @property
+    def trunk_steps(self) -> int:
+        return max(1, min(self.steps - 1, round(self.trunk_share * self.steps)))
+
+
+def _teacher(folder: Path) -> TorchGraph:
+    """Return the pair's twin from its package.
+
+    Raises:
+        UsageError: the package or its tokenizer is missing.
+    """
+    package = read_package(package_path(folder, _TEACHER))
+    if package is None or not (folder / "tokenizer.json").is_file():
+        raise UsageError(
+            f"cannot teach from {folder}: it needs {package_path(folder, _TEACHER).name} and tokenizer.json; give --teacher "
+            "the stages of a finished run of the pair"
+        )
+    return new_model(target_config(package.settings["recipe"]["layers"]), package.weights)
+
+
+def _train(run: StageRun, recipe: HybridRecipe, teacher: TorchGraph) -> tuple[str, ...]:
+    """Run both stages, write the checkpoint as a Hugging Face folder, and return its name."""
+    if run.place.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # delta nets compute in float32, for which 10 bits of mantissa do
+    # The hidden states of the teacher's layers are those of attention, which a delta net need not have.
+    options = ObjectiveOptions(text=0.2, logits=0.8, hidden=0.0)
+    whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
+    trunk = run.stage("trunk", new_model(CONFIG, 0), whole, teacher=teacher, options=options, seed=1)
+    rest = Schedule(steps=recipe.steps - recipe.trunk_steps, learning_rate=recipe.learning_rate, warmup_steps=20)
+    target = run.stage(
+        "target",
+        new_model(CONFIG, trunk.tensors, Ternary()),
+        rest,
+        teacher=teacher,
+        options=options,
+        seed=2,
+        long_share=recipe.long_share,
+        first_step=recipe.trunk_steps,
+    )
+    run.write("target", target, CONFIG)
+    return ("target",)
+
+
+def main() -> int:
+    defaults = HybridRecipe()
+    parser = new_parser(__doc__, Path("build/demo-hybrid"), defaults, learning_rate=defaults.learning_rate)
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        default=Path("benchmarks/demo-pair-stages"),
+        help="folder of the pair's packaged stages, whose twin teaches",
+    )
+    args = parser.parse_args()
+    if args.steps < 2:
+        parser.error(f"--steps must be at least 2, one for each stage, not {args.steps}")
+    recipe, teachers = with_options(defaults, args), list[TorchGraph]()
+
+    def prepare() -> HybridRecipe:
+        teachers.append(_teacher(args.teacher))
+        return recipe
+
+    return run_training(parser, args, prepare, lambda run: _train(run, recipe, *teachers), tokenizer=args.teacher)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
