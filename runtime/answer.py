@@ -14,6 +14,8 @@ from edgedec.runtime.logprobs import TokenLogprobs
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.timings import DeviceTimings
     from edgedec.runtime.engine.scheduler import Scheduler, Task
+    from edgedec.runtime.key_counts import KeyCounts
+    from edgedec.runtime.stream_counts import StreamTimings
     from edgedec.runtime.writer import AnswerWriter
 
 __all__ = ["Answer", "AnswerStream", "Piece", "StopReason", "Timings"]
@@ -32,6 +34,7 @@ class Timings:
     predicted_ms: float = 0.0  # milliseconds from the first token to the last one
     planned_bytes: int = 0  # memory that the plan charges
     peak_bytes: int = 0  # measured peak of this memory
+    kv_policy: str = "full"  # policy of keys and values, on which the text depends
     lossless: str = ""  # "exact", "distribution", "lossy" or "up to float ties": docs/speculation.md
     drafter: str = "none"
     rounds: Rounds = field(default_factory=Rounds)
@@ -39,6 +42,8 @@ class Timings:
     kernel: str | None = None  # code path of the CPU kernels, ``TargetInfo.kernel``
     accelerator: DeviceTimings | None = None
     switch: SwitchCounts | None = None  # with the decoder ``switch``
+    disk: StreamTimings | None = None  # reads of weights during passes; None: all weights are in memory
+    keys: KeyCounts | None = None  # keys that queries chose; None: they read all. Answers beside it are among them
 
     @property
     def prompt_per_second(self) -> float:
@@ -61,6 +66,7 @@ class Timings:
             "predicted_per_second": round(self.predicted_per_second, 3),
             "planned_bytes": self.planned_bytes,
             "peak_bytes": self.peak_bytes,
+            "kv_policy": self.kv_policy,
             "lossless": self.lossless,
             "drafter": self.drafter,
             "rounds": self.rounds.count,
@@ -75,6 +81,8 @@ class Timings:
             "kernel": self.kernel,
             **({} if self.switch is None else {"switch": self.switch.as_json()}),
             **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
+            **({} if self.disk is None else {"disk": self.disk.as_json()}),
+            **({} if self.keys is None else {"keys": self.keys.as_json()}),
         }
 
 

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from edgedec.capacity import Capacity
-from edgedec.errors import CacheFullError, UsageError
+from edgedec.errors import CacheFullError, EdgedecError, UsageError
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.runtime.block_pool import BlockPool, HeldRows
 from edgedec.runtime.protocols import I32
@@ -89,6 +89,7 @@ class BlockArena:
 
         Raises:
             CacheFullError: too few blocks are free. Nothing has changed then.
+            EdgedecError: a shared block cannot be copied, because values are in a file. Blocks that were copied stay so.
         """
         self.collect()
         new = 0
@@ -117,7 +118,11 @@ class BlockArena:
                 block = self._shared_last(state, kind)
                 if block is not None:
                     copy = pool.take()
-                    self._rows.copy_block(kind, block, copy)
+                    try:
+                        self._rows.copy_block(kind, block, copy)
+                    except EdgedecError:
+                        pool.release(np.array([copy], np.int32))
+                        raise
                     state.replace_last(kind, copy)
                     pool.holders[block] -= 1
             for _ in range(state.held, blocks_of(state.length + rows)):

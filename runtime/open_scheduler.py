@@ -51,6 +51,7 @@ def open_scheduler(
         device=host_device(device),
         threads=threads,
         samples=spec.samples,
+        kv_bits=run.plan.kv_bits,
     )
     drafter: Drafter = ReleasingDrafter(create) if _may_release(spec) else create()
     cost = ObservedCost(target.cost_model)

@@ -24,8 +24,12 @@ def _sequences(limits: Limits) -> int:
 
 
 def recurrent_slots(limits: Limits) -> int:
-    """Return the sequences that can have recurrent states at the same time: one more, so that a text can be forked."""
-    return 1 + _sequences(limits)
+    """Return the sequences that can have recurrent states at the same time.
+
+    There is one more than texts that are written, so that a text can be forked, unless there is one text only.
+    """
+    sequences = _sequences(limits)
+    return sequences + (sequences > 1)
 
 
 def recurrent_bytes(graph: Graph, limits: Limits) -> dict[str, int]:

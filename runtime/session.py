@@ -14,6 +14,7 @@ from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
+from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
@@ -28,12 +29,13 @@ from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan
-from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget
+from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import driver_bytes, open_target, target_module
+from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.accelerator.power import Energy, PowerMeter
     from edgedec.runtime.grammar.grammar import Grammar
+    from edgedec.runtime.key_counts import KeyCounts
+    from edgedec.runtime.protocols import WeightReads
 
-__all__ = ["Session"]
+__all__ = ["Session", "import_plugins"]
 
 CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average; longer tokens are runs of blanks
 
@@ -80,6 +84,7 @@ class Session:
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         self._grammars = GrammarCompiler(self.tokenizer)
         meter.mark()
+        trim_heap()  # because reading the vocabulary has freed blocks
         self.target = open_target(
             bundle,
             device=device,
@@ -104,6 +109,7 @@ class Session:
 
     def _open_decoders(self, *, device: str, threads: int) -> None:
         self.meter.mark()
+        trim_heap()  # because loading has freed blocks, and the passes that measure the costs fill the cache
         self.state = self.target.open(self.run.limits)
         self.scheduler = open_scheduler(
             self.target,
@@ -116,6 +122,7 @@ class Session:
         )
         self.memory = SessionMemory(self.target, self.scheduler, self.run.plan.items)
         self.meter.mark()
+        trim_heap()  # because the drafter's loading has freed blocks, too
 
     @property
     def pause(self) -> Pause:
@@ -141,6 +148,8 @@ class Session:
         threads: int = 0,
         ctx_size: int = 0,
         kv_bits: int | None = None,
+        kv_policy: str | None = None,
+        value_rows: int | None = None,
         spec: SpecConfig | None = None,
         budget_bytes: int | None = None,
         sequences: int = 1,
@@ -158,6 +167,8 @@ class Session:
             threads: number of CPU threads; 0 leaves it to the target.
             ctx_size: size of the context in tokens; 0 chooses it, see ``make_plan``.
             kv_bits: bits of keys and values; None chooses them.
+            kv_policy: policy of keys and values, see ``make_plan``; None: the bundle's, if it has one.
+            value_rows: rows of values in memory, see ``make_plan``; None chooses them.
             spec: settings of speculation; None: no speculation.
             budget_bytes: maximum memory of the model in bytes; None: no limit.
             sequences: number of answers that can be written at a time.
@@ -174,8 +185,9 @@ class Session:
         folder = bundle_folder(path)
         if spec is not None and spec.draft is not None:
             spec = replace(spec, draft=bundle_folder(spec.draft))
-        # This imports ONNX Runtime, which belongs to the baseline and is not charged to the model.
+        # These import ONNX Runtime and modules, which belong to the baseline and are not charged to the model.
         target_module(device, accelerator)
+        import_plugins(spec or SpecConfig())
         baseline = MemoryMeter().baseline_bytes
         driver_bytes(device)  # a driver's own memory is beside the plan, so it is opened before the meter
         charged = charged_folders(folder)
@@ -191,6 +203,8 @@ class Session:
                 threads=threads,
                 ctx_size=ctx_size,
                 kv_bits=kv_bits,
+                kv_policy=kv_policy,
+                value_rows=value_rows,
                 spec=spec,
                 budget_bytes=budget_bytes,
                 sequences=sequences,
@@ -199,7 +213,11 @@ class Session:
                 accelerator=accelerator,
             )
             run.plan.require()
-            return cls(bundle, run, meter, device=device, threads=threads, accelerator=accelerator, progress=progress)
+            meter.mark()
+            trim_heap()  # because the planner and the self-test of the operators have freed blocks
+            return cls(
+                run.bundle, run, meter, device=device, threads=threads, accelerator=accelerator, progress=progress
+            )
         except BaseException:
             meter.close()
             raise
@@ -413,7 +431,7 @@ class Session:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
         if isinstance(prompt, str):
             prompt = self.encode(prompt)
-        account = Account(lambda: self._counters)
+        account = Account(lambda: self._counters, self._stream, lambda: self._key_counts)
         ends = () if ignore_eos else self.bundle.tokens.eos
         constraint = None
         if grammar is not None:
@@ -511,6 +529,7 @@ class Session:
             predicted_n=tokens,
             predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
+            kv_policy=self.run.plan.kv_policy,
             peak_bytes=self._peak_bytes,
             lossless=self._requests.lossless(task.request, batch_invariant=self.target.info.batch_invariant),
             drafter=self.run.spec.drafter_name,
@@ -519,7 +538,19 @@ class Session:
             kernel=self.target.info.kernel,
             accelerator=device,
             switch=decoder.counts if isinstance(decoder, SwitchDecoder) else None,
+            disk=account.disk,
+            keys=account.keys,
         )
+
+    @property
+    def _stream(self) -> WeightReads | None:
+        """The reader of weights that memory has no room for; None: all of them are in memory."""
+        return self.target.stream if isinstance(self.target, StreamingTarget) else None
+
+    @property
+    def _key_counts(self) -> KeyCounts | None:
+        """The counts of keys; None: every query attends to all keys that it sees."""
+        return self.target.key_counts if isinstance(self.target, SelectingTarget) else None
 
     @property
     def _counters(self) -> Counters:
@@ -536,3 +567,18 @@ class Session:
             return self.meter.peak_bytes
         own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
         return own + self._device.device_bytes
+
+
+def import_plugins(spec: SpecConfig) -> None:
+    """Import the modules that the opening of most models imports by name.
+
+    Where Python keeps no compiled modules (PYTHONDONTWRITEBYTECODE, read-only folders), their compilation takes more than
+    a megabyte, which would be charged to the model.
+    """
+    load("edgedec.families", "llama")
+    for name in names("edgedec.onnx.ops"):
+        load("edgedec.onnx.ops", name)
+    for name in {"none", "ngram", spec.drafter if isinstance(spec.drafter, str) else "none"}:
+        load(DRAFTERS, name)
+    for name in {"chain", spec.policy}:
+        load(POLICIES, name)

@@ -125,11 +125,24 @@ class SpecConfig:
 
 
 def create_drafter(
-    name: str | Drafter, draft: Bundle | None, *, device: str = "cpu", threads: int = 0, samples: int = 1
+    name: str | Drafter,
+    draft: Bundle | None,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    samples: int = 1,
+    kv_bits: int | None = None,
 ) -> Drafter:
     """Return the drafter of this name; a ``Drafter`` is returned unchanged.
 
-    ``draft``, ``device`` and ``threads`` are for drafters that run a model, ``samples`` is as in ``SpecConfig``.
+    Args:
+        name: a name or a drafter, see ``SpecConfig``.
+        draft: the draft model; None: there is none.
+        device: device of drafters that run a model.
+        threads: number of CPU threads of such drafters; 0 leaves it to the device.
+        samples: number of texts of one prompt, see ``SpecConfig``.
+        kv_bits: bits of the target's keys and values. A draft model's have as many if its device has fewer bits than its
+            default for them; None: the default.
 
     Raises:
         UsageError: no drafter has this name, or it needs a draft model and ``draft`` is None.
@@ -138,7 +151,7 @@ def create_drafter(
         return name
     create = load(DRAFTERS, name).create
     # A drafter that runs no draft model has no parameter ``draft``, and so on.
-    values = {"draft": draft, "device": device, "threads": threads, "samples": samples}
+    values = {"draft": draft, "device": device, "threads": threads, "samples": samples, "kv_bits": kv_bits}
     parameters = inspect.signature(create).parameters
     drafter: Drafter = create(**{key: value for key, value in values.items() if key in parameters})
     return drafter

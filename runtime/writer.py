@@ -5,30 +5,49 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from edgedec.runtime.answer import Answer, Piece, StopReason
 from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.protocols import Token
 from edgedec.runtime.text.stream import TextStream
 
+if TYPE_CHECKING:
+    from edgedec.runtime.key_counts import KeyCounts
+    from edgedec.runtime.protocols import WeightReads
+    from edgedec.runtime.stream_counts import StreamTimings
+
 __all__ = ["Account", "AnswerWriter"]
 
 
 class Account:
-    """Times and counters noted while an answer is written: the host's clock in seconds, and an accelerator's counters.
+    """Times and counters noted while an answer is written.
+
+    They are the host's clock in seconds, an accelerator's counters, the disk's part, and the keys that queries chose.
 
     Parameters:
         counters: returns the accelerator's counters.
+        stream: reads weights from the disk during passes; None: all of them are in memory.
+        keys: returns the counts of keys; None as its result: queries choose none.
     """
 
-    def __init__(self, counters: Callable[[], Counters]) -> None:
-        self._counters = counters
+    def __init__(
+        self,
+        counters: Callable[[], Counters],
+        stream: WeightReads | None = None,
+        keys: Callable[[], KeyCounts | None] = lambda: None,
+    ) -> None:
+        self._counters, self._stream, self._key_counts = counters, stream, keys
+        self._streamed = None if stream is None else stream.counts
+        self._keys = keys()
         self.at_start = self.at_prompt = self.at_first = Counters()
         self.began = self.first = self.ended = 0.0
 
     def begin(self) -> None:
         """Note the begin of the prompt."""
         self.at_start = self.at_prompt = self.at_first = self._counters()
+        self._streamed = None if self._stream is None else self._stream.counts
+        self._keys = self._key_counts()
         self.began = self.first = time.perf_counter()
 
     def prompt_read(self) -> None:
@@ -42,6 +61,19 @@ class Account:
     def end(self) -> None:
         """Note the last token. Only the first call has an effect."""
         self.ended = self.ended or time.perf_counter()
+
+    @property
+    def disk(self) -> StreamTimings | None:
+        """The disk's part since the begin; None if all weights are in memory."""
+        if self._stream is None or self._streamed is None:
+            return None
+        return self._stream.timings(self._streamed)
+
+    @property
+    def keys(self) -> KeyCounts | None:
+        """The keys that queries saw and read since the begin; None if they read all."""
+        counts = self._key_counts()
+        return None if counts is None or self._keys is None else counts - self._keys
 
 
 class AnswerWriter:

@@ -39,7 +39,7 @@ from edgedec.runtime.accelerator.board_manifest import (
     read_manifest,
 )
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.schemes import FloatWeight, Int8Weight
+from edgedec.schemes import EmbeddingWeight
 
 __all__ = ["BoardBundle", "open_board_bundle", "write_board_bundle"]
 
@@ -81,11 +81,11 @@ class BoardBundle:
         return program_file.load_program(self.path / PROGRAM)
 
     @property
-    def embedding(self) -> FloatWeight | Int8Weight:
+    def embedding(self) -> EmbeddingWeight:
         """The embedding table, whose rows are the input of passes; its arrays are views of the mapped file."""
         (name,) = self.model.tensors
         weight = self.model.weight(name)
-        assert isinstance(weight, FloatWeight | Int8Weight), "checked when the bundle was opened"
+        assert isinstance(weight, EmbeddingWeight), "checked when the bundle was opened"
         return weight
 
 
@@ -272,7 +272,7 @@ def _check_model(model: Bundle, facts: _Facts) -> None:
     """Check that the model's embedding is the one that the program expects, and that every id has a row."""
     weight = model.weight(facts.embedding)
     shape, kind = model.tensors[facts.embedding].shape, model.tensors[facts.embedding].scheme.kind
-    if not isinstance(weight, FloatWeight | Int8Weight) or shape != (facts.vocab, facts.hidden):
+    if not isinstance(weight, EmbeddingWeight) or shape != (facts.vocab, facts.hidden):
         raise BundleError(
             f"{model.weights_file}: {facts.embedding} is {kind} {shape}, the program's is "
             f"{(facts.vocab, facts.hidden)}; compile this bundle"

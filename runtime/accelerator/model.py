@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from edgedec.boards import find_board
 from edgedec.bundle import Bundle
-from edgedec.errors import ToolError, UnsupportedError, UsageError
-from edgedec.graph import Graph
-from edgedec.hw.compiler.choose import small_config
+from edgedec.errors import ToolError, UsageError
+from edgedec.families import build_graph
+from edgedec.hw.compiler.choose import ring_window, small_config
 from edgedec.hw.compiler.lowering import Lowering
-from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes
+from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes, ring_beats
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.install_hint import install_extra
-from edgedec.ops import Embed, Hadamard
+from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel, integer_graph, prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.schemes import FloatWeight, Int8Weight
+from edgedec.schemes import EmbeddingWeight
 
-__all__ = ["AcceleratorModel", "buffer_bytes", "chosen_config", "prepare_model"]
+__all__ = [
+    "AcceleratorModel",
+    "buffer_bytes",
+    "chosen_config",
+    "keeps_windows",
+    "prepare_model",
+    "ring_bytes",
+]
 
 # Positions that small accelerators have at least. More positions do not slow a simulation down, but the simulator of each
 # configuration takes minutes to build, so contexts up to this size share one.
@@ -35,7 +42,7 @@ class AcceleratorModel:
     """A compiled program, and the embedding table, whose rows the host sends."""
 
     program: Program
-    embedding: FloatWeight | Int8Weight
+    embedding: EmbeddingWeight
 
 
 def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -> AcceleratorConfig:
@@ -83,20 +90,8 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
 def _shape(bundle: Bundle) -> IntegerModel:
     """Return the model without its weights; it is computed once per bundle."""
     if "accelerator_shape" not in bundle.derived:
-        graph = integer_graph(bundle)
-        _check_units(graph)
-        bundle.derived["accelerator_shape"] = shape_model(graph)
+        bundle.derived["accelerator_shape"] = shape_model(integer_graph(bundle))
     return cast(IntegerModel, bundle.derived["accelerator_shape"])
-
-
-def _check_units(graph: Graph) -> None:
-    """Refuse the operation of the integer profile for which the accelerator has no unit, before a calibration."""
-    for op in graph.operations:
-        if isinstance(op, Hadamard):
-            raise UnsupportedError(
-                f"the accelerator cannot run {op.kind} {op.name}: it has no unit for a Walsh-Hadamard transform of "
-                f"{op.block} columns; the float targets run it (--device cpu or float_reference)"
-            )
 
 
 def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:
@@ -114,19 +109,40 @@ def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int) ->
 
     The sizes are never smaller than those of the program of ``prepare_model``. See ``chosen_config`` for the errors.
     """
+    return _sizes(bundle, options, positions)[0]
+
+
+def ring_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> int:
+    """Return the bytes of the cache that are rings of layers with a window. See ``chosen_config`` for the errors."""
+    return _sizes(bundle, options, positions)[1]
+
+
+def keeps_windows(bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions) -> bool:
+    """Return whether an accelerator keeps the rows of layers with a window in rings wherever rings are shorter."""
+    window = ring_window(build_graph(bundle.config).states.values())  # a board's bundle has no weights for ``_shape``
+    if options.overrides.get("window", window) < window:
+        return False
+    return config.window >= window or replace(config, window=window).ring is None
+
+
+def _sizes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> tuple[Mapping[str, int], int]:
+    """Return the sizes of a program's buffers, and the bytes of its rings."""
     config = chosen_config(bundle, options, positions)
     key = ("accelerator_sizes", config)
     if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
-        bundle.derived[key] = _sizes(bundle, config, options)
-    return cast(Mapping[str, int], bundle.derived[key])
+        bundle.derived[key] = _computed_sizes(bundle, config, options)
+    return cast(tuple[Mapping[str, int], int], bundle.derived[key])
 
 
-def _sizes(bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions) -> Mapping[str, int]:
+def _computed_sizes(
+    bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOptions
+) -> tuple[Mapping[str, int], int]:
     if options.board_bundle is not None:
-        return options.board_bundle.program().sizes
+        program = options.board_bundle.program()
+        return program.sizes, program.ring_bytes
     lowering = Lowering(_shape(bundle), config)
     lowering.run()
-    return lowered_sizes(lowering)
+    return lowered_sizes(lowering), ring_beats(lowering.out.instructions) * config.beat_bytes
 
 
 def prepare_model(

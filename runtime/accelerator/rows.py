@@ -60,6 +60,8 @@ class DeviceRows:
     def bring(self, owner: object, rows: Sequence[Row]) -> None:
         """Make the device hold exactly ``rows``. Its rows of a common prefix stay, and the others run again.
 
+        All rows run again if a layer with a ring does not have those of the prefix any more.
+
         Raises:
             DeviceError: see ``Driver.forward``.
         """
@@ -70,7 +72,7 @@ class DeviceRows:
         shared = 0
         while shared < min(len(self._held), len(rows)) and self._held[shared] == rows[shared]:
             shared += 1
-        self._driver.truncate(shared)
+        shared = self._driver.truncate(shared)
         del self._held[shared:]
         slots = self._driver.program.config.slots
         for start in range(shared, len(rows), slots):

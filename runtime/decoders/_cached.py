@@ -23,6 +23,7 @@ from edgedec.runtime.protocols import (
     PassResult,
     Request,
     Room,
+    SnapshotState,
     State,
     Target,
     Token,
@@ -32,6 +33,7 @@ from edgedec.runtime.protocols import (
 
 __all__ = ["CachedDecoder", "PromptSequence", "check_prompt"]
 
+_LEAST_SNAPSHOT = 16  # rows of a prompt for which a snapshot of recurrent states is kept
 _NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
 
 
@@ -43,6 +45,7 @@ class CachedDecoder(ABC):
         target: runs the passes.
         state: the cache, opened on ``target``.
         cached: ids of the state's committed rows.
+        branch: number of first rows of the next prompt that another text also has, and that the state does not.
         cost: expected duration of passes.
         rounds: statistics of the rounds of the last request.
     """
@@ -50,6 +53,7 @@ class CachedDecoder(ABC):
     target: Target
     state: State
     cached: list[int] = field(default_factory=list)
+    branch: int = 0
     cost: ObservedCost = field(default_factory=ObservedCost)
     rounds: Rounds = field(default_factory=Rounds)
 
@@ -80,6 +84,11 @@ class CachedDecoder(ABC):
         """Reset the statistics for a new request, and return those of its rounds."""
         self.rounds = Rounds()
         return self.rounds
+
+    def forget(self) -> None:
+        """Drop all rows. After an error nothing is known about them: a disk may have lost their values."""
+        self.state.truncate(0)
+        self.cached = []
 
     def shared_prefix(self, prompt: I32) -> int:
         """Return the number of rows of ``prompt`` that are in the cache already."""
@@ -139,11 +148,16 @@ class PromptSequence(ABC):
         self._rows_read = 0  # rows of the last pass over the prompt
         ids = prompt[:-1].tolist()
         # The log-probabilities of the prompt's tokens need a pass over all of it.
-        keep = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
-        keep = min(keep, decoder.state.length)  # fewer if a device was lost with the rows
-        keep = decoder.state.truncate(keep)  # fewer if a window or a recurrence has lost rows, which then run again
+        common = 0 if request.prompt_logprobs else common_prefix(ids, decoder.cached)
+        common = min(common, decoder.state.length)  # fewer if a device was lost with the rows
+        keep = decoder.state.truncate(common)  # fewer if a window or a recurrence has lost rows, which then run again
         del decoder.cached[keep:]
         self.kept = keep
+        self._snapshots_at: set[int] = set()
+        for length in (common, decoder.branch, len(ids)):
+            if length >= keep + _LEAST_SNAPSHOT:
+                self.keep_snapshot(length)
+        decoder.branch = 0
 
     @property
     def state(self) -> State:
@@ -154,6 +168,11 @@ class PromptSequence(ABC):
     def text(self) -> I32:
         """The prompt and the tokens after it, int32 [t]: a view of the sequence's own array."""
         return self._ids[: self._length]
+
+    def keep_snapshot(self, length: int) -> None:
+        """Keep a snapshot of recurrent states after ``length`` rows of the prompt, with which other prompts begin."""
+        if isinstance(self.state, SnapshotState) and length > self.state.length:
+            self._snapshots_at.add(length)
 
     @property
     def unread(self) -> int:
@@ -200,7 +219,8 @@ class PromptSequence(ABC):
             return None
         if request.prompt_logprobs:
             most = min(most, request.tree_nodes or most)  # memory is planned for so many rows of logits
-        chunk = self._ids[start : min(start + most, total)]
+        stop = min((length for length in self._snapshots_at if length > start), default=total)
+        chunk = self._ids[start : min(start + most, stop, total)]
         count = np.arange(len(chunk), dtype=np.int32)
         self._rows_read = len(chunk)
         return Pass(ids=chunk, positions=start + count, logits=count if request.prompt_logprobs else _NO_ROWS)
@@ -235,6 +255,8 @@ class PromptSequence(ABC):
         self.rounds.prefill_seconds += result.seconds
         self.state.commit(np.arange(rows, dtype=np.int32))
         self._cached_decoder.cached += self._ids[start : start + rows].tolist()
+        if start + rows in self._snapshots_at and isinstance(self.state, SnapshotState):
+            self.state.snapshot()
 
     def logprobs(self, row: F32, token: int, text: I32) -> TokenLogprobs | None:
         """Return the log-probability of ``token`` after ``text`` and its row of logits; None if it is not asked for."""

@@ -34,7 +34,13 @@ _WITH_GUESSES = 4  # rounds of a call after which the size of trees may change
 
 
 class LendingState(State, Protocol):
-    """A state whose rows the compiled loop writes and commits."""
+    """A state whose rows the compiled loop writes and commits.
+
+    Members:
+        slot: the slot of its recurrent states, after ``reserve``; None: it has none.
+    """
+
+    slot: int | None
 
     def reserve(self, rows: int) -> tuple[I32, int]:
         """Take the room for ``rows`` new rows. Return the table of blocks, int32, and the number of blocks in it."""
@@ -217,7 +223,8 @@ def _reserve(plans: Sequence[NextRounds], rounds: int) -> None:
     while True:
         try:
             for plan in plans:
-                plan.text.rounds.set_blocks(*plan.state.reserve(plan.rows(rounds)))
+                blocks, held = plan.state.reserve(plan.rows(rounds))
+                plan.text.rounds.set_room(blocks, held, plan.state.slot)
             return
         except CacheFullError:
             if rounds == 1:
@@ -241,7 +248,8 @@ def _results(together: Together, plans: Sequence[NextRounds], count: int) -> lis
         elif arguments.stop == Stop.NO_TOKEN:
             results.append(_no_token(plan.text.request, inputs.logits, arguments.bad_row))
         elif arguments.stop == Stop.UNMOVED:
-            results.append(DeviceError("the compiled loop could not move rows of the cache; run `edgedec doctor`"))
+            why = inputs.move_error()
+            results.append(DeviceError(f"the compiled loop could not commit rows of the cache: {why}"))
         else:
             results.append(DoneRounds(0, []))
     if count or any(isinstance(it, Exception) for it in results):

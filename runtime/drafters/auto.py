@@ -216,11 +216,19 @@ class _AutoDrafter:
         return _AutoDraft(opened, limits, cost)
 
 
-def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu", samples: int = 1) -> _AutoDrafter:
+def create(
+    draft: Bundle | None = None,
+    *,
+    threads: int = 0,
+    device: str = "cpu",
+    samples: int = 1,
+    kv_bits: int | None = None,
+) -> _AutoDrafter:
     """Return the drafter (entry point of the plug-in).
 
     Parameters:
         draft: the bundle of a draft model, if there is one.
+        threads, device, kv_bits: parameters of ``model.create``.
         samples: number of texts of one prompt that a session writes. ``stand`` leads from the second text on, and takes
             memory and time in every round, so it competes only if there are several.
     """
@@ -228,5 +236,5 @@ def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu"
     if samples > 1:
         drafters["stand"] = stand.create()
     if draft is not None:
-        drafters["model"] = model.create(draft, threads=threads, device=device)
+        drafters["model"] = model.create(draft, threads=threads, device=device, kv_bits=kv_bits)
     return _AutoDrafter(drafters)

@@ -5,6 +5,10 @@ Of a tree, only the requested nodes run, and those of their ancestors that the c
 row per call. Rows of the last call are committed if the text continues with their tokens. Therefore the draft does not need
 ``observe``, and a guess depends on the text and the path alone.
 
+A draft model with recurrent states cannot go back over a refused guess. So it keeps a snapshot of them after the text,
+before the first row of a guess is committed, and another one at the end of the last chunk that it read, where other texts
+often begin to differ. After a refusal the rows behind the snapshot run again, in the pass that is needed anyway.
+
 Source: draft models, 2211.17192; token trees in one pass, 2305.09781. The management of the cache is derived here.
 """
 
@@ -22,6 +26,7 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -33,11 +38,13 @@ from edgedec.runtime.protocols import (
     Outcome,
     Pass,
     PassResult,
+    SnapshotState,
     Sparse,
     Target,
     TargetInfo,
     TokenTree,
 )
+from edgedec.runtime.run_sizes import recurrent_slots
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE
 from edgedec.runtime.visibility import tree as tree_visibility
@@ -49,6 +56,7 @@ _FOLDS, _WIDE = 16, 1 << 13  # layers of a folded row of logits; width of a row 
 _FAR = 1 << 30  # a depth greater than that of any tree
 _SMALL_BYTES = 32 << 20  # size of the weights below which a draft runs on one thread
 _NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
+_SNAPSHOTS = 2  # snapshots of the recurrent states of a text: after it, and after the last chunk that was read
 
 
 class _ModelDraft:
@@ -72,6 +80,8 @@ class _ModelDraft:
         self._count = np.arange(limits.positions, dtype=np.int32)
         # Rows of the last pass that are not committed, by (row of the parent in that pass, or -1; token).
         self._loose: dict[tuple[int, int], int] = {}
+        # Lengths at which the draft keeps a snapshot of recurrent states: of the text, and of the last chunk that was read.
+        self._text_kept = self._chunk_kept = 0
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         """Return the distribution after each node, renormalized over its 16 likeliest tokens; empty without a guess.
@@ -177,7 +187,9 @@ class _ModelDraft:
             keep += 1
         if keep < held:
             self._loose = {}
-            return self._state.truncate(keep)
+            keep = self._state.truncate(keep)
+            self._text_kept, self._chunk_kept = min(self._text_kept, keep), min(self._chunk_kept, keep)
+            return keep
         rows: list[int] = []
         row = -1
         for token in [*text[keep : keep + len(self._loose)].tolist(), *path[max(0, keep - len(text)) :]]:
@@ -186,6 +198,12 @@ class _ModelDraft:
                 break
             self._held[keep + len(rows)] = token
             rows.append(row)
+        if rows and isinstance(self._state, SnapshotState):
+            if keep < len(text):
+                rows = rows[: len(text) - keep]  # no guess before there is a snapshot of the text
+            elif keep == len(text) != self._chunk_kept:
+                self._state.snapshot(instead_of=self._text_kept)
+                self._text_kept = keep
         if rows:
             self._state.commit(np.array(rows, np.int32))
             self._loose = {}
@@ -204,6 +222,9 @@ class _ModelDraft:
         yield from self._run(Pass(ids=chunk, positions=self._count[kept : kept + len(chunk)]))
         self._state.commit(self._count[: len(chunk)])
         self._held[kept : kept + len(chunk)] = chunk
+        if isinstance(self._state, SnapshotState):
+            self._state.snapshot(instead_of=self._chunk_kept)
+            self._chunk_kept = self._state.length
 
     def _run(self, work: Pass) -> Drafting[PassResult]:
         self._loose = {}
@@ -272,17 +293,20 @@ class _ModelDrafter:
 
     taps: tuple[str, ...] = ()
 
-    def __init__(self, bundle: Bundle, *, threads: int, device: str) -> None:
+    def __init__(self, bundle: Bundle, *, threads: int, device: str, kv_bits: int | None) -> None:
         # With a second pool of threads, the target's threads and the draft's would compete for cores while they spin. A
         # small draft finishes before a second thread has woken up.
         small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
         self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
+        self._kv_bits = _fewer_bits(bundle, device, kv_bits)
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the draft model, without those that a process takes only once, and of the text."""
         own = self._own(limits)
-        items = target_module(self._device).footprint(self._bundle, own, device=self._device, threads=self._threads)
+        items = target_module(self._device).footprint(
+            self._bundle, own, device=self._device, threads=self._threads, kv_bits=self._kv_bits
+        )
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
             "draft_text": 9 * own.positions,  # tokens, positions, and the result of their comparison
@@ -307,7 +331,7 @@ class _ModelDrafter:
         own = self._own(limits)
         if self._loaded is None or self._loaded[0] != own:
             self._loaded = None  # free the old weights before the new ones are loaded
-            loaded = open_target(bundle, device=self._device, limits=own, threads=self._threads)
+            loaded = open_target(bundle, device=self._device, limits=own, threads=self._threads, kv_bits=self._kv_bits)
             self._loaded = own, loaded
         return _ModelDraft(
             self._loaded[1],
@@ -318,18 +342,33 @@ class _ModelDrafter:
         )
 
     def _own(self, limits: Limits) -> Limits:
-        """Return the draft model's limits: the shorter of the two contexts, and room for a tree after it."""
+        """Return the draft model's limits: the shorter of the two contexts, room for a tree after it, and all weights.
+
+        If it has recurrent states, there are snapshots for as many texts as may be written at a time.
+        """
         end = min(limits.positions, context_size(self._bundle.config))
-        return replace(limits, positions=end + limits.nodes)
+        own = replace(limits, positions=end + limits.nodes, weight_bytes=0, snapshots=0)
+        return (
+            replace(own, snapshots=_SNAPSHOTS * recurrent_slots(own)) if bundle_graph(self._bundle).recurrent else own
+        )
 
 
-def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _ModelDrafter:
+def _fewer_bits(bundle: Bundle, device: str, kv_bits: int | None) -> int | None:
+    """Return the bits of the draft's keys and values: the target's if the device has fewer than its default; else None."""
+    choices = target_module(device).kv_choices(device, bundle)
+    return kv_bits if kv_bits in choices and kv_bits < choices[0] else None
+
+
+def create(
+    draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu", kv_bits: int | None = None
+) -> _ModelDrafter:
     """Return the drafter (entry point of the plug-in).
 
     Parameters:
         draft: the bundle of the draft model.
         threads: number of CPU threads; 0 leaves it to the target that runs the draft model.
         device: device of the draft model, as a value of ``--device``.
+        kv_bits: bits of the target's keys and values, see ``create_drafter``.
 
     Raises:
         UsageError: ``draft`` is None.
@@ -339,4 +378,4 @@ def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu"
             "--spec-type model needs a second, smaller bundle with the same tokenizer; "
             "name it with -md/--model-draft, or try --spec-type ngram"
         )
-    return _ModelDrafter(draft, threads=threads, device=device)
+    return _ModelDrafter(draft, threads=threads, device=device, kv_bits=kv_bits)

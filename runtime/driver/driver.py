@@ -8,6 +8,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.capacity import reach
 from edgedec.device import Device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.host import ProgramHost, Results
@@ -20,7 +21,7 @@ from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions
 from edgedec.runtime.driver.registers import Registers
 from edgedec.runtime.driver.report import PassReport, issued
-from edgedec.schemes import FloatWeight, Int8Weight
+from edgedec.schemes import EmbeddingWeight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver", "patience_cycles"]
 
@@ -62,11 +63,12 @@ class Driver:
     """
 
     def __init__(
-        self, device: Device, program: Program, embedding: FloatWeight | Int8Weight, *, max_cycles: int | None = None
+        self, device: Device, program: Program, embedding: EmbeddingWeight, *, max_cycles: int | None = None
     ) -> None:
         self.device, self.program, self.registers = device, program, Registers(device)
         self.host = ProgramHost(program, embedding)
         self.length = 0
+        self._longest = 0  # most committed positions since there were none; rings lack rows because of them
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
         self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
         self._slots = 0  # slots of the last pass that can be committed; 0 after a commit
@@ -182,6 +184,11 @@ class Driver:
             raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, mask.shape))}")
         if not mask.diagonal().all():
             raise UsageError(f"slot {int(np.argmin(mask.diagonal()))} must see itself")
+        if self.program.ring is not None and int(positions.min(initial=self.length)) < self.length:
+            raise UsageError(
+                f"position {positions.min()} lies before the {self.length} committed ones, of which rings keep only those "
+                "that later positions see; go back first"
+            )
         image = self.host.input(ids, positions, embeds)
         self._recover()
         self._check_owner()
@@ -228,10 +235,15 @@ class Driver:
             self.ring("commit", "committed")
             report = self.answer()
         self.length += len(kept)
+        self._longest = max(self._longest, self.length)
         return report
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: int) -> int:
         """Keep the first ``length`` committed positions. If positions are discarded, so are the slots of the last pass.
+
+        Returns:
+            The number of positions that are kept: ``length``, or 0 if a ring does not have their rows any more. A way
+            back of at most RING_SLACK positions (edgedec.hw.config) finds them.
 
         Raises:
             UsageError: there are fewer committed positions.
@@ -240,7 +252,11 @@ class Driver:
             raise UsageError(f"cannot go back to {length} positions, there are {self.length}")
         if length < self.length:
             self._slots, self._submitted = 0, (0, NO_LOGITS)
-        self.length = length
+        ring = self.program.ring
+        self.length = length if ring is None else reach(length, [(ring, ring.floor(self._longest))])
+        if not self.length:
+            self._longest = 0
+        return self.length
 
     def results(self, rows: I32) -> Results:
         """Return the likeliest tokens of the slots ``rows`` of the last pass.

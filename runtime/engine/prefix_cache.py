@@ -33,10 +33,12 @@ class CachedRows:
     Members:
         state: the cache.
         ids: ids of its rows, a list that its user may extend.
+        branch: number of first rows of the prompt that another text also has, which cannot go back to them.
     """
 
     state: State
     ids: list[int]
+    branch: int = 0
 
     def shared(self, prompt: list[int]) -> int:
         """Return the number of first rows of ``prompt`` that the cache can go back to, fewer if a window dropped rows."""
@@ -90,7 +92,8 @@ class PrefixCache:
         best = max(entries, key=lambda entry: entry.shared(prompt), default=None)
         keep = 0 if best is None else best.shared(prompt)
         if best is None or (self._shared and not keep):
-            return CachedRows(state=self._target.open(self._limits), ids=[])
+            branch = max((common_prefix(prompt, entry.ids) for entry in entries), default=0)
+            return CachedRows(state=self._target.open(self._limits), ids=[], branch=branch)
         if not self._shared or (best in self._idle and keep == len(best.ids)):
             self._idle = [entry for entry in self._idle if entry is not best]
             return best

@@ -270,17 +270,12 @@ class Scheduler:
             if task.error is None and task.decoder is not None:
                 task.on_end(task)
         finally:
-            if self._cache is not None and task.decoder is not None:
-                self._give_back(task.decoder, keep=task.error is None)
+            if task.decoder is not None:
+                if task.error is not None:
+                    task.decoder.forget()
+                if self._cache is not None:  # it keeps the rows for their prefix
+                    self._cache.give(CachedRows(state=task.decoder.state, ids=task.decoder.cached))
             task.decoder = task.sequence = None
-
-    def _give_back(self, decoder: CachedDecoder, *, keep: bool) -> None:
-        """Keep the decoder's cache for its prefix; after an error nothing is known about its rows."""
-        assert self._cache is not None
-        rows = CachedRows(state=decoder.state, ids=decoder.cached if keep else [])
-        if not keep:
-            rows.state.truncate(0)
-        self._cache.give(rows)
 
     def _admit(self) -> None:
         """Start the requests that there is room for, in their order; those that wait for a prefix let others pass."""
@@ -295,7 +290,7 @@ class Scheduler:
                 task.decoder = idle[0]
                 used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
                 rows = self._cache.take(task.prompt, used)
-                task.decoder.state, task.decoder.cached = rows.state, rows.ids
+                task.decoder.state, task.decoder.cached, task.decoder.branch = rows.state, rows.ids, rows.branch
             else:
                 task.decoder = self.decoders[0]
             self._waiting.remove(task)
@@ -332,20 +327,21 @@ class Scheduler:
         """Return whether a prompt that is being read will have a longer common prefix than there is now.
 
         Once its common rows were read there is no reason to wait: they are there now, or a window has dropped some of them.
+        The text that is read keeps a snapshot of its recurrent states there.
         """
         assert self._cache is not None
         if not self._shared:
             return False
         used = [CachedRows(state=it.decoder.state, ids=it.decoder.cached) for it in self._running if it.decoder]
         now = self._cache.longest(task.prompt, used)
-        return any(
-            it.sequence is not None
-            and it.parked is None
-            and it.sequence.reading
-            and common_prefix(task.prompt, it.prompt) >= max(_LEAST_SHARED, now + 1, it.decoder.state.length + 1)
-            for it in self._running
-            if it.decoder is not None
-        )
+        for it in self._running:
+            if it.decoder is None or it.sequence is None or it.parked is not None or not it.sequence.reading:
+                continue
+            common = common_prefix(task.prompt, it.prompt)
+            if common >= max(_LEAST_SHARED, now + 1, it.decoder.state.length + 1):
+                it.sequence.keep_snapshot(common)
+                return True
+        return False
 
     def _make_room(self) -> None:
         """Free rows that are kept for their prefixes, as far as the next pass may need the room."""

@@ -56,6 +56,12 @@ def group_operations(graph: Graph, taps: Collection[str] = ()) -> list[FusedNode
     Raises:
         UnsupportedError: an operation cannot be lowered; the message names it and its layer.
     """
+    for operation in graph.operations:
+        if isinstance(operation, Attention) and graph.states[operation.state].selection is not None:
+            raise UnsupportedError(
+                f"the GPU cannot choose keys ({operation.name}), which the model's policy of keys and values does; {_HINT}; "
+                "--kv-policy full runs it without the policy"
+            )
     return _Grouping(graph, taps).nodes()
 
 
@@ -97,8 +103,7 @@ class _Grouping:
     def _node(self, operation: Operation) -> FusedNode:
         if operation.kind not in _KNOWN:
             raise UnsupportedError(
-                f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; "
-                "run the model with --device float_reference"
+                f"the GPU cannot run {operation.kind!r} ({operation.name}): it has no lowering in runtime/gpu; {_HINT}"
             )
         if isinstance(operation, Hadamard) and operation.block > MOST_BLOCK:
             raise UnsupportedError(

@@ -36,7 +36,7 @@ CODE_PATHS = (
 )  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 9  # value of edgedec_abi() in api.cpp
+_ABI = 16  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -66,17 +66,18 @@ _FUNCTIONS: Functions = {
         c_int32,
         (c_char_p, *(c_int64,) * 2, *(c_int32,) * 3, *(c_void_p,) * 3, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
     ),
-    "edgedec_kv_bytes": (c_int64, _CACHE),
+    "edgedec_kv_bytes": (c_int64, (*_CACHE, c_int64, c_int64, c_int32)),
     "edgedec_kv_move": (c_int32, (c_void_p, c_int64, *(c_void_p,) * 2, *(c_int64,) * 3, c_void_p, c_int64)),
     "edgedec_kv_copy": (c_int32, (c_void_p, c_int64, c_void_p, *(c_int64,) * 3)),
-    "edgedec_recurrent_commit": (c_int32, (c_void_p, c_int64, c_void_p, *(c_int64,) * 2, c_void_p, c_int64)),
+    "edgedec_recurrent_commit": (c_int32, (*(c_void_p, c_int64) * 3, c_int64, c_void_p, c_int64)),
     "edgedec_attention": (
         c_int32,
         (
             *(c_char_p, c_int64, *_CACHE, c_void_p),  # path, heads, cache
             *(c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64),  # sequences, tables, context, tokens
             *(*(c_void_p,) * 5, c_int64),  # queries, keys, values, positions, visible and its words
-            *(c_int64, c_int64, c_float, c_float, c_int32, c_void_p, c_void_p, c_void_p),  # window ... out
+            *(c_int64, c_int64, c_float, c_float, c_int32, c_void_p, c_void_p),  # window ... sin
+            *(c_void_p,) * 6,  # select, channel, steps, importance, basis, out
         ),
     ),
 }
@@ -134,8 +135,14 @@ class Kernels:
 
     def _check(self, result: int) -> int:
         if result < 0:
-            raise EdgedecError(f"CPU kernels: {self._library.edgedec_error().decode()}")
+            raise EdgedecError(f"CPU kernels: {self.error}")
         return result
+
+    @property
+    def error(self) -> str:
+        """The message of the last call that has failed in this thread."""
+        message: bytes = self._library.edgedec_error()
+        return message.decode(errors="replace")
 
     def code_bytes(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
         """Return the bytes of the packed codes of a matrix [outputs, inputs]."""

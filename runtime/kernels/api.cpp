@@ -1,17 +1,20 @@
 // The C functions for Python (ctypes): selection of a code path, packing of weights, and single products, which tests compare
 // with NumPy. Functions that can fail return 0, or -1 with the reason in edgedec_error().
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "attention.hpp"
+#include "attention_select.hpp"
 #include "grid.hpp"
 #include "int8.hpp"
 #include "recurrent.hpp"
 #include "rows.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
+#include "value_store.hpp"
 
 #if defined(_WIN32)
 #define EDGEDEC_API extern "C" __declspec(dllexport)
@@ -39,18 +42,33 @@ const edgedec::Path* runnable(const char* name) {
     return nullptr;
 }
 
-constexpr int64_t kStateNumbers = 6;  // numbers of a state: those of the layout, its first byte, its kind
+// Numbers of a state: kv_heads, head_dim, positions, bits, its first byte, its kind, label_bytes, rank, and the number of the store
+// of its values, 0 if there is none, and their part of it.
+constexpr int64_t kStateNumbers = 10;
 
-// Returns the layout in the numbers kv_heads, head_dim, positions, bits.
 edgedec::KvLayout layout_of(const int64_t* numbers) {
-    return {numbers[0], numbers[1], numbers[2], static_cast<int32_t>(numbers[3])};
+    return {numbers[0], numbers[1], numbers[2], static_cast<int32_t>(numbers[3]), numbers[6], numbers[7], numbers[8] != 0};
 }
+
+// The values of a state, and the store, which they keep open.
+struct StateValues {
+    std::shared_ptr<edgedec::ValueStore> store;
+    edgedec::FiledValues filed;
+
+    explicit StateValues(const int64_t* numbers)
+        : store(numbers[8] ? edgedec::value_store(numbers[8]) : nullptr), filed{store.get(), static_cast<size_t>(numbers[9])} {}
+    // Returns 0, or -1 with the error set if a reading or writing has failed.
+    int report() const {
+        const std::string why = store ? store->take_failure() : std::string();
+        return why.empty() ? 0 : fail(why);
+    }
+};
 
 }  // namespace
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 9; }
+EDGEDEC_API int32_t edgedec_abi() { return 16; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -231,14 +249,15 @@ EDGEDEC_API int32_t edgedec_grid_matmul(const char* path, int64_t outputs, int64
 }
 
 // Returns the bytes of one state's cache; -1 if the sizes are invalid.
-EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits) {
-    const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
+EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits,
+                                     int64_t label_bytes, int64_t rank, int32_t filed) {
+    const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits, label_bytes, rank, filed != 0};
     return layout.problem() ? fail(layout.problem()) : layout.bytes();
 }
 
 // Copies slot start + nodes[i] of a sequence to its slot start + i in the caches of all states. `nodes` must ascend. `states`
-// holds kv_heads, head_dim, positions, bits, the first byte in `cache` and the kind of each of the `count` states, and
-// `blocks`, at kind * stride, the sequence's table of `entries` blocks.
+// holds the numbers of each of the `count` states (kStateNumbers), and `blocks`, at kind * stride, the sequence's table of
+// `entries` blocks.
 EDGEDEC_API int32_t edgedec_kv_move(const int64_t* states, int64_t count, uint8_t* cache, const int32_t* blocks,
                                     int64_t stride, int64_t entries, int64_t start, const int32_t* nodes,
                                     int64_t node_count) {
@@ -252,7 +271,10 @@ EDGEDEC_API int32_t edgedec_kv_move(const int64_t* states, int64_t count, uint8_
         const int32_t* table = blocks + states[kStateNumbers * s + 5] * stride;
         for (int64_t i = 0; i < entries; ++i)
             if (table[i] < 0 || table[i] >= layout.blocks()) return fail("a block is outside the cache");
-        edgedec::move_rows(layout, cache + states[kStateNumbers * s + 4], table, start, nodes, node_count);
+        const StateValues values(states + kStateNumbers * s);
+        if (const char* problem = values.filed.problem(layout)) return fail(problem);
+        edgedec::move_rows(layout, cache + states[kStateNumbers * s + 4], values.filed, table, start, nodes, node_count);
+        if (values.report()) return -1;
     }
     return 0;
 }
@@ -266,24 +288,35 @@ EDGEDEC_API int32_t edgedec_kv_copy(const int64_t* states, int64_t count, uint8_
         if (layout.problem()) return fail(layout.problem());
         if (from < 0 || from >= layout.blocks() || to < 0 || to >= layout.blocks())
             return fail("a block is outside the cache");
-        if (from != to) edgedec::copy_block(layout, cache + states[kStateNumbers * s + 4], from, to);
+        const StateValues values(states + kStateNumbers * s);
+        if (const char* problem = values.filed.problem(layout)) return fail(problem);
+        if (from != to) edgedec::copy_block(layout, cache + states[kStateNumbers * s + 4], values.filed, from, to);
+        if (values.report()) return -1;
     }
     return 0;
 }
 
-// Runs a whole pass as the operator TreeAttention does (ort_attention.cpp). `path` null: that of this process.
+// Runs a whole pass as the operator TreeAttention does (ort_attention.cpp). `path` null: that of this process. `select` holds
+// keys, share, sinks, recent, channels, bits and kept of a selection, the rank of stored keys, and the number of the store of the
+// values, 0 if there is none, whose first part they are. `basis` [kv_heads][rank][head_dim] is read with a rank.
 EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t slots,
                                       int32_t bits, uint8_t* cache, const int64_t* sequences, int64_t count,
                                       const int32_t* blocks, int64_t entries, int64_t context, int64_t tokens,
                                       const float* queries, const float* keys, const float* values,
                                       const int64_t* positions, const uint64_t* visible, int64_t words, int64_t window,
                                       int64_t sinks, float scale, float cap, int32_t rotary, const float* cos,
-                                      const float* sin, float* out) {
+                                      const float* sin, const int64_t* select, const int64_t* channel, const float* steps,
+                                      const float* importance, const float* basis, float* out) {
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
     edgedec::AttentionRows rows{};
-    rows.layout = {kv_heads, head_dim, slots, bits};
+    rows.select = {select[0], select[1], select[2], select[3],  select[4], static_cast<int32_t>(select[5]),
+                   channel,   steps,     select[6], importance, nullptr,   nullptr};
+    rows.layout = {kv_heads, head_dim, slots, bits, rows.select.label_bytes(), select[7], select[8] != 0};
     if (rows.layout.problem()) return fail(rows.layout.problem());
+    const int64_t numbers[kStateNumbers] = {0, 0, 0, 0, 0, 0, 0, 0, select[8], 0};
+    const StateValues kept(numbers);
+    rows.filed = kept.filed;
     if (heads < 1 || heads % kv_heads) return fail("heads must be a multiple of key/value heads");
     try {
         std::vector<edgedec::Segment> segments;
@@ -295,26 +328,30 @@ EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t k
         rows.positions = positions, rows.visible = visible, rows.words = words;
         rows.window = window, rows.sinks = sinks, rows.scale = scale, rows.cap = cap;
         rows.rotary = {rotary, cos, sin}, rows.quantize = use->quantize;
+        const std::vector<float> columns = edgedec::columns_of(rows.layout, basis);
+        rows.basis = {basis, columns.data()};
         if (const char* problem = edgedec::attention_problem(rows)) return fail(problem);
         const edgedec::AttentionPass pass(*use, rows);
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
     } catch (const std::bad_alloc&) {
         return fail("not enough memory for the scores");
     }
-    return 0;
+    return kept.report();
 }
 
 // Replaces the recurrent states of a slot of `slot_floats` floats by those after the rows `nodes` of the last pass, which are a
-// path from its root. `states` holds heads, groups, outer, inner, offset and kept of each of the `count` states (recurrent.hpp).
-EDGEDEC_API int32_t edgedec_recurrent_commit(const int64_t* states, int64_t count, float* slot, int64_t slot_floats,
-                                             int64_t rows, const int32_t* nodes, int64_t node_count) {
+// path from its root. `states` holds heads, groups, outer, inner, offset, kept, decay and table of each of the `count` states
+// (recurrent.hpp), and `tables` the rates of `table_floats` elements.
+EDGEDEC_API int32_t edgedec_recurrent_commit(const int64_t* states, int64_t count, const float* tables, int64_t table_floats,
+                                             float* slot, int64_t slot_floats, int64_t rows, const int32_t* nodes,
+                                             int64_t node_count) {
     for (int64_t i = 0; i < node_count; ++i)
         if (nodes[i] < 0 || nodes[i] >= rows || (i && nodes[i] <= nodes[i - 1])) return fail("nodes must ascend and be rows");
     for (int64_t s = 0; s < count; ++s) {
         const int64_t* const n = states + edgedec::kStateNumbers * s;
-        const edgedec::RecurrentState state{n[0], n[1], n[2], n[3], n[4], n[5]};
-        if (const char* problem = state.problem(slot_floats, rows)) return fail(problem);
-        edgedec::commit_state(state, slot, nodes, node_count);
+        const edgedec::RecurrentState state{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]};
+        if (const char* problem = state.problem(slot_floats, rows, table_floats)) return fail(problem);
+        edgedec::commit_state(state, tables, slot, nodes, node_count);
     }
     return 0;
 }

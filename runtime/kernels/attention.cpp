@@ -3,50 +3,91 @@
 
 #include <cstring>
 
+#include "attention_select.hpp"
+#include "value_store.hpp"
+
 namespace edgedec {
 
 const char* KvLayout::problem() const {
     if (kv_heads < 1 || kv_heads > 4096) return "key/value heads must be 1 to 4096";
     if (head_dim < 2 || head_dim > kMostHeadDim || head_dim % 2) return "head_dim must be even, 2 to 512";
     if (positions < 1 || positions > kMostPositions) return "positions must be 1 to 2^24";
-    if (bits != 32 && bits != 16 && bits != 8) return "KV bits must be 32, 16 or 8";
+    if (bits != 32 && bits != 16 && bits != 8 && bits != 4) return "KV bits must be 32, 16, 8 or 4";
+    if (label_bytes < 0 || label_bytes > kMostHeadDim || label_bytes % 4) return "bytes of a label must be 0, 4, 8, ... 512";
+    if (rank && (rank < 2 || rank > head_dim || rank % 2)) return "the rank of keys must be even, 2 to head_dim";
+    if ((rank || filed) && !label_bytes) return "keys of a rank and values in a file need labels";
     return nullptr;
+}
+
+const char* FiledValues::problem(const KvLayout& layout) const {
+    if (!store) return layout.filed ? "the values need a file" : nullptr;
+    if (!layout.filed || part >= store->parts()) return "the values are not those of the file";
+    const ValuePart& sizes = store->part(part);
+    const bool fits = sizes.heads == layout.kv_heads && sizes.slots == layout.slots() && sizes.row_bytes == layout.value_record();
+    return fits ? nullptr : "the values are not those of the file";
 }
 
 namespace {
 
 void copy(uint8_t* to, const uint8_t* from, int64_t size) { std::memcpy(to, from, static_cast<size_t>(size)); }
 
+// Copies the keys of a slot to another one. `from` and `to` are slots of the cache.
+void copy_keys(const KvLayout& layout, uint8_t* keys, int64_t from, int64_t to) {
+    const int64_t group = kKeyBlock * layout.bits / 8;  // bytes of a dimension of a block
+    const auto column = [&](int64_t slot) { return keys + slot / kKeyBlock * group * layout.row(); };
+    const uint8_t* source = column(from);
+    uint8_t* target = column(to);
+    if (layout.bits == 4) {
+        const int64_t read = nibble_byte(from % kKeyBlock), out = nibble_shift(from % kKeyBlock);
+        for (int64_t d = 0; d < layout.head_dim; ++d, source += group, target += group)
+            put_nibble(target, to % kKeyBlock, source[read] >> out & 15);
+        return;
+    }
+    const int64_t bytes = layout.bits / 8;
+    for (int64_t d = 0; d < layout.head_dim; ++d, source += group, target += group)
+        copy(target + to % kKeyBlock * bytes, source + from % kKeyBlock * bytes, bytes);
+}
+
 }  // namespace
 
-void move_rows(const KvLayout& layout, uint8_t* cache, const int32_t* blocks, int64_t start, const int32_t* nodes,
-               int64_t count) {
-    const int64_t bytes = layout.bits / 8, row = layout.head_dim * bytes;
+void move_rows(const KvLayout& layout, uint8_t* cache, const FiledValues& filed, const int32_t* blocks, int64_t start,
+               const int32_t* nodes, int64_t count) {
+    const int64_t row = layout.row_bytes(), key = layout.key_row_bytes();
     const Segment sequence{0, 0, 0, blocks, 0};
-    const auto key = [&](int64_t slot) { return (slot / kKeyBlock * kKeyBlock * layout.head_dim + slot % kKeyBlock) * bytes; };
     for (int64_t i = 0; i < count; ++i) {
         if (nodes[i] == i) continue;
         const int64_t from = sequence.slot(start + nodes[i]), to = sequence.slot(start + i);
         for (int64_t head = 0; head < layout.kv_heads; ++head) {
-            uint8_t *keys = cache + layout.keys(head), *values = cache + layout.values(head);
-            for (int64_t d = 0; d < layout.head_dim; ++d)
-                copy(keys + key(to) + d * kKeyBlock * bytes, keys + key(from) + d * kKeyBlock * bytes, bytes);
-            copy(values + to * row, values + from * row, row);
-            if (layout.bits != 8) continue;
-            for (uint8_t* scales : {cache + layout.key_scales(head), cache + layout.value_scales(head)})
-                copy(scales + to * 4, scales + from * 4, 4);
+            uint8_t* values = cache + layout.values(head);
+            if (layout.by_rows()) copy(cache + layout.keys(head) + to * key, cache + layout.keys(head) + from * key, key);
+            else copy_keys(layout, cache + layout.keys(head), from, to);
+            if (filed.store) filed.store->copy(filed.part, head, from, to);
+            else copy(values + to * row, values + from * row, row);
+            for (int64_t byte = 0; byte < layout.label_bytes; ++byte)
+                *label_at(layout, cache, head, to, byte) = *label_at(layout, cache, head, from, byte);
+            if (!layout.scaled()) continue;
+            uint8_t *const key_scales = cache + layout.key_scales(head), *const value_scales = cache + layout.value_scales(head);
+            copy(key_scales + to * 4, key_scales + from * 4, 4);
+            if (!filed.store) copy(value_scales + to * 4, value_scales + from * 4, 4);
         }
     }
 }
 
-void copy_block(const KvLayout& layout, uint8_t* cache, int64_t from, int64_t to) {
-    const int64_t part = kKeyBlock * layout.head_dim * (layout.bits / 8), scales = kKeyBlock * 4;
+void copy_block(const KvLayout& layout, uint8_t* cache, const FiledValues& filed, int64_t from, int64_t to) {
+    const int64_t part = kKeyBlock * layout.row_bytes(), key = kKeyBlock * layout.key_row_bytes(), scales = kKeyBlock * 4;
     for (int64_t head = 0; head < layout.kv_heads; ++head) {
-        for (uint8_t* at : {cache + layout.keys(head), cache + layout.values(head)})
-            copy(at + to * part, at + from * part, part);
-        if (layout.bits != 8) continue;
-        for (uint8_t* at : {cache + layout.key_scales(head), cache + layout.value_scales(head)})
-            copy(at + to * scales, at + from * scales, scales);
+        uint8_t *const keys = cache + layout.keys(head), *const values = cache + layout.values(head);
+        copy(keys + to * key, keys + from * key, key);
+        if (!filed.store) copy(values + to * part, values + from * part, part);
+        for (int64_t row = 0; filed.store && row < kKeyBlock; ++row)
+            filed.store->copy(filed.part, head, from * kKeyBlock + row, to * kKeyBlock + row);
+        uint8_t* const labels = cache + layout.labels(head);
+        copy(labels + to * kKeyBlock * layout.label_bytes, labels + from * kKeyBlock * layout.label_bytes,
+             kKeyBlock * layout.label_bytes);
+        if (!layout.scaled()) continue;
+        uint8_t *const key_scales = cache + layout.key_scales(head), *const value_scales = cache + layout.value_scales(head);
+        copy(key_scales + to * scales, key_scales + from * scales, scales);
+        if (!filed.store) copy(value_scales + to * scales, value_scales + from * scales, scales);
     }
 }
 
@@ -78,6 +119,10 @@ const char* attention_problem(const AttentionRows& rows) {
     if (const char* problem = rows.layout.problem()) return problem;
     if (rows.group < 1) return "every key/value head needs a query head";
     if (rows.window < 0 || rows.sinks < 0) return "window and sinks must not be negative";
+    if (const char* problem = rows.select.problem(rows.layout)) return problem;
+    if (rows.select.keys && rows.window) return "keys are chosen only where there is no window";
+    if (rows.layout.rank && !(rows.basis.directions && rows.basis.columns)) return "keys of a rank need a basis";
+    if (const char* problem = rows.filed.problem(rows.layout)) return problem;
     if (!(rows.cap == 0 || (rows.cap > 1e-30f && rows.cap < 1e30f))) return "cap must be 0 or positive";
     for (int64_t s = 0; s < rows.segment_count; ++s) {
         const Segment& segment = rows.segments[s];
@@ -112,14 +157,21 @@ AttentionPass::AttentionPass(const Path& path, const AttentionRows& rows) : path
             left -= count;
         }
     }
-    for (int64_t head = 0; !own_rows() && head < rows.layout.kv_heads; ++head) path.append(rows, head);
+    for (int64_t head = 0; !own_rows() && head < rows.layout.kv_heads; ++head) append(head);
+}
+
+void AttentionPass::append(int64_t head) const {
+    if (rows_.layout.rank || rows_.filed.store) append_elsewhere(path_, rows_, head);
+    else path_.append(rows_, head);
+    if (rows_.select.keys) append_labels(path_, rows_, head);
 }
 
 void AttentionPass::run(int64_t task) const {
     static thread_local std::vector<float> scratch;  // kept from pass to pass to avoid allocations
     const auto parts = static_cast<int64_t>(parts_.size());
     const Part& part = parts_[static_cast<size_t>(task % parts)];
-    if (own_rows()) path_.append(rows_, task / parts);
+    if (own_rows()) append(task / parts);
+    if (rows_.select.keys) return attend_selected(path_, rows_, task / parts, part.first, part.count, part.segment);
     AttentionBlock block{&rows_, task / parts, part.first, part.count, part.segment, part.stride, nullptr};
     if (const auto floats = static_cast<size_t>(block.scratch_floats()); scratch.size() < floats) scratch.resize(floats);
     block.scratch = scratch.data();

@@ -12,9 +12,12 @@ from edgedec.errors import EdgedecError
 from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, kv_bytes
 from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.value_file import FiledHead, ValueFile
 from edgedec.runtime.protocols import F32, I32, U64
 
 __all__ = ["KvBuffer", "attend"]
+
+_COUNTS_BYTES = 64  # size of ``KeyCounts``
 
 
 class KvBuffer:
@@ -23,33 +26,57 @@ class KvBuffer:
     Members:
         layout: sizes and offsets of the states.
         cache: uint8 [layout.nbytes], zero at first; pages that no pass has written take no memory.
+        file: the values of the states ``layout.filed``; None: all values are in the cache.
+
+    Raises:
+        DeviceError: the file of values cannot be made.
     """
 
     def __init__(self, kernels: Kernels, layout: CacheLayout) -> None:
+        self.file = ValueFile(kernels, layout.filed) if layout.filed else None
+        layout = layout if self.file is None else layout.with_store(self.file.number)
         self._kernels, self.layout = kernels, layout
         self.cache = np.zeros(layout.nbytes, np.uint8)
         self._numbers = layout.numbers()
         self._states = (self._numbers.ctypes.data, len(self._numbers), self.cache.ctypes.data)
 
+    def filed_heads(self) -> list[list[FiledHead]]:
+        """Return the parts of the file by state and key/value head, as ``heads`` does: one for each head, or none."""
+        heads = list[list[FiledHead]]()
+        for name, state in self.layout.states.items():
+            filed, (_, part) = self.layout.filed.get(name), self.layout.values_place(name)
+            for head in range(state.kv_heads):
+                heads.append([] if filed is None or self.file is None else [FiledHead(self.file, part, head, filed)])
+        return heads
+
     def heads(self) -> list[list[NDArray[np.uint8]]]:
         """Return views of the cache by state and key/value head, in this order.
 
-        Each head has keys, values and, for int8, the scales of both, uint8 [blocks, bytes of a block] each.
+        Each head has keys, values, for codes of 8 or 4 bits the scales of both, and labels if queries choose keys, uint8
+        [blocks, bytes of a block] each. Values in a file, and their scales, are left out.
         """
         heads, layout = [], self.layout
         for name, state in layout.states.items():
-            row, end, blocks = (
-                state.head_dim * state.bits // 8,
-                layout.offsets[name],
-                layout.blocks[layout.kind_of[name]],
-            )
+            end, blocks = layout.offsets[name], layout.blocks[layout.kind_of[name]]
+            scale, filed = (4,) if state.bits <= 8 else (), name in layout.filed
+            values, value_scales = ((), ()) if filed else ((state.value_bytes,), scale)
+            labels = () if state.selection is None else (state.selection.label_bytes,)
             for _ in range(state.kv_heads):
                 views = []
-                for width in (row, row, *((4, 4) if state.bits == 8 else ())):
+                for width in (state.key_bytes, *values, *scale, *value_scales, *labels):
                     begin, end = end, end + blocks * BLOCK_ROWS * width
                     views.append(self.cache[begin:end].reshape(blocks, BLOCK_ROWS * width))
                 heads.append(views)
         return heads
+
+    @property
+    def counts(self) -> list[int] | None:
+        """The numbers of ``KeyCounts`` of attention.hpp, of all passes since the opening; None: no query chooses keys."""
+        at = self.layout.counts
+        if at is None:
+            return None
+        numbers: list[int] = self.cache[at : at + _COUNTS_BYTES].view(np.int64).tolist()
+        return numbers
 
     def move(self, blocks: I32, start: int, nodes: I32) -> None:
         """Copy row ``start + nodes[i]`` of a sequence to its row ``start + i``, for every i.
@@ -103,6 +130,7 @@ def attend(
     rotary: int = 0,
     tables: tuple[F32, F32] | None = None,
     code_path: str | None = None,
+    store: int = 0,
 ) -> F32:
     """Store the keys and values of a pass of n rows and return its attention, float32 [n, heads * head_dim].
 
@@ -123,9 +151,10 @@ def attend(
         rotary: 0: no rotation; 1: pairs (i, i + half); 2: pairs (2 i, 2 i + 1).
         tables: cosines and sines, float32 [context, head_dim / 2] each; needed with ``rotary``.
         code_path: name of a code path; None: that of this process.
+        store: number of the store that has the values as its only part; 0: they are in the cache.
 
     Raises:
-        EdgedecError: the sizes of the arguments do not fit each other.
+        EdgedecError: the file of the values cannot be read or written, or the sizes of the arguments do not fit each other.
     """
     n = len(queries)
     arrays: list[NDArray[Any]] = [np.ascontiguousarray(array, np.float32) for array in (queries, keys, values)]
@@ -138,11 +167,21 @@ def attend(
             raise EdgedecError(f"{name} must have the shape {shape}, not {array.shape}")
     if rotary and [table.shape for table in rotary_tables] != [(context, state.head_dim // 2)] * 2:
         raise EdgedecError(f"cos and sin must be [{context}, {state.head_dim // 2}]")
-    size = kv_bytes(state, slots)
+    size = kv_bytes(state, slots, filed=bool(store))
     if cache.dtype != np.uint8 or cache.size != size or not cache.flags.c_contiguous:
         raise EdgedecError(f"the cache of {state.name} must be {size} contiguous uint8, not {cache.size} {cache.dtype}")
     numbers, table = np.array(sequences, np.int64).reshape(-1, 2), np.array(blocks, np.int32)
     out = np.empty(shapes[0], np.float32)
+    select = np.zeros(9, np.int64)
+    basis = np.zeros(0, np.float32)
+    channels, steps, importance = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32)
+    if chosen := state.selection:
+        channels, steps = np.array(chosen.channels, np.int64), np.array(chosen.steps, np.float32)
+        width = len(chosen.channels[0])
+        select[:7] = chosen.keys, chosen.parts, chosen.sinks, chosen.recent, width, chosen.bits, chosen.kept
+        select[7:] = 0 if state.basis is None else state.basis.rank, store
+        importance = np.array(chosen.importance, np.float32)
+        basis = basis if state.basis is None else state.basis.array(state.kv_heads)
     kernels.call(
         "edgedec_attention",
         *(code_path.encode() if code_path else None, heads, state.kv_heads, state.head_dim, slots, state.bits),
@@ -150,6 +189,7 @@ def attend(
         *(*(array.ctypes.data for array in arrays), arrays[4].shape[1]),
         *(state.window or 0, state.sinks, scale, cap, rotary),
         *(table.ctypes.data for table in rotary_tables or (out, out)),  # not read without rotary
-        out.ctypes.data,
+        *(select.ctypes.data, channels.ctypes.data, steps.ctypes.data, importance.ctypes.data),
+        *(basis.ctypes.data, out.ctypes.data),
     )
     return out

@@ -17,9 +17,16 @@ struct Avx2 {
     static Type load(const int8_t* x) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
     }
+    static Type load(NibblePlace x) {
+        const __m256i steps = _mm256_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12);
+        const __m256i counts = _mm256_add_epi32(steps, _mm256_set1_epi32(static_cast<int>(x.at & 8) << 1));
+        const __m256i codes = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi64x(x.group()), counts), _mm256_set1_epi32(15));
+        return _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, _mm256_set1_epi32(kNibbleBias)));
+    }
     static float one(const float* x) { return *x; }
     static float one(const uint16_t* x) { return _cvtsh_ss(*x); }
     static float one(const int8_t* x) { return *x; }
+    static float one(NibblePlace x) { return x.code(); }
     static void store(float* to, Type x) { _mm256_storeu_ps(to, x); }
     static void store_half(uint16_t* to, Type x) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));

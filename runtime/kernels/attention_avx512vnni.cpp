@@ -28,11 +28,18 @@ struct Avx512 {
     static Type load(const int8_t* x) {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
     }
+    static Type load(NibblePlace x) {
+        // The table is read by the lowest four bits of each lane, so the bits above need not be cleared.
+        const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+        const __m512i counts = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+        return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi64(x.group()), counts), numbers);
+    }
     static float one(const float* x) { return *x; }
     static float one(const uint16_t* x) {
         return _mm512_cvtss_f32(_mm512_cvtph_ps(_mm256_castsi128_si256(_mm_cvtsi32_si128(*x))));
     }
     static float one(const int8_t* x) { return *x; }
+    static float one(NibblePlace x) { return x.code(); }
     static void store(float* to, Type x) { _mm512_storeu_ps(to, x); }
     static void store_half(uint16_t* to, Type x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));

@@ -21,6 +21,13 @@ struct Neon {
         const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
     }
+    static Type load(NibblePlace x) {
+        const int32_t first = -2 * static_cast<int32_t>(x.at & 12);
+        const int32x4_t counts = {first, first, first - 4, first - 4};
+        const uint32x4_t both = vreinterpretq_u32_s64(vdupq_n_s64(x.group()));
+        const uint32x4_t codes = vandq_u32(vshlq_u32(both, counts), vdupq_n_u32(15));
+        return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(codes), vdupq_n_s32(kNibbleBias)));
+    }
     static float one(const float* x) { return *x; }
     static float one(const uint16_t* x) {
         __fp16 half;
@@ -28,6 +35,7 @@ struct Neon {
         return half;
     }
     static float one(const int8_t* x) { return *x; }
+    static float one(NibblePlace x) { return x.code(); }
     static void store(float* to, Type x) { vst1q_f32(to, x); }
     static void store_half(uint16_t* to, Type x) { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
     static Type broadcast(float x) { return vdupq_n_f32(x); }

@@ -16,9 +16,11 @@ struct Scalar {
     static Type load(const float* x) { return *x; }
     static Type load(const uint16_t* x) { return from_half(*x); }
     static Type load(const int8_t* x) { return *x; }
+    static Type load(NibblePlace x) { return x.code(); }
     static float one(const float* x) { return *x; }
     static float one(const uint16_t* x) { return from_half(*x); }
     static float one(const int8_t* x) { return *x; }
+    static float one(NibblePlace x) { return x.code(); }
     static void store(float* to, Type x) { *to = x; }
     static void store_half(uint16_t* to, Type x) { *to = to_half(x); }
     static Type broadcast(float x) { return x; }

@@ -15,6 +15,45 @@ namespace {
 constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
 constexpr float kMostHalf = 65504.0f;   // largest float16
 constexpr int64_t kValueTile = 128;     // slots whose values stay in the L1 cache while all dimensions are summed
+constexpr int kMostNibble = 7;          // largest code of 4 bits
+constexpr int kNibbleBias = 8;          // what is added to a code that is stored
+
+// Two codes of 4 bits.
+struct Nibbles {
+    uint8_t both;
+};
+
+// A place among codes of 4 bits, as a pointer is one among numbers.
+struct NibblePlace {
+    const uint8_t* bytes;
+    int64_t at;
+
+    EDGEDEC_INLINE NibblePlace operator+(int64_t count) const { return {bytes, at + count}; }
+    EDGEDEC_INLINE NibblePlace& operator+=(int64_t count) { return at += count, *this; }
+    EDGEDEC_INLINE const uint8_t* byte() const { return bytes + nibble_byte(at); }
+    EDGEDEC_INLINE float code() const { return static_cast<float>((*byte() >> nibble_shift(at) & 15) - kNibbleBias); }
+    // The 8 bytes of the 16 codes among which this one is.
+    EDGEDEC_INLINE int64_t group() const {
+        int64_t both;
+        __builtin_memcpy(&both, bytes + (at >> 4 << 3), sizeof both);
+        return both;
+    }
+};
+
+// The places of elements T in the cache.
+template <class T>
+struct Places {
+    using Type = const T*;
+    EDGEDEC_INLINE static Type first(const uint8_t* bytes) { return reinterpret_cast<const T*>(bytes); }
+    EDGEDEC_INLINE static const void* address(Type place) { return place; }
+};
+
+template <>
+struct Places<Nibbles> {
+    using Type = NibblePlace;
+    EDGEDEC_INLINE static Type first(const uint8_t* bytes) { return {bytes, 0}; }
+    EDGEDEC_INLINE static const void* address(Type place) { return place.byte(); }
+};
 
 // Computes e^x = 2^n * (1 + r + y * r^2) and returns n + kMagic. |x| must be at most 87.
 // Source: the polynomial of Cephes' expf; n = round(x / ln 2) by addition of kMagic, derived here.
@@ -86,10 +125,40 @@ void to_half(const float* x, int64_t size, uint16_t* out) {
 }
 
 template <class T>
-void store_row(T* keys, T* values, const T* key, const T* value, int64_t size, int64_t slot) {
+void store_row(T* keys, T* values, const T* key, const T* value, int64_t size, int64_t slot, bool by_rows) {
+    const auto bytes = static_cast<size_t>(size) * sizeof(T);
     T* column = keys + slot / kKeyBlock * kKeyBlock * size + slot % kKeyBlock;
-    for (int64_t d = 0; d < size; ++d) column[d * kKeyBlock] = key[d];
-    __builtin_memcpy(values + slot * size, value, static_cast<size_t>(size) * sizeof(T));
+    if (by_rows) __builtin_memcpy(keys + slot * size, key, bytes);
+    else
+        for (int64_t d = 0; d < size; ++d) column[d * kKeyBlock] = key[d];
+    __builtin_memcpy(values + slot * size, value, bytes);
+}
+
+// Rounds a row to codes of 4 bits, each in a byte of its own and plus kNibbleBias, and returns the scale absmax / 7.
+inline float to_nibbles(const float* x, int64_t size, uint8_t* codes) {
+    float most = 0.0f;
+    for (int64_t i = 0; i < size; ++i) {
+        const float magnitude = __builtin_fabsf(x[i]);
+        most = magnitude > most ? magnitude : most;
+    }
+    const float scale = most / kMostNibble;
+    for (int64_t i = 0; i < size; ++i) {
+        // Half to even. A scale that is 0 or a subnormal number may give a quotient that is out of range, or NaN.
+        const float code = scale > 0.0f ? __builtin_rintf(x[i] / scale) : 0.0f;
+        const float inside = code > kMostNibble ? kMostNibble : code < -kMostNibble ? -kMostNibble : code;
+        codes[i] = static_cast<uint8_t>(static_cast<int>(inside == inside ? inside : 0.0f) + kNibbleBias);
+    }
+    return scale;
+}
+
+// Stores a row of keys and of values in codes of 4 bits; `row` is the number of elements of a stored row.
+inline void store_nibbles(uint8_t* keys, uint8_t* values, const uint8_t* key, const uint8_t* value, int64_t size, int64_t row,
+                          int64_t slot, bool by_rows) {
+    uint8_t* block = keys + slot / kKeyBlock * kKeyBlock * row / 2;
+    for (int64_t d = 0; d < size; ++d) {
+        put_nibble(block, by_rows ? slot % kKeyBlock * row + d : d * kKeyBlock + slot % kKeyBlock, key[d]);
+        put_nibble(values, slot * row + d, value[d]);
+    }
 }
 
 template <class Lanes>
@@ -101,28 +170,102 @@ void append_rows(const AttentionRows& rows, int64_t head) {
     float value[kMostHeadDim + 16] = {};
     uint16_t half_key[kMostHeadDim + 16], half_value[kMostHeadDim + 16];
     int8_t key_codes[kMostHeadDim + 16], value_codes[kMostHeadDim + 16];
+    uint8_t key_nibbles[kMostHeadDim], value_nibbles[kMostHeadDim];
+    float *const key_scales = reinterpret_cast<float*>(rows.cache + at.key_scales(head));
+    float *const value_scales = reinterpret_cast<float*>(rows.cache + at.value_scales(head));
     for (const Segment *segment = rows.segments, *last = segment + rows.segment_count; segment < last; ++segment)
         for (int64_t row = 0; row < segment->tokens; ++row) {
             const int64_t token = segment->first + row, slot = segment->slot(segment->past + row);
             const float* source = rows.values + token * width + head * size;
             rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
             if (at.bits == 32) {
-                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
+                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot,
+                          at.by_rows());
             } else if (at.bits == 16) {
                 __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
                 to_half<Lanes>(key, size, half_key);
                 to_half<Lanes>(value, size, half_value);
                 store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key, half_value, size,
-                          slot);
+                          slot, at.by_rows());
+            } else if (at.bits == 4) {
+                key_scales[slot] = to_nibbles(key, size, key_nibbles);
+                value_scales[slot] = to_nibbles(source, size, value_nibbles);
+                store_nibbles(keys, values, key_nibbles, value_nibbles, size, at.row(), slot, at.by_rows());
             } else {
                 const int64_t whole = (size + 15) / 16 * 16;
-                rows.quantize(key, size, key_codes, whole, reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
-                rows.quantize(source, size, value_codes, whole,
-                              reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
+                rows.quantize(key, size, key_codes, whole, key_scales + slot);
+                rows.quantize(source, size, value_codes, whole, value_scales + slot);
                 store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes, size,
-                          slot);
+                          slot, at.by_rows());
             }
         }
+}
+
+// Writes the codes of 4 bits of `bytes` rows of 16 bytes, each with two channels, as rows of 16 codes of 8 bits.
+inline void unpack_codes(const uint8_t* from, int64_t bytes, int8_t* to) {
+    constexpr uint64_t kLow = 0x0F0F0F0F0F0F0F0F, kHigh = 0x8080808080808080, kBias = 0x0808080808080808;
+    for (int64_t half = 0; half < 2 * bytes; ++half) {
+        uint64_t both;
+        __builtin_memcpy(&both, from + half * 8, 8);
+        // With the highest bit of each byte set, no byte borrows from the next one.
+        const uint64_t codes[2] = {(((both & kLow) | kHigh) - kBias) ^ kHigh, (((both >> 4 & kLow) | kHigh) - kBias) ^ kHigh};
+        for (int64_t c = 0; c < 2; ++c)
+            __builtin_memcpy(to + (half / 2 * 2 + c) * kKeyBlock + half % 2 * 8, codes + c, 8);
+    }
+}
+
+// Computes the scores of labels: for each key, in the order of the channels, sums of rounded products of weights and codes.
+template <class Lanes>
+void score_blocks(const LabelBlocks& all) {
+    using Type = typename Lanes::Type;
+    constexpr int64_t kVectors = kKeyBlock / Lanes::kWidth;
+    int8_t unpacked[kMostHeadDim * kKeyBlock];
+    for (int64_t block = 0; block < all.count; ++block) {
+        const uint8_t* bytes = all.labels + all.blocks[block] * kKeyBlock * all.label_bytes;
+        const int8_t* codes = reinterpret_cast<const int8_t*>(bytes);
+        if (all.bits == 4) {
+            unpack_codes(bytes, (all.channels + 1) / 2, unpacked);
+            codes = unpacked;
+        }
+        Type sums[kVectors];
+        for (int64_t v = 0; v < kVectors; ++v) sums[v] = Lanes::broadcast(0.0f);
+        for (int64_t c = 0; c < all.channels; ++c, codes += kKeyBlock) {
+            const Type weight = Lanes::broadcast(all.weights[c]);
+            for (int64_t v = 0; v < kVectors; ++v)
+                sums[v] = Lanes::add(sums[v], Lanes::mul(weight, Lanes::load(codes + v * Lanes::kWidth)));
+        }
+        for (int64_t v = 0; v < kVectors; ++v) Lanes::store(all.scores + block * kKeyBlock + v * Lanes::kWidth, sums[v]);
+    }
+}
+
+// Computes out [size] = sum over r, in order, of numbers[r] * directions[r][size].
+template <class Lanes>
+void combine_directions(const float* numbers, int64_t rank, const float* directions, int64_t size, float* out) {
+    using Type = typename Lanes::Type;
+    constexpr int kVectors = Lanes::kSums < 6 ? Lanes::kSums : 6;
+    constexpr int64_t kWidth = Lanes::kWidth;
+    int64_t d = 0;
+    for (; d + kVectors * kWidth <= size; d += kVectors * kWidth) {
+        Type sums[kVectors];
+        for (int v = 0; v < kVectors; ++v) sums[v] = Lanes::broadcast(0.0f);
+        for (int64_t r = 0; r < rank; ++r) {
+            const Type number = Lanes::broadcast(numbers[r]);
+            for (int v = 0; v < kVectors; ++v)
+                sums[v] = Lanes::add(sums[v], Lanes::mul(number, Lanes::load(directions + r * size + d + v * kWidth)));
+        }
+        for (int v = 0; v < kVectors; ++v) Lanes::store(out + d + v * kWidth, sums[v]);
+    }
+    for (; d + kWidth <= size; d += kWidth) {
+        Type sum = Lanes::broadcast(0.0f);
+        for (int64_t r = 0; r < rank; ++r)
+            sum = Lanes::add(sum, Lanes::mul(Lanes::broadcast(numbers[r]), Lanes::load(directions + r * size + d)));
+        Lanes::store(out + d, sum);
+    }
+    for (; d < size; ++d) {
+        float sum = 0.0f;
+        for (int64_t r = 0; r < rank; ++r) sum = sum + numbers[r] * directions[r * size + d];
+        out[d] = sum;
+    }
 }
 
 // A number of rows as a type.
@@ -142,17 +285,20 @@ EDGEDEC_INLINE void with_count(int n, const Body& body) {
 template <class Lanes, class T>
 class Rows {
     using Type = typename Lanes::Type;
+    using Place = typename Places<T>::Type;
     static constexpr int kMost = Lanes::kRowsAtOnce;
     static constexpr int64_t kWidth = Lanes::kWidth;
     static constexpr bool kScaled = sizeof(T) == 1;
-    static constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the processor's cache
+    static constexpr bool kNibbles = __is_same(T, Nibbles);
+    static constexpr int64_t kLine = (kNibbles ? 128 : 64) / sizeof(T);  // elements of a line of the processor's cache
 
   public:
     // `segment` is that of the first row. It becomes that of the last row.
     Rows(const AttentionBlock& block, int64_t first, int count, const Segment*& segment)
-        : b_(*block.rows), head_(block.head), count_(count), size_(b_.layout.head_dim), stride_(block.stride) {
-        keys_ = reinterpret_cast<const T*>(b_.cache + b_.layout.keys(head_));
-        values_ = reinterpret_cast<const T*>(b_.cache + b_.layout.values(head_));
+        : b_(*block.rows), head_(block.head), count_(count), size_(b_.layout.head_dim), row_(b_.layout.row()),
+          stride_(block.stride) {
+        keys_ = Places<T>::first(b_.cache + b_.layout.keys(head_));
+        values_ = Places<T>::first(b_.cache + b_.layout.values(head_));
         key_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.key_scales(head_));
         value_scales_ = reinterpret_cast<const float*>(b_.cache + b_.layout.value_scales(head_));
         queries_ = block.scratch;
@@ -253,13 +399,13 @@ class Rows {
     // Computes the scores of S vectors of slots from `slot` on, and prefetches the keys of those from `next` on.
     template <int N, int S>
     void score_strips(int first, int64_t slot, int64_t next) {
-        const T *at[S], *ahead[S];
+        Place at[S], ahead[S];
         int64_t place[S];  // slots of the cache
         for (int s = 0; s < S; ++s) {
             place[s] = segments_[first]->slot(slot + s * kWidth);
-            at[s] = keys_ + place[s] / kKeyBlock * kKeyBlock * size_ + place[s] % kKeyBlock;
+            at[s] = keys_ + (place[s] / kKeyBlock * kKeyBlock * row_ + place[s] % kKeyBlock);
             const int64_t later = segments_[first]->slot(next + s * kWidth);
-            ahead[s] = keys_ + later / kKeyBlock * kKeyBlock * size_ + later % kKeyBlock;
+            ahead[s] = keys_ + (later / kKeyBlock * kKeyBlock * row_ + later % kKeyBlock);
         }
         const float* queries = queries_ + first * size_;
         float* weights = weights_ + first * stride_ + slot;
@@ -270,7 +416,7 @@ class Rows {
             Type keys[S];
             for (int s = 0; s < S; ++s) keys[s] = Lanes::load(at[s] + d * kKeyBlock);
             if (!(d & 1))
-                for (int s = 0; s < S; ++s) __builtin_prefetch(ahead[s] + d * kKeyBlock);
+                for (int s = 0; s < S; ++s) __builtin_prefetch(Places<T>::address(ahead[s] + d * kKeyBlock));
 #pragma GCC unroll 8
             for (int n = 0; n < N; ++n) {
                 const Type query = Lanes::broadcast(queries[n * size_ + d]);
@@ -355,7 +501,7 @@ class Rows {
             add_chunks<N, kChunk>(first, tile, end, d);
             for (; d < size_; ++d)
                 for (int64_t slot = tile; slot < end; ++slot) {
-                    const float value = Lanes::one(values_ + segments_[first]->slot(slot) * size_ + d);
+                    const float value = Lanes::one(values_ + (segments_[first]->slot(slot) * row_ + d));
                     for (int n = 0; n < N; ++n) {
                         float& sum = sums_[(first + n) * size_ + d];
                         sum = __builtin_fmaf(scaled_[(first + n) * stride_ + slot], value, sum);
@@ -389,15 +535,15 @@ class Rows {
         for (int n = 0; n < N; ++n)
             for (int c = 0; c < C; ++c) sums[n][c] = Lanes::load(sums_ + (first + n) * size_ + d + c * kWidth);
         const float* weights = scaled_ + first * stride_;
-        const int64_t stride = stride_, size = size_;
+        const int64_t stride = stride_, row = row_;
         for (int64_t slot = start; slot < stop;) {
             const int64_t end = run_end(*segments_[first], slot, stop);
-            const T* values = values_ + segments_[first]->slot(slot) * size + d;
-            for (; slot < end; ++slot, values += size) {
+            Place values = values_ + (segments_[first]->slot(slot) * row + d);
+            for (; slot < end; ++slot, values += row) {
                 Type here[C];
                 for (int c = 0; c < C; ++c) here[c] = Lanes::load(values + c * kWidth);
                 // Processors do not prefetch across pages by themselves. An address outside the cache is ignored.
-                for (int64_t c = 0; c < C * kWidth; c += kLine) __builtin_prefetch(values + kKeyBlock * size + c);
+                for (int64_t c = 0; c < C * kWidth; c += kLine) __builtin_prefetch(Places<T>::address(values + (kKeyBlock * row + c)));
 #pragma GCC unroll 8
                 for (int n = 0; n < N; ++n) {
                     const Type weight = Lanes::broadcast(weights[n * stride + slot]);
@@ -412,8 +558,8 @@ class Rows {
     const AttentionRows& b_;
     const int64_t head_;
     const int count_;
-    const int64_t size_, stride_;
-    const T *keys_, *values_;
+    const int64_t size_, row_, stride_;  // row_: elements of a stored row of values
+    Place keys_, values_;
     const float *key_scales_, *value_scales_;
     float *queries_, *sums_, *weights_, *scaled_;
     const Segment* segments_[kMost];
@@ -441,7 +587,12 @@ void attend_rows(const AttentionBlock& block) {
     void attend_##name(const AttentionBlock& block) {                                   \
         if (block.rows->layout.bits == 32) return attend_rows<Lanes, float>(block);     \
         if (block.rows->layout.bits == 16) return attend_rows<Lanes, uint16_t>(block);  \
+        if (block.rows->layout.bits == 4) return attend_rows<Lanes, Nibbles>(block);    \
         attend_rows<Lanes, int8_t>(block);                                              \
     }                                                                                   \
     void append_##name(const AttentionRows& rows, int64_t head) { append_rows<Lanes>(rows, head); } \
+    void score_##name(const LabelBlocks& all) { score_blocks<Lanes>(all); }                          \
+    void combine_##name(const float* numbers, int64_t rank, const float* directions, int64_t size, float* out) { \
+        combine_directions<Lanes>(numbers, rank, directions, size, out);                                        \
+    }                                                                                                          \
     }  // namespace edgedec

@@ -34,12 +34,13 @@ namespace edgedec {
 namespace {
 
 // kPaths is ordered by speed, the fastest path first.
-#define EDGEDEC_PATH(name, usable, order)                                                                    \
-    {#name,       tile_##name, quantize_##name, sum_##name,       attend_##name, append_##name, int8_rows_##name, \
-     grid_##name, norm_##name, gate_##name,     transform_##name, usable,        order,         false}
+#define EDGEDEC_PATH(name, usable, order)                                                                              \
+    {#name,          tile_##name,      quantize_##name, sum_##name,  attend_##name, append_##name,    score_##name,      \
+     combine_##name, int8_rows_##name, grid_##name,     norm_##name, gate_##name,   transform_##name, usable,    order, \
+     false}
 #define EDGEDEC_NO_PATH(name)                                                                                  \
-    {#name,   nullptr, nullptr, nullptr, nullptr,     nullptr, nullptr,                                        \
-     nullptr, nullptr, nullptr, nullptr, nullptr, Order::rows, false}
+    {#name,   nullptr, nullptr, nullptr, nullptr, nullptr,     nullptr, nullptr,                               \
+     nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,     Order::rows, false}
 
 bool always() { return true; }
 
@@ -74,7 +75,8 @@ bool has_amx() {
 #endif
 constexpr Path kPaths[] = {
 #if EDGEDEC_AMX
-    {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, int8_rows_amx,
+    {"amx", tile_amx, quantize_avx512vnni, sum_avx512vnni, attend_avx512vnni, append_avx512vnni, score_avx512vnni,
+     combine_avx512vnni, int8_rows_amx,
      grid_avx512vnni, norm_avx512vnni, gate_avx512vnni, transform_avx512vnni, has_amx, Order::fours, true},
 #else
     EDGEDEC_NO_PATH(amx),
@@ -114,7 +116,7 @@ bool has_i8mm() {
 constexpr Path kPaths[] = {
 #if EDGEDEC_I8MM
     {"neon_i8mm", tile_neon_i8mm, quantize_neon_dotprod, sum_neon_dotprod, attend_neon_dotprod, append_neon_dotprod,
-     int8_rows_neon_i8mm, grid_neon_i8mm, norm_neon_dotprod, gate_neon_dotprod, transform_neon_dotprod, has_i8mm,
+     score_neon_dotprod, combine_neon_dotprod, int8_rows_neon_i8mm, grid_neon_i8mm, norm_neon_dotprod, gate_neon_dotprod, transform_neon_dotprod, has_i8mm,
      Order::pairs, false},
 #else
     EDGEDEC_NO_PATH(neon_i8mm),
@@ -269,10 +271,14 @@ std::vector<float> grid_product(const Path& path, uint32_t seed, int64_t tokens,
 }
 
 // Returns the results of an attention pass of two sequences with a common block of 16 rows: one of `tokens` rows after 37
-// others, and one of 3 rows after 16 others. The bytes of the cache follow.
+// others, and one of 3 rows after 16 others. The bytes of the cache follow. From 6 tokens on, queries choose some of their keys.
 std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, int32_t bits) {
     constexpr int64_t kDim = 20, kHeads = 6, kPast = 37, kSlots = 70, kContext = 64, kShort = 3;
-    const KvLayout layout{2, kDim, kSlots, bits};
+    constexpr int64_t kChannels[] = {3, 11, 19, 0, 7, 8};
+    constexpr float kSteps[] = {0.02f, 0.03f, 0.01f, 0.02f, 0.3f, 0.2f};
+    const Selection select = tokens < 6 ? Selection{}
+                                        : Selection{9, 0, 2, 4, 3, tokens % 2 ? 8 : 4, kChannels, kSteps, 0, nullptr, nullptr, nullptr};
+    const KvLayout layout{2, kDim, kSlots, bits, select.label_bytes()};
     std::vector<uint8_t> cache(static_cast<size_t>(layout.bytes()));
     const auto random = [&seed](int64_t count) {
         std::vector<float> values(static_cast<size_t>(count));
@@ -306,7 +312,7 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
         rows.queries = queries.data(), rows.keys = keys.data(), rows.values = values.data(), rows.out = out.data();
         rows.positions = positions.data(), rows.visible = visible.data(), rows.words = 1;
         rows.window = tokens == 4 ? 9 : 0, rows.sinks = 3, rows.scale = 0.25f, rows.rotary = rotary;
-        rows.cap = tokens % 4 == 1 ? 1.5f : 0.0f, rows.quantize = path.quantize;
+        rows.cap = tokens % 4 == 1 ? 1.5f : 0.0f, rows.quantize = path.quantize, rows.select = select;
         if (attention_problem(rows)) return {};
         const AttentionPass pass(path, rows);
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
@@ -387,7 +393,7 @@ bool self_test(const Path& path) {
         if (!same(grid_product(definition, seed, tokens, grid_bits, form, grid_group),
                   grid_product(path, seed, tokens, grid_bits, form, grid_group)))
             return false;
-        const int32_t bits = 8 << tokens % 3;
+        const int32_t bits = 4 << tokens % 4;
         if (!same(attention(definition, seed, tokens, bits), attention(path, seed, tokens, bits))) return false;
     }
     for (int32_t tokens : {16, 21, 35}) {  // one and two tiles of tokens, and a part of another

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edgedec.cgroups import cgroup_limits
 from edgedec.environment import HUGE_PAGES
 
-__all__ = ["LEAST_BYTES", "FileReader", "file_bytes", "huge_page_bytes"]
+__all__ = ["LEAST_BYTES", "FileReader", "anonymous", "file_bytes", "huge_page_bytes"]
 
 LEAST_BYTES = 16 << 20  # smaller parts of files are mapped: they are little more than what the processor's tables reach
 _FOLDER = Path("sys/kernel/mm/transparent_hugepage")
@@ -56,12 +56,30 @@ def _free_bytes() -> int:
     return min([left, *(limit.limit_bytes - limit.used_bytes for limit in cgroup_limits())])
 
 
-def _anonymous(nbytes: int, page: int) -> NDArray[np.uint8]:
-    """Return uint8 [nbytes], zeros, which begin at a huge page and are in huge pages as far as the system has them."""
+def _wanted_page(nbytes: int) -> int:
+    """Return the size of huge pages for ``nbytes`` of weights, or 0 if they shall be in usual ones.
+
+    Raises:
+        UsageError: ``EDGEDEC_HUGE_PAGES`` is neither 0 nor 1.
+    """
+    allowed = HUGE_PAGES.value() is None or HUGE_PAGES.is_on()
+    return huge_page_bytes() if allowed and nbytes >= LEAST_BYTES else 0
+
+
+def anonymous(nbytes: int) -> NDArray[np.uint8]:
+    """Return uint8 [nbytes], zeros, in huge pages as far as whole ones fit and the system has them.
+
+    It begins at a page, or at a huge page if there are any.
+
+    Raises:
+        UsageError: ``EDGEDEC_HUGE_PAGES`` is neither 0 nor 1.
+    """
+    page = _wanted_page(nbytes)
     region = mmap.mmap(-1, nbytes + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     whole = np.frombuffer(region, np.uint8)
-    start = -whole.ctypes.data % page  # the pages before it are never touched and take no memory
-    region.madvise(mmap.MADV_HUGEPAGE)
+    start = -whole.ctypes.data % page if page else 0  # the pages before it are never touched and take no memory
+    if page:
+        region.madvise(mmap.MADV_HUGEPAGE, start, nbytes // page * page)
     return whole[start : start + nbytes]
 
 
@@ -94,11 +112,9 @@ class FileReader:
         nbytes = size if nbytes is None else nbytes
         if nbytes > size:
             raise OSError(f"{path}: has {size} bytes from {offset} on, and {nbytes} are needed")
-        allowed = HUGE_PAGES.value() is None or HUGE_PAGES.is_on()
-        page = huge_page_bytes() if allowed and nbytes >= LEAST_BYTES else 0
-        if not page or 2 * nbytes > _free_bytes() - self._unread:
+        if not _wanted_page(nbytes) or 2 * nbytes > _free_bytes() - self._unread:
             return np.asarray(np.memmap(path, np.uint8, mode="r", offset=offset, shape=(nbytes,)))
-        array = _anonymous(nbytes, page)
+        array = anonymous(nbytes)
         thread = threading.Thread(target=self._read, args=(path, offset, array.data), name="edgedec-weights")
         array.flags.writeable = False
         with self._lock:

@@ -34,7 +34,15 @@ from edgedec.runtime.kernels.huge_pages import file_bytes
 from edgedec.schemes import Int4Scheme, TernaryScheme
 from edgedec.verified import LEAST_BYTES, SETTLED_S, is_verified, verifying
 
-__all__ = ["LOAD_BYTES", "Layout", "LayoutEntry", "charged_folders", "layout_bytes", "open_layout"]
+__all__ = [
+    "LOAD_BYTES",
+    "Layout",
+    "LayoutEntry",
+    "charged_folders",
+    "layout_bytes",
+    "layout_entries",
+    "open_layout",
+]
 
 FILE = ".cpu-kernels.layout"  # name of the file in a bundle's folder
 LOAD_BYTES = 4 << 20  # peak memory of a conversion or check, which is a few pieces
@@ -83,6 +91,24 @@ class Layout:
             for name, entry in self.entries.items()
         }
 
+    def matrix(
+        self, name: str, codes: NDArray[np.uint8] | None = None, scales: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Read one matrix into usual memory, and return its codes, uint8 [bytes], and scales, float32 [n].
+
+        Args:
+            codes, scales: arrays that are returned in the place of those of the file, unless they are None or empty.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        entry = self.entries[name]
+        if codes is None:
+            codes = np.fromfile(self.path, np.uint8, entry.codes_bytes, offset=entry.codes_offset)
+        if scales is None or not scales.size:
+            scales = np.fromfile(self.path, np.float32, entry.scale_count, offset=entry.scales_offset)
+        return codes, scales
+
 
 def _scheme(tensor: Tensor) -> TernaryScheme | Int4Scheme:
     assert isinstance(tensor.scheme, TernaryScheme | Int4Scheme)
@@ -105,6 +131,11 @@ def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[
         entries[name] = LayoutEntry(codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales)
         end = -(-(after + 4 * scales) // ALIGNMENT) * ALIGNMENT
     return entries, end
+
+
+def layout_entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, LayoutEntry]:
+    """Return the places of matrices in the file of ``open_layout``, computed from their manifest entries only."""
+    return _entries(tensors, names)[0]
 
 
 def layout_bytes(tensor: Tensor) -> int:

@@ -213,8 +213,9 @@ def _grid_node(codes: I8, scale: F32) -> _TestNode:
     return _TestNode(node=node, weights=weights, expected=expected)
 
 
-def _row_nodes(x: str) -> list[Node]:
-    """Return nodes on the float rows ``x`` whose results depend on each other, the last of which makes "chosen"."""
+def _row_nodes(x: str, width: int) -> list[Node]:
+    """Return nodes on the float rows ``x`` [n, width] whose results depend on each other; the last one makes "chosen"."""
+    half = width // 2
     return [
         Node(
             kind="RmsNorm", inputs=[x, "gain"], outputs=["normed"], name="norm", domain=DOMAIN, attributes={"eps": 1e-5}
@@ -235,18 +236,58 @@ def _row_nodes(x: str) -> list[Node]:
             domain=DOMAIN,
             attributes={"block": 2, "inverse": 0},
         ),
-        Node(kind="Add", inputs=["turned", x], outputs=["sum"], name="sum", domain=DOMAIN),
-        Node(kind="SelectRows", inputs=["sum", "rows"], outputs=["chosen"], name="select", domain=DOMAIN),
+        Node(
+            kind="Columns",
+            inputs=["turned", x],
+            outputs=["beside"],
+            name="beside",
+            domain=DOMAIN,
+            attributes={"pieces": [*(0, half, width - half), *(1, 0, half)]},
+        ),
+        Node(
+            kind="LayerNorm",
+            inputs=["beside", "gain", "gain"],
+            outputs=["centred"],
+            name="centre",
+            domain=DOMAIN,
+            attributes={"eps": 1e-2},
+        ),
+        Node(
+            kind="HeadDifference",
+            inputs=["centred", "first", "first", "second", "second"],
+            outputs=["less"],
+            name="less",
+            domain=DOMAIN,
+            attributes={"pairs": 2, "start": 0.25},
+        ),
+        Node(
+            kind="Columns",
+            inputs=["less", x],
+            outputs=["widened"],
+            name="widened",
+            domain=DOMAIN,
+            attributes={"pieces": [*(0, 0, half), *(-1, 0, width - half)]},
+        ),
+        Node(kind="Add", inputs=["widened", x], outputs=["sum"], name="sum", domain=DOMAIN),
+        Node(kind="FloatMatMul", inputs=["sum", "narrow"], outputs=["product"], name="product", domain=DOMAIN),
+        Node(kind="SelectRows", inputs=["product", "rows"], outputs=["chosen"], name="select", domain=DOMAIN),
     ]
 
 
-def _chosen_rows(x: F32, gain: F32, rows: NDArray[np.int64]) -> F32:
+def _chosen_rows(x: F32, gain: F32, narrow: F32, rows: NDArray[np.int64], vectors: Sequence[F32]) -> F32:
     """Return the result of ``_row_nodes`` by NumPy."""
     wide = x.astype(np.float64)
     normed = wide / np.sqrt(np.square(wide).mean(axis=1, keepdims=True) + 1e-5) * gain
     pairs = (normed / (1 + np.exp(-normed)) * wide * gain).reshape(len(x), -1, 2)
     turned = (pairs @ np.array([[1, 1], [1, -1]])).reshape(x.shape) * np.sqrt(0.5)
-    result: F32 = (turned + wide)[rows].astype(np.float32)
+    half = x.shape[1] // 2
+    beside = np.concatenate([turned[:, half:], wide[:, :half]], axis=1)
+    deviation = np.sqrt(beside.var(axis=1, keepdims=True) + 1e-2)
+    parts = ((beside - beside.mean(axis=1, keepdims=True)) / deviation * gain + gain).reshape(len(x), 2, 2, -1)
+    first, second = (np.exp(np.square(vector.astype(np.float64)).sum()) for vector in vectors)
+    less = (parts[:, :, 0] - (first - second + 0.25) * parts[:, :, 1]).reshape(len(x), -1)
+    widened = np.concatenate([less, np.zeros((len(x), x.shape[1] - less.shape[1]))], axis=1)
+    result: F32 = ((widened + wide)[rows] @ narrow.T).astype(np.float32)
     return result
 
 
@@ -263,13 +304,18 @@ def _self_test(kernels: Kernels) -> None:
     codes, scale = quantize_rows(x[0])
     items = [_ternary_node(kernels, codes, scale), _int8_node(codes, scale), _grid_node(codes, scale)]
     gain, rows = 2 * _fractions(13, x.shape[-1]) - 1, np.array([4, 1], np.int64)
+    narrow = np.float32(0.125) * _fractions(14, 3, x.shape[-1]) - np.float32(0.0625)
+    first, second = _fractions(15, 5), _fractions(16, 5)  # vectors for the factor of a difference of heads
     recurrent = recurrent_check(_fractions)
-    nodes = [*(item.node for item in items), *_row_nodes("x"), *recurrent.nodes]
+    nodes = [*(item.node for item in items), *_row_nodes("x", x.shape[-1]), *recurrent.nodes]
     names = [name for item in items for name in item.node.outputs] + ["chosen", *recurrent.expected]
     constants = [
         *(weight for item in items for weight in item.weights),
         *recurrent.constants,
         array_value("gain", gain),
+        array_value("narrow", narrow),
+        array_value("first", first),
+        array_value("second", second),
         array_value("rows", rows),
     ]
     made = {name for node in nodes for name in node.outputs}
@@ -288,11 +334,12 @@ def _self_test(kernels: Kernels) -> None:
     for kind, result, right in zip(kinds, single, (array for item in items for array in item.expected), strict=False):
         if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
             raise DeviceError(f"the results of {kind} are not those of NumPy")
-    chosen = _chosen_rows(x[0], gain, rows)
+    chosen = _chosen_rows(x[0], gain, narrow, rows, (first, second))
     by_name = dict(zip(names, single, strict=True))
     if not _near(by_name["chosen"], chosen[None]):
         raise DeviceError(
-            "the results of RmsNorm, GatedActivation, Hadamard, Add and SelectRows are not those of NumPy"
+            "the results of RmsNorm, GatedActivation, Hadamard, Columns, LayerNorm, HeadDifference, Add, FloatMatMul and "
+            "SelectRows are not those of NumPy"
         )
     for name, right in recurrent.expected.items():
         if not _near(by_name[name], right):

@@ -7,12 +7,19 @@
 // buffer for all states of a model, in which this state begins at `offset` (layout: attention.hpp); with rotary, cos and sin
 // float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions), slots
 // (rows of the cache, all sequences together), table (row of blocks), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and
-// the floats scale and cap (soft cap of scores, 0: none). Output: float32 [1, n, heads * head_dim].
+// the floats scale and cap (soft cap of scores, 0: none). `select` is a list: keys (0: queries attend to all keys that they see),
+// share, sinks, recent, bits of a label's codes, the first byte in the cache of KeyCounts (attention.hpp), kept, the rank of stored
+// keys, and the number of the store of the values (value_store.hpp; 0: none) and their part of it. If keys is not 0, the lists channels (integers) and steps (floats) are [kv_heads * channels of a label], and with kept, importance (floats) is
+// [kv_heads * (1 + head_dim)], and with a rank, basis (floats) is [kv_heads * rank * head_dim].
+// Output: float32 [1, n, heads * head_dim].
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "attention.hpp"
+#include "attention_select.hpp"
 #include "ort_operator.hpp"
+#include "value_store.hpp"
 
 namespace edgedec {
 namespace {
@@ -42,7 +49,8 @@ class Kernel : public Operator {
             EDGEDEC_TRY(info.integer(number.name, number.value));
         EDGEDEC_TRY(info.number("scale", &scale_));
         EDGEDEC_TRY(info.number("cap", &cap_));
-        layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
+        layout_.bits = bits >= 0 && bits <= 32 ? static_cast<int32_t>(bits) : 0;
+        EDGEDEC_TRY(read_selection(info));
         if (layout_.problem()) return refuse(layout_.problem());
         if (context_ < 1 || context_ > kMostPositions) return refuse("capacity must be 1 to 2^24");
         if (heads_ < 1 || heads_ % layout_.kv_heads) return refuse("heads must be a multiple of key/value heads");
@@ -98,6 +106,8 @@ class Kernel : public Operator {
         if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
             return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
                           std::to_string(shape.count));
+        if (select_.keys && shape.count < counts_ + static_cast<int64_t>(sizeof(KeyCounts)))
+            return refuse("the cache has no room for the counts");
         float* out = nullptr;
         EDGEDEC_TRY(context.output(0, dims, &out));
         if (!tokens) return nullptr;
@@ -113,7 +123,13 @@ class Kernel : public Operator {
         rows.out = out, rows.positions = static_cast<int64_t*>(positions);
         rows.visible = static_cast<uint64_t*>(visible), rows.words = words;
         rows.window = window_, rows.sinks = sinks_, rows.scale = scale_, rows.cap = cap_;
-        rows.rotary = rotary_, rows.quantize = path_->quantize;
+        rows.rotary = rotary_, rows.quantize = path_->quantize, rows.select = select_;
+        if (select_.keys) {
+            rows.select.counts = reinterpret_cast<KeyCounts*>(static_cast<uint8_t*>(cache) + counts_);
+            rows.select.last = &last_;
+            rows.basis = {basis_.data(), columns_.data()};
+            rows.filed = filed_;
+        }
         if (const char* problem = attention_problem(rows)) return refuse(problem);
         const AttentionPass pass(*path_, rows);
         const auto run = [](void* user, size_t task) {
@@ -121,14 +137,62 @@ class Kernel : public Operator {
         };
         if (width * pass.products() < kSerialProducts) {
             for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
-            return nullptr;
+        } else {
+            EDGEDEC_TRY(context.parallel(run, static_cast<size_t>(pass.tasks()), const_cast<AttentionPass*>(&pass)));
         }
-        return context.parallel(run, static_cast<size_t>(pass.tasks()), const_cast<AttentionPass*>(&pass));
+        const std::string failure = store_ ? store_->take_failure() : std::string();
+        return failure.empty() ? nullptr : refuse(failure);
     }
 
   private:
+    // Reads and checks the selection of keys.
+    OrtStatus* read_selection(const NodeInfo& info) {
+        std::vector<int64_t> numbers;
+        EDGEDEC_TRY(info.list("select", numbers));
+        if (numbers.size() != 10) return refuse("select must have 10 numbers");
+        select_.keys = numbers[0], select_.share = numbers[1], select_.sinks = numbers[2], select_.recent = numbers[3];
+        select_.bits = numbers[4] == 8 ? 8 : 4, counts_ = numbers[5], select_.kept = numbers[6];
+        if (!select_.keys) return nullptr;
+        EDGEDEC_TRY(info.list("channels", channels_));
+        EDGEDEC_TRY(info.list("steps", steps_));
+        const auto size = static_cast<int64_t>(channels_.size());
+        if (layout_.kv_heads < 1 || size % layout_.kv_heads || steps_.size() != channels_.size())
+            return refuse("channels and steps must be lists for each key/value head");
+        if (counts_ < 0 || counts_ % 8) return refuse("the place of the counts must be a multiple of 8");
+        select_.channels = size / layout_.kv_heads, select_.channel = channels_.data(), select_.steps = steps_.data();
+        if (select_.kept) EDGEDEC_TRY(info.list("importance", importance_));
+        if (static_cast<int64_t>(importance_.size()) != (select_.kept ? layout_.kv_heads * (1 + layout_.head_dim) : 0))
+            return refuse("importance must be a list for each key/value head");
+        select_.importance = importance_.data();
+        last_.resize(static_cast<size_t>(heads_ > 0 ? heads_ : 0));
+        layout_.label_bytes = select_.label_bytes();
+        layout_.rank = numbers[7], layout_.filed = numbers[8] != 0;
+        if (layout_.filed) {
+            store_ = value_store(numbers[8]);
+            if (!store_) return refuse("the store of the values is not open");
+            filed_ = {store_.get(), static_cast<size_t>(numbers[9])};
+        }
+        if (layout_.problem()) return refuse(layout_.problem());
+        if (const char* problem = filed_.problem(layout_)) return refuse(problem);
+        if (layout_.rank) {
+            EDGEDEC_TRY(info.list("basis", basis_));
+            if (static_cast<int64_t>(basis_.size()) != layout_.kv_heads * layout_.rank * layout_.head_dim)
+                return refuse("the basis must have a number for each key/value head, number of a key and dimension");
+            columns_ = columns_of(layout_, basis_.data());
+        }
+        if (const char* problem = select_.problem(layout_)) return refuse(problem);
+        return nullptr;
+    }
+
     const Path* path_ = nullptr;
     KvLayout layout_{};
+    Selection select_{};
+    std::vector<int64_t> channels_;
+    std::vector<float> steps_, importance_, basis_, columns_;
+    std::shared_ptr<ValueStore> store_;  // null: the values are in the cache
+    FiledValues filed_;
+    mutable std::vector<ChosenKeys> last_;  // of each query head; a session runs one pass at a time
+    int64_t counts_ = 0;
     Rotary rotary_{};
     int64_t heads_ = 0, context_ = 0, table_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
     float scale_ = 1.0f, cap_ = 0.0f;

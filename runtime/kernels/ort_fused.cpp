@@ -20,8 +20,11 @@ constexpr size_t kMostNodes = 1 << 16, kMostSlots = 1 << 12;
 struct Value {
     Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {}, 0};
     void* data = nullptr;
-    std::vector<float> memory;  // of a slot, kept from pass to pass to avoid allocations
 };
+
+// The memory of the slots, kept from pass to pass to avoid allocations. All fused nodes have the same, because they run one
+// after another, and nothing in a slot is read after its node has ended.
+using Slots = std::vector<std::vector<float>>;
 
 struct Node {
     std::unique_ptr<Operator> kernel;
@@ -68,11 +71,13 @@ class Kernel final : public Operator {
     }
 
     OrtStatus* compute(NodeContext& context) const override {
-        static thread_local std::vector<Value> memory;
-        if (memory.size() < values_) memory.resize(values_);
+        static thread_local std::vector<Value> values;
+        static thread_local Slots slots;
+        if (values.size() < values_) values.resize(values_);
+        if (slots.size() < values_ - inputs_ - outputs_) slots.resize(values_ - inputs_ - outputs_);
         for (size_t i = 0; i < inputs_; ++i)
-            if (!constants_[i].data) EDGEDEC_TRY(context.input(i, memory[i].shape, &memory[i].data));
-        Pass pass{*this, context, memory, Team(threads_), {false}, nullptr};
+            if (!constants_[i].data) EDGEDEC_TRY(context.input(i, values[i].shape, &values[i].data));
+        Pass pass{*this, context, values, slots, Team(threads_), {false}, nullptr};
         if (threads_ == 1)
             lead(pass);
         else
@@ -85,6 +90,7 @@ class Kernel final : public Operator {
         const Kernel& kernel;
         NodeContext& session;
         std::vector<Value>& values;
+        Slots& slots;
         Team team;
         std::atomic<bool> led;
         OrtStatus* status;
@@ -117,8 +123,9 @@ class Kernel final : public Operator {
                 EDGEDEC_TRY(pass_.session.output(number - kernel.inputs_, dims, data));
             } else {
                 const auto count = static_cast<size_t>(value.shape.count);
-                if (value.memory.size() < count) value.memory.resize(count);
-                *data = value.memory.data();
+                std::vector<float>& memory = pass_.slots[number - kernel.inputs_ - kernel.outputs_];
+                if (memory.size() < count) memory.resize(count);
+                *data = memory.data();
             }
             value.data = *data;
             return nullptr;
@@ -127,6 +134,7 @@ class Kernel final : public Operator {
             pass_.team.run(work, count, user);
             return nullptr;
         }
+        void rest(bool resting) override { pass_.team.rest(resting); }
 
       private:
         Pass& pass_;

@@ -55,14 +55,16 @@ class Kernel final : public Products<Kernel, Grid> {
             matrices_.push_back(w);
         }
         if (next != given) return refuse("has more inputs than its attributes say");
+        find_streams();
         return nullptr;
     }
 
     void arrange(Staging& staging) const { staging.arrange_for_grid(*path_); }
     void run_part(const Staging& staging, size_t part, float* const* outs) const {
-        run_tile(part, [&](size_t i, const Grid& w, int64_t tile) {
-            path_->grid(w, staging.view(w.group_size), tile, outs[i], w.outputs);
-        });
+        run_tile(part, [&](size_t i, const Grid& w, int64_t tile) { run_matrix(w, staging, tile, outs[i], w.outputs); });
+    }
+    void run_matrix(const Grid& w, const Staging& staging, int64_t tile, float* out, int64_t stride) const {
+        path_->grid(w, staging.view(w.group_size), tile, out, stride);
     }
     Weights part_weights(size_t part) const {
         return run_tile(part, [](size_t, const Grid& w, int64_t tile) {
@@ -71,6 +73,12 @@ class Kernel final : public Products<Kernel, Grid> {
         });
     }
     static int32_t group_size(const Grid& w) { return w.group_size; }
+    static const void* codes(const Grid& w) { return w.data; }
+    static int64_t threads_parts(const Grid& w) { return w.tiles(); }
+    // `first` is the first row of a tile.
+    static Grid rows_of(const Grid& w, int64_t first, int64_t end, const LoadedPart& place) {
+        return {end - first, w.inputs, w.bits, w.form, w.group_size, place.codes, w.bias ? w.bias + first : nullptr};
+    }
 };
 
 }  // namespace

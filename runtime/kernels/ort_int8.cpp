@@ -52,6 +52,7 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         }
         if (next != given) return refuse("has more inputs than its attributes say");
         parts_ = columns_.size();
+        find_streams();
         return nullptr;
     }
 
@@ -59,8 +60,11 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
     void run_part(const Staging& staging, size_t part, float* const* outs) const {
         const auto [matrix, first] = columns_[part];
         const Int8Matrix& w = matrices_[matrix];
-        const int64_t last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
-        path_->int8_rows(w, staging.view(0), first, last, outs[matrix], w.outputs);
+        run_matrix(w, staging, first / w.part(), outs[matrix], w.outputs);
+    }
+    void run_matrix(const Int8Matrix& w, const Staging& staging, int64_t part, float* out, int64_t stride) const {
+        const int64_t first = part * w.part(), last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
+        path_->int8_rows(w, staging.view(0), first, last, out, stride);
     }
     Weights part_weights(size_t part) const {
         const auto [matrix, first] = columns_[part];
@@ -69,6 +73,13 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         return {reinterpret_cast<const uint8_t*>(w.codes + first * w.inputs), static_cast<size_t>((w.outputs - first) * w.inputs)};
     }
     static int32_t group_size(const Int8Matrix&) { return 0; }
+    static const void* codes(const Int8Matrix& w) { return w.codes; }
+    static int64_t threads_parts(const Int8Matrix& w) { return (w.outputs + w.part() - 1) / w.part(); }
+    // Only matrices by rows are streamed, because a part of the rows is one range of the file.
+    static Int8Matrix rows_of(const Int8Matrix& w, int64_t first, int64_t end, const LoadedPart& place) {
+        return {end - first,       w.inputs, w.by_rows, reinterpret_cast<const int8_t*>(place.codes),
+                w.scales + first, w.bias ? w.bias + first : nullptr};
+    }
 
   private:
     struct Columns {

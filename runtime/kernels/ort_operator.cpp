@@ -50,6 +50,14 @@ OrtStatus* NodeInfo::list(const char* name, std::vector<int64_t>& values) const 
     return api.KernelInfoGetAttributeArray_int64(info, whole.c_str(), values.data(), &size);
 }
 
+OrtStatus* NodeInfo::list(const char* name, std::vector<float>& values) const {
+    size_t size = 0;
+    const std::string whole = prefix + name;
+    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_float(info, whole.c_str(), nullptr, &size));
+    values.resize(size);
+    return api.KernelInfoGetAttributeArray_float(info, whole.c_str(), values.data(), &size);
+}
+
 OrtStatus* NodeInfo::counts(size_t* in, size_t* out) const {
     if (inputs) {
         *in = inputs->size(), *out = contained_outputs;
@@ -123,12 +131,13 @@ OrtStatus* SessionContext::output(size_t index, const std::vector<int64_t>& dims
 
 namespace {
 
-using Kinds = std::array<OperatorKind, 12>;
+using Kinds = std::array<OperatorKind, 17>;
 
 const Kinds& kinds() {
     static const Kinds all = {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention(), rms_norm(),
                               gated_activation(), hadamard(), addition(), row_selection(), causal_conv(),
-                              selective_scan(), gated_delta_rule()};
+                              selective_scan(), channel_scan(), gated_delta_rule(), float_matmul(), columns(),
+                              layer_norm(), head_difference()};
     return all;
 }
 

@@ -38,6 +38,7 @@ struct NodeInfo {
     OrtStatus* number(const char* name, float* value) const;
     OrtStatus* text(const char* name, std::string& value) const;
     OrtStatus* list(const char* name, std::vector<int64_t>& values) const;
+    OrtStatus* list(const char* name, std::vector<float>& values) const;
     OrtStatus* counts(size_t* inputs, size_t* outputs) const;
     // Sets `*value` to an input that is an initializer, and to null if it is none.
     OrtStatus* initializer(size_t index, const OrtValue** value) const;
@@ -50,6 +51,8 @@ class NodeContext {
     virtual OrtStatus* output(size_t index, const std::vector<int64_t>& dims, float** data) = 0;
     // Calls work(user, index) for each index below `count`, on the session's threads.
     virtual OrtStatus* parallel(void (*work)(void*, size_t), size_t count, void* user) = 0;
+    // Says whether the node waits for something slow, so that threads that wait for work may sleep.
+    virtual void rest(bool) {}
 
   protected:
     ~NodeContext() = default;
@@ -177,8 +180,13 @@ OperatorKind gated_activation();
 OperatorKind hadamard();
 OperatorKind addition();
 OperatorKind row_selection();
+OperatorKind float_matmul();
+OperatorKind columns();
+OperatorKind layer_norm();
+OperatorKind head_difference();
 OperatorKind causal_conv();
 OperatorKind selective_scan();
+OperatorKind channel_scan();
 OperatorKind gated_delta_rule();
 // Returns the kind of that name; `make` is null if a fused node cannot contain it.
 OperatorKind find_kind(const std::string& name);

@@ -1,4 +1,5 @@
-// The common part of the operators for products of one activation and several matrices.
+// The common part of the operators for products of one activation and several matrices. The matrices are in memory, or parts of
+// them are read while the pass computes (weight_stream.hpp).
 #pragma once
 
 #include <string>
@@ -6,6 +7,7 @@
 
 #include "ort_operator.hpp"
 #include "staging.hpp"
+#include "weight_stream.hpp"
 
 namespace edgedec {
 
@@ -20,11 +22,16 @@ constexpr int64_t kSerialElements = 4096;
 //     void run_part(const Staging&, size_t part, float* const* outs) const
 //     Weights part_weights(size_t part) const                      returns the weights of a matrix from this part on
 //     static int32_t group_size(const Matrix&)
+//     static const void* codes(const Matrix&)                      returns the address that the session has for its codes
+//     static Matrix rows_of(const Matrix&, int64_t first, int64_t end, const LoadedPart&)
+//     static int64_t threads_parts(const Matrix&)                  returns the parts that threads compute one at a time
+//     void run_matrix(const Matrix&, const Staging&, int64_t part, float* out, int64_t stride) const
 // and its `create` fills the members.
 template <class Kernel, class Matrix>
 class Products : public Operator, private Upcoming {
   public:
-    const Upcoming* upcoming() const final { return this; }
+    // Weights that are not in memory yet cannot be prefetched.
+    const Upcoming* upcoming() const final { return pieces_.empty() ? this : nullptr; }
     OrtStatus* compute(NodeContext& context) const final {
         Shape shape;
         void* data = nullptr;
@@ -49,6 +56,7 @@ class Products : public Operator, private Upcoming {
         else
             for (int64_t t = 0; t < tokens; ++t) quantize(&rows, static_cast<size_t>(t));
         kernel().arrange(staging);
+        if (!pieces_.empty()) return run_pieces(context, staging, outs);
         Pass pass{&kernel(), &staging, outs};
         if (bytes_ * tokens < kSerialBytes) {
             for (size_t part = 0; part < parts_; ++part) run(&pass, part);
@@ -69,6 +77,20 @@ class Products : public Operator, private Upcoming {
         return tile(i, matrices_[i], at);
     }
 
+    // Looks up the streams that have the matrices. `create` calls it last.
+    void find_streams() {
+        for (size_t i = 0; i < matrices_.size(); ++i) {
+            WeightStream* const stream = stream_of(Kernel::codes(matrices_[i]));
+            if (stream)
+                add_pieces(*stream, i);
+            else
+                pieces_.push_back({nullptr, 0, i, 0, matrices_[i].outputs});
+        }
+        for (const Piece& piece : pieces_)
+            if (piece.stream) return;
+        pieces_.clear();  // all matrices are in memory
+    }
+
     const Path* path_ = nullptr;
     int64_t inputs_ = 0, bytes_ = 0;
     size_t parts_ = 0;  // ONNX Runtime gives a thread neighbouring parts, which it reads sequentially
@@ -85,6 +107,61 @@ class Products : public Operator, private Upcoming {
         const Staging* staging;
         float* const* outs;
     };
+
+    // Rows of a matrix that are in memory at the same time: a part of a stream, or a matrix that is in none.
+    struct Piece {
+        WeightStream* stream;
+        size_t part, matrix;
+        int64_t first, end;
+    };
+    struct PiecePass {
+        const Kernel* kernel;
+        const Staging* staging;
+        const Matrix* rows;
+        float* out;
+        int64_t stride;
+    };
+
+    // Adds the parts of a matrix. Pinned ones that lie side by side are one piece.
+    void add_pieces(WeightStream& stream, size_t matrix) {
+        const std::vector<StreamPart>& parts = stream.parts();
+        const StreamPart* last = nullptr;
+        for (size_t at = 0; at < parts.size(); ++at) {
+            const StreamPart& part = parts[at];
+            if (part.matrix != Kernel::codes(matrices_[matrix])) continue;
+            if (last && last->codes && part.codes == last->codes + last->codes_bytes &&
+                (!part.scales_bytes || part.scales == last->scales + last->scales_bytes))
+                pieces_.back().end = part.end;
+            else
+                pieces_.push_back({&stream, at, matrix, part.first, part.end});
+            last = &part;
+        }
+    }
+
+    OrtStatus* run_pieces(NodeContext& context, const Staging& staging, float* const* outs) const {
+        for (const Piece& piece : pieces_) {
+            const Matrix& whole = matrices_[piece.matrix];
+            Matrix rows = whole;
+            if (piece.stream) {
+                LoadedPart place{};
+                context.rest(true);
+                const std::string why = piece.stream->acquire(piece.part, place);
+                context.rest(false);
+                if (!why.empty()) return refuse(why);
+                rows = Kernel::rows_of(whole, piece.first, piece.end, place);
+            }
+            PiecePass pass{&kernel(), &staging, &rows, outs[piece.matrix] + piece.first, whole.outputs};
+            OrtStatus* const status =
+                context.parallel(run_piece, static_cast<size_t>(Kernel::threads_parts(rows)), &pass);
+            if (piece.stream) piece.stream->release(piece.part);
+            if (status) return status;
+        }
+        return nullptr;
+    }
+    static void run_piece(void* user, size_t part) {
+        const PiecePass& pass = *static_cast<const PiecePass*>(user);
+        pass.kernel->run_matrix(*pass.rows, *pass.staging, static_cast<int64_t>(part), pass.out, pass.stride);
+    }
 
     Weights weights(size_t member, size_t members) const final { return kernel().part_weights(parts_ * member / members); }
 
@@ -106,6 +183,8 @@ class Products : public Operator, private Upcoming {
     }
 
     const Kernel& kernel() const { return static_cast<const Kernel&>(*this); }
+
+    std::vector<Piece> pieces_;  // in the order of their use; empty if all matrices are in memory
 
     bool first_of_its_groups(size_t i) const {
         for (size_t j = 0; j < i; ++j)

@@ -1,200 +1,37 @@
 // The ONNX Runtime operators with recurrent states (recurrent.hpp, edgedec/ops.py). Their last inputs are
 //   visible int64 [n, words] (bit j of a row: it sees row j of its own sequence; the last one before itself is its parent),
 //   sequences int64 [s, 2] (rows of each sequence of the pass, in order, and its committed rows; what follows the last row of the
-//   pass is ignored), slots int64 [s] (the slot of each sequence), states float32 [slots * slot]: the buffer of all slots, in
-//   which the operator keeps its rows.
-// Attributes: slot (floats of a slot), rows (most rows of a sequence), offset and kept (of the state in a slot), heads, groups,
-// outer, inner. The inputs before are, all float32 [1, n, width] or weights:
+//   pass is ignored), slots int64 [s] (the slot of each sequence), states float32 [tables + slots * slot]: the buffer of the
+//   tables and of all slots, in which the operator keeps its rows.
+// Attributes: slot (floats of a slot), rows (most rows of a sequence), tables (floats of the tables), and of the state: offset,
+// kept, heads, groups, outer, inner, decay, table. The inputs before are, all float32 [1, n, width] or weights:
 //   edgedec::CausalConv (x, taps [kernel, channels], bias [channels])
 //   edgedec::SelectiveScan (x, b, c, step, decay, skip, step_bias [heads]); attributes: least, most (float)
-//   edgedec::GatedDeltaRule (q, k, v, rate, step, decay, step_bias [heads])
+//   edgedec::ChannelScan (x, b, c, step, skip, step_bias [channels]), where the heads of the state are blocks of channels and
+//   the rates stand in the tables; attributes: least, most (float)
+//   edgedec::GatedDeltaRule (q, k, v, rate, step, decay [heads], step_bias), where step and step_bias have a column for each head
+//   (decay 0), or for each row of each head's state (decay 1)
+#include "ort_recurrent.hpp"
+
 #include <cmath>
 #include <cstring>
-#include <string>
-#include <vector>
-
-#include "ort_operator.hpp"
-#include "recurrent.hpp"
-#include "rows.hpp"
 
 namespace edgedec {
 namespace {
 
-constexpr int64_t kSerialFloats = 32 << 10;  // floats of states below which one thread computes all
-
-// A row of the pass.
-struct Row {
-    int64_t parent;  // row of the pass, -1: it follows the committed rows
-    float* slot;
-    float* kept;
-};
-
-struct Sequence {
-    int64_t first, count;  // rows of the pass
-    const float* state;
-};
+constexpr float kOne = 1.0f;
 
 float softplus(float x) { return (x > 0.0f ? x : 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
 
-class Recurrent : public Operator {
-  public:
-    Recurrent(const OrtApi& api, const char* kind, size_t values, size_t weights)
-        : Operator(api, kind), values_(values), weights_(weights) {}
+// The least and the largest step of a scan.
+struct Limits {
+    float least = 0.0f, most = 0.0f;
 
-    OrtStatus* create(const NodeInfo& info) override {
-        EDGEDEC_TRY(named(info));
-        const char* message = nullptr;
-        path_ = chosen_path(&message);
-        if (!path_) return refuse(message);
-        const struct {
-            const char* name;
-            int64_t* value;
-        } numbers[] = {{"slot", &slot_},         {"rows", &rows_},           {"offset", &state_.offset}, {"kept", &state_.kept},
-                       {"heads", &state_.heads}, {"groups", &state_.groups}, {"outer", &state_.outer},   {"inner", &state_.inner}};
-        for (const auto& number : numbers) EDGEDEC_TRY(info.integer(number.name, number.value));
-        if (const char* problem = state_.problem(slot_, rows_)) return refuse(problem);
-        size_t given = 0, results = 0;
-        EDGEDEC_TRY(info.counts(&given, &results));
-        return given == values_ + weights_ + 4 ? nullptr : refuse("needs " + std::to_string(values_ + weights_ + 4) + " inputs");
+    OrtStatus* read(const NodeInfo& info) {
+        EDGEDEC_TRY(info.number("least", &least));
+        return info.number("most", &most);
     }
-
-    OrtStatus* compute(NodeContext& context) const override {
-        static thread_local Work work;  // kept from pass to pass to avoid allocations
-        EDGEDEC_TRY(read(context, work));
-        if (!work.tokens) return nullptr;
-        return run(context, work);
-    }
-
-  protected:
-    struct Work {
-        const float* inputs[8];
-        float* out;
-        int64_t tokens;
-        std::vector<Row> rows;
-        std::vector<Sequence> sequences;
-        std::vector<float> values;  // of the operator
-    };
-
-    virtual OrtStatus* run(NodeContext& context, Work& work) const = 0;
-    virtual int64_t width(size_t input) const = 0;   // columns of a value, or floats of a weight
-    virtual int64_t out_width() const = 0;
-
-    // Calls body(index) for each index below `count`, on several threads if there is enough to do.
-    template <class Body>
-    static OrtStatus* each(NodeContext& context, int64_t count, int64_t floats, const Body& body) {
-        const auto call = [](void* user, size_t index) { (*static_cast<const Body*>(user))(static_cast<int64_t>(index)); };
-        if (count * floats >= kSerialFloats) return context.parallel(call, static_cast<size_t>(count), const_cast<Body*>(&body));
-        for (int64_t index = 0; index < count; ++index) body(index);
-        return nullptr;
-    }
-
-    // Computes the rows of each head of each sequence. `before` is the state before a row, from which body(row, head, before,
-    // after) computes the state after it; the state of a parent that is not the row before is replayed.
-    template <class Body>
-    OrtStatus* heads(NodeContext& context, const Work& work, const Body& body) const {
-        const RecurrentState& state = state_;
-        const int64_t count = static_cast<int64_t>(work.sequences.size()) * state.heads;
-        const auto task = [&](int64_t index) {
-            static thread_local std::vector<float> memory;
-            const auto floats = static_cast<size_t>(state.head_floats());
-            if (memory.size() < floats) memory.resize(floats);
-            const Sequence& sequence = work.sequences[static_cast<size_t>(index / state.heads)];
-            const int64_t head = index % state.heads;
-            const float* const committed = sequence.state + head * state.head_floats();
-            int64_t current = -1;  // the row whose state is in `memory`
-            for (int64_t row = sequence.first; row < sequence.first + sequence.count; ++row) {
-                const int64_t parent = work.rows[static_cast<size_t>(row)].parent;
-                if (parent != current) replay(work, committed, parent, head, memory.data());
-                body(row, head, parent < 0 ? committed : memory.data(), memory.data());
-                current = row;
-            }
-        };
-        return each(context, count, work.tokens * state.head_floats(), task);
-    }
-
-    void advance(const Row& row, int64_t head, const float* before, float* after) const {
-        advance_state(before, row.kept[head], row.kept + state_.left(head), row.kept + state_.right(head), state_.outer,
-                      state_.inner, after);
-    }
-
-    const Path* path_ = nullptr;
-    RecurrentState state_{};
-
-  private:
-    // Sets `memory` to the state after `row`; -1: nothing is to be done.
-    void replay(const Work& work, const float* committed, int64_t row, int64_t head, float* memory) const {
-        if (row < 0) return;
-        const Row& own = work.rows[static_cast<size_t>(row)];
-        replay(work, committed, own.parent, head, memory);
-        advance(own, head, own.parent < 0 ? committed : memory, memory);
-    }
-
-    OrtStatus* read(NodeContext& context, Work& work) const {
-        constexpr auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-        constexpr auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-        Shape shape;
-        void* data = nullptr;
-        work.tokens = -1;
-        for (size_t i = 0; i < values_ + weights_; ++i) {
-            EDGEDEC_TRY(context.input(i, shape, &data));
-            if (!i) {
-                if (shape.dims.size() != 3 || shape.dims[0] != 1) return refuse("its values must be [1, n, width]");
-                work.tokens = shape.dims[1];
-            }
-            if (shape.type != kFloat || shape.count != width(i) * (i < values_ ? work.tokens : 1))
-                return refuse("its input " + std::to_string(i) + " must be float32 with " + std::to_string(width(i)) + " columns");
-            work.inputs[i] = static_cast<const float*>(data);
-        }
-        EDGEDEC_TRY(context.output(0, {1, work.tokens, out_width()}, &work.out));
-        void *visible, *sequences, *slots;
-        size_t at = values_ + weights_;
-        EDGEDEC_TRY(context.input(at++, shape, &visible));
-        if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[0] != work.tokens)
-            return refuse("visible must be int64 [n, words]");
-        const int64_t words = shape.dims[1];
-        EDGEDEC_TRY(context.input(at++, shape, &sequences));
-        if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[1] != 2)
-            return refuse("sequences must be int64 [s, 2]");
-        const int64_t most = shape.dims[0];
-        EDGEDEC_TRY(context.input(at++, shape, &slots));
-        if (shape.type != kInt64 || shape.count != most) return refuse("slots must be int64, one for each sequence");
-        EDGEDEC_TRY(context.input(at++, shape, &data));
-        if (shape.type != kFloat || shape.count % slot_) return refuse("states must be float32, whole slots");
-        const int64_t slot_count = shape.count / slot_;
-        work.rows.clear();
-        work.sequences.clear();
-        const auto* const counts = static_cast<const int64_t*>(sequences);
-        const auto* const numbers = static_cast<const int64_t*>(slots);
-        const auto* const masks = static_cast<const uint64_t*>(visible);
-        for (int64_t s = 0, first = 0; first < work.tokens; ++s) {
-            if (s == most) return refuse("the sequences have fewer rows than the pass");
-            const int64_t count = counts[2 * s];
-            if (count < 1 || count > rows_ || first + count > work.tokens || count > 64 * words)
-                return refuse("a sequence of a pass must have 1 to " + std::to_string(rows_) + " rows");
-            if (numbers[s] < 0 || numbers[s] >= slot_count) return refuse("there is no slot " + std::to_string(numbers[s]));
-            float* const slot = static_cast<float*>(data) + numbers[s] * slot_;
-            work.sequences.push_back({first, count, slot + state_.offset});
-            for (int64_t r = 0; r < count; ++r) {
-                const int64_t parent = last_before(masks + (first + r) * words, r);
-                work.rows.push_back({parent < 0 ? -1 : first + parent, slot, slot + state_.kept + r * state_.kept_width()});
-            }
-            first += count;
-        }
-        return nullptr;
-    }
-
-    // Returns the last bit before `row`, -1 if there is none.
-    static int64_t last_before(const uint64_t* mask, int64_t row) {
-        for (int64_t word = row / 64; word >= 0; --word) {
-            uint64_t bits = mask[word];
-            if (word == row / 64) bits &= (uint64_t{1} << row % 64) - 1;
-            if (bits) return 64 * word + 63 - __builtin_clzll(bits);
-        }
-        return -1;
-    }
-
-    const size_t values_, weights_;
-    int64_t slot_ = 0, rows_ = 0;
+    float apply(float step) const { return step < least ? least : step > most ? most : step; }
 };
 
 class Convolution final : public Recurrent {
@@ -238,8 +75,8 @@ class Scan final : public Recurrent {
 
     OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(Recurrent::create(info));
-        EDGEDEC_TRY(info.number("least", &least_));
-        return info.number("most", &most_);
+        if (state_.kind() != Decay::head) return refuse("needs a decay of each head");
+        return limits_.read(info);
     }
 
   private:
@@ -256,8 +93,7 @@ class Scan final : public Recurrent {
             float* const kept = work.rows[static_cast<size_t>(row)].kept;
             std::memcpy(kept + state_.heads, b + row * lefts, static_cast<size_t>(lefts) * sizeof(float));
             for (int64_t head = 0; head < state_.heads; ++head) {
-                float step = softplus(work.inputs[3][row * state_.heads + head] + work.inputs[6][head]);
-                step = step < least_ ? least_ : step > most_ ? most_ : step;
+                const float step = limits_.apply(softplus(work.inputs[3][row * state_.heads + head] + work.inputs[6][head]));
                 kept[head] = std::exp(-std::exp(work.inputs[4][head]) * step);
                 float* const right = kept + state_.right(head);
                 for (int64_t i = 0; i < inner; ++i) right[i] = step * x[row * all + head * inner + i];
@@ -265,15 +101,57 @@ class Scan final : public Recurrent {
         });
         if (status) return status;
         return heads(context, work, [&](int64_t row, int64_t head, const float* before, float* after) {
-            advance(work.rows[static_cast<size_t>(row)], head, before, after);
+            advance(work, work.rows[static_cast<size_t>(row)], head, before, after);
             const int64_t at = row * all + head * inner;
             float* const out = work.out + at;
-            read_state(after, 1.0f, c + row * lefts + state_.group(head) * state_.outer, state_.outer, inner, out);
+            read_state(after, &kOne, 0, c + row * lefts + state_.group(head) * state_.outer, state_.outer, inner, out);
             for (int64_t i = 0; i < inner; ++i) out[i] += skip[head] * x[at + i];
         });
     }
 
-    float least_ = 0.0f, most_ = 0.0f;
+    Limits limits_;
+};
+
+class ChannelScan final : public Recurrent {
+  public:
+    static constexpr const char* kKind = "ChannelScan";
+    explicit ChannelScan(const OrtApi& api) : Recurrent(api, kKind, 4, 2) {}
+
+    OrtStatus* create(const NodeInfo& info) override {
+        EDGEDEC_TRY(Recurrent::create(info));
+        if (state_.kind() != Decay::element) return refuse("needs a decay of each element");
+        return limits_.read(info);
+    }
+
+  private:
+    int64_t width(size_t input) const override {
+        return input == 1 || input == 2 ? state_.groups * state_.outer : state_.heads * state_.inner;
+    }
+    int64_t out_width() const override { return state_.heads * state_.inner; }
+
+    OrtStatus* run(NodeContext& context, Work& work) const override {
+        const float *b = work.inputs[1], *c = work.inputs[2], *skip = work.inputs[4], *shift = work.inputs[5];
+        const int64_t inner = state_.inner, all = state_.heads * inner, lefts = state_.groups * state_.outer;
+        for (int64_t row = 0; row < work.tokens; ++row)
+            std::memcpy(work.rows[static_cast<size_t>(row)].kept + state_.heads * state_.factors(), b + row * lefts,
+                        static_cast<size_t>(lefts) * sizeof(float));
+        return heads(context, work, [&](int64_t row, int64_t head, const float* before, float* after) {
+            const Row& own = work.rows[static_cast<size_t>(row)];
+            const int64_t first = head * inner, at = row * all + first;
+            const float *const x = work.inputs[0] + at, *const steps = work.inputs[3] + at;
+            float *const factors = own.kept + state_.factor(head), *const right = own.kept + state_.right(head);
+            for (int64_t i = 0; i < inner; ++i) {
+                factors[i] = limits_.apply(softplus(steps[i] + shift[first + i]));
+                right[i] = factors[i] * x[i];
+            }
+            advance(work, own, head, before, after);
+            float* const out = work.out + at;
+            read_state(after, &kOne, 0, c + row * lefts + state_.group(head) * state_.outer, state_.outer, inner, out);
+            for (int64_t i = 0; i < inner; ++i) out[i] += skip[first + i] * x[i];
+        });
+    }
+
+    Limits limits_;
 };
 
 class DeltaRule final : public Recurrent {
@@ -281,15 +159,21 @@ class DeltaRule final : public Recurrent {
     static constexpr const char* kKind = "GatedDeltaRule";
     explicit DeltaRule(const OrtApi& api) : Recurrent(api, kKind, 5, 2) {}
 
+    OrtStatus* create(const NodeInfo& info) override {
+        EDGEDEC_TRY(Recurrent::create(info));
+        return state_.kind() == Decay::element ? refuse("needs a decay of each head or row") : nullptr;
+    }
+
   private:
     int64_t width(size_t input) const override {
         if (input < 2) return state_.groups * state_.outer;
-        return input == 2 ? state_.heads * state_.inner : state_.heads;
+        if (input == 2) return state_.heads * state_.inner;
+        return state_.heads * (input == 4 || input == 6 ? state_.factors() : 1);  // steps and their biases
     }
     int64_t out_width() const override { return state_.heads * state_.inner; }
 
     OrtStatus* run(NodeContext& context, Work& work) const override {
-        const int64_t outer = state_.outer, inner = state_.inner, lefts = state_.groups * outer;
+        const int64_t outer = state_.outer, inner = state_.inner, lefts = state_.groups * outer, count = state_.factors();
         work.values.resize(static_cast<size_t>(work.tokens * lefts));
         float* const queries = work.values.data();
         const float root = std::sqrt(static_cast<float>(outer));
@@ -297,23 +181,22 @@ class DeltaRule final : public Recurrent {
             float* const kept = work.rows[static_cast<size_t>(row)].kept;
             for (int64_t at = 0; at < lefts; at += outer) {
                 unit(work.inputs[0] + row * lefts + at, outer, root, queries + row * lefts + at);
-                unit(work.inputs[1] + row * lefts + at, outer, 1.0f, kept + state_.heads + at);
-            }
-            for (int64_t head = 0; head < state_.heads; ++head) {
-                const float step = softplus(work.inputs[4][row * state_.heads + head] + work.inputs[6][head]);
-                kept[head] = std::exp(-std::exp(work.inputs[5][head]) * step);
+                unit(work.inputs[1] + row * lefts + at, outer, 1.0f, kept + state_.heads * state_.factors() + at);
             }
         });
         if (status) return status;
         return heads(context, work, [&](int64_t row, int64_t head, const float* before, float* after) {
             const Row& own = work.rows[static_cast<size_t>(row)];
-            float* const right = own.kept + state_.right(head);
+            float *const factors = own.kept + state_.factor(head), *const right = own.kept + state_.right(head);
+            const float* const steps = work.inputs[4] + row * state_.heads * count + head * count;
+            const float decay = std::exp(work.inputs[5][head]), *const shift = work.inputs[6] + head * count;
+            for (int64_t i = 0; i < count; ++i) factors[i] = std::exp(-decay * softplus(steps[i] + shift[i]));
             const float* const value = work.inputs[2] + (row * state_.heads + head) * inner;
             const float rate = 1.0f / (1.0f + std::exp(-work.inputs[3][row * state_.heads + head]));
-            read_state(before, own.kept[head], own.kept + state_.left(head), outer, inner, right);
+            read_state(before, factors, state_.kind() == Decay::row, own.kept + state_.left(head), outer, inner, right);
             for (int64_t i = 0; i < inner; ++i) right[i] = rate * (value[i] - right[i]);
-            advance(own, head, before, after);
-            read_state(after, 1.0f, queries + row * lefts + state_.group(head) * outer, outer, inner,
+            advance(work, own, head, before, after);
+            read_state(after, &kOne, 0, queries + row * lefts + state_.group(head) * outer, outer, inner,
                        work.out + (row * state_.heads + head) * inner);
         });
     }
@@ -331,6 +214,7 @@ class DeltaRule final : public Recurrent {
 
 OperatorKind causal_conv() { return kind_of<Convolution>(); }
 OperatorKind selective_scan() { return kind_of<Scan>(); }
+OperatorKind channel_scan() { return kind_of<ChannelScan>(); }
 OperatorKind gated_delta_rule() { return kind_of<DeltaRule>(); }
 
 }  // namespace edgedec

@@ -4,59 +4,15 @@
 //   edgedec::Hadamard (x, signs [width]): the transform of each block of columns; attributes: block, inverse (0 or 1)
 //   edgedec::Add (a, b), where b may also be [width], which is then added to every row
 //   edgedec::SelectRows (x, rows int64 [r]): float32 [1, r, width]
-#include <cstring>
-#include <string>
+//   edgedec::FloatMatMul (x, weight float32 [out, width]): float32 [1, n, out], for matrices of few rows
+//   edgedec::Columns (one or more values of n rows): columns of them side by side; attribute: pieces, three numbers for each
+//   piece: its input, its first column there, and its number of columns; a piece of the input -1 is columns of zeros
+#include "ort_rows.hpp"
 
-#include "ort_operator.hpp"
-#include "rows.hpp"
+#include <cstring>
 
 namespace edgedec {
 namespace {
-
-constexpr auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-constexpr int64_t kPiece = 4096;              // elements that a thread computes at a time
-constexpr int64_t kSerialElements = 16 << 10;  // number of elements below which one thread computes them all
-
-class RowOperator : public Operator {
-  public:
-    RowOperator(const OrtApi& api, const char* kind) : Operator(api, kind) {}
-
-    OrtStatus* create(const NodeInfo& info) override {
-        EDGEDEC_TRY(named(info));
-        const char* message = nullptr;
-        path_ = chosen_path(&message);
-        return path_ ? nullptr : refuse(message);
-    }
-
-  protected:
-    // Calls body(first, count) for pieces of `count` elements, whose sizes are multiples of `unit` except the last.
-    template <class Body>
-    static OrtStatus* pieces(NodeContext& context, int64_t count, int64_t unit, const Body& body) {
-        const int64_t size = unit >= kPiece ? unit : kPiece / unit * unit;
-        struct Pieces {
-            const Body* body;
-            int64_t count, size;
-        } all{&body, count, size};
-        const auto run = [](void* user, size_t index) {
-            const Pieces& pieces = *static_cast<const Pieces*>(user);
-            const int64_t first = static_cast<int64_t>(index) * pieces.size, left = pieces.count - first;
-            (*pieces.body)(first, left < pieces.size ? left : pieces.size);
-        };
-        const auto total = static_cast<size_t>((count + size - 1) / size);
-        if (count >= kSerialElements) return context.parallel(run, total, &all);
-        for (size_t index = 0; index < total; ++index) run(&all, index);
-        return nullptr;
-    }
-    OrtStatus* floats(NodeContext& context, size_t index, Shape& shape, const float** data) const {
-        void* address = nullptr;
-        EDGEDEC_TRY(context.input(index, shape, &address));
-        if (shape.type != kFloat || shape.dims.empty()) return refuse("input " + std::to_string(index) + " must be float32");
-        *data = static_cast<const float*>(address);
-        return nullptr;
-    }
-
-    const Path* path_ = nullptr;
-};
 
 class Norm final : public RowOperator {
   public:
@@ -207,6 +163,115 @@ class Selection final : public RowOperator {
     }
 };
 
+class Product final : public RowOperator {
+  public:
+    static constexpr const char* kKind = "FloatMatMul";
+    explicit Product(const OrtApi& api) : RowOperator(api, kKind) {}
+
+    OrtStatus* compute(NodeContext& context) const override {
+        Shape shape, matrix;
+        const float *x = nullptr, *weight = nullptr;
+        float* out = nullptr;
+        EDGEDEC_TRY(floats(context, 0, shape, &x));
+        EDGEDEC_TRY(floats(context, 1, matrix, &weight));
+        const int64_t width = shape.dims.back();
+        if (width < 1 || matrix.dims.size() != 2 || matrix.dims[1] != width || matrix.dims[0] < 1)
+            return refuse("its matrix must have the columns of its rows");
+        const int64_t outputs = matrix.dims[0];
+        std::vector<int64_t> dims = shape.dims;
+        dims.back() = outputs;
+        EDGEDEC_TRY(context.output(0, dims, &out));
+        return pieces(context, shape.count, width, [&](int64_t first, int64_t count) {
+            for (int64_t row = first / width; row < (first + count) / width; ++row)
+                for (int64_t o = 0; o < outputs; ++o)
+                    out[row * outputs + o] = dot(x + row * width, weight + o * width, width);
+        });
+    }
+
+  private:
+    // The order of the sum is that of a norm (rows.hpp), with a multiplication and an addition in the place of each fma: it
+    // depends neither on the other rows of the pass nor on the processor.
+    static float dot(const float* __restrict x, const float* __restrict weight, int64_t width) {
+        float parts[kNormParts] = {};
+        int64_t i = 0;
+        for (; i + kNormParts <= width; i += kNormParts)
+            for (int64_t j = 0; j < kNormParts; ++j) parts[j] += x[i + j] * weight[i + j];
+        for (int64_t j = 0; i + j < width; ++j) parts[j] += x[i + j] * weight[i + j];
+        for (int64_t half = kNormParts / 2; half; half /= 2)
+            for (int64_t j = 0; j < half; ++j) parts[j] += parts[j + half];
+        return parts[0];
+    }
+};
+
+class Columns final : public RowOperator {
+  public:
+    static constexpr const char* kKind = "Columns";
+    explicit Columns(const OrtApi& api) : RowOperator(api, kKind) {}
+
+    OrtStatus* create(const NodeInfo& info) override {
+        EDGEDEC_TRY(RowOperator::create(info));
+        std::vector<int64_t> numbers;
+        EDGEDEC_TRY(info.list("pieces", numbers));
+        size_t outputs = 0;
+        EDGEDEC_TRY(info.counts(&inputs_, &outputs));
+        if (numbers.empty() || numbers.size() % 3) return refuse("pieces must have three numbers each");
+        for (size_t i = 0; i < numbers.size(); i += 3) {
+            const Piece piece{numbers[i], numbers[i + 1], numbers[i + 2]};
+            if (piece.input < kZeros || piece.input >= static_cast<int64_t>(inputs_))
+                return refuse("there is no input " + std::to_string(piece.input));
+            if (piece.first < 0 || piece.first > kMostWidth || piece.count < 1 || piece.count > kMostWidth)
+                return refuse("the columns of a piece are out of range");
+            pieces_.push_back(piece);
+            width_ += piece.count;
+        }
+        return nullptr;
+    }
+    OrtStatus* compute(NodeContext& context) const override {
+        static thread_local std::vector<Source> sources;  // kept from pass to pass to avoid allocations
+        sources.resize(inputs_);
+        Shape shape;
+        int64_t rows = 0;
+        for (size_t i = 0; i < inputs_; ++i) {
+            EDGEDEC_TRY(floats(context, i, shape, &sources[i].data));
+            if (shape.dims.size() != 3 || shape.dims[0] != 1 || (i && shape.dims[1] != rows))
+                return refuse("its inputs must be [1, n, width] with equal n");
+            rows = shape.dims[1], sources[i].width = shape.dims[2];
+        }
+        for (const Piece& piece : pieces_)
+            if (piece.input != kZeros && piece.first + piece.count > sources[static_cast<size_t>(piece.input)].width)
+                return refuse("a piece ends outside of its input");
+        float* out = nullptr;
+        EDGEDEC_TRY(context.output(0, {1, rows, width_}, &out));
+        for (int64_t row = 0; row < rows; ++row)
+            for (const Piece& piece : pieces_) {
+                const auto bytes = static_cast<size_t>(piece.count) * sizeof(float);
+                if (piece.input == kZeros) {
+                    std::memset(out, 0, bytes);
+                } else {
+                    const Source& source = sources[static_cast<size_t>(piece.input)];
+                    std::memcpy(out, source.data + row * source.width + piece.first, bytes);
+                }
+                out += piece.count;
+            }
+        return nullptr;
+    }
+
+  private:
+    static constexpr int64_t kZeros = -1;  // input of a piece that is zeros
+
+    struct Piece {
+        int64_t input, first, count;
+    };
+    struct Source {
+        const float* data;
+        int64_t width;
+    };
+
+    std::vector<Piece> pieces_;
+    size_t inputs_ = 0;
+    int64_t width_ = 0;
+};
+
 }  // namespace
 
 OperatorKind rms_norm() { return kind_of<Norm>(); }
@@ -214,5 +279,7 @@ OperatorKind gated_activation() { return kind_of<Gate>(); }
 OperatorKind hadamard() { return kind_of<Transform>(); }
 OperatorKind addition() { return kind_of<Sum>(); }
 OperatorKind row_selection() { return kind_of<Selection>(); }
+OperatorKind float_matmul() { return kind_of<Product>(); }
+OperatorKind columns() { return kind_of<Columns>(); }
 
 }  // namespace edgedec

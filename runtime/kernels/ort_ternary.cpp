@@ -55,14 +55,16 @@ class Kernel final : public Products<Kernel, Ternary> {
             matrices_.push_back(w);
         }
         if (next != given) return refuse("has more inputs than its attributes say");
+        find_streams();
         return nullptr;
     }
 
     void arrange(Staging& staging) const { staging.arrange(*path_); }
     void run_part(const Staging& staging, size_t part, float* const* outs) const {
-        run_tile(part, [&](size_t i, const Ternary& w, int64_t tile) {
-            path_->tile(w, staging.view(w.group_size), tile, outs[i], w.outputs);
-        });
+        run_tile(part, [&](size_t i, const Ternary& w, int64_t tile) { run_matrix(w, staging, tile, outs[i], w.outputs); });
+    }
+    void run_matrix(const Ternary& w, const Staging& staging, int64_t tile, float* out, int64_t stride) const {
+        path_->tile(w, staging.view(w.group_size), tile, out, stride);
     }
     Weights part_weights(size_t part) const {
         return run_tile(part, [](size_t, const Ternary& w, int64_t tile) {
@@ -71,6 +73,13 @@ class Kernel final : public Products<Kernel, Ternary> {
         });
     }
     static int32_t group_size(const Ternary& w) { return w.group_size; }
+    static const void* codes(const Ternary& w) { return w.codes; }
+    static int64_t threads_parts(const Ternary& w) { return w.tiles(); }
+    // `first` is the first row of a tile.
+    static Ternary rows_of(const Ternary& w, int64_t first, int64_t end, const LoadedPart& place) {
+        return {end - first,  w.inputs,    w.planes, w.group_size,
+                place.codes, place.scales ? place.scales : w.scales, w.bias ? w.bias + first : nullptr};
+    }
 };
 
 }  // namespace

@@ -23,13 +23,13 @@ LIBRARY, LOOP_LIBRARY = f"libedgedec_kernels.{_SUFFIX}", f"libedgedec_loop.{_SUF
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = (
-    *("api", "dispatch", "layout", "int8", "grid", "attention", "recurrent"),
+    *("api", "dispatch", "layout", "int8", "grid", "attention", "attention_select", "recurrent", "value_store"),
     *("ternary_scalar", "int8_scalar", "grid_scalar", "attention_scalar"),
 )
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
 ORT = (
     *("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_recurrent", "ort_fused"),
-    "ort_session",
+    *("ort_differences", "ort_session", "weight_stream"),
 )
 PATHS = {
     "x86_64": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ F32 = NDArray[np.float32]
 # A tree, so that states are computed again from the rows of a pass, and a chain.
 _SEQUENCES = (np.array([-1, 0, 0, 1, 3]), np.array([-1, 0, 1]))  # parents
 _ROWS = sum(map(len, _SEQUENCES))
-# So many channels that two threads share the rows of the convolution.
-_CHANNELS, _KERNEL, _HEADS, _GROUPS, _SIZE = 1024, 4, 4, 2, 8
+# So many channels that two threads share the rows of the convolution; those of the scan are three blocks of eight.
+_CHANNELS, _KERNEL, _HEADS, _GROUPS, _SIZE, _SCANNED = 1024, 4, 4, 2, 8, 24
 
 _CONV = CausalConv(name="conv", inputs=("conv.x",), outputs=("conv",), state="conv", weight="taps", bias="bias")
 _SCAN = SelectiveScan(
@@ -50,15 +50,52 @@ _DELTA = GatedDeltaRule(
     decay="decay",
     step_bias="step_bias",
 )
+_SCAN_CHANNELS = replace(
+    _SCAN,
+    name="channels",
+    inputs=tuple(f"channels.{end}" for end in ("x", "b", "c", "step")),
+    outputs=("channels",),
+    state="channels",
+    heads=_SCANNED,
+    groups=1,
+    decay="channels.decay",
+    skip="channels.skip",
+    step_bias="channels.step_bias",
+    decay_by="channel",
+)
+_DELTA_CHANNELS = replace(
+    _DELTA,
+    name="keys",
+    inputs=tuple(f"keys.{end}" for end in ("q", "k", "v", "rate", "step")),
+    outputs=("keys",),
+    state="keys",
+    step_bias="keys.step_bias",
+    decay_by="channel",
+)
+_OPERATIONS: Mapping[str, tuple[CausalConv | SelectiveScan | GatedDeltaRule, Callable[..., tuple[F32, ...]]]] = {
+    "CausalConv": (_CONV, causal_conv.run),
+    "SelectiveScan": (_SCAN, selective_scan.run),
+    "ChannelScan": (_SCAN_CHANNELS, selective_scan.run),
+    "GatedDeltaRule": (_DELTA, gated_delta_rule.run),
+    "GatedDeltaRule by channel": (_DELTA_CHANNELS, gated_delta_rule.run),
+}
 _WIDTHS = {
     **dict.fromkeys(_CONV.inputs, _CHANNELS),
-    **dict.fromkeys(("scan.x", "delta.v"), _HEADS * _SIZE),
-    **dict.fromkeys(("scan.b", "scan.c", "delta.q", "delta.k"), _GROUPS * _SIZE),
-    **dict.fromkeys(("scan.step", "delta.rate", "delta.step"), _HEADS),
+    **dict.fromkeys(("channels.x", "channels.step"), _SCANNED),
+    **dict.fromkeys(("scan.x", "delta.v", "keys.v", "keys.step"), _HEADS * _SIZE),
+    **dict.fromkeys(("scan.b", "scan.c", "delta.q", "delta.k", "keys.q", "keys.k"), _GROUPS * _SIZE),
+    **dict.fromkeys(("channels.b", "channels.c"), _SIZE),
+    **dict.fromkeys(("scan.step", "delta.rate", "delta.step", "keys.rate"), _HEADS),
+}
+_SHAPES = {
+    **dict.fromkeys(("decay", "skip", "step_bias"), (_HEADS,)),
+    **{"taps": (_CHANNELS, 1, _KERNEL), "bias": (_CHANNELS,), "keys.step_bias": (_HEADS * _SIZE,)},
+    **{"channels.decay": (_SCANNED, _SIZE), **dict.fromkeys(("channels.skip", "channels.step_bias"), (_SCANNED,))},
 }
 _STATES = {
     "conv": RecurrentState(name="conv", shape=(_KERNEL - 1, _CHANNELS)),
-    **{name: RecurrentState(name=name, shape=(_HEADS, _SIZE, _SIZE)) for name in ("scan", "delta")},
+    "channels": RecurrentState(name="channels", shape=(_SCANNED, 1, _SIZE)),
+    **{name: RecurrentState(name=name, shape=(_HEADS, _SIZE, _SIZE)) for name in ("scan", "delta", "keys")},
 }
 
 
@@ -84,20 +121,21 @@ def recurrent_check(values: Callable[[int, int], F32]) -> RecurrentCheck:
         return 2 * values(40 + seed, int(np.prod(shape))).reshape(shape) - 1
 
     inputs = {name: drawn(number, _ROWS, width) for number, (name, width) in enumerate(_WIDTHS.items())}
-    weights = {"taps": drawn(20, _CHANNELS, 1, _KERNEL), "bias": drawn(21, _CHANNELS)} | {
-        name: drawn(22 + number, _HEADS) for number, name in enumerate(("decay", "skip", "step_bias"))
-    }
+    weights = {name: drawn(30 + number, *shape) for number, (name, shape) in enumerate(_SHAPES.items())}
     before = [
-        {name: drawn(30 + 3 * slot + number, *state.shape) for number, (name, state) in enumerate(_STATES.items())}
+        {name: drawn(50 + 10 * slot + number, *state.shape) for number, (name, state) in enumerate(_STATES.items())}
         for slot in range(len(_SEQUENCES))
     ]
-    layout = slot_layout((_CONV, _SCAN, _DELTA), _STATES, max(map(len, _SEQUENCES)))
+    operations = [op for op, _ in _OPERATIONS.values()]
+    layout = slot_layout(operations, _STATES, max(map(len, _SEQUENCES)))
     slots = np.zeros((len(_SEQUENCES), layout.slot_floats), np.float32)
     parts, begin = list[Mapping[str, F32]](), 0
     for slot, (states, parents) in enumerate(zip(before, _SEQUENCES, strict=True)):
         for name, state in states.items():
-            stored = state.swapaxes(1, 2) if name == "scan" else state  # the kernels have the columns of b first
-            at = layout.states[name].offset
+            at, sizes = layout.states[name].offset, layout.states[name]
+            stored = state
+            if name in ("scan", "channels"):  # the kernels have the columns of b first
+                stored = state.reshape(sizes.heads, sizes.inner, sizes.outer).swapaxes(1, 2)
             slots[slot, at : at + state.size] = stored.ravel()
         own = {name: value[begin : begin + len(parents)] for name, value in inputs.items()}
         parts.append(_reference(own, weights, states, _masks(parents)))
@@ -115,7 +153,7 @@ def recurrent_check(values: Callable[[int, int], F32]) -> RecurrentCheck:
             "visible": visible.astype(np.int64)[:, None],
             "sequences": np.array(lengths, np.int64),
             "slots": np.arange(len(_SEQUENCES), dtype=np.int64),
-            "states": slots.ravel(),
+            "states": np.concatenate([layout.tables(weights.__getitem__), slots.ravel()]),
         },
         expected={name: np.concatenate([part[name] for part in parts])[None] for name in _STATES},
     )
@@ -132,21 +170,21 @@ def _masks(parents: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _nodes(layout: RecurrentLayout) -> list[Node]:
     least, most = _SCAN.step_limits
-    return [
-        Node(
-            kind=kind,
-            inputs=[*op.inputs, *op.weight_names, *SLOT_INPUTS],
-            outputs=list(op.outputs),
-            name=op.name,
-            domain="edgedec",
-            attributes={**layout.attributes(op.state), **limits},
+    nodes = []
+    for kind, (op, _) in _OPERATIONS.items():
+        limits = {"least": least, "most": most} if isinstance(op, SelectiveScan) else {}
+        weights = [name for name in op.weight_names if name not in layout.decays.values()]
+        nodes.append(
+            Node(
+                kind=kind.partition(" ")[0],
+                inputs=[*op.inputs, *weights, *SLOT_INPUTS],
+                outputs=list(op.outputs),
+                name=op.name,
+                domain="edgedec",
+                attributes={**layout.attributes(op.state), **limits},
+            )
         )
-        for kind, op, limits in (
-            ("CausalConv", _CONV, {}),
-            ("SelectiveScan", _SCAN, {"least": least, "most": most}),
-            ("GatedDeltaRule", _DELTA, {}),
-        )
-    ]
+    return nodes
 
 
 def _reference(
@@ -167,7 +205,4 @@ def _reference(
         positions=positions,
         embeds=None,
     )
-    (conv,) = causal_conv.run(_CONV, [inputs[name] for name in _CONV.inputs], context)
-    (scan,) = selective_scan.run(_SCAN, [inputs[name] for name in _SCAN.inputs], context)
-    (delta,) = gated_delta_rule.run(_DELTA, [inputs[name] for name in _DELTA.inputs], context)
-    return {"conv": conv, "scan": scan, "delta": delta}
+    return {op.state: run(op, [inputs[name] for name in op.inputs], context)[0] for op, run in _OPERATIONS.values()}

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -63,6 +64,9 @@ class Team {
     // Lets helpers prefetch the weights of `job` while they wait. It must live until they have stopped; null means no job.
     void expect(const Upcoming* job) { upcoming_.store(job, std::memory_order_release); }
 
+    // Lets helpers sleep while they wait, because the leader itself waits for something slow, such as the disk.
+    void rest(bool resting) { resting_.store(resting, std::memory_order_relaxed); }
+
     // Helps with jobs until the leader calls end().
     void help() {
         const size_t member = 1 + joined_.fetch_add(1, std::memory_order_relaxed);
@@ -78,7 +82,12 @@ class Team {
                     ahead = next ? next->weights(member, members_) : Weights{nullptr, 0};
                     if (ahead.count > kMostAhead) ahead.count = kMostAhead;
                 }
-                ahead.count ? prefetch(ahead) : wait(waits);
+                if (ahead.count)
+                    prefetch(ahead);
+                else if (waits > kSpins && resting_.load(std::memory_order_relaxed))
+                    std::this_thread::sleep_for(kNap);
+                else
+                    wait(waits);
                 continue;
             }
             work_on(last = job, member);
@@ -91,6 +100,7 @@ class Team {
   private:
     static constexpr uint32_t kShare = 4;  // a piece is this part of what is left of a range, so that the last ones are short
     static constexpr int kSpins = 4096;    // waits without giving the processor to other threads
+    static constexpr std::chrono::microseconds kNap{50};  // a helper's sleep, little beside a read of the disk
     static constexpr size_t kMostAhead = 128 << 10;  // bytes of a job that a waiting helper prefetches
     static constexpr size_t kLine = 64;
 
@@ -149,7 +159,7 @@ class Team {
     std::atomic<const Upcoming*> upcoming_{nullptr};
     alignas(64) std::atomic<uint32_t> done_{0};
     alignas(64) std::atomic<size_t> joined_{0};
-    std::atomic<bool> ended_{false};
+    std::atomic<bool> ended_{false}, resting_{false};
     Range ranges_[kMost];
 };
 

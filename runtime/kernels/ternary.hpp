@@ -83,10 +83,16 @@ struct AttentionBlock;
 struct AttentionRows;
 struct Grid;
 struct Int8Matrix;
+struct LabelBlocks;
 // Computes one block of query rows over one key/value head; see attention.hpp.
 using AttentionKernel = void (*)(const AttentionBlock&);
 // Writes the new rows of one key/value head to the cache; see attention.hpp.
 using AttentionAppend = void (*)(const AttentionRows&, int64_t head);
+// Computes the scores by which queries choose keys; see attention.hpp.
+using LabelScores = void (*)(const LabelBlocks&);
+
+// Computes out [size] = sum over r, in order, of numbers[r] * directions[r][size], where each product and each sum is rounded.
+using KeyCombination = void (*)(const float* numbers, int64_t rank, const float* directions, int64_t size, float* out);
 // Computes rows [first, last) of an int8 matrix for all tokens; see int8.hpp.
 using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int64_t last, float* out, int64_t stride);
 
@@ -106,6 +112,8 @@ struct Path {
     GroupSums sum;
     AttentionKernel attend;
     AttentionAppend append;
+    LabelScores score;
+    KeyCombination combine;
     Int8Kernel int8_rows;
     GridKernel grid;
     RowNorm norm;
@@ -137,6 +145,8 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
     void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);                \
     void attend_##name(const AttentionBlock&);                                 \
     void append_##name(const AttentionRows&, int64_t);                         \
+    void score_##name(const LabelBlocks&);                                     \
+    void combine_##name(const float*, int64_t, const float*, int64_t, float*); \
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
     void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t); \
     void grid_##name(const Grid&, const Staged&, int64_t, float*, int64_t);    \

@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 7; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 8; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {
@@ -198,15 +198,21 @@ void check_target(const TargetArguments& it) {
     check(!ternary || (it.planes >= 1 && it.planes <= kMostPlanes && it.row_bytes >= (it.width + 3) / 4 && it.group >= 0 &&
                        it.group % 32 == 0 && (!it.tied || it.group)),
           "the planes of the embedding are out of range");
+    check(!it.commit || (it.slots && it.states && it.state_numbers && it.state_count >= 0 && it.table_floats >= 0 &&
+                         it.slot_floats >= 0 && it.slot_rows >= 1 && it.slot_count >= 1),
+          "the slots of the recurrent states are out of range");
 }
 
-void check_text_arguments(const TextArguments& it, int64_t vocab) {
+void check_text_arguments(const TextArguments& it, const TargetArguments& target) {
+    const int64_t vocab = target.vocab;
     check_text({it.text, it.length});
     check_policy(it.policy, it.nodes, it.depth, it.levels);
     check_sampling(*it.sampling, vocab);
     check(it.held >= 0, "the number of blocks is out of range");
     check(it.nodes <= it.result_nodes, "the results have no room for the nodes of a tree");
     check(it.length <= it.positions + 1, "the text is longer than its positions");
+    check(!target.commit || (it.slot >= 0 && it.slot < target.slot_count), "the text has no slot for its recurrent states");
+    check(!target.commit || it.nodes <= target.slot_rows, "the slots have no room for the nodes of a tree");
     for (int64_t at = std::max<int64_t>(0, it.length - 1); at < it.length; ++at)
         check(it.text[at] >= 0 && it.text[at] < vocab, "the last token of the text is not in the vocabulary");
 }
@@ -216,7 +222,7 @@ void check_rounds(const RoundsArguments& it) {
     check(it.count >= 1 && it.most_rounds <= kMostRounds, "a call must have at least one text, and at most 32 rounds");
     int64_t rows = 0;
     for (int64_t at = 0; at < it.count; ++at) {
-        check_text_arguments(*it.texts[at], it.target->vocab);
+        check_text_arguments(*it.texts[at], *it.target);
         rows += it.texts[at]->nodes;
     }
     check(rows <= it.target->rows, "the trees may have more rows than a pass");

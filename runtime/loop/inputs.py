@@ -33,6 +33,8 @@ class TargetArguments(ctypes.Structure):
         *members(c_int64, "planes", "row_bytes", "group", "tied", "scales_offset"),
         *members(c_int64, "block_rows", "kinds", "table_stride", "block_stride"),
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
+        *(*members(c_void_p, "slots", "commit", "state_numbers"), ("state_count", c_int64), ("states", c_void_p)),
+        *members(c_int64, "table_floats", "slot_floats", "slot_rows", "slot_count"),
     )
 
 
@@ -43,11 +45,13 @@ class LoopInputs:
     Members:
         arguments: the inputs and outputs.
         pass_error: returns the message of the last error of a pass in this thread.
+        move_error: returns the message of the last error of a move of rows in this thread.
         logits: float32 [rows, V], which a pass writes.
         alive: objects that own the arrays.
     """
 
     arguments: TargetArguments
     pass_error: Callable[[], str]
+    move_error: Callable[[], str]
     logits: F32
     alive: tuple[object, ...] = ()

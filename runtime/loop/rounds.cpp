@@ -142,6 +142,7 @@ class TextRounds {
         }
         target_.sequences[2 * number] = tree_->size();
         target_.sequences[2 * number + 1] = past_;
+        if (target_.commit) target_.slots[number] = it_.slot;
         const int64_t blocks = (past_ + tree_->size() + target_.block_rows - 1) / target_.block_rows;
         for (int64_t kind = 0; kind < target_.kinds; ++kind)
             std::copy_n(it_.blocks + kind * target_.block_stride, blocks, target_.table + kind * target_.table_stride + block);
@@ -165,6 +166,10 @@ class TextRounds {
         const auto count = static_cast<int64_t>(path_.size());
         if (path_.back() != count - 1 && target_.move(target_.cache_numbers, target_.cache_count, target_.cache, it_.blocks,
                                                       target_.block_stride, held_, past_, path_.data(), count))
+            return stop(Stop::unmoved);
+        if (target_.commit && target_.commit(target_.state_numbers, target_.state_count, target_.states, target_.table_floats,
+                                             target_.states + target_.table_floats + it_.slot * target_.slot_floats,
+                                             target_.slot_floats, target_.slot_rows, path_.data(), count))
             return stop(Stop::unmoved);
         accepted_.clear();
         for (const int32_t node : path_) accepted_.push_back(tree_->tokens[static_cast<size_t>(node)]);

@@ -18,7 +18,7 @@ enum class Stop : int32_t {
     rows = 1,      // the text is full, or its blocks have no room for the next tree
     failed = 2,    // `run` failed
     no_token = 3,  // a row's logits give no token
-    unmoved = 4,   // `move` failed
+    unmoved = 4,   // `move` or `commit` failed
 };
 
 // The type of the stored numbers of the embedding.
@@ -55,6 +55,16 @@ struct TargetArguments {
     const int64_t* cache_numbers;
     int64_t cache_count;
     void* cache;
+    // Recurrent states: the slot of each text in the pass, the function that commits them (edgedec_recurrent_commit of the
+    // kernels; null: the model has no such states), the numbers that describe them, and their memory: tables, then
+    // `slot_count` slots that have room for `slot_rows` rows of a pass.
+    int64_t* slots;
+    int32_t (*commit)(const int64_t* states, int64_t count, const float* tables, int64_t table_floats, float* slot,
+                      int64_t slot_floats, int64_t rows, const int32_t* nodes, int64_t node_count);
+    const int64_t* state_numbers;
+    int64_t state_count;
+    float* states;
+    int64_t table_floats, slot_floats, slot_rows, slot_count;
 };
 
 // A text and the results of its rounds, as `TextArguments` of runtime/loop/rounds.py lays them out.
@@ -65,6 +75,7 @@ struct TextArguments {
     // The blocks of the sequence, [kinds][block_stride].
     const int32_t* blocks;
     int64_t held;
+    int64_t slot;  // the slot of its recurrent states, if the model has such states
     // Guesses and verification.
     Draft* draft;
     int64_t policy, nodes, depth;

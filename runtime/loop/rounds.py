@@ -37,7 +37,7 @@ class TextArguments(ctypes.Structure):
 
     _fields_ = (
         *(("text", c_void_p), *members(c_int64, "length", "positions")),
-        *(("blocks", c_void_p), ("held", c_int64)),
+        *(("blocks", c_void_p), *members(c_int64, "held", "slot")),
         *(("draft", c_void_p), *members(c_int64, "policy", "nodes", "depth")),
         *(("level_sizes", c_void_p), ("level_count", c_int64), ("places", c_void_p)),
         *(("sampling", c_void_p), ("dropped", c_int64)),
@@ -128,11 +128,11 @@ class TextRounds:
         """Set the tokens of the text, all but the last of which are in the cache, and the number of tokens to write."""
         self.arguments.length, self.arguments.most_tokens = length, most_tokens
 
-    def set_blocks(self, blocks: I32, held: int) -> None:
-        """Set the sequence's table of blocks, int32, of which ``held`` may be written to."""
+    def set_room(self, blocks: I32, held: int, slot: int | None) -> None:
+        """Set the sequence's table of blocks, int32, of which ``held`` may be written to, and its recurrent states' slot."""
         if blocks is not self._table:
             self._table, self.arguments.blocks = blocks, blocks.ctypes.data
-        self.arguments.held = held
+        self.arguments.held, self.arguments.slot = held, -1 if slot is None else slot
 
     def set_size(self, nodes: int, depth: int) -> None:
         """Set the limits of a tree."""

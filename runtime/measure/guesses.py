@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgedec.progress import Progress, silent
 from edgedec.runtime.sampling import SamplingConfig
@@ -41,18 +42,20 @@ def bench_guesses(
     temperature: float,
     device: str = "cpu",
     threads: int = 0,
+    kv_policy: str | None = None,
     progress: Progress = silent,
 ) -> GuessResult:
     """Write a few sampled texts with the settings ``spec``, and return their figures.
 
-    Speculation that does not pay switches itself off, as in any run.
+    Speculation that does not pay switches itself off, as in any run. ``kv_policy`` is as in ``Session.open``.
 
     Raises:
         EdgedecError: ``Session.open`` or ``Session.generate`` raised it.
     """
     tokens = rounds = drafted = accepted = 0
     seconds, lossless = 0.0, ""
-    with Session.open(path, device=device, threads=threads, ctx_size=2 * TOKENS, spec=spec) as session:
+    sizes: dict[str, Any] = {"threads": threads, "ctx_size": 2 * TOKENS, "kv_policy": kv_policy}
+    with Session.open(path, device=device, spec=spec, **sizes) as session:
         for seed in range(TEXTS):
             progress("writing", seed, TEXTS)
             sampling = SamplingConfig(temperature=temperature, seed=seed)

@@ -42,10 +42,14 @@ _SMALL_BODY, _BODY_BYTE = (
 # Items of a plan that belong to one part of the server; the draft's have the prefix "draft_", and all others are of passes.
 _PARTS = {
     "weights": "weights",
+    "weights_pinned": "weights",
+    "weights_window": "weights",
     "rotary_tables": "weights",
     "session": "weights",
     "kv": "arena",
     "kv_ring": "arena",
+    "kv_labels": "arena",
+    "kv_value_rows": "arena",
     "tokenizer": "tokenizer",
     "grammars": "grammars",
     "connections": "connections",

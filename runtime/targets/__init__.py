@@ -76,12 +76,15 @@ class Bounds:
         positions: maximum number of rows of the cache.
         bytes_per_second: bandwidth at which an accelerator reads weights; None on other devices.
         rings: True if layers with a window keep the rows of the window only; False if they keep all rows.
+        least_weights: least memory for the weights in bytes, ``Limits.weight_bytes``, if the device can read the others
+            from the disk during passes; None: all weights must be in memory.
     """
 
     rows: int | None = None
     positions: int | None = None
     bytes_per_second: float | None = None
     rings: bool = False
+    least_weights: int | None = None
 
 
 class TargetModule(Protocol):
@@ -124,8 +127,10 @@ class TargetModule(Protocol):
         ``positions`` is the number of rows that the cache must hold; a larger cache may leave fewer rows for a pass.
         """
 
-    def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-        """Return the device's own memories and the part of them that a run takes."""
+    def memories(
+        self, bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None
+    ) -> tuple[MemoryUse, ...]:
+        """Return the device's own memories, and files, and the part of them that a run takes."""
 
 
 def target_module(
@@ -172,7 +177,7 @@ def open_target(
         limits: bounds of the passes.
         threads: number of CPU threads; 0 leaves it to the target.
         taps: names of graph values that passes may return.
-        kv_bits: bits of keys and values: 32, 16 or 8; None: the target's default.
+        kv_bits: bits of keys and values: 32, 16, 8 or 4; None: the target's default.
         accelerator, progress: see ``target_module``.
 
     Raises:

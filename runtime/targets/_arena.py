@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Self
 
 import numpy as np
@@ -15,9 +16,10 @@ from edgedec.runtime.block_pool import BlockPool, HeldRows
 from edgedec.runtime.cache_blocks import BlockArena, BlockState
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
+from edgedec.runtime.kernels.value_file import FiledHead
 from edgedec.runtime.protocols import I32, U64
 from edgedec.runtime.targets._heap import release_pages, use_small_pages
-from edgedec.runtime.targets._slots import RecurrentSlots
+from edgedec.runtime.targets._slots import RecurrentSlots, Snapshot
 
 __all__ = ["ArenaState", "CacheArena"]
 
@@ -28,6 +30,7 @@ class CacheArena(BlockArena):
     Members:
         buffer: the keys and values.
         heads: views of its key/value heads, see ``KvBuffer.heads``.
+        filed: their values in a file, see ``KvBuffer.filed_heads``.
         kinds: kind of each head's state.
         kind_bytes: bytes of a block of each kind.
         slots: the slots of recurrent states; None: the model has none.
@@ -40,11 +43,19 @@ class CacheArena(BlockArena):
         self.buffer = KvBuffer(kernels, layout)
         pools = [BlockPool(kind, blocks) for kind, blocks in zip(layout.kinds, layout.blocks, strict=True)]
         super().__init__(self.buffer, pools, positions)
-        self.heads = self.buffer.heads()
+        self.heads, self.filed = self.buffer.heads(), self.buffer.filed_heads()
         self.kinds = [layout.kind_of[name] for name, state in layout.states.items() for _ in range(state.kv_heads)]
         self.kind_bytes = [0] * len(pools)
         for kind, head in zip(self.kinds, self.heads, strict=True):
             self.kind_bytes[kind] += sum(view.shape[1] for view in head)
+
+    def parts(self, head: int) -> tuple[NDArray[np.uint8] | FiledHead, ...]:
+        """Return what a key/value head has in memory and in the file, [blocks, bytes of a block] each."""
+        return (*self.heads[head], *self.filed[head])
+
+    def part_bytes(self, head: int) -> int:
+        """Return the bytes of a block of a key/value head, in memory and in the file."""
+        return sum(part.shape[1] for part in self.parts(head))
 
     def open(self) -> ArenaState:
         """Return a sequence without rows and blocks."""
@@ -93,9 +104,14 @@ class CacheArena(BlockArena):
 
 
 class ArenaState(BlockState):
-    """The cache of one sequence of the CPU target, whose rows can be moved to a file and back."""
+    """The cache of one sequence of the CPU target, whose rows can be moved to a file and back.
+
+    Members:
+        slot: the slot of its recurrent states; None: it has none, or had no pass yet.
+    """
 
     arena: CacheArena
+    slot: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -108,6 +124,9 @@ class ArenaState(BlockState):
         layout = self.arena.buffer.layout
         sizes = (
             f"{name}, {layout.kinds[layout.kind_of[name]]}, {state.kv_heads} x {state.head_dim} x {state.bits}"
+            + ("" if state.selection is None else f", {state.selection}")
+            + ("" if state.basis is None else f", basis {sha256(state.basis.directions).hexdigest()}")
+            + (", values apart" if name in layout.filed else "")
             for name, state in layout.states.items()
         )
         return f"blocks of {BLOCK_ROWS}: {', '.join(sizes)}"
@@ -115,8 +134,7 @@ class ArenaState(BlockState):
     def part_sizes(self, held: HeldRows) -> list[int]:
         """Return the bytes of each key/value head of the rows of a sequence, whole blocks."""
         blocks = self.blocks_for(held, held.rows)
-        heads = zip(self.arena.kinds, self.arena.heads, strict=True)
-        return [blocks[kind] * sum(view.shape[1] for view in head) for kind, head in heads]
+        return [blocks[kind] * self.arena.part_bytes(part) for part, kind in enumerate(self.arena.kinds)]
 
     def fits(self, held: HeldRows, length: int) -> bool:
         """Return whether blocks are free for ``restore``, or for passes over these rows, and for the row after them."""
@@ -125,18 +143,26 @@ class ArenaState(BlockState):
         return self.arena.has_room([count + slack + 1 for count, slack in counts])
 
     def read_part(self, part: int) -> NDArray[np.uint8]:
-        """Return a copy of the rows' blocks of a key/value head, uint8 [bytes]."""
+        """Return a copy of the rows' blocks of a key/value head, uint8 [bytes].
+
+        Raises:
+            DeviceError: values are in a file that cannot be read.
+        """
         self.check_open()
         kind = self.arena.kinds[part]
         table = self._table[kind, self.held_rows.blocks(kind, self.length)]
-        return np.concatenate([view[table].reshape(-1) for view in self.arena.heads[part]])
+        return np.concatenate([view[table].reshape(-1) for view in self.arena.parts(part)])
 
     def write_part(self, part: int, data: NDArray[np.uint8], held: HeldRows) -> None:
-        """Write the blocks of a key/value head, the first of those that ``data`` uint8 [bytes] has of the rows ``held``."""
+        """Write the blocks of a key/value head, the first of those that ``data`` uint8 [bytes] has of the rows ``held``.
+
+        Raises:
+            DeviceError: values are in a file that cannot be written.
+        """
         self.check_open()
-        views, kind = self.arena.heads[part], self.arena.kinds[part]
+        views, kind = self.arena.parts(part), self.arena.kinds[part]
         own = self._table[kind, held.blocks(kind, self.length)]
-        blocks, begin = len(data) // sum(view.shape[1] for view in views), 0
+        blocks, begin = len(data) // self.arena.part_bytes(part), 0
         for view in views:
             end = begin + blocks * view.shape[1]
             view[own] = data[begin:end].reshape(blocks, view.shape[1])[: len(own)]
@@ -144,15 +170,14 @@ class ArenaState(BlockState):
 
 
 class RecurrentArenaState(ArenaState):
-    """The cache of one sequence of a model with recurrent states, which can go back to its present length or to nothing.
+    """The cache of one sequence of a model with recurrent states, which can go back to snapshots or to nothing.
 
     Members:
-        slot: the slot of its states; None until its first pass.
         visible: mask of the last pass, as in ``Pass``.
     """
 
-    slot: int | None = None
     visible: U64 | None = None
+    _snapshots: tuple[Snapshot, ...] = ()  # ascending by length; a fork has the same objects
 
     @property
     def _slots(self) -> RecurrentSlots:
@@ -204,12 +229,32 @@ class RecurrentArenaState(ArenaState):
         """The rows that the blocks and the slot have."""
         return replace(super().held_rows, recurrent=True)
 
+    def snapshot(self, instead_of: int | None = None) -> None:
+        """Keep the recurrent states after the committed rows, so that ``truncate`` can go back to them.
+
+        The snapshot after ``instead_of`` rows, if there is one, makes room for it.
+        """
+        self.check_open()
+        if self.slot is None or self._snapshot_of(self.length) is not None:
+            return
+        self._snapshots = tuple(one for one in self._snapshots if one.length != instead_of)
+        made = self._slots.snapshots.keep(self.length, self._slots.buffer.states(self.slot))
+        if made is not None:
+            self._snapshots = (*(one for one in self._snapshots if one.states is not None), made)
+
+    def _snapshot_of(self, length: int) -> Snapshot | None:
+        return next((one for one in self._snapshots if one.length == length and one.states is not None), None)
+
     def reach(self, length: int) -> int:
-        """Return ``length`` if it is the number of committed rows, or 0 if it is less."""
-        return self.held_rows.reach(min(length, self.length))
+        """Return the largest number of first rows up to ``length`` that are all committed rows or have a snapshot, or 0."""
+        if length >= self.length:
+            return self.held_rows.reach(self.length)
+        rows = replace(self.held_rows, recurrent=False)  # a ring may have dropped rows of a snapshot
+        kept = (one.length for one in self._snapshots if one.length <= length and one.states is not None)
+        return max((count for count in kept if rows.reach(count) == count), default=0)
 
     def truncate(self, length: int) -> int:
-        """Keep all committed rows if ``length`` is their number, and none if it is less.
+        """Keep the first ``length`` committed rows, or fewer: those of the last snapshot before, or none.
 
         Returns:
             The number of rows that are left: ``reach(length)``.
@@ -217,9 +262,16 @@ class RecurrentArenaState(ArenaState):
         Raises:
             UsageError: there are fewer rows.
         """
+        before = self.length
         left = super().truncate(length)
+        snapshot = self._snapshot_of(left)
         if not left:
             self._drop_slot()
+        elif left < before:
+            assert self.slot is not None
+            assert snapshot is not None
+            self._slots.snapshots.restore(snapshot, self._slots.buffer.states(self.slot))
+        self._snapshots = tuple(one for one in self._snapshots if one.length <= left)
         return left
 
     def fork(self) -> Self:
@@ -231,7 +283,7 @@ class RecurrentArenaState(ArenaState):
         self.check_open()
         slot = None if self.slot is None else self._slots.copy(self.slot)
         other = super().fork()
-        other.slot = slot
+        other.slot, other._snapshots = slot, self._snapshots
         return other
 
     def fits(self, held: HeldRows, length: int) -> bool:
@@ -280,6 +332,7 @@ class RecurrentArenaState(ArenaState):
         """Give the blocks and the slot back. A second call does nothing."""
         super().close()
         self._drop_slot()
+        self._snapshots = ()
 
     def __del__(self) -> None:  # the garbage collector calls it in any thread
         super().__del__()

@@ -1,7 +1,8 @@
 """The CPU target with the project's own ONNX Runtime operators (runtime/kernels). A pass is one run of one session.
 
 Weights are read into huge pages or memory-mapped (runtime/kernels/huge_pages.py): ternary matrices from the layout cache,
-int8 matrices from the bundle itself. Keys and values of a sequence are in one buffer, which the operators update in place.
+int8 matrices from the bundle itself. If memory has no room for all of them, some are read during passes
+(runtime/kernels/weight_stream.py). Keys and values of a sequence are in one buffer, which the operators update in place.
 Inputs and outputs are bound once for each number of rows; after that this module allocates nothing in a pass. The library of
 the operators runs the session (runtime/kernels/session.py), so that the compiled loop can run passes without Python.
 """
@@ -10,8 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,52 +21,38 @@ from edgedec.bundle import Bundle
 from edgedec.environment import FUSED
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
-from edgedec.manifest import Tensor
-from edgedec.onnx.emitter import packed_names
-from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of, cache_layout
-from edgedec.onnx.lowering import check_lowered, lower
+from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
+from edgedec.onnx.lowering import lower
+from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
-from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
+from edgedec.runtime.kernels.huge_pages import FileReader
 from edgedec.runtime.kernels.recurrent import RecurrentBuffer
 from edgedec.runtime.kernels.session import RESULTS, ROWS, WORDS, KernelSession, Memory
+from edgedec.runtime.kernels.weight_stream import WeightStream
+from edgedec.runtime.key_counts import KeyCounts
 from edgedec.runtime.loop.inputs import LoopInputs
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
-from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
+from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
-from edgedec.runtime.targets._footprint import (
-    OPERATION_BYTES,
-    RUNTIME,
-    RUNTIME_BYTES,
-    SELF_TEST,
-    SELF_TEST_BYTES,
-    read_weights,
-    rotary_bytes,
-    widest_value,
-)
+from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
+from edgedec.runtime.targets._cpu_weights import load_weights
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._slots import RecurrentSlots
-from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme
 
-__all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint", "resident_bytes"]
+__all__ = ["CpuTarget"]
 
-KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the default
-# Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
-_ACTIVATION_COPIES = 6
-_BLOCK_ROWS = 8  # kRows of attention.hpp
-_BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
 _BINDINGS = 96  # sizes of passes whose arrays are kept, as many as ``kMostBindings`` of ort_session.cpp
-
-
-def _packed_names(graph: Graph, bundle: Bundle) -> list[str]:
-    """Return the names of the matrices that are in the layout cache."""
-    return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme | Int4Scheme)]
+_COUNTED = (  # fields of ``KeyCounts`` in the order of the kernels
+    *("seen", "read", "read_bytes", "again", "hits"),
+    *("kept", "fetched", "fetched_bytes"),
+)
 
 
 class PassArrays(NamedTuple):
@@ -100,6 +86,9 @@ class CpuTarget:
     result are views of the target's own memory, which its next pass overwrites.
 
     ``rings`` False keeps all rows of layers with a window, too, which changes no result.
+
+    Members:
+        stream: reads the weights that ``limits`` leave no memory for; None: all of them are in memory.
     """
 
     cost_model: CostModel | None = None
@@ -118,14 +107,18 @@ class CpuTarget:
         self.bundle, self.limits, self._kernels, self._taps = bundle, limits, kernels, taps
         self._threads, self._kv_bits = threads, kv_bits
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=rings)
-        self._layout = _layout(self.graph, limits)
+        self._layout = arena_layout(self.graph, limits)
         self._recurrent = recurrent_layout(self.graph, limits.nodes)
         slots = None
         if self._recurrent is not None:
-            slots = RecurrentSlots(RecurrentBuffer(kernels, self._recurrent, recurrent_slots(limits)))
+            count = recurrent_slots(limits)
+            buffer = RecurrentBuffer(kernels, self._recurrent, count, self._float_weight)
+            slots = RecurrentSlots(buffer, limits.snapshots)
         self._arena = CacheArena(kernels, self._layout, limits.positions, slots)
+        self._layout = self._arena.buffer.layout  # with the store of values in a file
         self.embedding = bundle.row_reader(embedding_name(self.graph))
         vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
+        self.stream: WeightStream | None = None
         self._files = FileReader()  # no operator reads weights before the first run
         try:
             self._session = self._open(threads)
@@ -138,7 +131,7 @@ class CpuTarget:
             positions=limits.positions,
             taps=taps,
             masks="any" if slots is None else "tree",
-            batch_invariant=_all_quantized(self.graph),
+            batch_invariant=_has_one_order(self.graph),
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
         )
@@ -148,16 +141,20 @@ class CpuTarget:
         self._slots = np.zeros(self._rows, np.int64)  # slot of each sequence of a run, if states are recurrent
         self._positions = np.zeros(self._rows, np.int64)
         self._result_rows = np.zeros(self._rows, np.int64)
-        self._visible = np.zeros(self._rows * _words(self._rows), np.uint64)
+        self._visible = np.zeros(self._rows * mask_words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
         self._floats: dict[str, F32] = {}  # the buffers of each name
         self._is_bound = False  # True while the session's inputs and outputs are these buffers
         self._bound: dict[tuple[int, int], PassArrays] = {}
         self._lent: Lent | None = None
 
+    def _float_weight(self, name: str) -> F32:
+        return self.bundle.weight(name).dense()
+
     def _open(self, threads: int) -> KernelSession:
-        initializers: dict[str, NDArray[Any]] = {}
-        self._add_int8(initializers)
+        weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
+        self.stream = weights.stream
+        arrays = dict(weights.initializers)
         model = lower(
             self.graph,
             self.bundle.tensors,
@@ -165,45 +162,32 @@ class CpuTarget:
             cache=self._layout,
             recurrent=self._recurrent,
             taps=self._taps,
-            packed=self._add_packed(initializers),
+            packed=weights.packed,
             kernels=True,
             fused_threads=(threads or os.cpu_count() or 1) if FUSED.value() is None or FUSED.is_on() else 0,
+            arrays=arrays,
         )
         folder = self.bundle.path.resolve()
         try:
-            return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=initializers)
+            return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=arrays)
         except RuntimeError as error:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
-
-    def _add_packed(self, initializers: dict[str, NDArray[Any]]) -> dict[str, tuple[int, int]]:
-        """Add the matrices that are in the kernels' layout to ``initializers``.
-
-        Returns:
-            The sizes of the parts of the ternary and int4 matrices.
-        """
-        packed: dict[str, tuple[int, int]] = {}
-        names = _packed_names(self.graph, self.bundle)
-        if not names:
-            return packed
-        for name, arrays in open_layout(self.bundle, self._kernels, names).arrays(self._files.begin).items():
-            parts = arrays if arrays[1].size else arrays[:1]  # without scales, they are among the codes
-            initializers |= dict(zip(packed_names(name), parts, strict=False))
-            packed[name] = (arrays[0].size, arrays[1].size)
-        return packed
-
-    def _add_int8(self, initializers: dict[str, NDArray[Any]]) -> None:
-        """Add the int8 matrices that are large enough for huge pages. ONNX Runtime itself maps the others."""
-        for name in sorted(read_weights(self.graph)):
-            tensor = self.bundle.tensors[name]
-            if not isinstance(tensor.scheme, Int8Scheme) or tensor.count < LEAST_BYTES or not huge_page_bytes():
-                continue
-            shape = tensor.scheme.parts(tensor.shape)["codes"].shape
-            codes = self._files.begin(self.bundle.weights_file, tensor.offsets["codes"], tensor.count).view(np.int8)
-            initializers[f"{name}.codes"] = codes.reshape(shape)
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
         return cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
+
+    @property
+    def key_counts(self) -> KeyCounts | None:
+        """The counts of keys since the opening; None: every query attends to all keys that it sees."""
+        counts = self._arena.buffer.counts
+        return None if counts is None else KeyCounts(**dict(zip(_COUNTED, counts, strict=True)))
+
+    @property
+    def values_file(self) -> int | None:
+        """The descriptor of the file of values; None: all values are in memory."""
+        file = self._arena.buffer.file
+        return None if file is None else file.descriptor
 
     @property
     def free_rows(self) -> int:
@@ -257,33 +241,37 @@ class CpuTarget:
     def lend(self, state: State, rows: int) -> LoopInputs | None:
         """Return the inputs and outputs of passes of 1 to ``rows`` rows, for the compiled loop.
 
-        The result is None if the loop cannot use them, because the sequence is not one of this target, or has recurrent
-        states, which the loop cannot commit.
+        The result is None if the loop cannot use them, because the sequence is not one of this target.
         """
         if not isinstance(state, ArenaState) or state.arena is not self._arena or rows > self._rows:
-            return None
-        if isinstance(state, RecurrentArenaState):
             return None
         if self._lent is None or not self._lent.fits(self, rows):
             self._lent = lend(self, rows)
         return self._lent.inputs
 
-    def run_inputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], I32]:
+    def run_inputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], I32, NDArray[np.int64]]:
         """Return the inputs of a run that the compiled loop writes besides ``PassArrays``.
 
-        They are the rows with results, int64 [rows]; rows and committed rows of each sequence, int64 [rows, 2]; and the
-        tables of all sequences, int32 [kinds, entries].
+        They are the rows with results, int64 [rows]; rows and committed rows of each sequence, int64 [rows, 2]; the
+        tables of all sequences, int32 [kinds, entries]; and the slot of each sequence, int64 [rows].
         """
-        return self._result_rows, self._sequences, self._tables
+        return self._result_rows, self._sequences, self._tables, self._slots
 
     @property
     def session(self) -> KernelSession:
         """The session that runs passes."""
         return self._session
 
-    def move_arguments(self) -> dict[str, Any]:
-        """Return the function that moves rows of the cache and its arguments: ``KvBuffer.move_arguments``."""
-        return self._arena.buffer.move_arguments()
+    def commit_arguments(self) -> dict[str, Any]:
+        """Return the functions that commit rows of the cache and their arguments, by their names in the compiled loop."""
+        slots = self._arena.slots
+        return self._arena.buffer.move_arguments() | ({} if slots is None else slots.buffer.commit_arguments())
+
+    @property
+    def move_error(self) -> Callable[[], str]:
+        """A function that returns the message of the last failed move of rows in its thread. It does not hold the target."""
+        kernels = self._kernels
+        return lambda: kernels.error
 
     @property
     def threads(self) -> int:
@@ -294,6 +282,11 @@ class CpuTarget:
     def cache(self) -> NDArray[np.uint8]:
         """The keys and values of all sequences."""
         return self._arena.buffer.cache
+
+    @property
+    def recurrent(self) -> RecurrentBuffer | None:
+        """The recurrent states of all sequences; None: the model has none."""
+        return None if self._arena.slots is None else self._arena.slots.buffer
 
     def run(self, arrays: PassArrays) -> None:
         """Run a pass whose inputs are set."""
@@ -364,7 +357,7 @@ class CpuTarget:
             part.rows[0] = row + n - 1
         else:
             np.add(work.logits, row, out=part.rows)
-        words = _words(n)
+        words = mask_words(n)
         part.visible[:, :words] = self._causal[:n, :words] if work.visible is None else work.visible
         self._sequences[at, 0], self._sequences[at, 1] = n, state.length
         if isinstance(state, RecurrentArenaState):
@@ -422,7 +415,7 @@ class CpuTarget:
             "cache": Memory(cache, cache.shape),
         }
         if self._arena.slots is not None:
-            states = self._arena.slots.buffer.slots.reshape(-1)
+            states = self._arena.slots.buffer.memory
             inputs |= {"slots": Memory(self._slots, self._slots.shape), "states": Memory(states, states.shape)}
         outputs = {f"out.{self.graph.outputs[0]}": Memory(self._floats["logits"], (1, RESULTS, self.info.vocab))}
         for name in self._taps:
@@ -441,7 +434,7 @@ class CpuTarget:
             embed=self._floats["embed"][:n],
             positions=self._positions[:n],
             rows=self._result_rows[:r],
-            visible=self._visible[: n * _words(n)].reshape(n, -1),
+            visible=self._visible[: n * mask_words(n)].reshape(n, -1),
             logits=self._floats["logits"][:r],
             row_taps={name: values for name, values in taps.items() if name in self._row_taps},
             taps={name: values for name, values in taps.items() if name not in self._row_taps},
@@ -452,117 +445,22 @@ class CpuTarget:
         return arrays
 
 
-def _words(rows: int) -> int:
-    """Return the words of 64 bits of a row of a mask."""
-    return -(-rows // 64)
-
-
 def _result_rows(work: Pass) -> int:
     """Return the number of rows of logits of a pass."""
     return 1 if work.logits is None else len(work.logits)
 
 
-def _all_quantized(graph: Graph) -> bool:
-    """Return whether no matrix is float. ONNX Runtime's float MatMul may add in another order for each number of rows."""
-    linears = (operation for operation in graph.operations if isinstance(operation, Linear))
-    return not any(isinstance(scheme, FloatScheme) for linear in linears for scheme in linear.schemes)
+def _has_one_order(graph: Graph) -> bool:
+    """Return whether no wide matrix is float: ONNX Runtime's MatMul may add in another order for each number of rows."""
+    return not any(
+        isinstance(scheme, FloatScheme) and graph.weights[weight].shape[0] > NARROW
+        for operation in graph.operations
+        if isinstance(operation, Linear)
+        for weight, scheme in zip(operation.weights, operation.schemes, strict=True)
+    )
 
 
 def _copied(result: PassResult) -> PassResult:
     """Return a copy of a result that the next pass does not overwrite."""
     taps = {name: values.copy() for name, values in result.taps.items()}
     return PassResult(logits=result.logits.copy(), top=result.top, taps=taps, seconds=result.seconds)
-
-
-def _layout(graph: Graph, limits: Limits) -> CacheLayout:
-    """Return the layout of the cache; the slack of rings is the largest pass of a sequence."""
-    return cache_layout(graph.states, cache_rows(limits), positions=limits.positions, slack=limits.nodes)
-
-
-def cpu_footprint(
-    bundle: Bundle,
-    limits: Limits,
-    *,
-    threads: int = 0,
-    kv_bits: int | None = None,
-    result_rows: int | None = None,
-) -> Bytes:
-    """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31.
-
-    They are for submissions of at most ``run_rows(limits)`` rows. A wider one takes several runs, and the results of
-    all runs but the last are copied.
-    """
-    graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
-    check_lowered(graph, kernels=True)
-    vocab, width = graph.weights[embedding_name(graph)].shape
-    fixed = _fixed_sizes(bundle, graph, kv_bits or KV_CHOICES[0])
-    widest = fixed.widest
-    states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
-    layout, recurrent = _layout(graph, limits), recurrent_layout(graph, limits.nodes)
-    # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
-    head_dim = max((state.head_dim for state in states), default=0)
-    scores = head_dim + limits.positions + 16 if graph.states else 0
-    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
-    loaded = {
-        "weights": fixed.weights + 4 * vocab,  # each row of the embedding has a scale
-        "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": OPERATION_BYTES * len(graph.operations),
-    }
-    one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
-    # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
-    converting = max(0, LOAD_BYTES * fixed.packed - sum(loaded.values()))
-    testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
-    return {
-        **loaded,
-        RUNTIME: RUNTIME_BYTES,
-        "kv": layout.nbytes - layout.ring_bytes,
-        **({"kv_ring": layout.ring_bytes} if layout.ring_bytes else {}),
-        **({} if recurrent is None else {"recurrent": 4 * recurrent.slot_floats * recurrent_slots(limits)}),
-        "masks": 8 * (rows * _words(rows) + limits.nodes * _words(limits.nodes)),
-        # Two tables for each sequence and kind of states.
-        "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
-        "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
-        "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
-        "workspace": (threads or os.cpu_count() or 1)
-        * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
-        "load_transient": converting,
-        SELF_TEST: testing,
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FixedSizes:
-    """The sizes of a bundle that no limit changes.
-
-    Members:
-        weights: resident bytes of all weights.
-        packed: True if some of them are in the layout cache.
-        widest: columns of the widest value of the graph except the logits.
-    """
-
-    weights: int
-    packed: bool
-    widest: int
-
-
-def _fixed_sizes(bundle: Bundle, graph: Graph, kv_bits: int) -> _FixedSizes:
-    """Return the sizes that no limit changes, cached because a planner asks for many limits."""
-    key = ("fixed_sizes", kv_bits)
-    if key not in bundle.derived:
-        tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
-        bundle.derived[key] = _FixedSizes(
-            weights=sum(map(resident_bytes, tensors)),
-            packed=any(isinstance(tensor.scheme, TernaryScheme | Int4Scheme) for tensor in tensors),
-            widest=widest_value(graph),
-        )
-    result: _FixedSizes = bundle.derived[key]
-    return result
-
-
-def resident_bytes(tensor: Tensor) -> int:
-    """Return the resident bytes of a weight: in the kernels' layout, int8 codes as stored, floats as float32."""
-    if isinstance(tensor.scheme, TernaryScheme | Int4Scheme):
-        return layout_bytes(tensor)
-    if isinstance(tensor.scheme, Int8Scheme):
-        return tensor.nbytes
-    return 4 * tensor.count

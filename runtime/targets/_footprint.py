@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgedec.graph import Graph
-from edgedec.ops import Embed, Hadamard, Rope
+from edgedec.graph import Graph, KvState
+from edgedec.ops import Attention, Embed, Hadamard, Rope
 from edgedec.runtime.model_graph import embedding_name
 
 __all__ = [
@@ -14,21 +14,28 @@ __all__ = [
     "RUNTIME_BYTES",
     "SELF_TEST",
     "SELF_TEST_BYTES",
+    "chosen_bytes",
     "read_weights",
     "rotary_bytes",
+    "selection_bytes",
     "transform_bytes",
     "widest_value",
 ]
 
 RUNTIME, SELF_TEST = ONCE = "onnx_runtime", "self_test"  # items that only the first session of a process has
 
-# Memory besides arrays, measured on sessions of 21 to 389 operations. The first session of a process allocates what all
-# sessions share. An operation takes 9 to 10 KiB if its weights are mapped, and up to 35 KiB if ONNX Runtime packs them.
-RUNTIME_BYTES = 3 << 20
-SELF_TEST_BYTES = (
-    8 << 20
-)  # peak of the operators' self-test, including RUNTIME_BYTES; it runs before anything is loaded
-OPERATION_BYTES, PACKED_OPERATION_BYTES = 16 << 10, 40 << 10
+# Memory besides arrays, measured on sessions of 21 to 509 operations. The first session of a process allocates what all
+# sessions share. An operation takes 12 to 16 KiB if its weights are mapped, 3 to 4 of which the planner leaves behind, and
+# up to 35 KiB if ONNX Runtime packs them.
+RUNTIME_BYTES = 15 << 17
+# Peak of the operators' self-test, including RUNTIME_BYTES; it runs before anything is loaded.
+SELF_TEST_BYTES = 9 << 19
+OPERATION_BYTES, PACKED_OPERATION_BYTES = 17 << 10, 40 << 10
+# Bytes for each position: its number among those that a query sees, its score, and its rank twice.
+_LISTED_BYTES = 8 + 4 + 4 + 4
+_KEY_BLOCK, _BLOCK_ROWS = 16, 8  # kKeyBlock and kRows of attention.hpp
+# Bytes of a basis for each of its own: float16 in the configuration, float32 in two orders in the operator, and the model's.
+_BASIS_COPIES = 8
 # Memory of the five nodes of a step of a Walsh-Hadamard transform in the portable graph: 31 KiB were measured.
 _STEP_BYTES = 40 << 10
 
@@ -50,8 +57,28 @@ def transform_bytes(graph: Graph) -> int:
     return sum(_STEP_BYTES * (block.bit_length() - 1) for block in blocks)
 
 
+def chosen_bytes(graph: Graph, positions: int) -> int:
+    """Return the bytes of the lists of keys that the last query of each head has chosen, and of the bases of keys."""
+    attentions = [(op.heads, graph.states[op.state]) for op in graph.operations if isinstance(op, Attention)]
+    lists = sum(8 * heads * own.selection.largest(positions) for heads, own in attentions if own.selection is not None)
+    return lists + sum(_BASIS_COPIES * len(own.basis.directions) for _, own in attentions if own.basis is not None)
+
+
+def selection_bytes(state: KvState, positions: int) -> int:
+    """Return the bytes with which a thread chooses keys and copies the chosen ones (kernels/attention_select.cpp)."""
+    selection = state.selection
+    if selection is None:
+        return 0
+    chosen = -(-selection.largest(positions) // _KEY_BLOCK) * _KEY_BLOCK
+    lists = _LISTED_BYTES * (positions + _KEY_BLOCK) + 8 * chosen
+    elements = 8 * state.head_dim if state.basis is not None else state.key_bytes + state.value_bytes
+    cache = chosen * (elements + 8)
+    records = chosen * (8 + state.value_bytes + 4) if state.offload else 0
+    return lists + cache + records + 4 * _BLOCK_ROWS * 2 * (state.head_dim + chosen) + 4 * (2 * state.head_dim + chosen)
+
+
 def rotary_bytes(graph: Graph, positions: int) -> int:
-    """Return the bytes of the tables of cosines and sines, which are in the model and, as initializers, in the session."""
+    """Return the bytes of the tables of cosines and sines."""
     tables = {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
     pairs = sum(len(frequencies) for frequencies, _ in tables)
-    return 2 * 8 * pairs * positions
+    return 2 * 4 * pairs * positions

@@ -60,7 +60,7 @@ def lend(target: CpuTarget, rows: int) -> Lent:
     """Lend the inputs and outputs of passes of up to ``rows`` rows."""
     embedding = target.embedding.stored_rows()
     arrays, session = target.bind(rows, rows), target.session
-    result_rows, sequences, tables = target.run_inputs()
+    result_rows, sequences, tables, slots = target.run_inputs()
     buffers: dict[str, NDArray[Any]] = {
         "embed": arrays.embed,
         "row_positions": arrays.positions,
@@ -69,10 +69,11 @@ def lend(target: CpuTarget, rows: int) -> Lent:
         "sequences": sequences,
         "table": tables,
         "logits": arrays.logits,
+        "slots": slots,
     }
     arguments = TargetArguments(
         **{name: array.ctypes.data for name, array in buffers.items()},
-        **target.move_arguments(),
+        **target.commit_arguments(),
         width=arrays.embed.shape[1],
         vocab=arrays.logits.shape[1],
         rows=rows,
@@ -87,7 +88,8 @@ def lend(target: CpuTarget, rows: int) -> Lent:
     inputs = LoopInputs(
         arguments=arguments,
         pass_error=lambda: session.error,
+        move_error=target.move_error,
         logits=arrays.logits,
-        alive=(*buffers.values(), embedding, target.cache, session),
+        alive=(*buffers.values(), embedding, target.cache, target.recurrent, session),
     )
     return Lent(inputs=inputs, arrays=arrays, rows=rows)

@@ -15,6 +15,6 @@ def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     return Bounds()
 
 
-def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:
     """Return nothing: the target uses the host's memory, or that of a GPU, whose size is not known."""
     return ()

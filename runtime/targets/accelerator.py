@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,14 @@ from edgedec.progress import Progress
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.cost import CycleCost
 from edgedec.runtime.accelerator.memories import board_memories
-from edgedec.runtime.accelerator.model import AcceleratorModel, buffer_bytes, chosen_config, prepare_model
+from edgedec.runtime.accelerator.model import (
+    AcceleratorModel,
+    buffer_bytes,
+    chosen_config,
+    keeps_windows,
+    prepare_model,
+    ring_bytes,
+)
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
@@ -36,6 +44,7 @@ from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, 
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
+from edgedec.schemes import TernaryScheme
 
 __all__ = ["ProgramTarget", "module"]
 
@@ -185,7 +194,7 @@ class ProgramTarget:
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of the device's buffers, whose sizes the program fixes."""
-        return _items(self.program.sizes)
+        return _items(self.program.sizes, self.program.ring_bytes)
 
     def open(self, limits: Limits) -> State:
         """Return the empty cache of a new sequence."""
@@ -347,8 +356,10 @@ def _floats(logits: Logits) -> NDArray[np.float32]:
     return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), floats)
 
 
-def _items(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {_ITEMS[name]: size for name, size in sizes.items()}
+def _items(sizes: Mapping[str, int], ring_bytes: int) -> dict[str, int]:
+    """Return the items of a plan; the rings are an item of their own."""
+    items = {_ITEMS[name]: size for name, size in sizes.items()}
+    return items if not ring_bytes else {**items, "kv": items["kv"] - ring_bytes, "kv_ring": ring_bytes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,9 +422,12 @@ class _Module:
             rows=config.slots,
             positions=config.context if fixed else None,
             bytes_per_second=engine if memory is None else min(memory, engine),
+            rings=keeps_windows(bundle, config, options),
         )
 
-    def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+    def memories(
+        self, bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None
+    ) -> tuple[MemoryUse, ...]:
         """Return the board's memories."""
         config = chosen_config(bundle, self.options, limits.positions)
         return board_memories(config, buffer_bytes(bundle, self.options, limits.positions), self.options, device)
@@ -429,10 +443,13 @@ class _Module:
         result_rows: int | None = None,
     ) -> Bytes:
         """Return the bytes of the device's buffers and of the embedding, whose rows the host sends."""
-        buffers = _items(buffer_bytes(bundle, self.options, limits.positions))
+        sizes = buffer_bytes(bundle, self.options, limits.positions)
+        buffers = _items(sizes, ring_bytes(bundle, self.options, limits.positions))
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
-        parts = embedding.scheme.parts(embedding.shape)
-        return {**buffers, "embedding": sum(part.nbytes for part in parts.values())}
+        scheme, shape = embedding.scheme, embedding.shape
+        # Trits are unpacked to a byte each; other tables stay views of the file.
+        unpacked = scheme.planes * prod(shape) if isinstance(scheme, TernaryScheme) else 0
+        return {**buffers, "embedding": unpacked + sum(part.nbytes for part in scheme.parts(shape).values())}
 
 
 def module(accelerator: AcceleratorOptions | None, progress: Progress) -> TargetModule:

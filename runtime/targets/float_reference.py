@@ -116,7 +116,7 @@ def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the numbers of bits to which keys and values are rounded. They are stored as float32 in every case."""
-    return (32, 16, 8)
+    return (32, 16, 8, 4)
 
 
 def footprint(

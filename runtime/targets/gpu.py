@@ -22,6 +22,7 @@ from edgedec.runtime.gpu.device import GpuDevice, open_device
 from edgedec.runtime.gpu.driver import opened_device
 from edgedec.runtime.gpu.executor import Executor, RunningPass, Wanted
 from edgedec.runtime.gpu.footprint import gpu_footprint
+from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
 from edgedec.runtime.gpu.layout import check_bindings, sizes_of
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
 from edgedec.runtime.gpu.probe import arithmetic
@@ -45,7 +46,6 @@ from edgedec.schemes import FloatScheme
 
 __all__ = ["GpuTarget", "bounds", "create", "driver_bytes", "footprint", "kv_choices", "memories"]
 
-_KV_CHOICES = (16, 8, 32)  # supported bits of keys and values, those of the CPU; the first is the default
 _Work = tuple[GpuState, Pass]
 
 
@@ -57,7 +57,7 @@ class GpuTarget:
     def __init__(
         self, bundle: Bundle, device: GpuDevice, *, limits: Limits, taps: tuple[str, ...], kv_bits: int | None = None
     ) -> None:
-        self.bundle, self.limits, self._kv_bits = bundle, limits, kv_bits or _KV_CHOICES[0]
+        self.bundle, self.limits, self._kv_bits = bundle, limits, kv_bits or KV_CHOICES[0]
         layout = bundle_layout(bundle, self._kv_bits, taps=taps, binding_bytes=device.adapter.binding_bytes)
         own = arithmetic(device)
         sizes = sizes_of(limits)
@@ -334,7 +334,7 @@ def footprint(
     result_rows: int | None = None,
 ) -> Bytes:
     """Return the charged bytes by item, which are those of the program's buffers and of the driver's objects."""
-    return gpu_footprint(bundle, limits, kv_bits=kv_bits or _KV_CHOICES[0], result_rows=result_rows)
+    return gpu_footprint(bundle, limits, kv_bits=kv_bits or KV_CHOICES[0], result_rows=result_rows)
 
 
 def driver_bytes() -> int:
@@ -344,7 +344,7 @@ def driver_bytes() -> int:
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """Return the supported bits of keys and values."""
-    return _KV_CHOICES
+    return KV_CHOICES
 
 
 def create(

@@ -20,6 +20,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
+from edgedec.memory import MemoryUse
 from edgedec.onnx.lowering import check_lowered, lower
 from edgedec.ops import Attention, Linear
 from edgedec.ort import onnxruntime as ort
@@ -29,7 +30,9 @@ from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
 from edgedec.runtime.run_sizes import reserved_rows, usual_result_rows
 from edgedec.runtime.targets import Bounds
-from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
+from edgedec.runtime.targets._cpu import CpuTarget
+from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
+from edgedec.runtime.targets._cpu_weights import least_weights
 from edgedec.runtime.targets._footprint import (
     PACKED_OPERATION_BYTES,
     RUNTIME,
@@ -43,7 +46,6 @@ from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
-from edgedec.runtime.targets._unlimited import memories
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 
@@ -354,7 +356,7 @@ def _portable_footprint(
         "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one more for each kind of window
         "attention_scores": max(4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
-        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "rotary_tables": 2 * rotary_bytes(graph, limits.positions),  # in the model and in the session
         "session": PACKED_OPERATION_BYTES * len(graph.operations) + transform_bytes(graph),
         RUNTIME: RUNTIME_BYTES,
         # One matrix is mapped at a time while it is copied or packed.
@@ -373,8 +375,15 @@ def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Return the maximum number of rows of a run. Only the project's own operators drop rows outside of windows."""
-    return Bounds(rows=widest_pass(device), rings=_kernels(device) is not None)
+    """Return the limits. Only the project's own operators drop rows outside of windows, and read weights during passes."""
+    if _kernels(device) is None:
+        return Bounds(rows=widest_pass(device))
+    return Bounds(rows=widest_pass(device), rings=True, least_weights=least_weights(bundle))
+
+
+def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:
+    """Return the file of values, if the policy of the bundle lets them lie in one."""
+    return () if _kernels(device) is None else value_file_use(bundle, limits, kv_bits=kv_bits)
 
 
 def create(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,8 +35,6 @@ class Tokenizer:
 
     Members:
         size: number of ids (largest id + 1), including added tokens. Larger ids of a model must never be sampled.
-        hash: SHA-256, in hexadecimal, of the canonical JSON (sorted keys, no spaces, UTF-8), used as
-            ``TargetInfo.tokenizer_hash``. Reformatting the file does not change it.
         decoder: the ``decoder`` object of the JSON; None if there is none.
         known_bytes: the bytes of ids that streams of text have met (``stream.py``), which are shared by all of them.
 
@@ -47,21 +44,18 @@ class Tokenizer:
 
     def __init__(self, content: str, name: str = "tokenizer.json") -> None:
         try:
-            tree: dict[str, Any] = json.loads(content)
             self._hf = HfTokenizer.from_str(content)
-            canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         except Exception as error:  # the library raises Exception itself
             raise BundleError(f"{name}: not a usable tokenizer.json ({error}); copy the file again") from error
-        vocab = self._hf.get_vocab(with_added_tokens=True)
-        if not vocab:
+        self.size = _size(self._hf)
+        if not self.size:
             raise BundleError(f"{name}: the tokenizer has no tokens; copy the file again")
         self._hf.no_truncation()
         self._hf.no_padding()
         added = self._hf.get_added_tokens_decoder().values()
         self._special = frozenset(token.content for token in added if token.special)
-        self.size = max(vocab.values()) + 1
-        self.hash = hashlib.sha256(canonical).hexdigest()
-        self.decoder: Mapping[str, Any] | None = tree.get("decoder")
+        decoder = self._hf.decoder
+        self.decoder: Mapping[str, Any] | None = None if decoder is None else json.loads(decoder.__getstate__())
         self.known_bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -121,3 +115,18 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether the token is special, so that ``decode`` omits it."""
         return self.token_of(token_id) in self._special
+
+
+def _size(tokenizer: HfTokenizer) -> int:
+    """Return the largest id + 1; 0 if there is no token.
+
+    A dictionary of the whole vocabulary would take up to 30 MiB for a moment, so ids are asked for one by one until as many
+    tokens were found as there are. They are hardly ever so sparse that the dictionary is needed.
+    """
+    count, found = tokenizer.get_vocab_size(with_added_tokens=True), 0
+    for token_id in range(2 * count):
+        token = tokenizer.id_to_token(token_id)
+        found += token is not None and tokenizer.token_to_id(token) == token_id
+        if found == count:
+            return token_id + 1
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1

@@ -10,9 +10,9 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
+from edgedec.runtime.gpu.kernels.cache import KV_CHOICES
 from edgedec.runtime.gpu.layout import Sizes
 from edgedec.runtime.gpu.lowering import bundle_layout, constants, lower
-from edgedec.runtime.targets._cpu import KV_CHOICES
 from edgedec.runtime.text.chat_template import check_template
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer

@@ -92,6 +92,7 @@ def root(text: list[int]) -> TokenTree:
     return TokenTree(tokens=np.array(text[-1:], np.int32), parents=np.array([-1], np.int32), draft={})
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(text=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40))
 def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: list[int]) -> None:
@@ -134,6 +135,7 @@ def after(text: I32, tree: TokenTree, outcome: Outcome) -> I32:
     return np.concatenate([text, tree.tokens[outcome.path[1:]], [outcome.next_token]]).astype(np.int32)
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(
     seed=st.integers(0, 2**32 - 1), span=st.sampled_from([(0, 1), (0, 3), (0, VOCAB), (-2, 2), (VOCAB - 2, VOCAB + 2)])

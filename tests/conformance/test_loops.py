@@ -6,9 +6,10 @@ import gc
 import re
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int64
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.plugins import load
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime import loop
 from edgedec.runtime.decoders import _compiled, autoregressive, open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
@@ -201,17 +204,60 @@ def test_distributions_and_accepted_paths_are_equal_to_the_last_bit(
         assert (token, path[: count.value].tolist()) == (outcome.next_token, outcome.path.tolist())
 
 
+# Models with recurrent states of every kind: heads with one factor, with rates of their own, and delta nets.
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba2": {
+        **{"model_type": "mamba2", "hidden_size": 32, "num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2},
+        **{"num_hidden_layers": 2, "expand": 2},
+    },
+    "hybrid": {
+        **{"model_type": "qwen3_5_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "full_attention_interval": 2},
+        **{
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+    },
+    "sambay": {
+        **{"model_type": "phi4flash", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 20, "mamba_d_state": 4},
+    },
+}
+
+
+def bundle_of(name: str, folder: Path) -> Bundle:
+    """Return a small random bundle with attention in every layer, or one of ``RECURRENT``."""
+    if name == "attention":
+        return make_pair(folder).large
+    shape = RECURRENT[name] | {"vocab_size": VOCAB, "max_position_embeddings": 96}
+    write_random_bundle(folder / name, shape, "int8", seed=3)
+    return Bundle.open(folder / name)
+
+
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return open_target(make_pair(tmp_path_factory.mktemp("pair")).large, limits=TEXT_LIMITS, threads=1)
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Limits], Target]:
+    """Return a function that opens a model, once for the same limits."""
+
+    @cache
+    def opened(name: str, limits: Limits) -> Target:
+        return open_target(bundle_of(name, tmp_path_factory.mktemp("bundles")), limits=limits, threads=1)
+
+    return opened
+
+
+@pytest.fixture
+def target(targets: Callable[[str, Limits], Target]) -> Target:
+    return targets("attention", TEXT_LIMITS)
 
 
 WIDE = replace(TEXT_LIMITS, cache_rows=800, batch_rows=32)  # limits of several texts
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    target = open_target(make_pair(tmp_path_factory.mktemp("shared")).large, limits=WIDE, threads=1)
+@pytest.fixture
+def shared(targets: Callable[[str, Limits], Target]) -> Target:
+    target = targets("attention", WIDE)
     if type(target).__name__ != "CpuTarget":
         pytest.skip("the kernels were not built")
     return target
@@ -255,7 +301,28 @@ def write(target: Target, drafter: str, wish: Request) -> tuple[list[int], Autor
 @pytest.mark.parametrize("drafter", ["none", "ngram", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS[1:])])
 @pytest.mark.parametrize("name", ["greedy", *(pytest.param(name, marks=THOROUGH) for name in ("sampled", "changed"))])
 def test_texts_are_equal(target: Target, drafter: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policies take turns, because no text depends on them."""
+    check_texts(target, drafter, name, monkeypatch)
+
+
+@pytest.mark.thorough(sample=2)
+@pytest.mark.parametrize("drafter", ["none", *DRAFTERS])
+@pytest.mark.parametrize("name", ["greedy", "sampled"])
+@pytest.mark.parametrize("model", RECURRENT)
+def test_texts_of_recurrent_states_are_equal(
+    targets: Callable[[str, Limits], Target],
+    model: str,
+    drafter: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = targets(model, TEXT_LIMITS)
+    if type(target).__name__ != "CpuTarget":
+        pytest.skip("the kernels were not built")
+    check_texts(target, drafter, name, monkeypatch)
+
+
+def check_texts(target: Target, drafter: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the texts of both loops. The policies take turns, because no text depends on them."""
     config, free = TEXTS[name], target.free_rows
     with monkeypatch.context() as patch:
         patch.setattr(loop, "load", lambda: None)
@@ -444,10 +511,25 @@ def write_together(target: Target, drafter: str, wishes: Sequence[Request]) -> t
     return [texts[number] for number in sorted(texts)], compiled
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("drafter", ["none", "ngram", "trigram"])
+@pytest.mark.parametrize("model", RECURRENT)
+def test_texts_of_recurrent_states_written_together_are_equal_to_those_alone(
+    targets: Callable[[str, Limits], Target], model: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = targets(model, WIDE)
+    check_together(target, drafter, monkeypatch)
+    assert target.free_slots == len(target.recurrent.slots)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("drafter", ["none", *(pytest.param(name, marks=THOROUGH) for name in DRAFTERS)])
 def test_texts_written_together_are_equal_to_those_alone(
     shared: Target, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_together(shared, drafter, monkeypatch)
+
+
+def check_together(shared: Target, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shared.free_rows
     wishes = [
         request(TEXTS[name], policy, ahead_seconds=seconds, most_tokens=most)
@@ -499,3 +581,22 @@ def test_a_target_that_lent_its_inputs_is_freed_at_once(tmp_path: Path) -> None:
         assert alive() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("model", RECURRENT)
+def test_a_recurrent_state_that_is_not_committed_is_detected(
+    targets: Callable[[str, Limits], Target], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the library's commits do nothing, so that every pass begins with the states of the prompt."""
+    target = targets(model, TEXT_LIMITS)
+    if type(target).__name__ != "CpuTarget":
+        pytest.skip("the kernels were not built")
+    expected, _, _ = write(target, "none", request(TEXTS["greedy"], "chain"))
+    state = target.open(TEXT_LIMITS)
+    arguments = target.lend(state, TEXT_LIMITS.nodes).arguments  # type: ignore[attr-defined]
+    usual, arguments.commit = arguments.commit, None
+    try:
+        assert write(target, "none", request(TEXTS["greedy"], "chain"))[0] != expected
+    finally:
+        arguments.commit = usual
+        state.close()

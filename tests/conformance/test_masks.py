@@ -80,6 +80,7 @@ def run(target: Target, state: State, ids: list[int], mask: NDArray[np.bool_], *
     return result.logits.copy()
 
 
+@pytest.mark.thorough(sample=1)
 @settings(max_examples=15)
 @given(visible=MASKS)
 def test_a_row_is_what_a_pass_of_the_rows_that_it_sees_makes_of_it(target: Target, visible: NDArray[np.bool_]) -> None:

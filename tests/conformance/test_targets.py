@@ -58,7 +58,7 @@ DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu", "gp
 # targets that a device's name alone does not select: the stock operators in the place of the kernels, with the form of
 # int8 products at which the CPU is fast, and with the form that is exact on every CPU
 PORTABLE, UINT8 = "portable", "portable uint8"
-KV_BITS = {"float_reference": (32, 8), "cpu": (32, 16, 8)}
+KV_BITS = {"float_reference": (32, 8, 4), "cpu": (32, 16, 8, 4)}
 CASES = [(device, bits, method) for device in DEVICES for bits in KV_BITS[device] for method in METHODS]
 CASES += [(form, 32, method) for form in (PORTABLE, UINT8) for method in METHODS]
 # Groups of planes3 are narrower than a beat of the accelerator, and it has no datapath for int4.

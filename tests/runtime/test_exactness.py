@@ -26,16 +26,15 @@ from edgedec.bundle import Bundle
 from edgedec.environment import SHARED_DATA
 from edgedec.plugins import names
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.position_random import PositionRandom
-from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, TreePolicy, Verifier
+from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
+from tests.runtime.support.bench_exactness import Counting, FreeNodes, Insistent, covering_array
 from tests.runtime.support.bench_writer import Writer
 
 needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
@@ -51,22 +50,6 @@ PER_CELL = 2  # prompts of each cell of the full product
 # The covering array
 
 
-def pairs(row: Sequence[Hashable]) -> set[tuple[Any, ...]]:
-    """Return the values that occur together in a row, with their places."""
-    return {(i, a, j, b) for (i, a), (j, b) in combinations(enumerate(row), 2)}
-
-
-def covering_array(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return few rows in which every two values of different factors occur together at least once."""
-    every = [(row, pairs(row)) for row in product(*factors)]
-    missing, rows = set[Any]().union(*(covered for _, covered in every)), []
-    while missing:
-        row, covered = max(every, key=lambda candidate: len(candidate[1] & missing))
-        rows.append(row)
-        missing -= covered
-    return rows
-
-
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
 def test_the_array_has_every_pair(sizes: list[int]) -> None:
     factors = [[f"{at}{value}" for value in range(size)] for at, size in enumerate(sizes)]
@@ -80,7 +63,7 @@ def test_the_array_has_every_pair(sizes: list[int]) -> None:
 
 # The drafter ``grammar`` is left out, because it guesses nothing in a text without a grammar.
 GUESSING = tuple(name for name in names(DRAFTERS) if name != "grammar")
-FACTORS = (GUESSING, names(POLICIES), (16, 8, 32), ("demo", "demo-int8"), (1, 2))
+FACTORS = (GUESSING, names(POLICIES), (16, 8, 4, 32), ("demo", "demo-int8"), (1, 2))
 ROWS = covering_array(*FACTORS)
 CELLS = list(product(*FACTORS))
 
@@ -137,45 +120,6 @@ def test_there_are_enough_prompts(shared_data: Path) -> None:
 
 
 # The runs
-
-
-class Insistent(Adaptive):
-    """Speculate in every round, in one size after the other."""
-
-    rounds = 0
-
-    def size(self, policy: TreePolicy, limits: Limits, past: int) -> Limits:
-        self.rounds += 1
-        if not limits.depth or not policy.sizes(limits, self.accept):
-            return limits
-        return replace(limits, depth=1 + self.rounds * 5 % limits.depth)
-
-    def _judge(self) -> None:
-        self.on = True
-
-
-class FreeNodes(ObservedCost):
-    """Tell a tree that sizes itself that nodes cost almost nothing."""
-
-    def seconds(self, nodes: int, past: int) -> float:
-        return 1 + nodes / 1000
-
-
-@dataclass
-class Counting:
-    """Count what a verifier accepts; ``moved`` counts accepted paths whose rows must be moved."""
-
-    inner: Verifier
-    drafted: int = 0
-    accepted: int = 0
-    moved: int = 0
-
-    def accept(self, tree: TokenTree, target: Any, random: PositionRandom, position: int) -> Outcome:
-        outcome = self.inner.accept(tree, target, random, position)
-        self.drafted += len(tree.tokens) - 1
-        self.accepted += len(outcome.path) - 1
-        self.moved += int(outcome.path[-1]) != len(outcome.path) - 1
-        return outcome
 
 
 @dataclass

@@ -31,6 +31,7 @@ def answer(session: Session, prompt: I32 | str, **options: object) -> Answer:
     return session.generate(prompt, n_predict=12, sampling=sampling, logprobs=2, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_figures_do_not_depend_on_drafter_batch_or_cache() -> None:
     with Session.open("demo", threads=1, ctx_size=64) as session:
         alone = answer(session, PROMPT, prompt_logprobs=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, UsageError
 from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
+from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
-from edgedec.runtime import planning
+from edgedec.runtime import planner, planning
+from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.plan_search import most_sequences
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.speculation import SpecConfig, create_drafter
@@ -53,6 +57,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Bundle]:
     for name, config in shapes.items():
         write_random_bundle(folder / name, config, "int8" if name == "draft" else "ternary")
     return {name: Bundle.open(folder / name) for name in shapes}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resident() -> Iterator[None]:
+    """Plan for models whose weights are all in memory; test_above_budget.py has the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx, "least_weights", lambda bundle: None)
+        yield
 
 
 def spec_of(bundles: Mapping[str, Bundle], drafter: str, *, draft_max: int = 8, tree_nodes: int = 0) -> SpecConfig:
@@ -126,12 +138,12 @@ def test_a_plan_that_fits_is_within_its_budget(
 
 def worth(plan: Plan) -> float:
     """Return what the planner maximizes."""
-    shorter = float((plan.ctx_size / 1024) ** planning._SHORTER)
-    coarser = planning._COARSER if plan.kv_bits == 8 else 1.0
+    shorter = float((plan.ctx_size / 1024) ** planner._SHORTER)
+    coarser = planner._COARSER.get(plan.kv_bits, 1.0)
     plain = tokens_per_second(plan.items, drafter="none", nodes=1, model=False, threads=1)
-    read = planning._READ * (planning._ROW + (1 - planning._ROW) / plan.pass_rows) / plain
+    read = planner._READ * (planner._ROW + (1 - planner._ROW) / plan.pass_rows) / plain
     seconds = 1 / plan.estimated_tokens_per_second + read
-    smaller = float((plan.tree_nodes / 9) ** planning._SMALLER) if plan.tree_nodes > 1 else 1.0
+    smaller = float((plan.tree_nodes / 9) ** planner._SMALLER) if plan.tree_nodes > 1 else 1.0
     return shorter * coarser * smaller / seconds
 
 
@@ -179,7 +191,7 @@ def test_the_context_shrinks_a_little_before_prompts_are_read_row_by_row(
         return [plan_of(bundles, drafter, "large", **option) for option in options]
 
     weighed = plans()
-    monkeypatch.setattr(planning, "_READ", 0.0)
+    monkeypatch.setattr(planner, "_READ", 0.0)
     widened = [(now, before) for now, before in zip(weighed, plans(), strict=True) if now.pass_rows > before.pass_rows]
     assert len(widened) > len(weighed) / 4
     for now, before in widened:
@@ -255,7 +267,7 @@ def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, B
         widths.add(plan.kv_bits)
         precise = plan_of(bundles, "ngram", "large", budget_bytes=budget, kv_bits=16)
         assert precise.kv_bits == 16
-        if plan.kv_bits == 8:  # reduced for context, and for nothing else
+        if plan.kv_bits < 16:  # reduced for context, and for nothing else
             assert precise.ctx_size < plan.ctx_size
         else:
             # The minimum budget for speculation includes the coarser ways, if they are allowed.
@@ -362,7 +374,8 @@ def test_the_command_answers_without_loading_weights(budget: str) -> None:
     assert plan["budget_bytes"] == int(budget[:-3]) * MIB
     assert process.returncode == (0 if plan["fits"] else 4)
     assert plan["fits"] == (plan["total_bytes"] <= plan["budget_bytes"])
-    assert {"weights", "kv", "logits", "activations", "workspace"} <= set(plan["items"])
+    assert {"kv", "logits", "activations", "workspace"} <= set(plan["items"])
+    assert "weights" in plan["items"] or {"weights_pinned", "weights_window"} <= set(plan["items"])
     assert plan["fixed_baseline"]["kv"] > 0
 
 
@@ -407,6 +420,21 @@ def test_a_layer_with_a_window_takes_the_rows_of_the_window(
 
 
 @needs_kernels
+def test_a_draft_model_with_recurrent_states_is_planned_once_for_all_texts() -> None:
+    """Its slots and snapshots are for all texts already, whatever states the target has."""
+    target, draft = (Bundle.open(demo.bundle_path(name)) for name in ("demo", "demo-hybrid"))
+    spec = SpecConfig(drafter="model", draft=draft.path)
+    one, four = (make_plan(target, threads=1, ctx_size=256, spec=spec, sequences=count).plan.items for count in (1, 4))
+    layout = recurrent_layout(bundle_graph(draft), 32)
+    assert layout is not None
+    assert one["draft_recurrent"] == layout.nbytes(1) + 2 * 4 * layout.state_floats
+    # The rows of four texts, with room for their guesses, have room for a fifth one, and a fork has a slot, too.
+    assert four["draft_recurrent"] == layout.nbytes(6) + 2 * 6 * 4 * layout.state_floats
+    assert four["draft_weights"] == one["draft_weights"]
+    assert four["draft_text"] == 4 * one["draft_text"]
+
+
+@needs_kernels
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_plan_under_a_budget_has_a_longer_context_with_windows(windowed: Mapping[str, Bundle], name: str) -> None:
     config = {name: value for name, value in windowed[name].config.items() if name != "use_sliding_window"}
@@ -414,7 +442,7 @@ def test_a_plan_under_a_budget_has_a_longer_context_with_windows(windowed: Mappi
     assert make_plan(rings, threads=1, budget_bytes=budget).plan.ctx_size == 1024
     every = partial(make_plan, _without_windows(rings, config), threads=1)
     assert every(ctx_size=1024).plan.total_bytes > budget + (2 << 20)
-    assert every(budget_bytes=budget).plan.ctx_size < 1024
+    assert every(budget_bytes=budget, kv_bits=16).plan.ctx_size < 1024
 
 
 def _without_windows(bundle: Bundle, config: dict[str, Any]) -> Bundle:
@@ -439,6 +467,21 @@ def test_a_device_that_keeps_all_rows_says_so(
     assert make_plan(windowed[name], device="float_reference", ctx_size=512).plan.notes == ()
 
 
+@pytest.mark.parametrize(("name", "full"), [("all", 0), ("mixed", 1)])
+def test_the_accelerator_keeps_the_rows_of_a_window(windowed: Mapping[str, Bundle], name: str, full: int) -> None:
+    """A ring has window - 1 rows, twice those of 32, and those of a group that begins before; codes have a byte."""
+    make = partial(make_plan, windowed[name], device="interpreter", ctx_size=1024)
+    plan = make().plan
+    rows = 100 - 1 + 2 * 32
+    assert plan.items["kv"] == full * ROW // 2 * 1024
+    assert (4 - full) * ROW // 2 * rows <= plan.items["kv_ring"] <= (4 - full) * ROW // 2 * (rows + 15)
+    assert plan.notes == ()
+    every = make(accelerator=AcceleratorOptions(overrides={"window": 0})).plan
+    assert "kv_ring" not in every.items
+    assert every.items["kv"] == 4 * ROW // 2 * 1024
+    assert "interpreter keeps all rows of them" in every.notes[0]
+
+
 @pytest.mark.thorough(sample=1)
 @needs_kernels
 @needs_proc
@@ -452,11 +495,22 @@ def test_no_run_with_windows_exceeds_its_plan(windowed: Mapping[str, Bundle], na
 # --- measured peak ----------------------------------------------------------------------------------------------------
 
 
+@cache
+def compile_modules() -> None:
+    """Compile what the child may import.
+
+    What Python uses to compile is free memory that the model takes first, so that the first child's peak would be lower.
+    """
+    for folder in ("edgedec", "runtime", "quantize", "benchmarks"):
+        assert compileall.compile_dir(Path(__file__).parents[2] / folder, quiet=2)
+
+
 def run_child(**arguments: Any) -> tuple[int, dict[str, Any]]:
     """Run benchmarks/_budget_child.py: a session in a process of its own that fills its context with wrong guesses."""
     target, draft = (str(demo.bundle_path(name)) for name in ("demo", "demo-draft"))
     with_draft = {"draft": draft} if arguments["drafter"] in WITH_MODEL else {}
     command = [sys.executable, str(CHILD), json.dumps({"bundle": target, **with_draft, **arguments})]
+    compile_modules()
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode in (0, 4), process.stderr
     return process.returncode, json.loads(process.stdout)
@@ -473,7 +527,7 @@ def check_ceiling(drafter: str, budget: int, **options: Any) -> None:
     assert 0 < peak <= plan["total_bytes"], plan["items"]
     assert report["high_water_bytes"] <= plan["total_bytes"]
     assert math.isclose(report["high_water_bytes"], peak, rel_tol=0.03, abs_tol=MIB / 4)  # the kernel's own count
-    assert plan["total_bytes"] < 3 * peak  # a plan that always overestimates is useless
+    assert plan["total_bytes"] - peak < max(0.02 * plan["total_bytes"], 2 * MIB)  # a plan that overestimates is useless
     assert [answer["name"] for answer in report["answers"]][:2] == ["greedy", "drawn"]
     assert {answer["stop_reason"] for answer in report["answers"]} == {"context"}
     if drafter != "none" and plan["tree_nodes"] > 1:
@@ -489,6 +543,16 @@ def test_a_full_context_with_wrong_guesses_stays_within_the_budget(drafter: str,
     check_ceiling(drafter, mib * MIB)
 
 
+@pytest.mark.thorough
+@needs_kernels
+@needs_proc
+@pytest.mark.parametrize(("drafter", "ctx_size"), [("none", 2048), ("copy", 512)])
+def test_a_run_with_recurrent_states_stays_within_its_plan(drafter: str, ctx_size: int) -> None:
+    hybrid = Bundle.open(demo.bundle_path("demo-hybrid"))
+    plan = make_plan(hybrid, threads=2, ctx_size=ctx_size, spec=SpecConfig(drafter=drafter)).plan
+    check_ceiling(drafter, plan.total_bytes, bundle=str(hybrid.path), ctx_size=ctx_size, threads=2)
+
+
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -498,6 +562,7 @@ def test_the_peak_stays_within_the_budget(drafter: str, ctx_size: int) -> None:
         check_ceiling(drafter, budget, ctx_size=ctx_size, tree_nodes=32, draft_max=12)
 
 
+@pytest.mark.thorough
 def test_as_many_texts_are_written_as_cost_no_text_its_context() -> None:
     bundle = Bundle.open(demo.bundle_path())
     assert most_sequences(partial(make_plan, bundle), 6) == 6

@@ -28,8 +28,9 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
+from tests.runtime.support.bench_exactness import FreeNodes, Insistent, covering_array
 from tests.runtime.support.bench_writer import Writer
-from tests.runtime.test_exactness import GUESSING, FreeNodes, Insistent, covering_array
+from tests.runtime.test_exactness import GUESSING
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 

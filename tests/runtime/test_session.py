@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -306,21 +307,22 @@ def test_a_budget_shrinks_the_context_if_precision_is_fixed(path: Path) -> None:
 
 
 def test_a_session_that_does_not_fit_is_refused_with_a_setting_that_fits(path: Path) -> None:
-    bundle = Bundle.open(path)
-    budget = (make_plan(bundle, ctx_size=1024, budget_bytes=1).plan.total_bytes >> 20) - 1  # MiB, of the smallest plan
-    plan = make_plan(bundle, ctx_size=1024, budget_bytes=budget << 20).plan
+    make = partial(make_plan, Bundle.open(path), kv_bits=32)  # keys and values are then the largest part
+    budget = (make(ctx_size=1024, budget_bytes=1).plan.total_bytes >> 20) - 1  # MiB, of the smallest plan
+    plan = make(ctx_size=1024, budget_bytes=budget << 20).plan
     assert not plan.fits
     with pytest.raises(
-        BudgetError, match=rf"(?s)needs .* MiB at context 1024, the memory budget is {budget}.0 MiB:.* kv\n"
+        BudgetError,
+        match=rf"(?s)needs .* MiB at context 1024, the memory budget is {budget}.0 MiB:.* kv\n",
     ):
         plan.require()
     words = plan.hint.replace(",", "").split()
     context = int(words[words.index("--ctx-size") + 1])
     enough = int(words[words.index("--memory-budget") + 1].removesuffix("MiB"))
-    assert make_plan(bundle, ctx_size=context, budget_bytes=budget << 20).plan.fits
-    assert not make_plan(bundle, ctx_size=context + 1, budget_bytes=budget << 20).plan.fits
-    assert make_plan(bundle, ctx_size=1024, budget_bytes=enough << 20).plan.fits
-    hopeless = make_plan(bundle, budget_bytes=1 << 20).plan
+    assert make(ctx_size=context, budget_bytes=budget << 20).plan.fits
+    assert not make(ctx_size=context + 1, budget_bytes=budget << 20).plan.fits
+    assert make(ctx_size=1024, budget_bytes=enough << 20).plan.fits
+    hopeless = make(budget_bytes=1 << 20).plan
     with pytest.raises(BudgetError, match="even a context of 1 needs"):
         hopeless.require()
 

@@ -310,9 +310,9 @@ def test_a_budget_below_the_minimum_is_refused_with_the_bytes_of_speculation(
     monkeypatch.setattr(session_module, "open_target", load)
     draft, threads = demo.bundle_path("demo-draft"), threading.active_count()
     with pytest.raises(
-        BudgetError, match=r"(?s)the memory budget is 8.0 MiB:.* weights\n.*draft_weights\n.*--memory-budget \d+MiB"
+        BudgetError, match=r"(?s)the memory budget is 5.0 MiB:.* weights_pinned\n.*--memory-budget \d+MiB"
     ):
-        Session.open(demo.bundle_path(), budget_bytes=8 << 20, spec=SpecConfig(drafter="model", draft=draft))
+        Session.open(demo.bundle_path(), budget_bytes=5 << 20, spec=SpecConfig(drafter="model", draft=draft))
     assert threading.active_count() == threads
 
 

@@ -17,6 +17,7 @@ def row(values: Any) -> F32:
     return np.array(values, np.float32)
 
 
+@pytest.mark.thorough
 @given(weights=st.lists(st.integers(0, 5), min_size=1, max_size=40), k=st.integers(1, 12))
 def test_the_likeliest_come_first_and_the_lower_id_of_equals(weights: list[int], k: int) -> None:
     best = sorted((-weight, token) for token, weight in enumerate(weights) if weight)[:k]

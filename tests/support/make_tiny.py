@@ -74,12 +74,12 @@ def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...
     }
 
 
-def random_schemes(graph: Graph, scheme: Scheme) -> dict[str, Scheme]:
-    """Return ``scheme`` for every matrix of a linear; a tied embedding is float, or int8 by rows."""
+def random_schemes(graph: Graph, scheme: Scheme, embedding: Scheme | None = None) -> dict[str, Scheme]:
+    """Return ``scheme`` for every matrix of a linear; a tied embedding is ``embedding``, or else float, or int8 by rows."""
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     schemes: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
     if "lm_head.weight" not in graph.weights and not isinstance(scheme, FloatScheme):
-        schemes["model.embed_tokens.weight"] = Int8Scheme(rows=True)
+        schemes["model.embed_tokens.weight"] = embedding or Int8Scheme(rows=True)
     return schemes
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from edgedec.errors import EdgedecError
 from edgedec.onnx.kv_cache import BLOCK_ROWS
 
-__all__ = ["CacheShape"]
+__all__ = ["KV_CHOICES", "CacheShape"]
+
+KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class CacheShape:
     blocks: int
 
     def __post_init__(self) -> None:
-        if self.bits not in (32, 16, 8) or min(self.kv_heads, self.head_dim, self.blocks) < 1 or self.head_dim > 512:
+        if self.bits not in KV_CHOICES or min(self.kv_heads, self.head_dim, self.blocks) < 1 or self.head_dim > 512:
             raise EdgedecError(f"a cache needs 32, 16 or 8 bits, heads of 1 to 512 dimensions, and blocks: {self}")
 
     @property

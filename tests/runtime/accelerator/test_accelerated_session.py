@@ -94,6 +94,28 @@ def test_sampling_reads_whole_rows_and_depends_on_the_seed(path: Path) -> None:
     assert len(penalized.tokens) == 40
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_rings_do_not_change_the_text(tmp_path: Path, drafter: str) -> None:
+    """Write texts that wrap around the rings of one of two layers, and go back to a beginning that the ring has lost."""
+    path = tmp_path / "windowed.edgedec"
+    windowed = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}
+    write_random_bundle(path, {**CONFIG, **windowed, "max_position_embeddings": 512}, "ternary")
+    prompts = [PROMPT, np.concatenate([PROMPT, PROMPT, PROMPT]), PROMPT]
+
+    def texts(**overrides: int) -> tuple[list[tuple[int, ...]], int]:
+        options = AcceleratorOptions(overrides={"slots": 8, "context": 256, **overrides})
+        spec = SpecConfig(drafter=drafter, policy="static" if drafter != "none" else "chain")
+        with Session.open(path, device="interpreter", accelerator=options, spec=spec, ctx_size=256) as session:
+            answers = [session.generate(prompt, n_predict=150, sampling=GREEDY, ignore_eos=True) for prompt in prompts]
+            return [tuple(one.tokens) for one in answers], session.run.plan.items.get("kv_ring", 0)
+
+    (ringed, ring_bytes), (full, none) = texts(), texts(window=0)
+    assert ringed == full
+    assert ringed[0] == ringed[2]
+    assert ring_bytes > 0 == none
+
+
 def test_timings_report_the_device(plain: Answer) -> None:
     timings = plain.timings.as_json()
     device = timings["accelerator"]

@@ -19,9 +19,9 @@ from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.target_top import TOP_TAPS
 from tests.runtime.drafters.support.bench_rounds import info
+from tests.runtime.support.bench_exactness import Insistent
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
-from tests.runtime.test_exactness import Insistent
 from tests.support.first_pair import FirstPair
 
 END = 400

@@ -374,6 +374,29 @@ def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
     assert spies == []
 
 
+@pytest.mark.parametrize("device", ["float_reference", "cpu"])
+@pytest.mark.parametrize(("bits", "own"), [(None, None), (64, None), (32, None), (16, 16), (8, 8), (4, 4)])
+def test_keys_and_values_have_the_target_s_bits_if_those_are_fewer(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, device: str, bits: int | None, own: int | None
+) -> None:
+    module, opened = target_module(device), []
+    if own == module.kv_choices(device, bundle)[0]:
+        own = None  # the default
+
+    def spied(bundle: Bundle, **options: Any) -> Target:
+        opened.append(options["kv_bits"])
+        return open_target(bundle, **options)
+
+    monkeypatch.setattr(model, "open_target", spied)
+    drafter = create(bundle, device=device, kv_bits=bits)
+    limits = replace(LIMITS, positions=LIMITS.positions + LIMITS.nodes)
+    planned = module.footprint(bundle, limits, device=device, threads=1, kv_bits=own)["kv"]
+    assert drafter.footprint(LIMITS)["draft_kv"] == planned
+    draft = drafter.open(target_info(bundle), LIMITS, ObservedCost())
+    assert opened == [own]
+    assert expand(draft, [1, 2, 3], chain([1, 2, 3], []), 0)[0]
+
+
 @settings(max_examples=50)
 @given(width=st.integers(1, 20_000), seed=st.integers(0, 2**32 - 1), nan=st.booleans())
 def test_the_largest_values_of_any_row_are_found(width: int, seed: int, nan: bool) -> None:

@@ -100,6 +100,7 @@ def test_texts_stay_the_same_when_the_drafter_comes_and_goes(name: str) -> None:
         assert sum(stream.answer.timings.rounds.drafted for stream in streams) > 0
 
 
+@pytest.mark.thorough
 def test_the_draft_model_is_gone_after_the_release() -> None:
     spec = SpecConfig(drafter="model", draft=demo.bundle_path("demo-draft"), draft_max=2)
     with Session.open("demo", threads=1, ctx_size=128, sequences=2, spec=spec) as session:

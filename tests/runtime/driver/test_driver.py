@@ -12,6 +12,7 @@ import pytest
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
+from edgedec.hw.config import RING_SLACK
 from edgedec.hw.isa.instructions import Instruction, Opcode
 from edgedec.hw.isa.registers import ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import block_bytes
@@ -21,7 +22,7 @@ from edgedec.runtime.driver.report import issued
 from edgedec.sim.machine.arena import ArenaBuffer
 from edgedec.sim.machine.device import MachineDevice
 from edgedec.sim.verify.benches.workloads import issued as benched
-from tests.edgedec.reference.integer_profile.support.make_models import tiny
+from tests.edgedec.reference.integer_profile.support.make_models import prepared, tiny
 
 MODEL = tiny("native")[2]
 
@@ -37,6 +38,14 @@ def embedding() -> Any:
     return constants.weight
 
 
+@cache
+def ringed() -> Program:
+    graph, weights, _ = tiny("native")
+    states = {name: replace(state, window=9) for name, state in graph.states.items()}
+    model = prepared(replace(graph, states=states), weights)
+    return compile_model(model, config_for(model, beat_bytes=16, ports=2, slots=2, context=256))
+
+
 def size(of: Program) -> int:
     return laid_out(of.sizes, of.config.ports)[1]
 
@@ -48,7 +57,7 @@ class Registers:
         values: contents of the registers by offset, 32 bits each.
     """
 
-    def __init__(self, cause: int, descriptor: int) -> None:
+    def __init__(self, cause: int, descriptor: int, configuration: int | None = None) -> None:
         self._error = cause | descriptor << 8
         self._event = next(lsb for field, lsb in REGISTER_MAP["interrupt_status"].positions() if field.name == "error")
         self.values: dict[int, int] = {}
@@ -56,8 +65,8 @@ class Registers:
             self.values[REGISTER_MAP[name].offset] = REGISTER_MAP[name].reset
         for word in range(2):
             self.values[REGISTER_MAP["configuration_hash"].offset + 4 * word] = (
-                program().config.hash >> 32 * word & 0xFFFFFFFF
-            )
+                program().config.hash if configuration is None else configuration
+            ) >> 32 * word & 0xFFFFFFFF
 
     def read_register(self, offset: int) -> int:
         return self.values.get(offset, 0)
@@ -76,7 +85,7 @@ def opened(
 ) -> Driver:
     of = of or program()
     memory = np.zeros(size(of) - missing, np.uint8)
-    device = MachineDevice("fake", Registers(cause, descriptor), memory, clock_hz=1e8, address=address)
+    device = MachineDevice("fake", Registers(cause, descriptor, of.config.hash), memory, clock_hz=1e8, address=address)
     return Driver(device, of, embedding())
 
 
@@ -193,3 +202,25 @@ def test_an_instruction_with_an_invalid_base_is_refused() -> None:
     whole = program()
     stray = Instruction(Opcode.READ, {"base": 3})
     assert replace(whole, instructions=(stray, *whole.instructions[1:])).astray() == 0
+
+
+def test_a_ring_keeps_the_rows_of_a_short_way_back() -> None:
+    """Go back by what the slack allows, in one step and in two; further back, none of the rows is of use."""
+    with opened(of=ringed()) as driver:
+        driver.length = 200
+        driver._longest = 200
+        assert driver.truncate(200) == driver.length == 200
+        assert driver.truncate(180) == 180
+        assert driver.truncate(200 - RING_SLACK) == 200 - RING_SLACK
+        assert driver.truncate(200 - RING_SLACK - 4) == driver.length == 0
+        driver.length = driver._longest = 40  # the first row that the ring lacks is 1
+        assert driver.truncate(8) == 8
+
+
+def test_a_position_before_those_of_a_ring_is_refused() -> None:
+    with opened(of=ringed()) as driver:
+        driver.length = 100
+        with pytest.raises(
+            UsageError, match=r"^position 99 lies before the 100 committed ones, of which rings keep only"
+        ):
+            driver.submit(np.array([1, 2], np.int32), positions=np.array([100, 99], np.int32))

@@ -253,6 +253,7 @@ def test_contents_of_unknown_buffers_are_refused(path: Path, lie: bytes) -> None
     device.close()
 
 
+@pytest.mark.thorough
 @given(content=st.binary(min_size=1, max_size=300))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_refused_or_replayed(place: Path, content: bytes) -> None:

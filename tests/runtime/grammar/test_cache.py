@@ -64,6 +64,7 @@ def test_a_grammar_that_is_too_large_or_refused_is_not_kept() -> None:
     assert len(cache) == 1
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from(["a", "bb", "ccc", "dddd", "eeeee"]), max_size=30), st.integers(0, 300))
 def test_the_bytes_are_those_of_the_grammars_and_within_the_limit(words: list[str], limit: int) -> None:
     cache, maker = GrammarCache(limit), Maker()

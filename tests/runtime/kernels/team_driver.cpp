@@ -46,6 +46,7 @@ int main(int, char** argv) {
         const auto seed = static_cast<uint32_t>(number);
         Job job(seed * 7919 % 97, seed);
         team.expect(number % 3 ? nullptr : &later[0]);
+        team.rest(number % 5 == 0);  // the helpers may sleep when the job comes
         team.run(work, job.seen.size(), &job);
         for (const auto& count : job.seen) wrong += count.load() != 1;
     }

@@ -19,16 +19,22 @@ from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of, cache_layout, kv_bytes
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.attention import stored
+from edgedec.reference.float_profile.ops.low_rank_keys import rebuilt
+from edgedec.reference.float_profile.selection import chosen
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import CODE_PATHS, load
 from edgedec.runtime.kernels.attention import KvBuffer, attend
 from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.protocols import F32, I32
+from edgedec.selection import Selection
+from tests.support.make_policies import basis_of
 
 KERNELS = load()
 USABLE = [path for path in CODE_PATHS if KERNELS is not None and KERNELS.usable(path)]
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")
 CAPACITY = 150
+PLAIN = (0, 0, 0)  # no rank, and no store of values
+SELECT: dict[str, Any] = {"select": [9, 0, 2, 3, 8, 0, 0, *PLAIN], "channels": [1, 2, 3, 4], "steps": [1.0] * 4}
 
 
 @dataclass
@@ -42,16 +48,18 @@ class Sequence:
     seed: int = 0
     cap: float = 0.0
     length: int = 0
+    value_rows: int | None = None
     blocks: list[int] = field(default_factory=lambda: list(range(blocks_of(CAPACITY))))
     buffer: KvBuffer = field(init=False)
 
     def __post_init__(self) -> None:
         assert KERNELS is not None
-        self.buffer = KvBuffer(KERNELS, cache_layout({"kv": self.state}, CAPACITY))
+        self.buffer = KvBuffer(KERNELS, cache_layout({"kv": self.state}, CAPACITY, value_rows=self.value_rows))
 
     @property
     def cache(self) -> NDArray[np.uint8]:
-        return self.buffer.cache
+        size = kv_bytes(self.state, CAPACITY, filed=bool(self.buffer.layout.store))
+        return self.buffer.cache[:size]  # without the counts
 
     @property
     def scale(self) -> float:
@@ -94,6 +102,7 @@ class Sequence:
             rotary=self.rotary,
             tables=self.tables() if self.rotary else None,
             code_path=self.code_path,
+            store=self.buffer.layout.store,
         )
 
     def chain(self, tokens: list[int]) -> F32:
@@ -126,24 +135,53 @@ def defined(sequence: Sequence, tokens: list[int]) -> NDArray[np.float64]:
     state, n = sequence.state, len(tokens)
     positions = np.arange(n)
     q, k, v = (x.reshape(n, -1, state.head_dim) for x in sequence.rows(tokens))
+    if state.basis is not None:
+        k = rebuilt(state.basis, k, state.bits)
     q, k = turned(q, positions, sequence), turned(k, positions, sequence)
-    keys, values = (stored(x, state.bits).astype(np.float64) for x in (k, v))
+    stored_keys = k if state.basis is not None else stored(k, state.bits)
+    keys, values = stored_keys.astype(np.float64), stored(v, state.bits).astype(np.float64)
     out = np.empty(q.shape)
     for i in range(n):
         visible = positions <= i
         if state.window is not None:
             visible &= (positions > i - state.window) | (positions < state.sinks)
+        rows = np.flatnonzero(visible)
         for head in range(q.shape[1]):
-            scores = keys[visible, head // sequence.group] @ q[i, head] * sequence.scale
+            shared, read = head // sequence.group, rows
+            if state.selection is not None:
+                read = rows[chosen(state.selection, shared, q[i, head], stored_keys[rows, shared])]
+            scores = keys[read, shared] @ q[i, head] * sequence.scale
             if sequence.cap:
                 scores = sequence.cap * np.tanh(scores / sequence.cap)
             weights = np.exp(scores - scores.max())
-            out[i, head] = weights @ values[visible, head // sequence.group] / weights.sum()
+            out[i, head] = weights @ values[read, shared] / weights.sum()
     return out.reshape(n, -1)
 
 
 def kv(heads: int = 2, head_dim: int = 20, bits: int = 16, **options: Any) -> KvState:
     return KvState(name="kv", kv_heads=heads, head_dim=head_dim, bits=bits, **options)
+
+
+def selecting(
+    state: KvState, keys: int = 9, width: int = 2, label_bits: int = 8, share: float = 0.0, kept: int = 0
+) -> KvState:
+    """Return a state whose queries choose keys by ``width`` channels, other ones in each head."""
+    weights = np.random.default_rng(state.head_dim).normal(size=(state.kv_heads, state.head_dim)) * 4
+    channels = tuple(
+        tuple((3 * head + 5 * at) % state.head_dim for at in range(width)) for head in range(state.kv_heads)
+    )
+    steps = tuple((0.02 + 0.01 * head,) * width for head in range(state.kv_heads))
+    if label_bits == 4:
+        steps = tuple((0.4,) * width for _ in steps)
+    options: dict[str, Any] = {"keys": keys, "sinks": 2, "recent": 3, "bits": label_bits, "share": share}
+    if kept:
+        options |= {"kept": kept, "importance": tuple((-3.0, *map(float, own)) for own in weights)}
+    return replace(state, selection=Selection(channels=channels, steps=steps, **options))
+
+
+def filed(state: KvState, rank: int = 0) -> KvState:
+    """Return a state whose values may lie in a file, with a rank also one whose keys are stored in a basis."""
+    return replace(state, offload=True, basis=basis_of(state, rank=rank) if rank else None)
 
 
 SHAPES = [
@@ -157,7 +195,25 @@ SHAPES = [
     (kv(2, 20, 16, window=7), 3, 1),
     (kv(2, 20, 8, window=30, sinks=5), 2, 1),
     (kv(1, 34, 32, window=1), 1, 0),
+    (kv(1, 64, 4), 6, 1),
+    (kv(2, 20, 4, window=30, sinks=5), 2, 2),
     (kv(1, 16, 32, window=140, sinks=140), 2, 2),
+    (selecting(kv(2, 20, 32), 20, 3), 3, 1),
+    (selecting(kv(2, 34, 16), 33, 4, 4), 1, 2),
+    (selecting(kv(1, 64, 8), 16, 2, 8, 0.25), 2, 1),
+    (selecting(kv(3, 20, 4), 9, 1, 8), 2, 0),
+    (selecting(kv(1, 128, 16), 48, 5, 4), 4, 1),
+    (selecting(kv(2, 20, 16), 20, 3, kept=6), 2, 1),
+    (selecting(kv(1, 34, 8), 30, 4, 4, kept=25), 1, 1),
+    (selecting(kv(1, 20, 4), 20, 2, kept=3), 2, 2),
+    (filed(selecting(kv(2, 20, 32), 20, 3)), 3, 1),
+    (filed(selecting(kv(2, 34, 16), 33, 4, 4, kept=6)), 1, 2),
+    (filed(selecting(kv(1, 6, 8), 16, 2)), 2, 1),
+    (filed(selecting(kv(3, 20, 4), 9, 1)), 2, 0),
+    (filed(selecting(kv(2, 20, 32), 20, 3), 6), 3, 1),
+    (filed(selecting(kv(2, 34, 16), 33, 4, 4), 10), 1, 2),
+    (filed(selecting(kv(1, 20, 8), 70, 2), 4), 2, 1),
+    (filed(selecting(kv(3, 20, 4), 9, 1, kept=3), 20), 2, 0),
 ]
 
 
@@ -188,11 +244,21 @@ def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: floa
 
 @pytest.mark.thorough
 @settings(max_examples=40)
-@given(data=st.data(), bits=st.sampled_from([32, 16, 8]), code_path=st.sampled_from(USABLE or [""]))
+@given(data=st.data(), bits=st.sampled_from([32, 16, 8, 4]), code_path=st.sampled_from(USABLE or [""]))
 def test_a_committed_path_of_a_tree_equals_the_chain(data: st.DataObject, bits: int, code_path: str) -> None:
     """Compare bits: the path's rows in the tree, and all after the commit, for any other rows of the tree."""
     window = data.draw(st.sampled_from([None, 3, 11]))
     state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 16, 20])), bits, window=window, sinks=2)
+    if window is None and data.draw(st.booleans()):
+        state = selecting(
+            state,
+            data.draw(st.integers(6, 30)),
+            label_bits=data.draw(st.sampled_from([8, 4])),
+            kept=data.draw(st.sampled_from([0, 1])),
+        )
+        if data.draw(st.booleans()):
+            state = filed(state, data.draw(st.sampled_from([0, 2, 6])))
+    value_rows = data.draw(st.sampled_from([0, 5, 40, CAPACITY]))
     group, cap = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([0.0, 2.0]))
     text = list(range(data.draw(st.integers(1, 40))))
     n = data.draw(st.integers(2, 40))
@@ -205,7 +271,8 @@ def test_a_committed_path_of_a_tree_equals_the_chain(data: st.DataObject, bits: 
         depth[i] = depth[parents[i]] + 1
     tokens = [1000 + node for node in range(n)]
 
-    tree, chain = (Sequence(state, group, code_path=code_path, cap=cap) for _ in range(2))
+    tree = Sequence(state, group, code_path=code_path, cap=cap, value_rows=value_rows)
+    chain = Sequence(state, group, code_path=code_path, cap=cap)
     tree.chain(text)
     for token in text:  # row by row here, all at once there
         chain.chain([token])
@@ -246,7 +313,7 @@ class Shared:
         q, k, v = self.sequence.rows([token for new in tokens for token in new])
         output = attend(
             KERNELS,
-            self.buffer.cache,
+            self.buffer.cache[: kv_bytes(self.sequence.state, self.buffer.layout.slots("kv"))],
             self.sequence.state,
             self.buffer.layout.slots("kv"),
             queries=q,
@@ -278,11 +345,18 @@ def causal(past: int, tokens: list[int]) -> tuple[list[int], NDArray[np.bool_], 
 @pytest.mark.thorough
 @pytest.mark.parametrize("code_path", USABLE)
 @settings(max_examples=25)
-@given(data=st.data(), bits=st.sampled_from([32, 16, 8]))
+@given(data=st.data(), bits=st.sampled_from([32, 16, 8, 4]))
 def test_a_sequence_is_the_same_alone_and_among_others(data: st.DataObject, bits: int, code_path: str) -> None:
     """Compare bits of passes over sequences that share leading blocks or none, with any masks, wherever the blocks lie."""
     window = data.draw(st.sampled_from([None, None, 3, 20]))
     state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 20, 34])), bits, window=window, sinks=2)
+    if window is None and data.draw(st.booleans()):
+        state = selecting(
+            state,
+            data.draw(st.integers(6, 60)),
+            label_bits=data.draw(st.sampled_from([8, 4])),
+            kept=data.draw(st.sampled_from([0, 1])),
+        )
     options: dict[str, Any] = {"code_path": code_path, "cap": data.draw(st.sampled_from([0.0, 2.0]))}
     group, order = data.draw(st.sampled_from([1, 1, 2, 5])), data.draw(st.permutations(range(60)))
     shared = Shared(Sequence(state, group, **options), list(order))
@@ -316,10 +390,11 @@ def test_a_sequence_is_the_same_alone_and_among_others(data: st.DataObject, bits
 
 def test_blocks_are_copied_whole() -> None:
     assert KERNELS is not None
-    for bits in (32, 16, 8):
-        sequence, copy = Sequence(kv(bits=bits), 3), Sequence(kv(bits=bits), 3)
+    for bits in (32, 16, 8, 4):
+        state = selecting(kv(bits=bits)) if bits in (16, 4) else kv(bits=bits)
+        sequence, copy = Sequence(state, 3), Sequence(state, 3)
         sequence.chain(list(range(20)))
-        copy.buffer.cache[:] = sequence.cache
+        copy.cache[:] = sequence.cache
         copy.buffer.copy_block(0, 1, 7)
         copy.blocks, copy.length = [0, 7], 20
         assert copy.chain([5, 6]).tobytes() == sequence.chain([5, 6]).tobytes()
@@ -330,7 +405,7 @@ def test_blocks_are_copied_whole() -> None:
             copy.buffer.move(np.array([[10]], np.int32), 0, np.array([1], np.int32))
 
 
-@pytest.mark.parametrize("bits", [32, 16, 8])
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_states_of_another_kind_have_tables_of_their_own(bits: int) -> None:
     """Move a row and copy a block of two states, of which one keeps the rows of a window, in other blocks."""
     assert KERNELS is not None
@@ -353,7 +428,7 @@ def test_states_of_another_kind_have_tables_of_their_own(bits: int) -> None:
 
 
 @pytest.mark.parametrize("code_path", USABLE)
-@pytest.mark.parametrize("bits", [32, 16, 8])
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_a_masked_row_may_hold_anything(code_path: str, bits: int) -> None:
     """Check that NaN and infinity in a row of the tree reach only the rows that see it."""
     sequence, clean = (Sequence(kv(bits=bits), 3, code_path=code_path) for _ in range(2))
@@ -492,11 +567,16 @@ def test_inconsistent_arguments_are_refused() -> None:
 
 def test_the_library_counts_the_same_bytes() -> None:
     assert KERNELS is not None
-    for state in (kv(), kv(3, 64, 8), kv(5, 2, 32)):
+    few = selecting(kv(3, 64, 8), 9, 5)
+    for state in (kv(), kv(3, 64, 8), kv(5, 2, 32), few, filed(few), filed(few, 12)):
         for positions in (1, 15, 16, 17, 1000):
-            sizes = (state.kv_heads, state.head_dim, positions, state.bits)
-            assert KERNELS.call("edgedec_kv_bytes", *sizes) == kv_bytes(state, positions)
-            assert kv_bytes(state, positions) % 64 == 0
+            sizes = (state.kv_heads, state.head_dim, positions, state.bits, state.label_bytes // state.kv_heads)
+            rank = 0 if state.basis is None else state.basis.rank
+            counted = kv_bytes(state, positions, filed=state.offload)
+            assert KERNELS.call("edgedec_kv_bytes", *sizes, rank, state.offload) == counted
+            assert counted % 64 == 0
+    odd = filed(selecting(kv(1, 6, 8)))
+    assert kv_bytes(odd, 16, filed=True) == 256  # 16 * (6 + 4 + 4), in whole lines
 
 
 def session(threads: int, **changes: Any) -> ort.InferenceSession:
@@ -517,6 +597,7 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
         "rotary": 1,
         "scale": 0.37,
         "cap": 0.0,
+        "select": [0, 0, 0, 0, 8, 0, 0, *PLAIN],
     } | changes
     tables = [numpy_helper.from_array(np.ones((CAPACITY, 16), np.float32) * i, name) for i, name in enumerate("cs")]
     names = [
@@ -564,6 +645,44 @@ def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
     return inputs | changes
 
 
+def test_a_selection_that_has_room_for_all_keys_is_full_attention() -> None:
+    """Compare bits: a query with no more visible keys than it may choose attends to all of them."""
+    for bits in (32, 16, 8, 4):
+        full, chosen_keys = Sequence(kv(bits=bits), 3), Sequence(selecting(kv(bits=bits), CAPACITY), 3)
+        for piece in (list(range(50)), [50], list(range(51, 90))):
+            assert chosen_keys.chain(piece).tobytes() == full.chain(piece).tobytes()
+        few = Sequence(selecting(kv(bits=bits), 20), 3)
+        assert few.chain(list(range(20))).tobytes() == full_of(bits, 20).tobytes()
+        assert few.chain([20]).tobytes() != Sequence(kv(bits=bits), 3).chain(list(range(21)))[-1:].tobytes()
+
+
+def full_of(bits: int, count: int) -> F32:
+    return Sequence(kv(bits=bits), 3).chain(list(range(count)))
+
+
+def test_labels_with_equal_codes_choose_the_earliest_keys() -> None:
+    """Steps so large that all codes are 0 leave the sinks, the earliest keys after them, and the last ones."""
+    state = kv(1, 20, 32)
+    blunt = Selection(keys=9, sinks=2, recent=3, channels=((0,),), steps=((1e20,),))
+    sequence = Sequence(replace(state, selection=blunt), 1)
+    sequence.chain(list(range(30)))
+    keys = np.zeros((30, 20), np.float32)
+    assert chosen(blunt, 0, np.ones(20, np.float32), keys).tolist() == [0, 1, 2, 3, 4, 5, 27, 28, 29]
+    np.testing.assert_allclose(sequence.chain([30]), defined(sequence, list(range(31)))[-1:], rtol=5e-6, atol=5e-6)
+
+
+def test_keys_are_counted() -> None:
+    """Each of three queries of eight heads reads nine keys, and the labels of all that it sees."""
+    at = 3 * kv_bytes(kv(4, 32), CAPACITY)
+    cache = np.zeros(at + 64, np.uint8)
+    counts, node = cache[at : at + 64].view(np.int64), session(2, **SELECT | {"select": [9, 0, 2, 3, 8, at, 0, *PLAIN]})
+    for inputs in (feeds(40, cache=cache), feeds(3, 40, cache=cache)):
+        counts[:] = 0
+        node.run_with_ort_values(["out"], {name: ort.OrtValue.ortvalue_from_numpy(x) for name, x in inputs.items()})
+    seen = 8 * (41 + 42 + 43)
+    assert counts.tolist() == [seen, 8 * 3 * 9, 4 * seen + 8 * 3 * 9 * 2 * 64, 0, 0, 0, 0, 0]
+
+
 def test_threads_change_no_bit() -> None:
     first, second = session(1), session(2)
     a, b = feeds(100), feeds(100)
@@ -588,12 +707,36 @@ def test_no_tokens_give_no_rows() -> None:
     ("changes", "message"),
     [
         ({"heads": 6}, "heads must be a multiple of key/value heads"),
-        ({"bits": 7}, "KV bits must be 32, 16 or 8"),
+        ({"bits": 7}, "KV bits must be 32, 16, 8 or 4"),
         ({"offset": 5}, "offset must be a multiple of 64"),
         ({"window": -1}, "window and sinks must not be negative"),
         ({"table": -1}, "table must not be negative"),
         ({"rotary": 3}, "rotary must be 0, 1 or 2"),
         ({"capacity": 99}, "its input 8 must hold 1584 float32, not 2400"),
+        ({"select": [9, 0]}, "select must have 10 numbers"),
+        (SELECT | {"channels": [1, 2, 3]}, "channels and steps must be lists for each key/value head"),
+        (SELECT | {"steps": [1.0] * 3}, "channels and steps must be lists for each key/value head"),
+        (SELECT | {"steps": [1.0, 1.0, 1.0, 0.0]}, "the steps of labels must be positive"),
+        (SELECT | {"channels": [1, 2, 3, 32]}, "a channel of a label is outside the head"),
+        (SELECT | {"select": [9, 65537, 2, 3, 8, 0, 0, *PLAIN]}, "the numbers of a selection are out of range"),
+        (SELECT | {"select": [-1, 0, 2, 3, 8, 0, 0, *PLAIN]}, "the numbers of a selection are out of range"),
+        (SELECT | {"select": [5, 0, 2, 3, 8, 0, 0, *PLAIN]}, "a selection needs more keys than sinks and recent ones"),
+        (
+            SELECT | {"select": [9, 0, 2, 3, 8, 0, 5, *PLAIN], "importance": [1.0] * 132},
+            "kept keys must be 0 to those that are",
+        ),
+        (
+            SELECT | {"select": [9, 0, 2, 3, 8, 0, 2, *PLAIN], "importance": [1.0] * 99},
+            "importance must be a list for each key",
+        ),
+        (SELECT | {"select": [9, 0, 2, 3, 8, 4, 0, *PLAIN]}, "the place of the counts must be a multiple of 8"),
+        (SELECT | {"select": [9, 0, 2, 3, 8, 0, 0, 3, 0, 0]}, "the rank of keys must be even, 2 to head_dim"),
+        (SELECT | {"select": [9, 0, 2, 3, 8, 0, 0, 34, 0, 0]}, "the rank of keys must be even, 2 to head_dim"),
+        (
+            SELECT | {"select": [9, 0, 2, 3, 8, 0, 0, 4, 0, 0], "basis": [1.0] * 9},
+            "the basis must have a number for each key",
+        ),
+        (SELECT | {"select": [9, 0, 2, 3, 8, 0, 0, 0, 999, 0]}, "the store of the values is not open"),
     ],
 )
 def test_an_invalid_node_is_refused_when_it_is_loaded(changes: dict[str, Any], message: str) -> None:

@@ -230,7 +230,7 @@ def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
     )
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(5))
 def test_operators_that_read_other_states_fail_the_self_test(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
@@ -245,7 +245,7 @@ def test_operators_that_read_other_states_fail_the_self_test(
     monkeypatch.setattr(operator, "recurrent_check", wrong)
     monkeypatch.setattr(operator, "load", lambda: kernels)
     assert usable.__wrapped__() is None
-    name = ("conv", "scan", "delta")[number]
+    name = ("conv", "scan", "channels", "delta", "keys")[number]
     assert f"the results of the node '{name}' with recurrent states are not those of the reference" in caplog.text
 
 

@@ -165,6 +165,7 @@ void sampling() {
 }
 
 constexpr int64_t kKinds = 2, kTexts = 3, kRows = kTexts * kNodes, kRounds = edgedec::kMostRounds;
+constexpr int64_t kSlots = kTexts, kSlotFloats = 6, kTableFloats = 3;
 
 float target_logits[kRows * kVocab];
 float embedding[kRows * kWidth];
@@ -190,6 +191,16 @@ int32_t move(const int64_t*, int64_t, void*, const int32_t* blocks, int64_t stri
     put(start);
     put(nodes, 4 * static_cast<size_t>(rows));
     return 0;
+}
+
+int32_t commit(const int64_t* states, int64_t count, const float* tables, int64_t table_floats, float* slot, int64_t slot_floats,
+               int64_t rows, const int32_t* nodes, int64_t node_count) {
+    put(states, 8 * static_cast<size_t>(count));
+    put(slot - tables - table_floats);
+    put(rows);
+    put(nodes, 4 * static_cast<size_t>(node_count));
+    for (int64_t at = 0; at < slot_floats; ++at) slot[at] += 1.0f;
+    return failing && number(8 * failing) == 0 ? -1 : 0;
 }
 
 // A text with arrays of its own.
@@ -289,12 +300,27 @@ void rounds() {
         target.table_stride = 6 * kTexts;
         target.block_stride = 6;
         target.move = move;
+        int64_t slots[kRows] = {};
+        float states[kTableFloats + kSlots * kSlotFloats] = {};
+        const int64_t state_numbers[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+        if (number(2)) {
+            target.slots = slots;
+            target.commit = commit;
+            target.state_numbers = state_numbers;
+            target.state_count = 1;
+            target.states = states;
+            target.table_floats = kTableFloats;
+            target.slot_floats = kSlotFloats;
+            target.slot_rows = number(20) ? kNodes + 1 : kNodes / 2;
+            target.slot_count = kSlots;
+        }
         texts = 1 + number(kTexts);
         std::vector<std::unique_ptr<DriverText>> owners;
         edgedec::TextArguments* addresses[kTexts];
         for (int64_t at = 0; at < texts; ++at) {
             owners.push_back(std::make_unique<DriverText>());
             addresses[at] = &owners.back()->it;
+            owners.back()->it.slot = number(20) ? at : number(2) ? kSlots : -1;
         }
         edgedec::RoundsArguments call{};
         call.target = &target;

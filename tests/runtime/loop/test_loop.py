@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from ctypes import CDLL, addressof, c_void_p, cast
+from ctypes import CDLL, CFUNCTYPE, addressof, c_int32, c_void_p, cast
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ LIBRARY = loop.load()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="the loop's library was not built (no C++ compiler)")
 INFO = TargetInfo(vocab=30, tokenizer_hash="0" * 64, positions=64, taps=(), masks="any", batch_invariant=True)
 TEXT = np.array([1, 2, 3, 1, 2], np.int32)
+COMMIT = CFUNCTYPE(c_int32)  # a function that is called with more arguments, which it ignores
 
 
 def i32(*values: int) -> I32:
@@ -123,6 +124,9 @@ class TinyCall:
             "table": i32(0),
             "logits": np.array([0, 2, 1], np.float32),
             "scales": np.ones(3, np.float32),
+            "slots": np.zeros(1, np.int64),
+            "states": np.zeros(8, np.float32),
+            "state_numbers": np.zeros(8, np.int64),
         }
         results: dict[str, NDArray[Any]] = {"text": np.ones(40, np.int32), "blocks": np.arange(3, dtype=np.int32)}
         for name in ("tree_sizes", "path_sizes", "tokens", "parents", "path"):
@@ -130,6 +134,9 @@ class TinyCall:
         results |= {f"{name}_seconds": np.zeros(MOST_ROUNDS) for name in ("draft", "verify", "commit")}
         seconds = np.zeros((2, MOST_ROUNDS))
         self.target = TargetArguments(width=2, vocab=3, rows=1, file=file.fileno(), block_rows=16, kinds=1, run=run)
+        commit = COMMIT(lambda *arguments: 0)
+        self.target.commit = cast(commit, c_void_p)
+        self.target.slot_floats, self.target.slot_rows, self.target.slot_count = 4, 1, 2
         self.text = TextArguments(length=1, positions=39, held=3, nodes=1, result_nodes=1, most_tokens=1)
         for arguments, arrays in ((self.target, inputs), (self.text, results)):
             for name, array in arrays.items():
@@ -145,7 +152,7 @@ class TinyCall:
             pass_began=seconds[1].ctypes.data,
         )
         self.address = addressof(self.call)
-        self._alive = (sampling, file, inputs, results, seconds, pointers, run)
+        self._alive = (sampling, file, inputs, results, seconds, pointers, run, commit)
 
 
 @needs_library
@@ -167,6 +174,12 @@ class TinyCall:
         ("count", 0, "a call must have at least one text"),
         ("most_rounds", 33, "a call must have at least one text, and at most 32 rounds"),
         ("held", -1, "the number of blocks is out of range"),
+        ("slot", -1, "the text has no slot for its recurrent states"),
+        ("slot", 2, "the text has no slot for its recurrent states"),
+        ("slot_rows", 0, "the slots of the recurrent states are out of range"),
+        ("slot_count", 0, "the slots of the recurrent states are out of range"),
+        ("states", None, "the slots of the recurrent states are out of range"),
+        ("slots", None, "the slots of the recurrent states are out of range"),
         ("offset", 1 << 40, "a row of the embedding cannot be read from the bundle"),
     ],
 )
@@ -202,7 +215,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "old.cpp", tmp_path / "old.so"
     source.write_text('extern "C" int edgedec_loop_abi() { return 0; }\n')
     subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 7"):
+    with pytest.raises(DeviceError, match="has interface 0, this edgedec needs 8"):
         loop.Loop(library)
 
 

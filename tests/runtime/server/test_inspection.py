@@ -108,6 +108,7 @@ def test_properties_and_slots(served: Served) -> None:
     assert str(demo.bundle_path()) not in str(props), "no path of the machine is told"
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("path", ["/props", "/slots", "/metrics", "/health", "/memory"])
 def test_looking_at_an_unloaded_model_does_not_load_it(path: str) -> None:
     with serving(lambda: ScriptedSession().real, idle_unload_s=0.02) as server:

@@ -16,7 +16,7 @@ from edgedec.runtime.speculation import SpecConfig
 from tests.runtime.server.support.fake_session import ScriptedSession
 from tests.runtime.server.support.serving import Served, serving
 from tests.runtime.server.test_streaming import until
-from tests.runtime.test_exactness import Insistent
+from tests.runtime.support.bench_exactness import Insistent
 from tests.support.chromium import Page, chromium, find_chromium
 
 SHIFT = 8  # modifier of a key in the DevTools protocol

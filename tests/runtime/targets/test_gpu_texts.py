@@ -21,8 +21,8 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from tests.conformance.test_targets import CONFIG
+from tests.runtime.support.bench_exactness import Counting, FreeNodes, Insistent
 from tests.runtime.support.bench_writer import Writer
-from tests.runtime.test_exactness import Counting, FreeNodes, Insistent
 from tests.support.gpu_here import need_gpu
 
 pytestmark = [

@@ -15,24 +15,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
-from edgedec.errors import CacheFullError, UnsupportedError, UsageError
+from edgedec.errors import BundleError, CacheFullError, UnsupportedError, UsageError
+from edgedec.graph import RecurrentState
+from edgedec.onnx.recurrent_layout import slot_layout
+from edgedec.ops import SelectiveScan
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
-from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
+from edgedec.runtime.protocols import F32, I32, Limits, Pass, SnapshotState, State, Target
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._arena import RecurrentArenaState
-from edgedec.runtime.targets._cpu import CpuTarget, cpu_footprint
+from edgedec.runtime.targets._cpu import CpuTarget
+from edgedec.runtime.targets._cpu_footprint import cpu_footprint
 from edgedec.runtime.visibility import pack, tree
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
-MODELS = ("mamba2/plain", "falcon_h1/plain", "qwen3_5_text/plain", "qwen3_next/plain")
+MODELS = (
+    *("mamba2/plain", "falcon_h1/plain", "qwen3_5_text/plain", "qwen3_next/plain", "kimi_linear/plain"),
+    "phi4flash/plain",
+)
 GREEDY = SamplingConfig(temperature=0)
 LIMITS = Limits(nodes=8, depth=7, positions=64, cache_rows=512, batch_rows=20)
 # So large that threads share the heads and the rows of a pass.
@@ -41,6 +48,17 @@ MAMBA: Mapping[str, Any] = {
     **{"hidden_size": 128, "num_heads": 8, "head_dim": 32, "state_size": 64, "n_groups": 2, "vocab_size": 160},
     **{"num_hidden_layers": 2, "expand": 2, "conv_kernel": 4},
 }
+KIMI: Mapping[str, Any] = {
+    **{"model_type": "kimi_linear", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
+    **{"num_attention_heads": 2, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16},
+    **{"linear_num_heads": 4, "linear_head_dim": 32, "layer_types": ["linear_attention", "full_attention"]},
+    **{"first_k_dense_replace": 2, "vocab_size": 160},
+}
+SAMBAY: Mapping[str, Any] = {
+    **{"model_type": "phi4flash", "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 8},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 12, "vocab_size": 160},
+}
+LARGE = {"mamba2": MAMBA, "kimi_linear": KIMI, "phi4flash": SAMBAY}
 # Two attention layers of four.
 HYBRID: Mapping[str, Any] = {
     **{"model_type": "qwen3_5_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4},
@@ -190,10 +208,24 @@ def test_a_sequence_goes_back_to_its_length_or_to_nothing(target: Target) -> Non
 
 
 @pytest.mark.parametrize("device_threads", [2, 3])
-def test_threads_change_no_bit(mamba: Bundle, device_threads: int) -> None:
+@pytest.mark.parametrize("family", LARGE)
+def test_threads_change_no_bit(family: str, device_threads: int, tmp_path: Path) -> None:
+    write_random_bundle(tmp_path / "b", LARGE[family], "int8")
+    bundle = Bundle.open(tmp_path / "b")
     ids = [int(token) for token in np.random.default_rng(6).integers(0, 160, 40)]
-    (_, expected), (_, actual) = (written(opened(mamba, threads=threads), ids, 8) for threads in (1, device_threads))
+    (one, expected), (other, actual) = (
+        written(opened(bundle, threads=threads), ids, 8) for threads in (1, device_threads)
+    )
     assert actual.tobytes() == expected.tobytes()
+    assert states(other).tobytes() == states(one).tobytes()
+
+
+def test_nodes_of_their_own_have_the_bits_of_fused_ones(
+    bundles: Mapping[str, Bundle], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEDEC_FUSED", "0")
+    single, ids = opened(bundles["int8"]), drawn_ids(8, 12)
+    assert written(single, ids, 8)[1].tobytes() == written(target, ids, 8)[1].tobytes()
 
 
 # --- the reference ----------------------------------------------------------------------------------------------------
@@ -269,23 +301,25 @@ def test_rows_that_are_no_path_are_not_committed(target: Target, nodes: list[int
 
 def test_each_sequence_needs_a_slot(mamba: Bundle) -> None:
     limits = Limits(nodes=4, depth=0, positions=64)
-    target = opened(mamba, limits=limits)
-    first, second, third = (target.open(limits) for _ in range(3))
-    run(target, (first, chain([1], 0)))
-    run(target, (second, chain([1], 0)))
-    with pytest.raises(CacheFullError, match=r"1 more sequences need a recurrent state, and 0 of 2 are free; close"):
-        target.submit([(third, chain([1], 0))])
+    alone = opened(mamba, limits=limits)
+    first, second = (alone.open(limits) for _ in range(2))
+    run(alone, (first, chain([1], 0)))
+    with pytest.raises(CacheFullError, match=r"1 more sequences need a recurrent state, and 0 of 1 are free; close"):
+        alone.submit([(second, chain([1], 0))])
     with pytest.raises(CacheFullError):
         first.fork()
+    target = opened(mamba, limits=replace(limits, cache_rows=128))
+    first, second, third, fourth = (target.open(limits) for _ in range(4))
+    for state in (first, second, third):  # two texts, and one more for a fork
+        run(target, (state, chain([1], 0)))
+    with pytest.raises(CacheFullError, match="0 of 3 are free"):
+        target.submit([(fourth, chain([1], 0))])
     second.close()
+    third.close()
+    third = target.open(limits)
     run(target, (third, chain([1], 0)))
     del third  # without ``close``
     run(target, (target.open(limits), chain([1], 0)))
-
-
-def test_the_compiled_loop_leaves_recurrent_states_to_python(target: Target) -> None:
-    assert isinstance(target, CpuTarget)
-    assert target.lend(target.open(LIMITS), 1) is None
 
 
 def test_rows_move_to_bytes_and_back(target: Target) -> None:
@@ -313,16 +347,16 @@ def test_rows_move_to_bytes_and_back(target: Target) -> None:
 
 
 def test_rows_need_a_free_slot_to_come_back(mamba: Bundle) -> None:
-    target = opened(mamba, limits=Limits(nodes=4, depth=0, positions=64))
+    target = opened(mamba, limits=Limits(nodes=4, depth=0, positions=64, cache_rows=128))
     first, second, third = (target.open(LIMITS) for _ in range(3))
-    for state in (first, second):
+    for state in (first, second, target.open(LIMITS)):
         run(target, (state, chain([1], 0)))
         state.commit(rows(1))
     assert isinstance(first, RecurrentArenaState)
     assert isinstance(third, RecurrentArenaState)
     held = first.held_rows
     assert not third.fits(held, 1)
-    with pytest.raises(CacheFullError, match="0 of 2 are free"):
+    with pytest.raises(CacheFullError, match="0 of 3 are free"):
         third.restore(held, 1)
     assert third.length == 0
     second.truncate(0)
@@ -341,8 +375,8 @@ def test_the_bytes_do_not_depend_on_positions(mamba: Bundle) -> None:
     assert isinstance(target, CpuTarget)
     assert target._arena.slots is not None
     assert target._arena.slots.buffer.slots.nbytes == items[0]["recurrent"]
-    state = 2 * 4 * (3 * (256 + 2 * 128) + 8 * 32 * 64)  # one sequence; two have room
-    assert 2 * state < items[0]["recurrent"] < 6 * state
+    state = 2 * 4 * (3 * (256 + 2 * 128) + 8 * 32 * 64)
+    assert state < items[0]["recurrent"] < 3 * state  # with the inputs of the rows of a pass
 
 
 def test_a_target_says_what_slots_are_free_and_what_they_hold(mamba: Bundle) -> None:
@@ -351,12 +385,12 @@ def test_a_target_says_what_slots_are_free_and_what_they_hold(mamba: Bundle) -> 
     state = target.open(LIMITS)
     (first,) = run(target, (state, chain([1, 2], 0)))
     state.commit(rows(2))
-    assert target.free_slots == 1
-    assert target.held_bytes(state) == target.footprint(target.limits)["recurrent"] // 2
+    assert target.free_slots == 0
+    assert target.held_bytes(state) == target.footprint(target.limits)["recurrent"]
     assert target.idle_bytes == 0
     held = target.held_bytes(state)
     state.truncate(0)
-    assert target.free_slots == 2
+    assert target.free_slots == 1
     assert target.held_bytes(state) == 0
     assert target.idle_bytes == held
     target.release_idle()
@@ -369,6 +403,163 @@ def test_a_target_says_what_slots_are_free_and_what_they_hold(mamba: Bundle) -> 
     assert target.idle_bytes == 0
     target.release_idle()
     assert states(state).tobytes() == before.tobytes()
+
+
+# --- decays by channel ------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_rates_are_a_part_of_the_plan(tmp_path: Path) -> None:
+    write_random_bundle(tmp_path / "b", SAMBAY, "int8")
+    bundle, limits = Bundle.open(tmp_path / "b"), Limits(nodes=8, depth=7, positions=64)
+    target = opened(bundle, limits=limits)
+    assert isinstance(target, CpuTarget)
+    assert target._arena.slots is not None
+    buffer = target._arena.slots.buffer
+    assert buffer.layout.table_floats == 3 * 256 * 16  # three mixers have tables
+    assert buffer.memory.nbytes == cpu_footprint(bundle, limits)["recurrent"]
+    decay = bundle.weight("model.layers.2.attn.A_log").dense()
+    table = buffer.layout.states["layers.2.scan.state"].table
+    rates = buffer.memory[table : table + 256 * 16].reshape(2, 16, 128)  # blocks, columns of the state, channels
+    assert np.array_equal(rates[1, 3, 5], np.exp(decay)[128 + 5, 3])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.nan, "A_log: its values holds NaN or infinity"),
+        (1000.0, "A_log: a rate of decay, the exponential of its larg"),
+    ],
+)
+def test_a_decay_that_is_no_number_is_refused(tmp_path: Path, value: float, words: str) -> None:
+    model, name = reference_golden.read("phi4flash/plain"), "model.layers.2.attn.A_log"
+    decay = model.weights[name].copy()
+    decay[7, 1] = value
+    damaged = replace(model, weights={**model.weights, name: decay})
+    with pytest.raises(BundleError, match=words):
+        opened(make_golden_models.write_bundle(tmp_path / "b", damaged, "float"))
+
+
+def test_a_scan_that_the_kernels_have_no_layout_for_is_refused() -> None:
+    scan = SelectiveScan(
+        name="layers.0.scan",
+        inputs=("x", "b", "c", "d"),
+        outputs=("y",),
+        state="s",
+        heads=4,
+        groups=2,
+        decay="decay",
+        skip="skip",
+        step_bias="bias",
+        decay_by="channel",
+    )
+    states = {"s": RecurrentState(name="s", shape=(4, 3, 5))}
+    with pytest.raises(UnsupportedError, match=r"\(layers.0.scan\) with a decay by channel, heads of 3 channels and 2"):
+        slot_layout([scan], states, 8)
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+
+WITH_SNAPSHOTS = replace(LIMITS, snapshots=3)
+
+
+@pytest.fixture(scope="module")
+def keeping(bundles: Mapping[str, Bundle]) -> Target:
+    return opened(bundles["int8"], limits=WITH_SNAPSHOTS)
+
+
+def snapshot(state: State) -> None:
+    assert isinstance(state, SnapshotState)
+    state.snapshot()
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_a_sequence_goes_back_to_the_last_snapshot_before(keeping: Target, data: st.DataObject) -> None:
+    """Follow a text that is written, kept, taken back and forked, and compare each with one that was written at once."""
+    texts: list[tuple[State, list[int], list[int]]] = [(keeping.open(LIMITS), [], [])]  # state, ids, snapshots
+    made: list[tuple[int, int]] = []  # text and length of each snapshot, of which the last three have states
+    for _ in range(data.draw(st.integers(2, 8))):
+        number = data.draw(st.integers(0, len(texts) - 1))
+        state, ids, kept = texts[number]
+        action = data.draw(st.sampled_from(["write", "write", "keep", "back", "fork"]))
+        if action == "write" and len(ids) < 40:
+            new = data.draw(st.lists(st.integers(0, 23), min_size=1, max_size=8))
+            run(keeping, (state, chain(new, len(ids))))
+            state.commit(rows(len(new)))
+            ids += new
+        elif action == "keep" and ids and len(ids) not in kept and len(made) < 3:
+            snapshot(state)
+            kept.append(len(ids))
+            made.append((number, len(ids)))
+        elif action == "back":
+            length = data.draw(st.integers(0, len(ids)))
+            expected = length if length == len(ids) else max((one for one in kept if one <= length), default=0)
+            assert state.reach(length) == state.truncate(length) == state.length == expected
+            del ids[expected:]
+            kept[:] = [one for one in kept if one <= expected]
+        elif action == "fork" and len(texts) < 3:
+            texts.append((state.fork(), [*ids], [*kept]))
+    for state, ids, _ in texts:
+        (actual,) = run(keeping, (state, chain([1, 2], len(ids))))
+        other, logits = written(keeping, [*ids, 1, 2], 8)
+        assert actual.tobytes() == logits[len(ids) :].tobytes()
+        state.close()
+        other.close()
+
+
+def test_the_snapshot_that_was_not_used_longest_makes_room(keeping: Target) -> None:
+    first, second = (written(keeping, drawn_ids(seed, 10), 8)[0] for seed in (1, 2))
+    run(keeping, (first, chain([1], 10)))
+    first.commit(rows(1))
+    for length in (11, 12, 13, 14):
+        if length > 11:
+            run(keeping, (first, chain([1], length - 1)))
+            first.commit(rows(1))
+        snapshot(first)
+        snapshot(first)  # there is one already
+    assert [first.reach(length) for length in (10, 11, 12, 13, 14)] == [0, 0, 12, 13, 14]
+    snapshot(second)
+    run(keeping, (first, chain([1], 14)))
+    first.commit(rows(1))
+    assert [first.reach(length) for length in (12, 13, 14)] == [0, 13, 14]
+    second.close()  # its place is taken before that of a snapshot that is needed
+    snapshot(first)
+    assert [first.reach(length) for length in (13, 14, 15)] == [13, 14, 15]
+    assert first.truncate(13) == 13  # uses it
+    for length in (14, 15):
+        run(keeping, (first, chain([1], length - 1)))
+        first.commit(rows(1))
+        snapshot(first)
+    assert [first.reach(length) for length in (13, 14)] == [13, 14]
+    first.close()
+
+
+def test_without_memory_for_snapshots_none_is_kept(target: Target) -> None:
+    state, _ = written(target, drawn_ids(5, 9), 8)
+    snapshot(state)
+    run(target, (state, chain([1], 9)))
+    state.commit(rows(1))
+    assert state.reach(9) == 0
+
+
+def test_snapshots_are_planned_and_their_memory_is_given_back(mamba: Bundle) -> None:
+    limits = Limits(nodes=4, depth=0, positions=64)
+    plain, more = (cpu_footprint(mamba, replace(limits, snapshots=count))["recurrent"] for count in (0, 2))
+    target = opened(mamba, limits=replace(limits, snapshots=2))
+    assert isinstance(target, CpuTarget)
+    state = target.open(limits)
+    run(target, (state, chain([1, 2], 0)))
+    state.commit(rows(2))
+    snapshot(state)
+    assert target.idle_bytes == 0
+    assert more - plain == 2 * states(state).nbytes
+    held = target.held_bytes(state)
+    nbytes = states(state).nbytes
+    del state  # without ``close``
+    assert (target.free_slots, target.idle_bytes) == (1, held + nbytes)
+    target.release_idle()
+    assert target.idle_bytes == 0
 
 
 # --- beside windows ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Run models whose embedding and head are ternary: on the CPU, in the reference, and refused by the accelerator."""
+"""Run models whose embedding and head are ternary: on the CPU, in the reference, and on the accelerator."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from edgedec import SamplingConfig, Session
 from edgedec.bundle import Bundle
-from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.reference.integer_profile.ops.embed import prepare
+from edgedec.reference.integer_profile import head
+from edgedec.reference.integer_profile.model import prepare
+from edgedec.runtime.accelerator.calibrated import calibrated
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets import open_target, target_module
 from edgedec.schemes import FloatWeight, TernaryScheme
 from tests.quantize.readers.support import make_ternary_gguf as maker
 from tests.quantize.readers.support.make_ternary_gguf import Matrix
-from tests.support.make_tiny import write_bundle
 
 IDS = np.array([1, 7, 3, 12, 4, 4, 9, 2], np.int32)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -82,6 +82,7 @@ def text(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, loop: str, device: str
         return session.generate("the a", n_predict=24, sampling=SamplingConfig(temperature=0)).text
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.skipif(usable() is None, reason="needs the CPU kernels")
 @pytest.mark.parametrize("options", [{}, {"planes": 2}, {"planes": 2, "tied": True}])
 def test_the_compiled_loop_reads_a_ternary_embedding(
@@ -94,6 +95,7 @@ def test_the_compiled_loop_reads_a_ternary_embedding(
     assert text(bundle, monkeypatch, "compiled") == expected
 
 
+@pytest.mark.thorough
 def test_one_scale_for_the_embedding_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = maker.random_model(3)
     table = model["token_embd.weight"]
@@ -116,15 +118,23 @@ def test_a_tied_ternary_embedding_is_planned_once(tmp_path: Path) -> None:
     assert twice.total_bytes - once.total_bytes < 16 << 10
 
 
-def test_the_integer_profile_refuses_a_ternary_embedding(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "b", "native", changes={"tie_word_embeddings": False})
-    bundle = Bundle.open(tmp_path / "b")
-    graph = build_graph(bundle.config)
-    embed = graph.operations[0]
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_accelerator_computes_the_integer_profile(tmp_path: Path, tied: bool) -> None:
+    """Check a model whose matrices are ternary, head and embedding included, and whose heads are normed."""
+    bundle = written(tmp_path, maker.random_model(2, tied=tied))
+    limits = Limits(nodes=4, depth=0, positions=32)
+    target = open_target(bundle, device="interpreter", limits=limits)
+    rows = np.arange(4, dtype=np.int32)
+    (result,) = target.submit([(target.open(limits), Pass(ids=IDS[:4], positions=rows, logits=rows))]).result()
+    expected = head.real(prepare(bundle, calibrated(bundle)).open().forward(IDS[:4], check=True))
+    assert np.array_equal(result.logits, expected.astype(np.float32))
+    assert np.corrcoef(expected.ravel(), logits(bundle, "float_reference")[:4].ravel())[0, 1] > 0.99
 
-    class Site:
-        def weights(self, name: str) -> Any:
-            return bundle.weight(HEAD)
 
-    with pytest.raises(UnsupportedError, match=r"embed.*: the table model\.embed_tokens\.weight is ternary; "):
-        prepare(embed, Site())  # type: ignore[arg-type]
+def test_the_accelerators_plan_counts_the_unpacked_trits_of_an_embedding(tmp_path: Path) -> None:
+    bundle = written(tmp_path, maker.random_model())
+    parts = bundle.tensors[EMBEDDING].scheme.parts((maker.VOCAB, maker.HIDDEN))
+    stored = sum(part.nbytes for part in parts.values())
+    limits = Limits(nodes=4, depth=0, positions=32)
+    planned = target_module("interpreter").footprint(bundle, limits)["embedding"]
+    assert planned == stored + maker.VOCAB * maker.HIDDEN

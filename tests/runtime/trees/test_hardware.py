@@ -67,6 +67,7 @@ def test_the_size_is_the_argmax_if_drafting_is_free(
     assert paths_of(tree) == {path for _, path in best[:size]}
 
 
+@pytest.mark.thorough
 @settings(max_examples=80)
 @given(accept=random_accept, steps=random_seconds, call=st.integers(0, 40), seed=st.integers(0, 99))
 def test_the_size_is_the_argmax_for_a_chain_with_one_call_per_node(

@@ -1,0 +1,118 @@
+"""The footprint of the CPU target: its charged bytes by item, and the file of values, computed from shapes."""
+
+from __future__ import annotations
+
+import os
+
+from edgedec.bundle import Bundle
+from edgedec.graph import Graph
+from edgedec.memory import MemoryUse
+from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
+from edgedec.onnx.lowering import check_lowered
+from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
+from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
+from edgedec.runtime.kernels.value_file import value_room
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
+from edgedec.runtime.protocols import Bytes, Limits
+from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
+from edgedec.runtime.targets._cpu_weights import fixed_sizes, weight_items
+from edgedec.runtime.targets._footprint import (
+    OPERATION_BYTES,
+    RUNTIME,
+    RUNTIME_BYTES,
+    SELF_TEST,
+    SELF_TEST_BYTES,
+    chosen_bytes,
+    rotary_bytes,
+    selection_bytes,
+)
+
+__all__ = ["KV_CHOICES", "arena_layout", "cpu_footprint", "mask_words", "value_file_use"]
+
+KV_CHOICES = (16, 8, 4, 32)  # supported bits of keys and values; the first is the default
+# Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
+_ACTIVATION_COPIES = 6
+_BLOCK_ROWS = 8  # kRows of attention.hpp
+_BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
+
+
+def mask_words(rows: int) -> int:
+    """Return the words of 64 bits of a row of a mask."""
+    return -(-rows // 64)
+
+
+def arena_layout(graph: Graph, limits: Limits) -> CacheLayout:
+    """Return the layout of the cache; the slack of rings is the largest pass of a sequence."""
+    return cache_layout(
+        graph.states,
+        cache_rows(limits),
+        positions=limits.positions,
+        slack=limits.nodes,
+        value_rows=limits.value_rows,
+    )
+
+
+def cpu_footprint(
+    bundle: Bundle,
+    limits: Limits,
+    *,
+    threads: int = 0,
+    kv_bits: int | None = None,
+    result_rows: int | None = None,
+) -> Bytes:
+    """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31.
+
+    They are for submissions of at most ``run_rows(limits)`` rows. A wider one takes several runs, and the results of
+    all runs but the last are copied.
+    """
+    graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
+    check_lowered(graph, kernels=True)
+    vocab, width = graph.weights[embedding_name(graph)].shape
+    fixed = fixed_sizes(bundle, graph)
+    widest = fixed.widest
+    states, rows, blocks = graph.states.values(), run_rows(limits), blocks_of(limits.positions)
+    layout, recurrent = arena_layout(graph, limits), recurrent_layout(graph, limits.nodes)
+    # Each thread has the codes of a pass in three orders with their sums, and twice the scores of a block of rows.
+    head_dim = max((state.head_dim for state in states), default=0)
+    scores = head_dim + limits.positions + 16 if graph.states else 0
+    thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
+    thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
+    loaded = {
+        **weight_items(bundle, graph, limits),
+        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "session": OPERATION_BYTES * len(graph.operations),
+    }
+    one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
+    # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
+    converting = max(0, LOAD_BYTES * fixed.packed - sum(loaded.values()))
+    testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
+    return {
+        **loaded,
+        RUNTIME: RUNTIME_BYTES,
+        "kv": layout.nbytes - layout.ring_bytes - layout.label_bytes,
+        **({"kv_ring": layout.ring_bytes} if layout.ring_bytes else {}),
+        **({"kv_labels": layout.label_bytes + chosen_bytes(graph, limits.positions)} if layout.label_bytes else {}),
+        **({"kv_value_rows": layout.frame_bytes} if layout.filed else {}),
+        **({} if recurrent is None else {"recurrent": _recurrent_bytes(recurrent, limits)}),
+        "masks": 8 * (rows * mask_words(rows) + limits.nodes * mask_words(limits.nodes)),
+        # Two tables for each sequence and kind of states.
+        "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
+        "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
+        "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
+        "workspace": (threads or os.cpu_count() or 1)
+        * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
+        "load_transient": converting,
+        SELF_TEST: testing,
+    }
+
+
+def value_file_use(bundle: Bundle, limits: Limits, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:
+    """Return the use of the disk by the file of values; nothing if all values are in memory."""
+    graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=True)
+    nbytes = arena_layout(graph, limits).file_bytes
+    return (value_room(nbytes),) if nbytes else ()
+
+
+def _recurrent_bytes(layout: RecurrentLayout, limits: Limits) -> int:
+    """Return the bytes of the tables, all slots and snapshots."""
+    return layout.nbytes(recurrent_slots(limits)) + 4 * layout.state_floats * limits.snapshots

@@ -1,0 +1,184 @@
+"""The weights of the CPU target: how much memory they take, and how they are loaded.
+
+All of them are in memory, or ``Limits.weight_bytes`` leaves room for a part, and the others are streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.graph import Graph
+from edgedec.manifest import Tensor
+from edgedec.onnx.emitter import packed_names as onnx_names
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
+from edgedec.runtime.kernels.layout_cache import Layout, layout_bytes, open_layout
+from edgedec.runtime.kernels.weight_parts import PartSizes, WeightSplit, packed_names, split_weights, weight_parts
+from edgedec.runtime.kernels.weight_stream import WeightStream
+from edgedec.runtime.model_graph import bundle_graph, embedding_name
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets._footprint import read_weights, widest_value
+from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
+
+__all__ = [
+    "FixedSizes",
+    "LoadedWeights",
+    "fixed_sizes",
+    "least_weights",
+    "load_weights",
+    "resident_bytes",
+    "weight_items",
+    "weight_split",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedWeights:
+    """The weights that a session receives.
+
+    Members:
+        initializers: arrays by the name in the ONNX model.
+        packed: bytes of codes, and number of scales, of each ternary and int4 matrix.
+        stream: reads what ``initializers`` only have addresses for; None: all weights are in memory.
+    """
+
+    initializers: Mapping[str, NDArray[Any]]
+    packed: Mapping[str, tuple[int, int]]
+    stream: WeightStream | None
+
+
+def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits, files: FileReader) -> LoadedWeights:
+    """Load the matrices that the session does not map itself: ternary, int4 and large int8 ones.
+
+    Args:
+        files: reads them; the arrays have their values when it has finished.
+
+    Raises:
+        DeviceError: the disk cannot be read for streaming.
+        EdgedecError: ``open_layout`` raised it.
+    """
+    split, stream = weight_split(bundle, graph, limits), None
+    streamed = set() if split is None else {part.matrix for part in split.parts}
+    initializers: dict[str, NDArray[Any]] = {}
+    stored = [name for name in sorted(read_weights(graph)) if isinstance(bundle.tensors[name].scheme, Int8Scheme)]
+    for name in stored:  # first, because they are read while the layout is checked
+        tensor = bundle.tensors[name]
+        if name in streamed or tensor.count < LEAST_BYTES or not huge_page_bytes():
+            continue  # it is streamed, or ONNX Runtime itself maps it
+        codes = files.begin(bundle.weights_file, tensor.offsets["codes"], tensor.count)
+        initializers |= _int8_initializer(name, tensor, codes)
+    names = packed_names(graph, bundle)
+    layout = open_layout(bundle, kernels, names) if names else None
+    if split is not None:
+        path = bundle.weights_file if layout is None else layout.path
+        stream = WeightStream(kernels, split, layout=path, weights=bundle.weights_file)
+        for name in streamed.intersection(stored):
+            initializers |= _int8_initializer(name, bundle.tensors[name], stream.matrices[name][0])
+    packed: dict[str, tuple[int, int]] = {}
+    for name, (codes, scales) in _packed_arrays(layout, stream, files).items():
+        parts = (codes, scales) if scales.size else (codes,)  # without scales, they are among the codes
+        initializers |= dict(zip(onnx_names(name), parts, strict=False))
+        packed[name] = (codes.size, scales.size)
+    return LoadedWeights(initializers=initializers, packed=packed, stream=stream)
+
+
+def _int8_initializer(name: str, tensor: Tensor, codes: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Return the codes of an int8 matrix, uint8 [bytes], by their name in the model."""
+    return {f"{name}.codes": codes.view(np.int8).reshape(tensor.scheme.parts(tensor.shape)["codes"].shape)}
+
+
+def _packed_arrays(
+    layout: Layout | None, stream: WeightStream | None, files: FileReader
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+    """Return codes and scales of the matrices in the kernels' layout."""
+    if layout is None:
+        return {}
+    if stream is None:
+        return layout.arrays(files.begin)
+    return {name: layout.matrix(name, *stream.matrices.get(name, (None, None))) for name in layout.entries}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizes:
+    """The sizes of a bundle that no limit changes.
+
+    Members:
+        weights: resident bytes of all weights, and of the scale that each row of the embedding has.
+        packed: True if some of them are in the layout cache.
+        widest: columns of the widest value of the graph except the logits.
+    """
+
+    weights: int
+    packed: bool
+    widest: int
+
+
+def fixed_sizes(bundle: Bundle, graph: Graph) -> FixedSizes:
+    """Return the sizes that no limit changes, cached because a planner asks for many limits."""
+    key = "fixed_sizes"
+    if key not in bundle.derived:
+        tensors = [bundle.tensors[name] for name in sorted(read_weights(graph))]
+        vocab = graph.weights[embedding_name(graph)].shape[0]
+        bundle.derived[key] = FixedSizes(
+            weights=sum(map(resident_bytes, tensors)) + 4 * vocab,
+            packed=any(isinstance(tensor.scheme, TernaryScheme | Int4Scheme) for tensor in tensors),
+            widest=widest_value(graph),
+        )
+    result: FixedSizes = bundle.derived[key]
+    return result
+
+
+def resident_bytes(tensor: Tensor) -> int:
+    """Return the resident bytes of a weight: in the kernels' layout, int8 codes as stored, floats as float32."""
+    if isinstance(tensor.scheme, TernaryScheme | Int4Scheme):
+        return layout_bytes(tensor)
+    if isinstance(tensor.scheme, Int8Scheme):
+        return tensor.nbytes
+    return 4 * tensor.count
+
+
+def weight_items(bundle: Bundle, graph: Graph, limits: Limits) -> dict[str, int]:
+    """Return the bytes of the weights in memory, by item of a plan. Streamed parts leave less than one part unused."""
+    if not limits.weight_bytes:
+        return {"weights": fixed_sizes(bundle, graph).weights}
+    sizes, always = _part_sizes(bundle, graph), _unsplit_bytes(bundle, graph)
+    slots, room = sizes.divide(limits.weight_bytes - always)
+    return {
+        "weights_pinned": always + min(room, sizes.memory_bytes),
+        "weights_window": sizes.window_bytes(slots),
+    }
+
+
+def _part_sizes(bundle: Bundle, graph: Graph) -> PartSizes:
+    """Return the sizes of the parts that can be streamed, cached because a planner asks for many limits."""
+    key = "part_sizes"
+    if key not in bundle.derived:
+        bundle.derived[key] = PartSizes.of(weight_parts(bundle, graph))
+    result: PartSizes = bundle.derived[key]
+    return result
+
+
+def _unsplit_bytes(bundle: Bundle, graph: Graph) -> int:
+    """Return the bytes of the weights that are always in memory."""
+    return fixed_sizes(bundle, graph).weights - _part_sizes(bundle, graph).stored_bytes
+
+
+def weight_split(bundle: Bundle, graph: Graph, limits: Limits) -> WeightSplit | None:
+    """Return the weights that stay in memory, and those that are streamed; None: all of them are in memory."""
+    if not limits.weight_bytes:
+        return None
+    return split_weights(weight_parts(bundle, graph), limits.weight_bytes - _unsplit_bytes(bundle, graph))
+
+
+def least_weights(bundle: Bundle) -> int | None:
+    """Return the smallest ``Limits.weight_bytes``; None if no weight can be streamed, or the window saves nothing."""
+    graph = bundle_graph(bundle)
+    sizes = _part_sizes(bundle, graph)
+    least = _unsplit_bytes(bundle, graph) + sizes.least_bytes
+    return least if sizes.count and least < fixed_sizes(bundle, graph).weights else None
