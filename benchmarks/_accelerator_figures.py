@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.cycles import cycles
-from edgedec.hw.compiler.shapes import shape_graph, shape_program
+from edgedec.hw.compiler.shapes import ShapeSchemes, shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.sim.ddr.reader import OtherMaster
 
@@ -31,11 +31,13 @@ __all__ = [
     "needed",
     "prompt_cycles",
     "range_cases",
+    "speculative",
     "with_host",
 ]
 
 FLAT = 13.3e9  # bytes per second: the rate measured on the KV260 for reads beside results in long bursts
 DEPTHS = (128, 1024)  # decoding of the n-th position
+KEPT_ROWS = (2, 3)  # assumed rows of a pass that are kept with speculation, on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +111,15 @@ class Estimated:
     kind = "estimated (cycle model, no memory model)"
     others = False
 
-    def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, board_bytes_per_s: float) -> None:
-        self._program, self._rate = shape_program(shape_graph(shape), config), board_bytes_per_s
+    def __init__(
+        self,
+        shape: Mapping[str, Any],
+        config: AcceleratorConfig,
+        board_bytes_per_s: float,
+        schemes: ShapeSchemes | None = None,
+    ) -> None:
+        graph = shape_graph(shape, schemes=schemes)
+        self._program, self._rate = shape_program(graph, config), board_bytes_per_s
 
     def _pass(self, case: PassCase) -> Any:
         rate = self._rate if case.bandwidth is None else case.bandwidth
@@ -279,6 +288,21 @@ def decode_range(
             }
         )
     return rows
+
+
+def speculative(passes: Passes, config: AcceleratorConfig) -> dict[str, dict[str, float]]:
+    """Return the speed of decoding with passes of all slots that keep some rows, in tokens per second by position.
+
+    The number of rows that a pass keeps is assumed. They follow each other, so no commit moves a row.
+    """
+    by_position = {
+        n: config.clock_hz
+        / passes.cycles(PassCase(slots=config.slots, committed=min(int(n), config.context - config.slots + 1) - 1))
+        for n in map(str, DEPTHS)
+    }
+    return {
+        str(kept): {n: kept * rate for n, rate in by_position.items()} for kept in KEPT_ROWS if kept <= config.slots
+    }
 
 
 def with_host(tok_s: Mapping[str, float], host_s: float) -> dict[str, float]:

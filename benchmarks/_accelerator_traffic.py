@@ -20,7 +20,7 @@ from edgedec.sim.ddr.library import FOLDER
 from edgedec.sim.ddr.memory import DdrMemory
 from edgedec.sim.ddr.parameters import KV260, DdrParameters
 from edgedec.sim.ddr.reader import Range, Write, read
-from edgedec.sim.interpreter.attention import run_order
+from edgedec.sim.interpreter.attention import run_ranges
 
 __all__ = ["Traffic", "memory_model_text"]
 
@@ -133,9 +133,9 @@ class Traffic:
             if one.opcode == Opcode.READ:
                 starts.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
             elif one.opcode == Opcode.CACHE and case.committed:
-                first = self._places["cache"] + one["start"]
                 starts += [
-                    first + (2 * (head // one["group"]) + part) * one["run"] for head, part in run_order(one["heads"])
+                    self._places["cache"] + start
+                    for start, _ in run_ranges(one, self._config, case.slots, case.committed)
                 ]
         return starts
 
@@ -150,18 +150,20 @@ class Traffic:
             if one.opcode == Opcode.READ:
                 taken += one["beats"]
             elif one.opcode == Opcode.CACHE:
-                run = layout.beats(case.committed) if case.committed else 0
+                rows = config.cache_rows(one["ring"])
+                run = rows.beats(case.committed)
+                streamed = one["group"] // config.together(one["group"], case.slots)  # times that a group's run is read
                 for head in range(one["heads"] // one["group"]):
-                    due = taken + 2 * head * one["group"] * run
+                    due = taken + 2 * head * streamed * run
                     for row in (2 * head, 2 * head + 1):
                         first = self._places["cache"] + one["start"] + row * one["run"]
                         for chunk in range(layout.chunks):
                             for position in range(case.committed, case.committed + case.slots):
-                                group, place = divmod(position, layout.positions)
+                                group, place = divmod(rows.place(position), layout.positions)
                                 at = (first + group * layout.chunks + chunk) * config.beat_bytes + place * layout.chunk
                                 where = physical_address(at, ports=config.ports, port_bytes=config.port_bytes)
                                 yield Write(due=due, address=where // config.port_bytes * config.port_bytes)
-                taken += 2 * one["heads"] * run
+                taken += 2 * one["heads"] // one["group"] * streamed * run
 
 
 def _places(program: Program) -> dict[str, int]:

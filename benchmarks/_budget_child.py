@@ -25,12 +25,14 @@ import numpy as np
 
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
+from edgedec.runtime import kernels as kernels_module
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.session import Session, import_plugins
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import target_module
 
@@ -125,7 +127,13 @@ class HighWater:
 
 
 def _read_in_libraries() -> None:
-    """Read in every mapped file, so that no page of a library is added later. Ranges that cannot be read are skipped."""
+    """Read in every mapped file, so that no page of a library is added later. Ranges that cannot be read are skipped.
+
+    The kernels' library is mapped for that. Its self-test is left to the session, which is charged for it.
+    """
+    kernels = Path(kernels_module.__file__).with_name(LIBRARY)
+    if kernels.exists():
+        ctypes.CDLL(str(kernels))
     libc = ctypes.CDLL(None, use_errno=True)
     for line in Path("/proc/self/maps").read_text().splitlines():
         parts = line.split(maxsplit=5)
@@ -135,7 +143,10 @@ def _read_in_libraries() -> None:
 
 
 def _fill(session: Session) -> list[dict[str, Any]]:
-    """Fill the context three times and return the figures of each answer, with the peak up to its end."""
+    """Fill the context in each way, and return the figures of each answer, with the peak up to its end.
+
+    The last prompt shares no beginning with a text before it, so it is read in passes of the most rows.
+    """
     positions, answers = session.run.limits.positions, []
     text = session.encode(PROMPT)
 
@@ -160,6 +171,7 @@ def _fill(session: Session) -> list[dict[str, Any]]:
     if session.run.spec.drafter != "none":
         _make_wrong(session, whole.tolist())
         answer("rejected", begun, SamplingConfig(temperature=0))
+    answer("read", np.ascontiguousarray(begun[::-1]), SamplingConfig(temperature=0))
     return answers
 
 
@@ -187,7 +199,9 @@ def run(settings: BudgetRun) -> dict[str, Any]:
         BudgetError: no plan fits.
         EdgedecError: see ``Session.open``.
     """
-    target_module("cpu")  # imports ONNX Runtime, which is part of the baseline, as in ``Session.open``
+    # ONNX Runtime and what is imported by name are part of the baseline, as in ``Session.open``.
+    target_module("cpu")
+    import_plugins(settings.spec)
     mark = HighWater()
     with Session.open(
         settings.bundle,

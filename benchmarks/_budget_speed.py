@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,28 +11,60 @@ from typing import Any
 from benchmarks._prompts import read_prompts, shared_prompts
 from benchmarks._speculation_model import PromptTask, choose
 from edgedec.bundle import Bundle
-from edgedec.memory import Plan
+from edgedec.errors import UsageError
+from edgedec.memory import WEIGHT_ITEMS, Plan, phases
 from edgedec.progress import Progress
+from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.protocols import Limits
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["BudgetTake", "PlanPair", "kept", "measure", "pair", "weight_bytes"]
+__all__ = ["BudgetTake", "PlanPair", "kept", "levers", "measure", "pair", "perplexities", "weight_bytes"]
 
-BASELINE_CONTEXT, BASELINE_NODES, BASELINE_KV_BITS = 1024, 64, 16
+BASELINE_NODES, BASELINE_KV_BITS = 64, 16
 GREEDY = SamplingConfig(temperature=0)
 _TRIED = 8  # prompts that are tried for each prompt that is measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPair:
-    """Plans of the two runs: ``baseline`` has fixed sizes, ``budgeted`` keeps to ``budget_bytes``."""
+    """Plans of the two runs: ``baseline`` has fixed sizes, ``budgeted`` keeps to ``budget_bytes``.
+
+    Raises:
+        UsageError: their contexts differ. A shorter context takes less memory without being a better use of it.
+    """
 
     spec: SpecConfig
     baseline: Plan
     budgeted: Plan
     budget_bytes: int
+
+    @property
+    def baseline_items(self) -> dict[str, int]:
+        """Bytes of the baseline's items besides the weights, while it runs."""
+        items = phases(self.baseline.items)["run"]
+        return {name: size for name, size in items.items() if name not in WEIGHT_ITEMS}
+
+    @property
+    def baseline_bytes(self) -> int:
+        """Sum of ``baseline_items``."""
+        return sum(self.baseline_items.values())
+
+    @property
+    def fits(self) -> bool:
+        """The budgeted plan fits and keeps all weights in memory, as the baseline does."""
+        return self.budgeted.fits and "weights" in self.budgeted.items
+
+    def __post_init__(self) -> None:
+        if self.baseline.ctx_size != self.budgeted.ctx_size:
+            raise UsageError(
+                f"a context of {self.budgeted.ctx_size} tokens cannot be compared with one of {self.baseline.ctx_size}; "
+                "plan both with the same --ctx-size"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +78,64 @@ class BudgetTake:
 
 
 def weight_bytes(plan: Plan) -> int:
-    """Return the bytes of the weights of the model and of its draft."""
-    return plan.items["weights"] + plan.items.get("draft_weights", 0)
+    """Return the bytes of the weights of the model and of its draft in memory."""
+    return sum(plan.items.get(name, 0) for name in WEIGHT_ITEMS)
 
 
-def pair(bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int) -> PlanPair:
-    """Return both plans. The budget is the weights plus ``share`` of the fixed baseline's other memory."""
+def pair(
+    bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int, ctx_size: int = 1024
+) -> PlanPair:
+    """Return both plans, of the same context. The budget is the weights plus ``share`` of the baseline's other memory.
+
+    Raises:
+        UsageError: the model's context is shorter than ``ctx_size``.
+    """
     spec = SpecConfig(drafter=drafter, draft=draft, draft_max=BASELINE_NODES - 1, tree_nodes=BASELINE_NODES)
-    baseline = make_plan(bundle, threads=threads, ctx_size=BASELINE_CONTEXT, kv_bits=BASELINE_KV_BITS, spec=spec).plan
-    budget = weight_bytes(baseline) + int(share * sum(baseline.fixed_baseline.values()))
-    budgeted = make_plan(bundle, threads=threads, spec=spec, budget_bytes=budget).plan
-    return PlanPair(spec=spec, baseline=baseline, budgeted=budgeted, budget_bytes=budget)
+    baseline = make_plan(bundle, threads=threads, ctx_size=ctx_size, kv_bits=BASELINE_KV_BITS, spec=spec).plan
+    without = PlanPair(spec=spec, baseline=baseline, budgeted=baseline, budget_bytes=0)
+    budget = weight_bytes(baseline) + int(share * without.baseline_bytes)
+    budgeted = make_plan(bundle, threads=threads, ctx_size=ctx_size, spec=spec, budget_bytes=budget).plan
+    return replace(without, budgeted=budgeted, budget_bytes=budget)
+
+
+def levers(bundle: Bundle, plans: PlanPair, draft: Path | None, threads: int) -> dict[str, float]:
+    """Return the planned memory besides the weights, relative to the baseline's, with one lever after the other.
+
+    The levers are those of the budgeted plan. Each entry has those before it, too.
+    """
+    steps = {
+        "baseline": (BASELINE_KV_BITS, BASELINE_NODES),
+        f"keys and values of {plans.budgeted.kv_bits} bits": (plans.budgeted.kv_bits, BASELINE_NODES),
+        f"a tree of {plans.budgeted.tree_nodes} nodes": (plans.budgeted.kv_bits, plans.budgeted.tree_nodes),
+    }
+    whole = plans.baseline_bytes
+    result = {}
+    for name, (bits, nodes) in steps.items():
+        spec = SpecConfig(drafter=plans.spec.drafter_name, draft=draft, draft_max=max(1, nodes - 1), tree_nodes=nodes)
+        plan = make_plan(bundle, threads=threads, ctx_size=plans.baseline.ctx_size, kv_bits=bits, spec=spec).plan
+        result[name] = (plan.total_bytes - weight_bytes(plan)) / whole
+    least = plans.budgeted.total_bytes - weight_bytes(plans.budgeted)
+    return result | {f"passes of {plans.budgeted.pass_rows} rows": least / whole}
+
+
+def perplexities(path: Path, plans: PlanPair, text: str, threads: int) -> tuple[float, float]:
+    """Return the perplexities of a text in windows of the context, with the keys and values of both plans."""
+    bundle, context = Bundle.open(path), plans.baseline.ctx_size
+    ids = Tokenizer.load(bundle.tokenizer_file).encode(text)
+    windows = [ids[start : start + context] for start in range(0, len(ids), context)]
+    values = []
+    for plan in (plans.baseline, plans.budgeted):
+        limits = Limits(nodes=plan.pass_rows, depth=0, positions=context)
+        target = open_target(bundle, limits=limits, threads=threads, kv_bits=plan.kv_bits)
+        values.append(perplexity(target, limits, windows, vocab_limit=bundle.tokens.size).perplexity)
+    return values[0], values[1]
 
 
 def _open(path: Path, plan: Plan, spec: SpecConfig, threads: int, budget_bytes: int | None) -> Session:
-    kv_bits, ctx_size = (None, 0) if budget_bytes else (plan.kv_bits, plan.ctx_size)
-    return Session.open(path, threads=threads, ctx_size=ctx_size, kv_bits=kv_bits, spec=spec, budget_bytes=budget_bytes)
+    kv_bits = None if budget_bytes else plan.kv_bits
+    return Session.open(
+        path, threads=threads, ctx_size=plan.ctx_size, kv_bits=kv_bits, spec=spec, budget_bytes=budget_bytes
+    )
 
 
 def measure(

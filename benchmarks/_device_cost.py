@@ -144,15 +144,16 @@ class Commits:
         for one in self._program.instructions[self._program.commit :]:
             if one.opcode != Opcode.COPY:
                 continue
+            rows = config.cache_rows(one["ring"])
             for rank in range(1, moved + 1):
-                group, target = (committed + rank + 1) // layout.positions, committed + rank
+                group, target = rows.place(committed + rank + 1) // layout.positions, rows.place(committed + rank)
                 for run in range(2 * one["heads"]):
                     first = base + one["start"] + run * one["run"]
                     yield first + group * layout.chunks, [self._place(first, target, at) for at in range(layout.chunks)]
 
-    def _place(self, first: int, position: int, chunk: int) -> int:
+    def _place(self, first: int, row: int, chunk: int) -> int:
         layout, config = self._config.kv_layout, self._config
-        group, lane = divmod(position, layout.positions)
+        group, lane = divmod(row, layout.positions)
         at = (first + group * layout.chunks + chunk) * config.beat_bytes + lane * layout.chunk
         where = physical_address(at, ports=config.ports, port_bytes=config.port_bytes)
         return where // config.port_bytes * config.port_bytes

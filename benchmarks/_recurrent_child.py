@@ -25,6 +25,7 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
+from edgedec.runtime.targets._heap import trim_heap
 
 __all__ = ["filled", "steps"]
 
@@ -53,6 +54,7 @@ def filled(path: Path, positions: int) -> dict[str, Any]:
     with MemoryMeter(charged_folders(path)) as meter:
         target = open_target(Bundle.open(path), device="cpu", limits=limits, threads=1, kv_bits=16)
         assert isinstance(target, CpuTarget)
+        trim_heap()  # because loading has freed blocks, as in a session
         state = target.open(limits)
         _read_to(target, state, positions)
     return {

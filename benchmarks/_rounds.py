@@ -18,6 +18,8 @@ from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
 
 __all__ = [
+    "DECODE",
+    "JOBS",
     "PAST",
     "POSITIONS",
     "PREFILL_ROWS",
@@ -36,7 +38,8 @@ PAST, DECODED, PROMPT, PREFILL_ROWS = 64, 16, 128, 32
 POSITIONS = 256
 STREAM_READS = 3  # reads of the stream in a round, of which the median counts
 SETTLE_S = 0.03  # seconds after which waiting threads of one program have stopped, so that the other can be measured
-JOBS = ("decode", *(f"pass {rows}" for rows in PASS_SIZES), "prompt")
+DECODE = ("decode",)
+JOBS = (*DECODE, *(f"pass {rows}" for rows in PASS_SIZES), "prompt")
 
 
 class PassRunner(Protocol):
@@ -148,16 +151,25 @@ def take(engine: PassRunner, job: str) -> tuple[float, float]:
 
 
 def sample(
-    ours: PassRunner, peer: PassRunner | None, stream: Callable[[], float], rounds: int, progress: Progress = silent
+    ours: PassRunner,
+    peer: PassRunner | None,
+    stream: Callable[[], float],
+    rounds: int,
+    progress: Progress = silent,
+    *,
+    jobs: Sequence[str] = JOBS,
 ) -> Samples:
-    """Measure ``rounds`` rounds; the order of the programs alternates. ``stream`` returns the bytes per second of a read."""
+    """Measure ``rounds`` rounds; the order of the programs alternates. ``stream`` returns the bytes per second of a read.
+
+    ``jobs`` are some of ``JOBS``, "decode" among them.
+    """
     samples = Samples()
     sides = [(ours, samples.ours, samples.ours_cpu)]
     if peer is not None:
         sides.append((peer, samples.peer, samples.peer_cpu))
     for at in range(rounds):
         progress(f"round {at + 1}", at, rounds)
-        for job in JOBS:
+        for job in jobs:
             for engine, seconds, cpu in sides if at % 2 == 0 else reversed(sides):
                 spent, busy = take(engine, job)
                 seconds.setdefault(job, []).append(spent)
@@ -189,9 +201,14 @@ def summarize(samples: Samples, weight_bytes: int) -> dict[str, Any]:
         "stream_bytes_per_second": _spread(samples.stream, 1),
         "weight_bytes_per_second": per_second,
         "stream_share": per_second / stream,
-        "t4_over_t1": median(samples.ours["pass 4"]) / median(samples.ours["pass 1"]),
-        "peer_t4_over_t1": median(samples.peer["pass 4"]) / median(samples.peer["pass 1"]) if samples.peer else None,
+        "t4_over_t1": _four_over_one(samples.ours),
+        "peer_t4_over_t1": _four_over_one(samples.peer),
     }
+
+
+def _four_over_one(seconds: Mapping[str, Sequence[float]]) -> float | None:
+    """Return the time of a pass of four rows relative to one of a single row; None if they were not measured."""
+    return median(seconds["pass 4"]) / median(seconds["pass 1"]) if "pass 4" in seconds else None
 
 
 def _spread(values: Sequence[float], unit: float) -> dict[str, float]:
@@ -203,7 +220,11 @@ def headline(by_threads: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures for the first keys of the JSON output."""
 
     def ratios(job: str) -> dict[str, float | None]:
-        return {str(threads): figures["jobs"][job]["ratio"] for threads, figures in by_threads.items()}
+        return {str(threads): ratio(figures, job) for threads, figures in by_threads.items()}
+
+    def ratio(figures: Mapping[str, Any], job: str) -> float | None:
+        found: float | None = figures["jobs"].get(job, {}).get("ratio")
+        return found
 
     most = by_threads[max(by_threads)]
     return {
@@ -211,7 +232,7 @@ def headline(by_threads: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "pass8_ratio": ratios("pass 8"),
         "stream_share": {str(threads): figures["stream_share"] for threads, figures in by_threads.items()},
         "t4_over_t1": most["t4_over_t1"],
-        "prompt128_ratio": most["jobs"]["prompt"]["ratio"],
+        "prompt128_ratio": ratio(most, "prompt"),
     }
 
 

@@ -24,7 +24,7 @@ from edgedec.progress import Progress, silent
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
-__all__ = ["BITNET_073B", "REVISION", "gguf_name", "token_ids", "write_bundle", "write_gguf"]
+__all__ = ["BITNET_073B", "BONSAI_17B", "REVISION", "gguf_name", "token_ids", "write_bundle", "write_gguf"]
 
 BITNET_073B: Mapping[str, Any] = {
     "model_type": "bitnet",
@@ -39,6 +39,22 @@ BITNET_073B: Mapping[str, Any] = {
     "rope_theta": 10000.0,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,  # the head is int8 in a bundle, and both come from one matrix
+}
+# Ternary-Bonsai of Qwen3-1.7B's shape.
+BONSAI_17B: Mapping[str, Any] = {
+    "model_type": "qwen3",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,  # one matrix gives both, but the accelerator reads the head's only
 }
 REVISION = 2  # revision of the written models; part of the names of their files
 # scale of every matrix of a layer: exact in float16, and about the size that keeps activations near 1

@@ -15,6 +15,7 @@ The speed of decoding is given as a range: what else the memory does, and whethe
 
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--json]
     .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
+    .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bonsai-1.7b
     .venv/bin/python benchmarks/accelerator.py --write-docs      # write the KV260's figures into the pages
 
 With --write-docs the figures go to benchmarks/figures/ and from there into the blocks of the pages; with --simulate as well,
@@ -50,24 +51,30 @@ from benchmarks._accelerator_figures import (
     figures,
     needed,
     range_cases,
+    speculative,
 )
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._docs_tables import write_blocks
-from benchmarks._shapes import BITNET_073B
+from benchmarks._shapes import BITNET_073B, BONSAI_17B
 from edgedec.board import RESOURCES, Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.hw.compiler.shapes import shape_graph, shape_model
+from edgedec.hw.compiler.shapes import ShapeSchemes, shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
+from edgedec.schemes import TernaryScheme
 
 # The embedded model. Its head is int8 in a bundle, as BitNet's is here.
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
-SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "demo": DEMO}
+SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "bonsai-1.7b": BONSAI_17B, "demo": DEMO}
+_TERNARY_128 = TernaryScheme(group_size=128)
+SCHEMES: Mapping[str, ShapeSchemes] = {"bonsai-1.7b": ShapeSchemes(linear=_TERNARY_128, head=_TERNARY_128)}
+# Members of a chosen configuration that a shape needs for its speed.
+MEMBERS: Mapping[str, Mapping[str, Any]] = {"bonsai-1.7b": {"shared": True}}
 CONFIGS = MappingProxyType(
     {("kv260", "bitnet-0.73b"): AcceleratorConfig()}
 )  # the configurations that have goals; others are chosen
@@ -81,10 +88,11 @@ def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
     Raises:
         UnsupportedError: the shape does not fit the board.
     """
-    members: dict[str, Any] = {} if slots is None else {"slots": slots}
+    members: dict[str, Any] = dict(MEMBERS.get(shape, {})) | ({} if slots is None else {"slots": slots})
     if (device.name, shape) in CONFIGS:
         return replace(CONFIGS[device.name, shape], **members)
-    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, others=all_boards(), **members)
+    graph = shape_graph(SHAPES[shape], schemes=SCHEMES.get(shape))
+    return config_for_board(shape_model(graph), device, others=all_boards(), **members)
 
 
 def simulated(
@@ -129,11 +137,16 @@ def conditions(device: Board, *, goals: bool) -> tuple[Condition, ...]:
 
 
 def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: bool = True) -> dict[str, Any]:
-    """Return all figures. ``goals``: the configuration has goals, some of which refer to a flat memory."""
+    """Return all figures.
+
+    Args:
+        goals: the configuration has goals, some of which refer to a flat memory; else speculation is estimated as well.
+    """
     needs = estimate(config)
     speeds = figures(passes, config, FLAT if goals else device.bandwidth_bytes_s)
     if not goals:
         del speeds["decode_tok_s_13g"]
+        speeds["speculative_tok_s"] = speculative(passes, config)
     host_s = docs.host_seconds() if goals else None
     return {
         **speeds,
@@ -212,8 +225,11 @@ def print_report(result: Mapping[str, Any], device: Board) -> None:
     print_table(rows, right=(1, 2))
     print()
     print_table(_range_lines(result), right=(1, 2))
+    for kept, speeds in result.get("speculative_tok_s", {}).items():
+        shown = " and ".join(f"{speed:.1f} at {n}" for n, speed in speeds.items())
+        note(f"with guesses of which a pass keeps {kept} rows on average (assumed), tok/s: {shown} positions")
     note(f"cycles are {result['kind']}")
-    sizes = ("beat_bytes", "ports", "slots", "context", "ultra")
+    sizes = ("beat_bytes", "ports", "slots", "context", "shared", "head_norms", "ultra")
     size = ", ".join(f"{name}={result['config'][name]}" for name in sizes)
     note(f"{device.part}: {size}; memory {result['bandwidth_bytes_s'] / 1e9:g} GB/s, {result['memory']}")
 
@@ -249,6 +265,8 @@ def main() -> None:
             raise UsageError(
                 "--write-docs writes the KV260's figures of BitNet's shape: no other --board, --shape or --slots"
             )
+        if args.shape in SCHEMES and args.simulate is not None:
+            raise UsageError(f"--simulate runs models with an int8 head and one scale per matrix, not {args.shape}")
         passes = _passes(args, device, config, shape, goals=goals)
         result = measure(device, passes, config, goals=goals)
         if args.write_docs:
@@ -268,7 +286,7 @@ def _passes(
     if args.simulate is not None:
         return simulated(shape, config, device, args.simulate, args.quick, args.jobs)
     if args.estimate or not goals:
-        return Estimated(shape, config, device.bandwidth_bytes_s)
+        return Estimated(shape, config, device.bandwidth_bytes_s, SCHEMES.get(args.shape))
     traffic = Traffic(shape, config)
     traffic.prepare([*needed(config, FLAT), *range_cases(config)], args.jobs)
     return traffic

@@ -33,7 +33,7 @@ from edgedec.runtime.kernels.operator import register, usable
 
 LAYERS = 24
 SHAPES = {"0.73B (16 heads of 96)": (16, 16, 96), "2B4T (20 heads of 128, 5 KV heads)": (20, 5, 128)}
-PASTS, QUERIES, THREADS, BITS = (256, 1500), (1, 8), (1, 2), (16, 8, 32)
+PASTS, QUERIES, THREADS, BITS = (256, 1500), (1, 8), (1, 2), (16, 8, 4, 32)
 SEQUENCES, SHARED, OWN = 8, 1008, 16  # sequences, and their common and own rows
 FEW_LAYERS = 6  # the caches of eight sequences are not in the processor's cache either
 Run = Callable[[], None]
@@ -163,6 +163,7 @@ def ours(case: AttentionCase, kernels: Kernels, bits: int) -> Run:
         rotary=1,
         scale=case.head_dim**-0.5,
         cap=0.0,
+        select=[0, 0, 0, 0, 8, 0, 0, 0, 0, 0],
     )
     tables = [
         numpy_helper.from_array(np.ones((case.capacity, case.head_dim // 2), np.float32), n) for n in ("cos", "sin")

@@ -1,9 +1,12 @@
-"""Compare the whole decode step on the CPU with llama.cpp's, on random models of BitNet b1.58 0.73B's shape.
+"""Compare the whole decode step on the CPU with llama.cpp's, on random models of a public checkpoint's shape.
 
     .venv/bin/python benchmarks/cpu_decode.py [--weights ternary|int4] [--quick] [--no-peer] [--json]
+    .venv/bin/python benchmarks/cpu_decode.py --model bonsai-1.7b [--peer-type Q2_0|TQ2_0] [--decode-only]
     .venv/bin/python benchmarks/cpu_decode.py --peer-source DIR --peer-type TYPE [--peer-commit ID] [--peer-build DIR]
 
-llama.cpp's model is TQ2_0 with ternary weights, and Q4_0 with int4.
+bitnet-0.73b is BitNet b1.58 0.73B. llama.cpp's model is TQ2_0 with ternary weights, and Q4_0 with int4. bonsai-1.7b is
+Ternary-Bonsai 1.7B (Qwen3), whose matrices, embedding and head are all ternary in groups of 128 columns; llama.cpp's model
+is Q2_0, or TQ2_0 with --peer-type, with the same weights.
 
 Both programs are measured on this machine in one run: in every round each figure is measured for one program and directly
 after that for the other, and medians over the rounds are compared. Ratios above 1 mean that edgedec is faster. The first run
@@ -42,25 +45,23 @@ from edgedec.ort import onnxruntime as ort
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
-from benchmarks import _peers, _shapes
-from benchmarks._rounds import PAST, POSITIONS, PREFILL_ROWS, OurRun, cosine, headline, sample, summarize
+from benchmarks import _peers
+from benchmarks._cpu_models import BITNET, CONFIGS, make_models, peer_kinds
+from benchmarks._rounds import DECODE, JOBS, PAST, POSITIONS, PREFILL_ROWS, OurRun, cosine, headline, sample, summarize
 from benchmarks._stream import MemoryStream
-from edgedec import __version__, manifest
+from edgedec import __version__
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.paths import cache_folder
 from edgedec.progress import Progress
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.targets import check_kv_bits, target_module
 
-CONFIG = _shapes.BITNET_073B
-PEER_KINDS = {"ternary": "TQ2_0", "int4": "Q4_0"}  # llama.cpp's types of the layers' matrices
 ROUNDS, QUICK_ROUNDS = 15, 3
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
 QUIET = 0.03  # share of the CPUs that other processes may take
-# ratios by kind of weights and number of threads; docs/cpu-kernels.md
+# ratios by model and weights, then by job and number of threads; docs/cpu-kernels.md
 GOALS: Mapping[str, Mapping[str, Mapping[int, float]]] = {
     "ternary": {
         "decode": {1: 1.7, 2: 1.4},
@@ -69,12 +70,14 @@ GOALS: Mapping[str, Mapping[str, Mapping[int, float]]] = {
         "share": {1: 0.85, 2: 0.80},
     },
     "int4": {"decode": {1: 1.2, 2: 1.2}, "pass 8": {1: 2.0, 2: 2.0}},
+    "bonsai-1.7b Q2_0": {"decode": {1: 3.0, 2: 3.0}},
+    "bonsai-1.7b TQ2_0": {"decode": {1: 1.4, 2: 1.4}},
 }
-T4_LIMITS = {"ternary": {2: 1.5}, "int4": {}}
+T4_LIMITS = {"ternary": {2: 1.5}}
 CHARGED_LIMIT = 1.05
 
 
-def check_same_model(ours: OurRun, peer: _peers.LlamaRun) -> float:
+def check_same_model(ours: OurRun, peer: _peers.LlamaRun, vocab: int) -> float:
     """Return the cosine of both programs' logits after 32 tokens.
 
     Raises:
@@ -82,38 +85,10 @@ def check_same_model(ours: OurRun, peer: _peers.LlamaRun) -> float:
     """
     ours.passes(PREFILL_ROWS, 0, every_row=False, repeats=1)
     peer.passes(PREFILL_ROWS, 0, every_row=False, repeats=1)
-    value = cosine(ours.last_logits(), peer.last_logits(CONFIG["vocab_size"]))
+    value = cosine(ours.last_logits(), peer.last_logits(vocab))
     if not value > SAME_MODEL:
         raise DeviceError(f"edgedec's and the peer's logits have a cosine of {value:.3f}: they run different models")
     return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Models:
-    bundle: Path
-    gguf: Path
-
-
-def make_models(llama: _peers.LlamaCpp | None, kind: str = PEER_KINDS["ternary"], weights: str = "ternary") -> Models:
-    """Return the paths of both models, which are written if they are missing. ``kind`` is the peer's type of weights."""
-    folder = cache_folder() / "benchmarks"
-    name = f"bitnet-0.73b-random-{'' if weights == 'ternary' else f'{weights}-'}{_shapes.REVISION}"
-    models = Models(
-        bundle=folder / f"{name}.v{manifest.VERSION}.edgedec",
-        gguf=folder / f"{name}.{llama.label if llama else ''}{kind}.gguf",
-    )
-    if not models.bundle.exists():
-        with progress("our model, once") as bar:
-            _shapes.write_bundle(models.bundle, CONFIG, bar, weights=weights)
-    if llama is not None and not models.gguf.exists():
-        full = models.gguf.with_suffix(".F16.gguf")
-        with progress("llama.cpp's model, once") as bar:
-            try:
-                _shapes.write_gguf(full, CONFIG, bar, weights=weights)
-                _peers.quantize_gguf(llama, full, models.gguf, kind)
-            finally:
-                full.unlink(missing_ok=True)  # 1.5 GB
-    return models
 
 
 def charged(bundle: Path, threads: int, kv_bits: int) -> dict[str, Any]:
@@ -166,14 +141,14 @@ class PeerOptions:
         source: its source tree; None means the release of llama.cpp that ``_peers`` names.
         build: folder of the tree's build; None means one in edgedec's cache.
         commit: the tree's commit id; None means that of its Git repository.
-        kind: its type of weights.
+        kind: its type of weights; None means the first of ``peer_kinds``.
         huge_pages: True to use its own option for huge pages.
     """
 
     source: Path | None = None
     build: Path | None = None
     commit: str | None = None
-    kind: str = PEER_KINDS["ternary"]
+    kind: str | None = None
     huge_pages: bool = False
 
     def prepare(self, bar: Progress) -> _peers.LlamaCpp:
@@ -184,7 +159,13 @@ class PeerOptions:
 
 
 def measure(
-    threads: Sequence[int], rounds: int, kv_bits: int | None, options: PeerOptions | None, weights: str = "ternary"
+    threads: Sequence[int],
+    rounds: int,
+    kv_bits: int | None,
+    options: PeerOptions | None,
+    weights: str = "ternary",
+    model: str = BITNET,
+    jobs: Sequence[str] = JOBS,
 ) -> dict[str, Any]:
     """Return all figures. ``kv_bits`` None means the target's choice, and ``options`` None no peer.
 
@@ -196,12 +177,13 @@ def measure(
     kv_bits = kv_bits or module.kv_choices("cpu")[0]
     with progress("peer") as bar:
         llama = options.prepare(bar) if options else None
-    models = make_models(llama, options.kind if options else PEER_KINDS[weights], weights)
+    models = make_models(llama, options.kind if options else None, weights, model)
     bundle, stream, kernels = Bundle.open(models.bundle), MemoryStream(), usable()
     details: dict[str, Any] = {
         "cpu": cpu_name(),
         "cpus": os.cpu_count(),
         "rounds": rounds,
+        "model": model,
         "weights": weights,
         "edgedec": f"{__version__}, ONNX Runtime {ort.__version__}",
         "kv_bits": kv_bits,
@@ -215,26 +197,28 @@ def measure(
         details["weight_bytes"] = ours.target.footprint(ours.limits)["weights"]
         with progress(f"{count} threads") as bar:
             if llama is None or options is None:
-                samples = sample(ours, None, partial(stream.bytes_per_second, count), rounds, bar)
+                samples = sample(ours, None, partial(stream.bytes_per_second, count), rounds, bar, jobs=jobs)
             else:
                 with _peers.LlamaRun(
                     llama, models.gguf, threads=count, positions=POSITIONS, huge_pages=options.huge_pages
                 ) as peer:
-                    details |= {"logits_cosine": check_same_model(ours, peer), "peer": _about(llama, peer, options)}
-                    samples = sample(ours, peer, partial(stream.bytes_per_second, count), rounds, bar)
+                    cosine = check_same_model(ours, peer, CONFIGS[model]["vocab_size"])
+                    kind = options.kind or peer_kinds(model, weights)[0]
+                    details |= {"logits_cosine": cosine, "peer": _about(llama, peer, options, kind)}
+                    samples = sample(ours, peer, partial(stream.bytes_per_second, count), rounds, bar, jobs=jobs)
         ours.state.close()
         by_threads[count] = summarize(samples, details["weight_bytes"])
-        if llama is not None and not isinstance(llama, _peers.SourceTree):
+        if llama is not None and not isinstance(llama, _peers.SourceTree) and jobs == JOBS:
             by_threads[count]["llama_bench"] = _peers.llama_bench(llama, models.gguf, count, PAST)
     details["others_share"] = others.share()
     details["threads"] = {str(count): figures for count, figures in by_threads.items()}
     return headline(by_threads) | {"details": details}
 
 
-def _about(llama: _peers.LlamaCpp, peer: _peers.LlamaRun, options: PeerOptions) -> dict[str, Any]:
+def _about(llama: _peers.LlamaCpp, peer: _peers.LlamaRun, options: PeerOptions, kind: str) -> dict[str, Any]:
     return {
         "version": f"{peer.release}, {llama.version}",
-        "type": options.kind,
+        "type": kind,
         "huge_pages": options.huge_pages,
         "model": peer.model,
         "weight_bytes": peer.model_bytes,
@@ -260,6 +244,14 @@ def _verdict(value: float, limit: float | None, *, most: bool = False) -> str:
     return f"{'' if reached else 'MISSES '}{'<=' if most else '>='} {limit:g}"
 
 
+def _kind(details: Mapping[str, Any]) -> str:
+    """Return the key of a result's goals."""
+    weights: str = details["weights"]
+    if details["model"] == BITNET:
+        return weights
+    return f"{details['model']} {details['peer']['type']}" if "peer" in details else details["model"]
+
+
 def print_report(result: Mapping[str, Any]) -> None:
     details = result["details"]
     peer = details.get("peer")
@@ -279,7 +271,7 @@ def print_report(result: Mapping[str, Any]) -> None:
         print(f"           {peer['system']}")
         print(f"           cosine of both programs' logits {details['logits_cosine']:.4f}")
     for threads, measured in details["threads"].items():
-        _print_threads(int(threads), measured, details["weights"])
+        _print_threads(int(threads), measured, _kind(details))
     memory = details["charged"]
     if memory["available"]:
         print(f"\nmemory     charged {memory['peak_bytes'] / 1e6:.1f} MB at most, ", end="")
@@ -287,8 +279,9 @@ def print_report(result: Mapping[str, Any]) -> None:
         print(_verdict(memory["ratio"], CHARGED_LIMIT, most=True))
 
 
-def _print_threads(threads: int, measured: Mapping[str, Any], weights: str) -> None:
-    goals = GOALS[weights]
+def _print_threads(threads: int, measured: Mapping[str, Any], kind: str) -> None:
+    """Print the figures of one number of threads. ``kind`` is a key of ``GOALS``, or a kind without goals."""
+    goals = GOALS.get(kind, {})
     print()
     title = f"{threads} thread{'s' * (threads > 1)}"
     rows = [(title, "edgedec ms", "CPU ms", "peer ms", "CPU ms", "ratio", "by round", "goal")]
@@ -315,7 +308,9 @@ def _print_threads(threads: int, measured: Mapping[str, Any], weights: str) -> N
     )
     print(f"share {share:.3f} {_verdict(share, goals.get('share', {}).get(threads))}")
     theirs = measured["peer_t4_over_t1"]
-    print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS[weights].get(threads), most=True)}".rstrip(), end="")
+    if t4 is None:
+        return
+    print(f"T(4)/T(1) {t4:.2f} {_verdict(t4, T4_LIMITS.get(kind, {}).get(threads), most=True)}".rstrip(), end="")
     print("" if theirs is None else f"; the peer's {theirs:.2f}")
     if bench := measured.get("llama_bench"):
         print(f"llama-bench itself: {bench['decode_ms']:.2f} ms a token, {bench['prompt128_ms']:.1f} ms a prompt")
@@ -328,7 +323,11 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=ROUNDS)
     length.add_argument("--quick", action="store_const", dest="rounds", const=QUICK_ROUNDS, help="about a minute")
-    parser.add_argument("--weights", choices=tuple(PEER_KINDS), default="ternary", help="kind of the layers' matrices")
+    parser.add_argument("--model", choices=tuple(CONFIGS), default=BITNET, help="shape of the models")
+    parser.add_argument("--weights", choices=("ternary", "int4"), default="ternary", help="kind of BitNet's matrices")
+    parser.add_argument(
+        "--decode-only", action="store_true", help="no passes of several rows; a slow peer takes minutes"
+    )
     parser.add_argument("--kv-bits", type=int, help="bits of edgedec's keys and values; the peer has 16")
     parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
     parser.add_argument(
@@ -336,22 +335,32 @@ def main() -> None:
     )
     parser.add_argument("--peer-build", type=Path, metavar="DIR", help="the folder of its build")
     parser.add_argument("--peer-commit", metavar="ID", help="its commit, if the tree is no Git repository")
-    parser.add_argument("--peer-type", metavar="TYPE", help="its type of weights, for llama-quantize")
+    parser.add_argument("--peer-type", metavar="TYPE", help="its type of weights")
     parser.add_argument("--peer-huge-pages", action="store_true", help="use the peer's own option for huge pages")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         if args.rounds < 1 or not all(1 <= count <= cpus for count in args.threads):
             raise UsageError(f"--rounds must be at least 1, and --threads 1 to {cpus}, the CPUs of this machine")
+        if args.model != BITNET and args.weights != "ternary":
+            raise UsageError(f"--weights {args.weights} is for {BITNET}; leave it out")
         options = PeerOptions(
             source=args.peer_source,
             build=args.peer_build,
             commit=args.peer_commit,
-            kind=args.peer_type or PEER_KINDS[args.weights],
+            kind=args.peer_type,
             huge_pages=args.peer_huge_pages,
         )
         peer = None if args.no_peer else options
-        result = measure(sorted(set(args.threads)), args.rounds, args.kv_bits, peer, args.weights)
+        result = measure(
+            sorted(set(args.threads)),
+            args.rounds,
+            args.kv_bits,
+            peer,
+            args.weights,
+            args.model,
+            DECODE if args.decode_only else JOBS,
+        )
     except EdgedecError as error:
         note(f"cpu_decode: {error}")
         sys.exit(error.exit_code)

@@ -32,9 +32,9 @@ from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
 
+from benchmarks._cpu_models import make_models
 from benchmarks._rounds import PAST, PREFILL_ROWS, PROMPT, OurRun
 from benchmarks._stream import MemoryStream
-from benchmarks.cpu_decode import make_models
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.environment import FUSED
@@ -42,6 +42,7 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.ops import Linear
 from edgedec.runtime.kernels.session import KernelSession
 from edgedec.runtime.targets import _cpu
+from edgedec.runtime.targets._cpu_weights import resident_bytes
 
 ROWS = (1, 2, 4, 8, 16, 32, PROMPT)
 REPEATS = 30  # passes of one row; wider ones are repeated less
@@ -111,7 +112,7 @@ def weight_bytes(target: _cpu.CpuTarget) -> dict[str, int]:
     for operation in target.graph.operations:
         if isinstance(operation, Linear):
             for weight in operation.weights:
-                totals[product_kind(operation.outputs)] += _cpu.resident_bytes(target.bundle.tensors[weight])
+                totals[product_kind(operation.outputs)] += resident_bytes(target.bundle.tensors[weight])
     return dict(totals)
 
 

@@ -178,7 +178,8 @@ def _talk(target: Session, scale: float, choices: Path | None) -> dict[str, Any]
 
 def _bundle(checkpoint: Checkpoint, folder: Path, vocab_limit: int) -> Path:
     """Write the bundle, which is ternary if the checkpoint is and int8 otherwise."""
-    method = "ternary" if "quantization_config" in checkpoint.config else "int8"
+    stored = json.loads((Path(checkpoint.source) / "config.json").read_bytes())  # the reader's own has it no more
+    method = "ternary" if "quantization_config" in stored else "int8"
     quantize(checkpoint, folder, QuantizeOptions(method=method), vocab_limit=vocab_limit)
     return folder
 

@@ -3,16 +3,17 @@
     .venv/bin/python benchmarks/host_loop.py [--threads N] [--tokens N] [--rounds N] [--small] [--whole]
         [--drafters NAME ...] [--json]
 
-The models are the embedded one, and the same padded to the shape of BitNet b1.58 0.73B, which is written on first use
-(minutes, 250 MB); --small leaves it out. Texts are greedy. The two loops take turns, text by text, and their texts must be
-equal. The time of a round is that from the end of a run of ONNX Runtime to the beginning of the next one: growing trees,
-verification, the commit, sampling, statistics, the text's pieces, and the inputs of the next pass. Figures are medians over
-the rounds of all texts; on a busy machine the fastest tenth shows more. The mean is larger than the median where a call of
-the compiled loop has several rounds, because Python runs between the calls. With --whole nobody reads the texts before their
-end, so that a call has more rounds.
+The models are the embedded one, the embedded hybrid, most of whose layers have recurrent states, and the first one padded
+to the shape of BitNet b1.58 0.73B, which is written on first use (minutes, 250 MB); --small leaves it out. Texts are
+greedy. The two loops take turns, text by text, and their texts must be equal. The time of a round is that from the end of a
+run of ONNX Runtime to the beginning of the next one: growing trees, verification, the commit, sampling, statistics, the
+text's pieces, and the inputs of the next pass. Figures are medians over the rounds of all texts; on a busy machine the
+fastest tenth shows more. The mean is larger than the median where a call of the compiled loop has several rounds, because
+Python runs between the calls. With --whole nobody reads the texts before their end, so that a call has more rounds.
 
-For the embedded model the tokens per second of a whole text without guesses are measured, too: the best text counts. For the
-padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both loops.
+For the embedded models the tokens per second of a whole text without guesses are measured, too: the best text counts. For
+the padded one the table ``sequences`` has the microseconds of a round of several texts that are written together, by both
+loops.
 
 JSON: {"models": {NAME: {DRAFTER: {LOOP: {"round_us": X, "round_us_p10": X, "round_us_mean": X, "draft_us": X, "pass_us": X,
 "rounds_per_step": X, "tokens_per_second": X}}}}, "sequences": {LOOP: {COUNT: X}}, "details": {...}}; round_us has the
@@ -232,13 +233,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="threads of the target")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text")
     parser.add_argument("--rounds", type=int, default=3, help="texts of each loop")
-    parser.add_argument("--small", action="store_true", help="only the embedded model")
+    parser.add_argument("--small", action="store_true", help="only the embedded models")
     parser.add_argument("--whole", action="store_true", help="texts are read at their end")
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS, help="drafters to measure")
     parser.add_argument("--json", action="store_true", help="print JSON")
     settings = parser.parse_args(arguments)
     try:
-        models: dict[str, Path | str] = {"embedded": demo.bundle_path()}
+        models: dict[str, Path | str] = {"embedded": demo.bundle_path(), "hybrid": demo.bundle_path("demo-hybrid")}
         if not settings.small:
             with progress("the padded model, once") as bar:
                 models["padded"] = padded_bundle(demo.bundle_path(), bar)

@@ -9,11 +9,13 @@ that are all wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/m
 meter and compared with the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan
 was refused before anything was loaded. Speed does not affect peaks, so --jobs lines may run at a time on a busy machine.
 
-Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
-gets the memory of its weights and 35 % of the baseline's other memory. Both write greedy answers to the same prompts in
-turns, and the medians give the share of the baseline's speculative tokens/s that remains. The models are the embedded pair,
-and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the measured peaks are
-compared as well.
+Speed: the fixed baseline has a context of 1024 (``--ctx-size``), float16 keys and values, a tree of 64 nodes and whole
+float32 logits. A plan of the same context gets the memory of its weights and 35 % of the baseline's other memory
+(``--share``). Both write greedy answers to the same prompts in turns, and the medians give the share of the baseline's
+speculative tokens/s that remains. Plans of different contexts are not compared. ``levers`` says how much each of the plan's
+settings saves, and ``perplexity_ratio`` what its keys and values cost on the embedded model's held-out stories. The models
+are the embedded pair, and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the
+measured peaks are compared as well.
 
 JSON: {"ceiling": {"held", "runs", "refused", "broken", "lines": [...]}, "speed": {MODEL: {"kept", ...}}}. Exit code 1 if a
 line is broken.
@@ -208,17 +210,19 @@ def _extremes(values: Sequence[float]) -> list[float]:
 def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return the share of the baseline's speed that a plan of 35 % of its bytes keeps; null as ``kept`` if no plan fits."""
     bundle, with_draft = Bundle.open(path), draft if drafter in WITH_MODEL else None
-    plans = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.speed_threads)
+    plans = _budget_speed.pair(bundle, drafter, with_draft, args.share, args.speed_threads, args.ctx_size)
     result: dict[str, Any] = {
         "drafter": drafter,
-        "fixed_baseline": dict(plans.baseline.fixed_baseline),
+        "fixed_baseline": plans.baseline_items,
         "budget_bytes": plans.budget_bytes,
         "baseline": _budget_speed.describe(plans.baseline),
         "budgeted": _budget_speed.describe(plans.budgeted),
-        "fits": plans.budgeted.fits,
+        "share": args.share,
+        "levers": _budget_speed.levers(bundle, plans, with_draft, args.speed_threads),
+        "fits": plans.fits,
         "kept": None,
     }
-    if not plans.budgeted.fits:
+    if not plans.fits:
         return result
     with progress(f"{path.name}: speed") as bar:
         takes = _budget_speed.measure(
@@ -232,7 +236,9 @@ def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Nam
             progress=bar,
         )
     share = None if args.quick else _measured_share(path, plans, with_draft, args.speed_threads)
-    return result | _budget_speed.kept(takes) | {"measured_share": share}
+    text = demo.HELD_OUT.read_text(encoding="utf-8")
+    before, after = _budget_speed.perplexities(path, plans, text, args.speed_threads)
+    return result | _budget_speed.kept(takes) | {"measured_share": share, "perplexity_ratio": after / before}
 
 
 def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | None, threads: int) -> float:
@@ -246,7 +252,7 @@ def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | Non
             bundle=str(path),
             drafter=plans.spec.drafter_name,
             draft=None if draft is None else str(draft),
-            ctx_size=0 if budget else plan.ctx_size,
+            ctx_size=plan.ctx_size,
             kv_bits=None if budget else plan.kv_bits,
             budget_bytes=budget,
             threads=threads,
@@ -308,9 +314,10 @@ def print_speed(name: str, figures: Mapping[str, Any]) -> None:
     fixed = sum(figures["fixed_baseline"].values())
     print(f"\n{name}, drafter {figures['drafter']}: fixed baseline {_mib(fixed)} MiB beside the weights", end=", ")
     plan = figures["budgeted"]
-    print(f"budget {_mib(figures['budget_bytes'])} MiB: ", end="")
+    print(f"budget {_mib(figures['budget_bytes'])} MiB")
+    print("planned: " + ", ".join(f"{name} {share:.3f}" for name, share in figures["levers"].items()))
     if not figures["fits"]:
-        print(f"no plan fits (the least takes {_mib(plan['total_bytes'])} MiB)")
+        print("no plan with all weights in memory fits")
         return
     print(f"context {plan['ctx_size']}, KV {plan['kv_bits']} bits, tree {plan['tree_nodes']}")
     verdict = "" if figures["kept"] >= KEPT else "MISSES "
@@ -319,6 +326,7 @@ def print_speed(name: str, figures: Mapping[str, Any]) -> None:
     if figures["measured_share"] is not None:
         print(f", peaks beside the weights {figures['measured_share']:.3f} of the baseline's", end="")
     print()
+    print(f"perplexity {figures['perplexity_ratio']:.4f} of the baseline's")
     print(", ".join(f"{kind} {share:.3f}" for kind, share in figures["kept_by_kind"].items()))
 
 
@@ -372,6 +380,10 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the ceiling at a time")
     parser.add_argument("--drafter", choices=DRAFTERS[1:], default="model", help="drafter of the speed comparison")
+    parser.add_argument(
+        "--share", type=float, default=SHARE, help="memory of the plan besides weights, of the baseline's"
+    )
+    parser.add_argument("--ctx-size", type=int, default=1024, help="context of both runs of the speed comparison")
     parser.add_argument("--prompts", type=int, default=1, help="prompts of each kind")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=3)

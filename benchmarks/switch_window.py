@@ -133,7 +133,7 @@ def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.15, 0.25, 0.35])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.65, 0.75, 0.85])
     parser.add_argument("--stories", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--temp", type=float, default=0.8)

@@ -433,6 +433,7 @@ def sound_file() -> bytes:
     return file_bytes(metadata(), [*tensors(), first])
 
 
+@pytest.mark.thorough
 @_PATIENT
 @given(data=st.data())
 def test_changed_bytes_are_read_or_refused(tmp_path: Path, sound_file: bytes, data: st.DataObject) -> None:

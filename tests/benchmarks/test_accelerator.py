@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgedec.boards import board_names, find_board
-from edgedec.errors import UnsupportedError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.sim.cxxrtl.accelerator import accelerator_library
 from edgedec.sim.ddr.parameters import KV260
@@ -69,6 +69,7 @@ def test_the_pages_have_the_kept_figures(benchmark: Any) -> None:
     assert {name for name in tables.block_names() if name.startswith("accelerator ")} == texts.keys()
 
 
+@pytest.mark.thorough
 def test_the_kept_figures_are_of_the_present_code(benchmark: Any) -> None:
     """Compare what they were computed from: programs, waits, traffic and the memory model."""
     fingerprint = benchmark.Traffic(benchmark.BITNET_073B, AcceleratorConfig()).fingerprint(cases(benchmark))
@@ -242,6 +243,32 @@ def test_the_demo_runs_on_every_board(
     # A token reads each of its 4.7 million trits, and its head of 0.8 MB.
     assert 0 < result["decode_tok_s"]["128"] < device.bandwidth_bytes_s / (4.7e6 / 5 + 0.78e6)
     assert result["t8_over_t1"] is None or config.slots == 8
+
+
+@pytest.mark.thorough
+def test_the_units_of_a_bonsai_hide_behind_its_reads(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that a token reads its 1.72 thousand million trits, their scales, and keys and values once per key head.
+
+    Neither the norms of the heads nor the likeliest of 151,936 ids take longer than the reads beside them.
+    """
+    assert ran(benchmark, monkeypatch, "--shape", "bonsai-1.7b", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    config, rate = AcceleratorConfig(**result["config"]), find_board("kv260").bandwidth_bytes_s
+    assert (result["fits"], result["goals"], config.scaling, config.per_row) == (True, False, True, False)
+    assert config.head_norms
+    layer = 2048 * 128 * (16 + 2 * 8 + 16) + 3 * 2048 * 6144
+    weights = (28 * layer + 151_936 * 2048) * (1 / 5 + 1 / 128)
+    for positions, speed in result["decode_tok_s"].items():
+        cached = 28 * 8 * 2 * 128 * (int(positions) - 1)
+        assert 0.97 < speed * (weights + cached) / rate < 1
+    for kept, speeds in result["speculative_tok_s"].items():
+        # A pass of four rows leaves no room for the second head of a group.
+        assert speeds["128"] == pytest.approx(int(kept) * result["decode_tok_s"]["128"], rel=0.03)
+        assert speeds["1024"] < int(kept) * result["decode_tok_s"]["1024"]
+    assert ran(benchmark, monkeypatch, "--shape", "bonsai-1.7b", "--simulate", "x.so") == UsageError.exit_code
+    assert "--simulate runs models with an int8 head" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

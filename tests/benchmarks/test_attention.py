@@ -37,7 +37,7 @@ def test_the_nodes_run(benchmark: Any, case: Any) -> None:
     if kernels is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     benchmark.stock(case)()
-    for bits in (16, 8, 32):
+    for bits in (16, 8, 4, 32):
         benchmark.ours(case, kernels, bits)()
         benchmark.ours(replace(case, sequences=3, shared=32), kernels, bits)()
     apart = replace(case, past=benchmark.SHARED + benchmark.OWN, queries=1, sequences=2)

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.families import build_graph
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.quantize.readers.gguf.header import read_header
 from edgedec.runtime.kernels.recipe import find_compiler
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cpu_decode.py"
@@ -120,6 +122,25 @@ def test_both_models_hold_the_same_weights(
             assert np.abs(ours - theirs).max() <= np.abs(theirs).max() / 254 + 1e-6
         else:
             np.testing.assert_array_equal(ours, gguf.tensors[shapes.gguf_name(name)], err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["Q2_0", "TQ2_0"])
+def test_a_model_that_is_ternary_everywhere_has_the_same_weights_in_each_type(
+    benchmark: Any, tmp_path: Path, kind: str
+) -> None:
+    maker = sys.modules["benchmarks._bonsai_model"]
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 2048}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    maker.write_bundle(tmp_path / "b", config={**maker.CONFIG, **sizes, **heads})
+    maker.write_gguf(tmp_path / "m.gguf", tmp_path / "b", kind)
+    bundle, checkpoint = Bundle.open(tmp_path / "b"), open_checkpoint(tmp_path / "m.gguf")
+    graph = build_graph(bundle.config)
+    bundle.check(graph)
+    matrices = [name for name, spec in graph.weights.items() if len(spec.shape) == 2]
+    assert {bundle.tensors[name].scheme.kind for name in matrices} == {"ternary"}
+    assert {tensor.kind.name for tensor in read_header(tmp_path / "m.gguf").tensors.values()} == {kind, "F32"}
+    for name in graph.weights:
+        np.testing.assert_array_equal(bundle.weight(name).dense(), checkpoint.load(name), err_msg=name)
 
 
 def test_the_gguf_describes_the_model(shapes: Any, small: Mapping[str, Any], tmp_path: Path) -> None:
@@ -222,6 +243,7 @@ def test_the_report_names_what_is_missed(benchmark: Any, rounds: Any, capsys: py
         "cpus": 2,
         "others_share": 0.2,
         "rounds": 1,
+        "model": "bitnet-0.73b",
         "weights": "ternary",
         "edgedec": "0",
         "code_path": "scalar",

@@ -9,18 +9,36 @@ from typing import Any
 import pytest
 
 from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.schemes import Int8Scheme, TernaryScheme
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "embedded_pair.py"
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def benchmark() -> Any:
     spec = importlib.util.spec_from_file_location("embedded_pair", BENCHMARK)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.measure(demo.TARGET, demo.DRAFT, None, tmp_path_factory.mktemp("pair"), demo.HELD_OUT)
+    return module
+
+
+@pytest.fixture(scope="module")
+def figures(benchmark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return benchmark.measure(demo.TARGET, demo.DRAFT, None, tmp_path_factory.mktemp("pair"), demo.HELD_OUT)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("checkpoint", "ternary"), [(demo.TARGET, True), (demo.HYBRID, True), (demo.DRAFT, False)])
+def test_a_checkpoint_is_measured_as_the_bundle_that_it_is_for(
+    benchmark: Any, tmp_path: Path, checkpoint: Path, ternary: bool
+) -> None:
+    bundle = Bundle.open(benchmark._bundle(open_checkpoint(checkpoint), tmp_path / "bundle", 2048))
+    schemes = {type(tensor.scheme) for name, tensor in bundle.tensors.items() if name.endswith("down_proj.weight")}
+    assert schemes == {TernaryScheme if ternary else Int8Scheme}
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
+from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "memory_budget.py"
@@ -166,6 +167,35 @@ def test_the_budget_is_the_weights_and_a_share_of_the_rest(speed: Any) -> None:
     assert plans.budget_bytes == base.items["weights"] + int(0.35 * fixed)
     assert base.total_bytes == base.items["weights"] + fixed  # the baseline is the same run, without load transients
     assert plans.budgeted.budget_bytes == plans.budget_bytes
+    assert plans.budgeted.ctx_size == base.ctx_size
+
+
+def test_the_baseline_has_the_context_of_the_plan(speed: Any) -> None:
+    bundle = Bundle.open(demo.bundle_path("demo"))
+    short, long = (speed.pair(bundle, "ngram", None, 0.35, 1, ctx_size) for ctx_size in (1024, 2048))
+    assert (long.baseline.ctx_size, long.budgeted.ctx_size) == (2048, 2048)
+    assert long.baseline_items["kv"] == 2 * short.baseline_items["kv"]
+    assert long.budget_bytes == speed.weight_bytes(long.baseline) + int(0.35 * long.baseline_bytes)
+    with pytest.raises(UsageError, match="--ctx-size must be 1 to 4096"):
+        speed.pair(bundle, "ngram", None, 0.35, 1, 4097)
+
+
+def test_plans_of_different_contexts_are_not_compared(speed: Any) -> None:
+    bundle = Bundle.open(demo.bundle_path("demo"))
+    plans = speed.pair(bundle, "ngram", None, 0.9, 1)
+    shorter = make_plan(bundle, threads=1, ctx_size=512).plan
+    with pytest.raises(UsageError, match="a context of 512 tokens cannot be compared with one of 1024"):
+        replace(plans, budgeted=shorter)
+
+
+def test_levers_add_up_to_the_budgeted_plan(speed: Any) -> None:
+    bundle = Bundle.open(demo.bundle_path("demo"))
+    plans = speed.pair(bundle, "ngram", None, 0.9, 1)
+    shares = list(speed.levers(bundle, plans, None, 1).values())
+    assert shares[0] == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+    least = plans.budgeted.total_bytes - speed.weight_bytes(plans.budgeted)
+    assert shares[-1] == pytest.approx(least / sum(plans.baseline.fixed_baseline.values()))
 
 
 class _Inner:

@@ -183,6 +183,7 @@ def test_the_status_tells_failures(suite: Path) -> None:
     assert "1 passed, 1 failed" in process.stdout
 
 
+@pytest.mark.thorough
 def test_a_folder_without_tests_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot be collected"):
         run_suite(tmp_path, entries={})
