@@ -37,6 +37,7 @@ def test_every_example_is_in_the_index_and_tested_here() -> None:
     assert scripts == TESTED == set(re.findall(r"\((\w+\.py)\)", index))
 
 
+@pytest.mark.thorough
 def test_generate(tmp_path: Path) -> None:
     said = run("generate.py", tmp_path).splitlines()
     assert said[0] == "quantized: 7,867,776 parameters, 4.21 bits each"
@@ -56,6 +57,7 @@ def test_the_whole_api_fits_into_fifteen_lines() -> None:
     assert len(lines) == 15
 
 
+@pytest.mark.thorough
 def test_own_drafter(tmp_path: Path) -> None:
     said = run("own_drafter.py", tmp_path)
     ((accepted, drafted),) = re.findall(r"(?m)^Pairs: (\d+) of (\d+) guesses accepted$", said)
