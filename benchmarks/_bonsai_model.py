@@ -26,7 +26,7 @@ __all__ = ["CONFIG", "write_bundle", "write_gguf"]
 
 # One matrix is embedding and head, and queries and keys have norms, as in the checkpoint.
 CONFIG: Mapping[str, Any] = MappingProxyType({**BONSAI_17B, "model_type": "qwen3", "tie_word_embeddings": True})
-_SCHEME = TernaryScheme(group_size=128)
+_SCHEME = TernaryScheme(group_size=128, half_scales=True)
 _SCALE = 2.0**-5  # exact in float16, and about the size that keeps activations near 1
 
 
@@ -41,7 +41,7 @@ def write_bundle(path: Path, progress: Progress = silent, *, config: Mapping[str
                 writer.add(name, FloatScheme(), spec.shape, {"values": np.ones(spec.shape, np.float32)})
                 continue
             codes = _SCHEME.pack(rng.integers(-1, 2, (1, *spec.shape), np.int8))
-            scale = np.full(_SCHEME.parts(spec.shape)["scale"].shape, _SCALE, np.float32)
+            scale = np.full(_SCHEME.parts(spec.shape)["scale"].shape, _SCALE, _SCHEME.scale_dtype)
             writer.add(name, _SCHEME, spec.shape, {"codes": codes, "scale": scale})
         writer.finish(
             config=config,

@@ -56,7 +56,7 @@ ROTATED_WEIGHTS = (
     "hadamard"  # feature of bundles with weights that are stored rotated, and their key in the configuration
 )
 # Features of a manifest's "requires" that this edgedec knows.
-FEATURES = frozenset({"int4", "tied_planes", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
+FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory

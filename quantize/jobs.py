@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +158,19 @@ def _native_ternary(job: Job, scheme: TernaryScheme) -> tuple[TernaryScheme, dic
         found = TernaryScheme(planes=scheme.planes, group_size=codes.group_size, tied=tied)
     else:
         found = TernaryScheme(group_size=codes.group_size)
-    scale = codes.scales[None] if codes.group_size else codes.scales
+    scale: Array = codes.scales[None] if codes.group_size else codes.scales
     if len(planes) > 1 and not found.tied:
         scale = np.repeat(scale, len(planes), axis=0)
+    if found.group_size and not found.tied and (halves := _halves(scale)) is not None:
+        found, scale = replace(found, half_scales=True), halves
     return found, {"codes": found.pack(planes), "scale": scale}
+
+
+def _halves(scale: NDArray[np.float32]) -> NDArray[np.float16] | None:
+    """Return scales as float16 if all of them are exact, as those of most checkpoints are; else None."""
+    with np.errstate(over="ignore"):  # to infinity, which is not equal
+        halves = scale.astype(np.float16)
+    return halves if np.array_equal(halves.astype(np.float32), scale) else None
 
 
 def _native_codes(job: Job, scheme: TernaryScheme) -> NativeTernary:

@@ -16,6 +16,7 @@ from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.onnx.recurrent_layout import RecurrentLayout
 from edgedec.ops import Rope
+from edgedec.schemes import TernaryScheme
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 
@@ -161,7 +162,10 @@ class Emitter:
         self._external(codes, [nbytes], DataType.UINT8, 0, nbytes)
         if not count:
             return (codes,)
-        self._external(scales, [count], DataType.FLOAT, 0, 4 * count)
+        scheme = self.tensors[name].scheme
+        assert isinstance(scheme, TernaryScheme)
+        dtype = scheme.scale_dtype
+        self._external(scales, [count], _ONNX_DTYPES[dtype.name], 0, dtype.itemsize * count)
         return codes, scales
 
     def _external(self, label: str, shape: Sequence[int], dtype: DataType, offset: int, nbytes: int) -> None:

@@ -46,12 +46,15 @@ def scheme_features(scheme: Scheme) -> set[str]:
     """Return the names of the features (``requires`` of a manifest) without which a reader cannot use the scheme."""
     if isinstance(scheme, Int4Scheme):
         return {"int4"}
-    return {"tied_planes"} if isinstance(scheme, TernaryScheme) and scheme.tied else set()
+    if not isinstance(scheme, TernaryScheme):
+        return set()
+    return {name for name, used in (("tied_planes", scheme.tied), ("half_scales", scheme.half_scales)) if used}
 
 
 def scheme_to_json(scheme: Scheme) -> dict[str, Any]:
-    """Return the manifest entry of a scheme. ``tied`` is written if it is true only, because older readers refuse it."""
-    return {"kind": scheme.kind, **{key: value for key, value in asdict(scheme).items() if key != "tied" or value}}
+    """Return the manifest entry of a scheme. Fields that older readers refuse are written if they are true only."""
+    later = ("tied", "half_scales")
+    return {"kind": scheme.kind, **{key: value for key, value in asdict(scheme).items() if key not in later or value}}
 
 
 def scheme_from_json(name: str, data: Any) -> Scheme:

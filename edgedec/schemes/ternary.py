@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,15 @@ class TernaryScheme:
 
     With ``tied``, the scale of a plane is 3 times that of the next one, and only the scales of the last plane are stored,
     so that a weight is the last plane's scale times one integer: 3 t1 + t2, or 9 t1 + 3 t2 + t3.
+
+    With ``half_scales``, the scales of groups are stored as float16, as in the checkpoints that come with such scales.
     """
 
     kind: ClassVar[str] = "ternary"
     planes: int = 1
     group_size: int = 0
     tied: bool = False
+    half_scales: bool = False
 
     def __post_init__(self) -> None:
         # In Python, JSON's true and 1.0 are equal to 1.
@@ -45,6 +48,15 @@ class TernaryScheme:
             raise BundleError(f"ternary tied must be true or false, not {reprlib.repr(self.tied)}")
         if self.tied and (self.planes == 1 or not self.group_size):
             raise BundleError("ternary tied needs 2 or 3 planes and a group_size of 32, 64 or 128")
+        if not isinstance(self.half_scales, bool):
+            raise BundleError(f"ternary half_scales must be true or false, not {reprlib.repr(self.half_scales)}")
+        if self.half_scales and (self.tied or not self.group_size):
+            raise BundleError("ternary half_scales needs a group_size of 32, 64 or 128, and planes that are not tied")
+
+    @property
+    def scale_dtype(self) -> np.dtype[Any]:
+        """The dtype of the stored scales: float16 with ``half_scales``, else float32."""
+        return np.dtype(np.float16 if self.half_scales else np.float32)
 
     def block(self, inputs: int) -> int:
         """Return the number of columns to whose multiple a row is padded."""
@@ -64,7 +76,7 @@ class TernaryScheme:
             "codes": StoredPart(
                 dtype=np.dtype(np.uint8), shape=(self.planes, outputs, -(-inputs // block), block // 4)
             ),
-            "scale": StoredPart(dtype=np.dtype(np.float32), shape=scales),
+            "scale": StoredPart(dtype=self.scale_dtype, shape=scales),
         }
 
     def pack(self, trits: NDArray[np.int8]) -> NDArray[np.uint8]:
@@ -102,7 +114,7 @@ class TernaryScheme:
         check_finite(name, "scale", arrays["scale"])
         return TernaryWeight(
             trits=self.unpack(name, arrays["codes"], shape[1]),
-            scale=arrays["scale"],
+            scale=np.asarray(arrays["scale"], np.float32),
             group_size=self.group_size,
             tied=self.tied,
         )

@@ -244,7 +244,7 @@ def _blocks(bundle: Bundle, name: str) -> list[tuple[int, int, Array, Array]]:
     scheme, (outputs, inputs) = bundle.tensors[name].scheme, bundle.tensors[name].shape
     if isinstance(scheme, TernaryScheme):
         block = scheme.block(inputs)
-        planes, scale = bundle.array(name, "codes"), bundle.array(name, "scale")
+        planes, scale = bundle.array(name, "codes"), np.asarray(bundle.array(name, "scale"), np.float32)
         if scheme.tied:
             powers = np.float32(3) ** np.arange(scheme.planes - 1, -1, -1, dtype=np.float32)
             scale = scale * powers[:, None, None]

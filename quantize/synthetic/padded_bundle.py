@@ -253,7 +253,8 @@ class _Padding:
             stored = self.rng.integers(-127, 128, scheme.parts(shape)["codes"].shape, np.int8)
             self._keep(name, stored if scheme.rows else stored.T, donor.codes)
             parts = {"codes": stored}
-        return scheme, shape, parts | {"scale": self._scale(name, donor.scale, scheme.parts(shape)["scale"].shape)}
+        spec = scheme.parts(shape)["scale"]
+        return scheme, shape, parts | {"scale": self._scale(name, donor.scale, spec.shape).astype(spec.dtype)}
 
     def _is_added(self, name: str) -> bool:
         return name not in self.graph.weights

@@ -67,7 +67,7 @@ def _random_ternary(scheme: TernaryScheme, shape: tuple[int, ...], rng: np.rando
     weight = smaller[-1:] if scheme.tied else smaller
     weight = weight.reshape(-1, 1, 1) if scheme.group_size else np.ones(1)
     scale = np.full(sizes, shape[1] ** -0.5) * weight * rng.uniform(0.8, 1.2, sizes)
-    return {"codes": scheme.pack(trits), "scale": scale.astype(np.float32)}
+    return {"codes": scheme.pack(trits), "scale": scale.astype(scheme.scale_dtype)}
 
 
 def _random_int8(scheme: Int8Scheme, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, NDArray[Any]]:

@@ -36,7 +36,7 @@ CODE_PATHS = (
 )  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 16  # value of edgedec_abi() in api.cpp
+_ABI = 17  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ _FUNCTIONS: Functions = {
     "edgedec_ternary_code_bytes": (c_int64, _SIZES),
     "edgedec_ternary_scale_count": (c_int64, _SIZES),
     "edgedec_ternary_pack": (c_int32, (c_void_p, *(c_int64,) * 3, c_int32, *(c_int64,) * 2, c_void_p)),
-    "edgedec_ternary_pack_scales": (c_int32, (c_void_p, *_SIZES, *(c_int64,) * 2, c_void_p)),
+    "edgedec_ternary_pack_scales": (c_int32, (c_void_p, *_SIZES, c_int32, *(c_int64,) * 2, c_void_p)),
     "edgedec_quantize": (c_int32, (c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
     "edgedec_hadamard": (c_int32, (c_char_p, c_void_p, c_void_p, c_int64, c_int64, c_int32, c_void_p)),
     "edgedec_ternary_matmul": (
         c_int32,
-        (c_char_p, *_SIZES, *(c_void_p,) * 4, c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p),
+        (c_char_p, *_SIZES, c_int32, *(c_void_p,) * 4, c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p),
     ),
     "edgedec_int8_matmul": (
         c_int32,
@@ -179,20 +179,22 @@ class Kernels:
         return out
 
     def pack_scales(
-        self, scales: NDArray[np.float32], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
-    ) -> NDArray[np.float32]:
-        """Convert stored scales, float32 [planes, outputs, groups], to the kernels' layout, float32 [n].
+        self, scales: NDArray[Any], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
+    ) -> NDArray[Any]:
+        """Convert stored scales, [planes, outputs, groups] of the scheme's dtype, to the kernels' layout, [n].
 
         The scale of a whole tensor, [1], is returned unchanged. ``tiles`` selects tiles of the result; None selects all.
         """
         stored = scheme.parts(shape)["scale"].shape
-        if scales.shape != stored or scales.dtype != np.float32 or not scales.flags.c_contiguous:
-            raise EdgedecError(f"scales must be contiguous float32 {stored}, not {scales.dtype} {scales.shape}")
+        if scales.shape != stored or scales.dtype != scheme.scale_dtype or not scales.flags.c_contiguous:
+            raise EdgedecError(
+                f"scales must be contiguous {scheme.scale_dtype} {stored}, not {scales.dtype} {scales.shape}"
+            )
         if not scheme.group_size:
             return scales
         tiles = tiles if tiles is not None else range(self.tiles(shape))
-        out = np.empty(self.scale_count(shape, scheme) // self.tiles(shape) * len(tiles), np.float32)
-        sizes = (*shape, scheme.planes, scheme.group_size, tiles.start, tiles.stop)
+        out = np.empty(self.scale_count(shape, scheme) // self.tiles(shape) * len(tiles), scheme.scale_dtype)
+        sizes = (*shape, scheme.planes, scheme.group_size, int(scheme.half_scales), tiles.start, tiles.stop)
         self._check(self._library.edgedec_ternary_pack_scales(_address(scales), *sizes, _address(out)))
         return out
 
@@ -211,7 +213,7 @@ class Kernels:
         x: NDArray[np.int8] | NDArray[np.uint8],
         token_scales: NDArray[np.float32],
         codes: NDArray[np.uint8],
-        scales: NDArray[np.float32],
+        scales: NDArray[Any],
         outputs: int,
         scheme: TernaryScheme,
         *,
@@ -242,8 +244,11 @@ class Kernels:
         token_scales = np.ascontiguousarray(token_scales, np.float32)
         if x.dtype not in (np.int8, np.uint8):
             raise EdgedecError(f"activations must be int8 or uint8, not {x.dtype}")
-        if codes.size != self.code_bytes(shape, scheme) or scales.size != self.scale_count(shape, scheme):
-            raise EdgedecError(f"{codes.size} bytes and {scales.size} scales are not a packed {shape} {scheme}")
+        packed = (self.code_bytes(shape, scheme), self.scale_count(shape, scheme), scheme.scale_dtype)
+        if (codes.size, scales.size, scales.dtype) != packed:
+            raise EdgedecError(
+                f"{codes.size} bytes and {scales.size} scales of {scales.dtype} are not a packed {shape} {scheme}"
+            )
         if token_scales.size != tokens:
             raise EdgedecError(f"{tokens} tokens need as many scales, not {token_scales.size}")
         if out is None:
@@ -257,7 +262,7 @@ class Kernels:
         self._check(
             self._library.edgedec_ternary_matmul(
                 code_path.encode() if code_path else None,
-                *(*shape, scheme.planes, scheme.group_size),
+                *(*shape, scheme.planes, scheme.group_size, int(scheme.half_scales)),
                 *(_address(codes), _address(scales), _address(bias), _address(activations)),
                 *(128 if x.dtype == np.uint8 else 0, tokens),
                 *(_address(token_scales), tiles.start, tiles.stop, _address(out)),

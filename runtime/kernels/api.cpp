@@ -68,7 +68,7 @@ struct StateValues {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 16; }
+EDGEDEC_API int32_t edgedec_abi() { return 17; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -116,15 +116,18 @@ EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, int64_t row_bytes
     return 0;
 }
 
-// Converts the scales [planes][outputs][groups] of tiles [first, last) to the kernels' layout at `out` in the same way.
-EDGEDEC_API int32_t edgedec_ternary_pack_scales(const float* scales, int64_t outputs, int64_t inputs, int32_t planes,
-                                                int32_t group_size, int64_t first, int64_t last, float* out) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
+// Converts the scales [planes][outputs][groups] of tiles [first, last) to the kernels' layout at `out` in the same way. Both
+// are float16 if `half_scales` is not 0.
+EDGEDEC_API int32_t edgedec_ternary_pack_scales(const void* scales, int64_t outputs, int64_t inputs, int32_t planes,
+                                                int32_t group_size, int32_t half_scales, int64_t first, int64_t last,
+                                                void* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, scales, nullptr, half_scales != 0};
     if (w.problem()) return fail(w.problem());
     if (!group_size) return fail("one scale of a whole tensor needs no packing");
     if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
-    for (int64_t tile = first; tile < last; ++tile, out += planes * w.groups() * edgedec::kTileRows)
-        edgedec::pack_tile_scales(scales, w, tile, out);
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t tile = first; tile < last; ++tile, to += planes * w.groups() * edgedec::kTileRows * w.scale_size())
+        edgedec::pack_tile_scales(w, tile, to);
     return 0;
 }
 
@@ -152,10 +155,11 @@ EDGEDEC_API int32_t edgedec_hadamard(const char* path, const float* x, const flo
 // Computes tiles [first, last) of out float32 [tokens][outputs]. x [tokens][inputs] is int8 (zero point 0) or uint8 (zero
 // point 128). `path` null: that of this process. `bias` may be null.
 EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t planes,
-                                           int32_t group_size, const uint8_t* codes, const float* scales,
-                                           const float* bias, const uint8_t* x, int32_t zero_point, int64_t tokens,
-                                           const float* token_scales, int64_t first, int64_t last, float* out) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, codes, scales, bias};
+                                           int32_t group_size, int32_t half_scales, const uint8_t* codes,
+                                           const void* scales, const float* bias, const uint8_t* x, int32_t zero_point,
+                                           int64_t tokens, const float* token_scales, int64_t first, int64_t last,
+                                           float* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, codes, scales, bias, half_scales != 0};
     if (w.problem()) return fail(w.problem());
     if (zero_point != 0 && zero_point != 128) return fail("the zero point must be 0 (int8) or 128 (uint8)");
     if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");

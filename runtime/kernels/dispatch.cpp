@@ -7,6 +7,7 @@
 #include "amx.hpp"
 #include "attention.hpp"
 #include "grid.hpp"
+#include "half.hpp"
 #include "int8.hpp"
 #include "rows.hpp"
 #include "staging.hpp"
@@ -176,16 +177,21 @@ Choice choose() {
 uint32_t next(uint32_t& state) { return (state = state * 1664525u + 1013904223u) >> 16; }
 
 // Returns the product of a random ternary matrix and activations, made from `seed`, on `path`. The sizes are not multiples of
-// any block size.
+// any block size. Scales of groups are float16 for an odd `seed`.
 std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int32_t planes, int32_t group_size) {
-    Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr};
+    Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr, group_size && seed % 2};
     std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()));
     std::vector<float> scales(static_cast<size_t>(w.scale_count())), bias(21);
     for (auto& byte : codes)
         for (int shift = 0; shift < 8; shift += 2) byte = static_cast<uint8_t>(byte | next(seed) % 3 << shift);
-    for (auto& scale : scales) scale = static_cast<float>(next(seed)) / 65536.0f;
+    std::vector<uint16_t> halves(scales.size());
+    for (size_t i = 0; i < scales.size(); ++i) {
+        scales[i] = static_cast<float>(next(seed)) / 65536.0f;
+        halves[i] = to_half(scales[i]);
+    }
     for (auto& value : bias) value = static_cast<float>(next(seed));
-    w.codes = codes.data(), w.scales = scales.data(), w.bias = bias.data();
+    w.codes = codes.data(), w.bias = bias.data();
+    w.scales = w.half_scales ? static_cast<const void*>(halves.data()) : scales.data();
     Staging x;
     x.resize(tokens, w.inputs);
     for (int64_t t = 0; t < tokens; ++t) {

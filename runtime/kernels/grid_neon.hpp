@@ -3,7 +3,7 @@
 
 #include <arm_neon.h>
 
-#define EDGEDEC_GRID_NEON
+#define EDGEDEC_NEON
 #include "grid_tile.hpp"
 
 namespace edgedec {

@@ -6,35 +6,12 @@
 #pragma once
 
 #include "grid.hpp"
-#include "half.hpp"
 #include "ternary_tile.hpp"
 
 namespace edgedec {
 namespace {
 
 typedef uint8_t Bytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
-
-// Converts 16 values of float16.
-EDGEDEC_INLINE void read_halves(const uint8_t* from, Floats* to) {
-#if defined(__AVX512F__)
-    to[0] = reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#elif defined(__AVX2__) && defined(__F16C__)
-    for (int v = 0; v < kVectors; ++v)
-        to[v] = reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + v)));
-#elif defined(EDGEDEC_GRID_NEON)  // set by grid_neon.hpp, because the scalar path has no vectors
-    for (int v = 0; v < kVectors; ++v)
-        to[v] = reinterpret_cast<Floats>(
-            vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(from) + 4 * v))));
-#else
-    float values[kTileRows];
-    for (int i = 0; i < kTileRows; ++i) {
-        uint16_t half;
-        __builtin_memcpy(&half, from + 2 * i, sizeof half);
-        values[i] = from_half(half);
-    }
-    __builtin_memcpy(to, values, sizeof values);
-#endif
-}
 
 // Reads the scales of a group, and its minima if the form has them.
 EDGEDEC_INLINE void read_scales(const Grid& w, const uint8_t* scales, int64_t group, Floats* scale, Floats* minimum) {

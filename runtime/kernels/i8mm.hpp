@@ -7,6 +7,8 @@
 
 #include <arm_neon.h>
 
+#define EDGEDEC_NEON
+
 #include "ternary.hpp"
 
 namespace edgedec {

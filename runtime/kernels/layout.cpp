@@ -11,6 +11,7 @@ const char* Ternary::problem() const {
     if (planes < 1 || planes > 3) return "planes must be 1, 2 or 3";
     if (group_size != 0 && group_size != 32 && group_size != 64 && group_size != 128)
         return "group_size must be 0, 32, 64 or 128";
+    if (half_scales && !group_size) return "the scale of a whole tensor is float32";
     return nullptr;
 }
 
@@ -37,14 +38,26 @@ int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int6
     return -1;
 }
 
-void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, float* out) {
+namespace {
+
+// The bits of 0 are the same in float32 and in float16, so that scales of each kind are moved as integers.
+template <class Bits>
+void pack_scales(const Ternary& shape, int64_t tile, Bits* out) {
+    const auto* scales = static_cast<const Bits*>(shape.scales);
     const int64_t groups = shape.groups();
     for (int64_t plane = 0; plane < shape.planes; ++plane)
         for (int64_t group = 0; group < groups; ++group)
             for (int64_t row = 0; row < kTileRows; ++row) {
                 const int64_t number = tile * kTileRows + row;
-                *out++ = number < shape.outputs ? scales[(plane * shape.outputs + number) * groups + group] : 0.0f;
+                *out++ = number < shape.outputs ? scales[(plane * shape.outputs + number) * groups + group] : Bits{0};
             }
+}
+
+}  // namespace
+
+void pack_tile_scales(const Ternary& shape, int64_t tile, void* out) {
+    shape.half_scales ? pack_scales(shape, tile, static_cast<uint16_t*>(out))
+                      : pack_scales(shape, tile, static_cast<uint32_t*>(out));
 }
 
 }  // namespace edgedec

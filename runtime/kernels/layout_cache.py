@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,11 @@ class LayoutEntry:
     codes_bytes: int
     scales_offset: int
     scale_count: int
+    scale_dtype: np.dtype[Any]
+
+    @property
+    def scales_bytes(self) -> int:
+        return self.scale_count * self.scale_dtype.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +82,8 @@ class Layout:
 
     def arrays(
         self, read: Callable[[Path], NDArray[np.uint8]] = file_bytes
-    ) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
-        """Load the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix.
+    ) -> dict[str, tuple[NDArray[np.uint8], NDArray[Any]]]:
+        """Load the file and return the codes, uint8 [bytes], and scales, float32 or float16 [n], of each matrix.
 
         Args:
             read: returns the bytes of a file; with ``FileReader.begin`` they have their values later.
@@ -86,18 +92,18 @@ class Layout:
         return {
             name: (
                 loaded[entry.codes_offset : entry.codes_offset + entry.codes_bytes],
-                loaded[entry.scales_offset : entry.scales_offset + 4 * entry.scale_count].view(np.float32),
+                loaded[entry.scales_offset : entry.scales_offset + entry.scales_bytes].view(entry.scale_dtype),
             )
             for name, entry in self.entries.items()
         }
 
     def matrix(
-        self, name: str, codes: NDArray[np.uint8] | None = None, scales: NDArray[np.float32] | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Read one matrix into usual memory, and return its codes, uint8 [bytes], and scales, float32 [n].
+        self, name: str, codes: NDArray[np.uint8] | None = None, scales: NDArray[np.uint8] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """Read one matrix into usual memory, and return its codes, uint8 [bytes], and scales, float32 or float16 [n].
 
         Args:
-            codes, scales: arrays that are returned in the place of those of the file, unless they are None or empty.
+            codes, scales: bytes that are returned in the place of those of the file, unless they are None or empty.
 
         Raises:
             OSError: the file cannot be read.
@@ -105,9 +111,9 @@ class Layout:
         entry = self.entries[name]
         if codes is None:
             codes = np.fromfile(self.path, np.uint8, entry.codes_bytes, offset=entry.codes_offset)
-        if scales is None or not scales.size:
-            scales = np.fromfile(self.path, np.float32, entry.scale_count, offset=entry.scales_offset)
-        return codes, scales
+        if scales is not None and scales.size:
+            return codes, scales.view(entry.scale_dtype)
+        return codes, np.fromfile(self.path, entry.scale_dtype, entry.scale_count, offset=entry.scales_offset)
 
 
 def _scheme(tensor: Tensor) -> TernaryScheme | Int4Scheme:
@@ -122,14 +128,17 @@ def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[
         (outputs, inputs), scheme = tensors[name].shape, _scheme(tensors[name])
         rows = -(-outputs // _TILE_ROWS) * _TILE_ROWS
         if grid := grid_layout(scheme):  # the scales are among the codes
-            codes, scales = grid.nbytes((outputs, inputs)), 0
+            codes, scales, dtype = grid.nbytes((outputs, inputs)), 0, np.dtype(np.float32)
         else:
             assert isinstance(scheme, TernaryScheme)
             codes = rows * scheme.planes * -(-inputs // _LINE_COLUMNS) * (_LINE_COLUMNS // 4)
             scales = rows * scheme.planes * scheme.groups(inputs) if scheme.group_size else 1
+            dtype = scheme.scale_dtype
         after = end + codes  # aligned, because the size of a tile is a multiple of the alignment
-        entries[name] = LayoutEntry(codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales)
-        end = -(-(after + 4 * scales) // ALIGNMENT) * ALIGNMENT
+        entry = LayoutEntry(
+            codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales, scale_dtype=dtype
+        )
+        entries[name], end = entry, -(-(after + entry.scales_bytes) // ALIGNMENT) * ALIGNMENT
     return entries, end
 
 

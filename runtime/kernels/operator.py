@@ -118,13 +118,15 @@ def _exact_product(codes: I8, matrix: I8) -> F32:
 def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
     """Return a node with two ternary matrices that have enough rows for two threads."""
     inputs, sizes = codes.shape[1], (320, 400)
-    schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64))
+    schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64, half_scales=True))
     weights, expected = [], []
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
         trits = _integers(1 + number, -1, 2, scheme.planes, outputs, inputs)
         scales = np.float32(1) - np.float32(0.5) * _fractions(
             3 + number, *scheme.parts((outputs, inputs))["scale"].shape
         )
+        stored = scales.astype(scheme.scale_dtype)
+        scales = stored.astype(np.float32)
         total = np.zeros((len(codes), outputs), np.float32)
         size = scheme.group_size or inputs
         for plane in range(scheme.planes):
@@ -135,7 +137,7 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
                 )
         expected.append(total * scale)
         packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
-        packed_scales = kernels.pack_scales(scales, (outputs, inputs), scheme)
+        packed_scales = kernels.pack_scales(stored, (outputs, inputs), scheme)
         weights += [array_value(f"t{number}", packed), array_value(f"u{number}", packed_scales)]
     node = Node(
         kind=OPERATOR,
@@ -147,6 +149,7 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
             "rows": sizes,
             "planes": [scheme.planes for scheme in schemes],
             "group_sizes": [scheme.group_size for scheme in schemes],
+            "half_scales": [int(scheme.half_scales) for scheme in schemes],
             "biases": [0, 0],
         },
     )

@@ -99,9 +99,10 @@ OrtStatus* Operator::constant(const NodeInfo& info, size_t index, size_t given, 
     Shape shape;
     EDGEDEC_TRY(shape_of(api_, value, shape));
     if (shape.type != type || shape.count != count) {
-        const char* wanted = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8  ? " uint8"
-                             : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8 ? " int8"
-                                                                          : " float32";
+        const char* wanted = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8     ? " uint8"
+                             : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8    ? " int8"
+                             : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 ? " float16"
+                                                                             : " float32";
         return refuse(which + " must hold " + std::to_string(count) + wanted + ", not " + std::to_string(shape.count) +
                       " of type " + std::to_string(shape.type));
     }

@@ -1,9 +1,10 @@
 // The ONNX Runtime operator edgedec::TernaryMatMul, the products of one activation and several ternary matrices (q, k and v;
 // gate and up).
 //
-// Inputs: x float32 [..., columns], then for each matrix its packed codes (uint8), its packed scales (float32) and, if it has
-// one, its bias (float32 [rows]); all except x are initializers. Attributes: columns (int), and one int per matrix in rows,
-// planes, group_sizes and biases (0 or 1). Outputs: float32 [..., rows], one per matrix. x is quantized once, per token.
+// Inputs: x float32 [..., columns], then for each matrix its packed codes (uint8), its packed scales (float32 or float16) and,
+// if it has one, its bias (float32 [rows]); all except x are initializers. Attributes: columns (int), and one int per matrix in
+// rows, planes, group_sizes, half_scales (0 or 1) and biases (0 or 1). Outputs: float32 [..., rows], one per matrix. x is
+// quantized once, per token.
 #include <string>
 #include <vector>
 
@@ -24,28 +25,30 @@ class Kernel final : public Products<Kernel, Ternary> {
         path_ = chosen_path(&message);
         if (!path_) return refuse(message);
 
-        std::vector<int64_t> outputs, planes, groups, biases;
+        std::vector<int64_t> outputs, planes, groups, halves, biases;
         EDGEDEC_TRY(info.integer("columns", &inputs_));
         EDGEDEC_TRY(info.list("rows", outputs));
         EDGEDEC_TRY(info.list("planes", planes));
         EDGEDEC_TRY(info.list("group_sizes", groups));
+        EDGEDEC_TRY(info.list("half_scales", halves));
         EDGEDEC_TRY(info.list("biases", biases));
         size_t given = 0, results = 0, next = 1;
         EDGEDEC_TRY(info.counts(&given, &results));
         const size_t count = outputs.size();
         if (!count || count > kMostMatrices || planes.size() != count || groups.size() != count ||
-            biases.size() != count || results != count)
-            return refuse("rows, planes, group_sizes and biases need one entry per output, 1 to 16");
+            halves.size() != count || biases.size() != count || results != count)
+            return refuse("rows, planes, group_sizes, half_scales and biases need one entry per output, 1 to 16");
         for (size_t i = 0; i < count; ++i) {
             if (planes[i] < 0 || planes[i] > 3 || groups[i] < 0 || groups[i] > 128) planes[i] = 0;
             Ternary w{outputs[i], inputs_, static_cast<int32_t>(planes[i]), static_cast<int32_t>(groups[i]),
-                      nullptr,    nullptr, nullptr};
+                      nullptr,    nullptr, nullptr, halves[i] != 0};
             if (w.problem()) return refuse(w.problem());
             const void* data = nullptr;
             EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, w.code_bytes(), &data));
             w.codes = static_cast<const uint8_t*>(data);
-            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, w.scale_count(), &data));
-            w.scales = static_cast<const float*>(data);
+            const auto type = w.half_scales ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 : ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+            EDGEDEC_TRY(constant(info, next++, given, type, w.scale_count(), &data));
+            w.scales = data;
             if (biases[i]) {
                 EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
@@ -77,8 +80,8 @@ class Kernel final : public Products<Kernel, Ternary> {
     static int64_t threads_parts(const Ternary& w) { return w.tiles(); }
     // `first` is the first row of a tile.
     static Ternary rows_of(const Ternary& w, int64_t first, int64_t end, const LoadedPart& place) {
-        return {end - first,  w.inputs,    w.planes, w.group_size,
-                place.codes, place.scales ? place.scales : w.scales, w.bias ? w.bias + first : nullptr};
+        return {end - first, w.inputs,      w.planes, w.group_size, place.codes, place.scales ? place.scales : w.scales,
+                w.bias ? w.bias + first : nullptr, w.half_scales};
     }
 };
 

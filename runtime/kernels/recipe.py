@@ -33,8 +33,8 @@ ORT = (
 )
 PATHS = {
     "x86_64": {
-        **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),
-        "grid_avx2": ("-mavx2", "-mf16c"),
+        "int8_avx2": ("-mavx2",),
+        **dict.fromkeys(("ternary_avx2", "grid_avx2"), ("-mavx2", "-mf16c")),
         "attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
         **dict.fromkeys(
             (

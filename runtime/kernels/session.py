@@ -25,7 +25,14 @@ from edgedec.runtime.native_library import Functions
 __all__ = ["RESULTS", "ROWS", "WORDS", "KernelSession", "Memory"]
 
 ROWS, RESULTS, WORDS = -1, -2, -3  # sizes that differ from run to run, as in ort_session.cpp
-_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}  # values of ONNXTensorElementDataType
+_TYPES = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "int32": 6,
+    "int64": 7,
+    "float16": 10,
+}  # values of ONNXTensorElementDataType
 _DIMS = 4  # dimensions of a tensor at most
 _FUNCTIONS: Functions = {
     "edgedec_session_argument_size": (c_int64, (c_int64,)),

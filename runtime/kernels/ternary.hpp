@@ -5,7 +5,7 @@
 // x 4 columns in the order of byte dot products (vpdpbusd, sdot). The code is trit + 1. The order of lines is
 // [tile][plane][column / 16], so that a tile is one sequential read. Rows and columns after the last one are zero trits.
 //
-// Layout of the scales: one float32 for the whole tensor (group_size 0), or [tile][plane][group][16].
+// Layout of the scales: one float32 for the whole tensor (group_size 0), or [tile][plane][group][16] of float32 or float16.
 //
 // Order of the float operations of one output, for every path, number of tokens and number of threads, which is that of
 // edgedec/reference/float_profile/ops/linear.py, so that results are equal to the bit:
@@ -36,14 +36,16 @@ struct Ternary {
     int64_t outputs, inputs;
     int32_t planes, group_size;
     const uint8_t* codes;
-    const float* scales;
-    const float* bias;  // [outputs], or null
+    const void* scales;
+    const float* bias;         // [outputs], or null
+    bool half_scales = false;  // whether the scales are float16
 
     EDGEDEC_INLINE int64_t tiles() const { return (outputs + kTileRows - 1) / kTileRows; }
     EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }  // lines of a tile of one plane
     EDGEDEC_INLINE int64_t groups() const { return group_size ? (inputs + group_size - 1) / group_size : 1; }
     EDGEDEC_INLINE int64_t code_bytes() const { return tiles() * planes * lines() * kLineBytes; }
     EDGEDEC_INLINE int64_t scale_count() const { return group_size ? tiles() * planes * groups() * kTileRows : 1; }
+    EDGEDEC_INLINE int64_t scale_size() const { return half_scales ? 2 : 4; }  // bytes of a scale
     const char* problem() const;  // the reason why the sizes are invalid, or null
 };
 
@@ -135,8 +137,8 @@ bool self_test(const Path&);
 // Converts rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme: trits + 2 in two bits) to the lines of `tile`
 // at `out`. Returns the row of the first code that is not a trit, or -1.
 int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs, int64_t tile, uint8_t* out);
-// Converts scales [planes][outputs][groups] to those of one tile, [planes][groups][16].
-void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, float* out);
+// Converts the scales of `shape`, [planes][outputs][groups], to those of one tile, [planes][groups][16].
+void pack_tile_scales(const Ternary& shape, int64_t tile, void* out);
 
 // Declares the functions of a path, which EDGEDEC_DEFINE_PATH and similar macros define in the path's files.
 #define EDGEDEC_DECLARE_PATH(name)                                            \

@@ -2,6 +2,7 @@
 // least -2 * 128, so that 127 of them fit. Sums are widened every 16 lines, which add 64 products to each lane.
 #include <arm_neon.h>
 
+#define EDGEDEC_NEON
 #include "ternary_tile.hpp"
 
 namespace edgedec {

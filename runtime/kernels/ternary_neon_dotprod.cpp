@@ -2,6 +2,7 @@
 // the activations.
 #include <arm_neon.h>
 
+#define EDGEDEC_NEON
 #include "ternary_tile.hpp"
 
 namespace edgedec {

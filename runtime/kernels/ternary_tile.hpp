@@ -3,6 +3,7 @@
 // used, because the linker would keep only one of several copies, perhaps one with instructions that this CPU lacks.
 #pragma once
 
+#include "half.hpp"
 #include "ternary.hpp"
 
 namespace edgedec {
@@ -23,6 +24,28 @@ typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_ali
 // Distances of prefetches in bytes, into the L2 cache and into the L1 cache. The processor itself does not prefetch across
 // pages of 4 KiB. An address after the end of the codes is harmless.
 constexpr int64_t kFar = 16384, kNear = 512;
+
+// Converts 16 values of float16.
+EDGEDEC_INLINE void read_halves(const uint8_t* from, Floats* to) {
+#if defined(__AVX512F__)
+    to[0] = reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__) && defined(__F16C__)
+    for (int v = 0; v < kVectors; ++v)
+        to[v] = reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + v)));
+#elif defined(EDGEDEC_NEON)  // set by the files of NEON's paths, because the scalar path has no vectors
+    for (int v = 0; v < kVectors; ++v)
+        to[v] = reinterpret_cast<Floats>(
+            vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(from) + 4 * v))));
+#else
+    float values[kTileRows];
+    for (int i = 0; i < kTileRows; ++i) {
+        uint16_t half;
+        __builtin_memcpy(&half, from + 2 * i, sizeof half);
+        values[i] = from_half(half);
+    }
+    __builtin_memcpy(to, values, sizeof values);
+#endif
+}
 
 // Prefetches the lines that are read after `line`.
 EDGEDEC_INLINE void prefetch_line(const uint8_t* line) {
@@ -49,7 +72,9 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     const int64_t lines = w.lines(), groups = w.groups();
     const int64_t group_lines = w.group_size ? w.group_size / kLineColumns : lines;
     const uint8_t* line = w.codes + tile * w.planes * lines * kLineBytes;
-    const float* scales = w.group_size ? w.scales + tile * w.planes * groups * kTileRows : w.scales;
+    const int64_t scale_bytes = kTileRows * w.scale_size();  // of a group
+    const auto* scales = static_cast<const uint8_t*>(w.scales);
+    if (w.group_size) scales += tile * w.planes * groups * scale_bytes;
     Floats total[T][kVectors] = {};
     for (int32_t plane = 0; plane < w.planes; ++plane) {
         const int8_t* codes = codes_in(Dot::kOrder, x) + first * x.stride;
@@ -59,8 +84,12 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
             alignas(64) int32_t sums[T][kTileRows];
             dot.template run<T>(line, count, codes, x.stride, sums);
             Floats factor[kVectors];
-            for (int v = 0; v < kVectors; ++v)
-                factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v] : Floats{} + scales[0];
+            if (w.half_scales)
+                read_halves(scales, factor);
+            else
+                for (int v = 0; v < kVectors; ++v)
+                    factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v]
+                                             : Floats{} + *reinterpret_cast<const float*>(scales);
             for (int t = 0; t < tokens; ++t) {
                 const int32_t offset = x.sums[(first + t) * groups + group];
                 for (int v = 0; v < kVectors; ++v) {
@@ -71,7 +100,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
             line += count * kLineBytes;
             codes += count * kLineColumns * column_bytes(Dot::kOrder, T);
             left -= count;
-            if (w.group_size) scales += kTileRows;
+            if (w.group_size) scales += scale_bytes;
         }
     }
     const int64_t row0 = tile * kTileRows;

@@ -145,7 +145,7 @@ def _make_parts(bundle: Bundle, graph: Graph) -> tuple[WeightPart, ...]:
                 codes_offset=entry.codes_offset,
                 codes_bytes=entry.codes_bytes,
                 scales_offset=entry.scales_offset if apart else 0,
-                scales_bytes=4 * entry.scale_count if apart else 0,
+                scales_bytes=entry.scales_bytes if apart else 0,
             )
         elif isinstance(scheme, Int8Scheme) and scheme.rows:
             whole = WeightPart(

@@ -235,7 +235,7 @@ void WeightStream::start_at(std::unique_lock<std::mutex>& lock, size_t number) {
 std::string WeightStream::acquire(size_t part, LoadedPart& place) {
     const StreamPart& it = parts_[part];
     if (it.codes) {
-        place = {it.codes, it.scales_bytes ? reinterpret_cast<const float*>(it.scales) : nullptr};
+        place = {it.codes, it.scales_bytes ? it.scales : nullptr};
         return {};
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -257,7 +257,7 @@ std::string WeightStream::acquire(size_t part, LoadedPart& place) {
     counters_.used_bytes += it.codes_bytes + it.scales_bytes;
     place.codes = at + (it.codes_offset - down(it.codes_offset));
     uint8_t* const after = at + up(it.codes_offset + it.codes_bytes) - down(it.codes_offset);
-    place.scales = it.scales_bytes ? reinterpret_cast<const float*>(after + (it.scales_offset - down(it.scales_offset))) : nullptr;
+    place.scales = it.scales_bytes ? after + (it.scales_offset - down(it.scales_offset)) : nullptr;
     return {};
 }
 

@@ -44,7 +44,7 @@ struct StreamCounters {
 // Where the bytes of a part are now; `scales` is null if it has none of its own.
 struct LoadedPart {
     const uint8_t* codes;
-    const float* scales;
+    const void* scales;
 };
 
 class WeightStream {

@@ -70,7 +70,7 @@ class WeightStream:
 
     Members:
         split: the parameter.
-        matrices: for each matrix the arrays that the session gets: codes uint8 [bytes], and scales float32 [n], which are
+        matrices: for each matrix the arrays that the session gets: codes and scales, uint8 [bytes], of which the second are
             empty if they do not lie apart. They must not be read: there is no memory behind them.
 
     Raises:
@@ -145,7 +145,7 @@ class WeightStream:
         self._library.edgedec_stream_throttle(self._address, bytes_per_second)
 
 
-def _names(parts: Iterable[WeightPart]) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+def _names(parts: Iterable[WeightPart]) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
     """Return arrays of the sizes of the matrices, which have addresses and no memory."""
     sizes: dict[str, tuple[int, int]] = {}
     for part in parts:
@@ -158,6 +158,6 @@ def _names(parts: Iterable[WeightPart]) -> dict[str, tuple[NDArray[np.uint8], ND
     reserved = mmap.mmap(-1, max(PAGE_BYTES, end), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
     whole = np.frombuffer(reserved, np.uint8)
     return {
-        name: (whole[at : at + codes], whole[after : after + scales].view(np.float32))
+        name: (whole[at : at + codes], whole[after : after + scales])
         for (name, (at, after)), (codes, scales) in zip(places.items(), sizes.values(), strict=True)
     }

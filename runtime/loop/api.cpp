@@ -77,7 +77,7 @@ void check_policy(int64_t policy, int64_t nodes, int64_t depth, Levels levels) {
 }  // namespace
 
 // Version of the structures and signatures. Increase it with every change of them.
-EDGEDEC_API int32_t edgedec_loop_abi() { return 8; }
+EDGEDEC_API int32_t edgedec_loop_abi() { return 9; }
 
 // Sizes of the arguments of edgedec_loop_rounds, which Python compares with its own: kind 0 of a target, 1 of a text, 2 of both.
 EDGEDEC_API int64_t edgedec_loop_arguments_size(int64_t kind) {

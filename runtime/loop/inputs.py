@@ -30,7 +30,7 @@ class TargetArguments(ctypes.Structure):
         *members(c_void_p, "row_positions", "result_rows", "visible", "sequences", "table", "logits"),
         *(*members(c_int64, "vocab", "rows"), ("run", RUN), ("session", c_void_p)),
         *(*members(c_int64, "file", "offset", "stored"), ("scales", c_void_p)),
-        *members(c_int64, "planes", "row_bytes", "group", "tied", "scales_offset"),
+        *members(c_int64, "planes", "row_bytes", "group", "tied", "half_scales", "scales_offset"),
         *members(c_int64, "block_rows", "kinds", "table_stride", "block_stride"),
         *(*members(c_void_p, "move", "cache_numbers"), ("cache_count", c_int64), ("cache", c_void_p)),
         *(*members(c_void_p, "slots", "commit", "state_numbers"), ("state_count", c_int64), ("states", c_void_p)),

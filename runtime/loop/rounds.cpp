@@ -48,6 +48,7 @@ void embed_ternary(const TargetArguments& it, const Tokens& tokens, float* to) {
     const int64_t groups = it.group ? (it.width + it.group - 1) / it.group : 0;
     std::vector<uint8_t> row(static_cast<size_t>(it.row_bytes));
     std::vector<float> scales(static_cast<size_t>(groups));
+    std::vector<uint16_t> halves(static_cast<size_t>(it.half_scales ? groups : 0));
     std::vector<float> digits(static_cast<size_t>(it.width));
     for (const int32_t token : tokens) {
         std::fill(digits.begin(), digits.end(), 0.0f);
@@ -57,7 +58,12 @@ void embed_ternary(const TargetArguments& it, const Tokens& tokens, float* to) {
             const bool scaled = !it.tied || plane == it.planes - 1;
             if (groups && scaled) {
                 const int64_t before = (it.tied ? 0 : plane * it.vocab) + token;
-                read_row(it, it.scales_offset + before * groups * static_cast<int64_t>(sizeof(float)), scales);
+                if (it.half_scales) {
+                    read_row(it, it.scales_offset + before * groups * 2, halves);
+                    std::transform(halves.begin(), halves.end(), scales.begin(), from_half);
+                } else {
+                    read_row(it, it.scales_offset + before * groups * 4, scales);
+                }
             }
             for (int64_t at = 0; at < it.width; ++at) {
                 const int code = row[static_cast<size_t>(at / 4)] >> 2 * (at % 4) & 3;

@@ -45,8 +45,9 @@ struct TargetArguments {
     int64_t file, offset, stored;
     const float* scales;
     // A ternary embedding: planes one after the other, of rows of `row_bytes` with four codes in a byte. Each `group` columns
-    // have a float32 scale in the file; with `group` 0, scales[0] is the only one. With `tied`, only the last plane has scales.
-    int64_t planes, row_bytes, group, tied, scales_offset;
+    // have a scale in the file, float16 with `half_scales`, else float32; with `group` 0, scales[0] is the only one. With `tied`,
+    // only the last plane has scales.
+    int64_t planes, row_bytes, group, tied, half_scales, scales_offset;
     // The rows of a block, the kinds of states, each with tables of its own, and the entries of a kind in `table` and in the
     // tables of a text; and the function that moves rows (edgedec_kv_move of the kernels).
     int64_t block_rows, kinds, table_stride, block_stride;

@@ -95,7 +95,7 @@ def _int8_initializer(name: str, tensor: Tensor, codes: NDArray[np.uint8]) -> di
 
 def _packed_arrays(
     layout: Layout | None, stream: WeightStream | None, files: FileReader
-) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[Any]]]:
     """Return codes and scales of the matrices in the kernels' layout."""
     if layout is None:
         return {}

@@ -52,6 +52,7 @@ def _embedding_arguments(embedding: StoredRows, width: int) -> dict[str, Any]:
         "row_bytes": -(-width // block) * block // 4,
         "group": scheme.group_size,
         "tied": scheme.tied,
+        "half_scales": scheme.half_scales,
         "scales_offset": embedding.scales_offset,
     }
 

@@ -182,6 +182,7 @@ def test_arrays_are_views_of_one_mapping(tmp_path: Path) -> None:
         TernaryScheme(),
         TernaryScheme(group_size=128),
         TernaryScheme(planes=3, group_size=32),
+        TernaryScheme(planes=2, group_size=32, half_scales=True),
         TernaryScheme(planes=3, group_size=32, tied=True),
     ],
 )

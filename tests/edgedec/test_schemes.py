@@ -31,12 +31,14 @@ ternary = st.builds(TernaryScheme, planes=planes, group_size=group_sizes)
 tied = st.builds(
     TernaryScheme, planes=st.sampled_from([2, 3]), group_size=st.sampled_from([32, 64, 128]), tied=st.just(True)
 )
+halves = st.builds(TernaryScheme, planes=planes, group_size=st.sampled_from([32, 64, 128]), half_scales=st.just(True))
 int4 = st.builds(Int4Scheme, offset=st.booleans())
 schemes: st.SearchStrategy[Scheme] = st.one_of(
     st.builds(FloatScheme, dtype=st.sampled_from(["float32", "float16", "bfloat16"])),
     st.builds(Int8Scheme, rows=st.booleans()),
     ternary,
     tied,
+    halves,
     int4,
 )
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 300))
@@ -208,6 +210,7 @@ def test_schemes_of_older_readers_have_no_new_keys_and_new_ones_are_features() -
     assert scheme_to_json(TernaryScheme(planes=2, group_size=64)) == {"kind": "ternary", "planes": 2, "group_size": 64}
     assert scheme_features(TernaryScheme(planes=2, group_size=64)) == set()
     assert scheme_features(TernaryScheme(planes=2, group_size=64, tied=True)) == {"tied_planes"}
+    assert scheme_features(TernaryScheme(group_size=64, half_scales=True)) == {"half_scales"}
     assert scheme_features(Int4Scheme()) == {"int4"}
     assert scheme_features(Int8Scheme()) == scheme_features(FloatScheme()) == set()
 
@@ -250,6 +253,9 @@ def test_int4_refuses_what_is_not_its_own() -> None:
         {"kind": "ternary", "planes": 1, "group_size": 64, "tied": True},
         {"kind": "ternary", "planes": 2, "group_size": 0, "tied": True},
         {"kind": "ternary", "planes": 2, "group_size": 64, "tied": 1},
+        {"kind": "ternary", "planes": 1, "group_size": 0, "half_scales": True},
+        {"kind": "ternary", "planes": 1, "group_size": 64, "half_scales": 1},
+        {"kind": "ternary", "planes": 2, "group_size": 64, "tied": True, "half_scales": True},
         {"kind": None},
         {"kind": []},
         {"kind": {}},

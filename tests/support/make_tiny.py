@@ -70,7 +70,7 @@ def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...
     trits = rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
     return {
         "codes": scheme.pack(trits),
-        "scale": rng.uniform(0.5, 2, scale.shape).astype(np.float32) * np.float32(spread),
+        "scale": (rng.uniform(0.5, 2, scale.shape).astype(np.float32) * np.float32(spread)).astype(scale.dtype),
     }
 
 

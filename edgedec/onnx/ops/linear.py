@@ -53,6 +53,8 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
     for plane in range(scheme.planes):
         if scheme.group_size:
             scales = emitter.weight(weight, "scale", 0 if scheme.tied else plane)
+            if scheme.half_scales:
+                scales = emitter.once("Cast", [scales], f"{scales}.float32", to=1)
         else:  # matrices of this shape share an array of ones, and the tensor's scale is applied after the product
             scales = emitter.constant(f"ones.{outputs}.{blocks}", np.ones((outputs, blocks), np.float32))
         product = emitter.node(
@@ -149,7 +151,7 @@ def _packed(op: Linear, emitter: Emitter, *, grid: bool) -> set[str]:
             kind = {"bits": levels.bits, "forms": levels.form}
         else:
             assert isinstance(scheme, TernaryScheme)
-            kind = {"planes": scheme.planes}
+            kind = {"planes": scheme.planes, "half_scales": int(scheme.half_scales)}
         rows = emitter.tensors[weight].shape[0]
         for name, value in {"rows": rows, **kind, "group_sizes": scheme.group_size, "biases": len(fused)}.items():
             attributes.setdefault(name, []).append(value)

@@ -11,9 +11,9 @@ const char* edgedec_path();
 int64_t edgedec_ternary_code_bytes(int64_t, int64_t, int32_t, int32_t);
 int64_t edgedec_ternary_scale_count(int64_t, int64_t, int32_t, int32_t);
 int32_t edgedec_ternary_pack(const uint8_t*, int64_t, int64_t, int64_t, int32_t, int64_t, int64_t, uint8_t*);
-int32_t edgedec_ternary_pack_scales(const float*, int64_t, int64_t, int32_t, int32_t, int64_t, int64_t, float*);
+int32_t edgedec_ternary_pack_scales(const void*, int64_t, int64_t, int32_t, int32_t, int32_t, int64_t, int64_t, void*);
 int32_t edgedec_path_usable(const char*);
-int32_t edgedec_ternary_matmul(const char*, int64_t, int64_t, int32_t, int32_t, const uint8_t*, const float*,
+int32_t edgedec_ternary_matmul(const char*, int64_t, int64_t, int32_t, int32_t, int32_t, const uint8_t*, const void*,
                                const float*, const uint8_t*, int32_t, int64_t, const float*, int64_t, int64_t, float*);
 }
 
@@ -34,26 +34,28 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "the code path cannot run here, or fails its self-test\n");
         return 2;
     }
-    int64_t head[7];
+    int64_t head[8];
     while (std::fread(head, sizeof head, 1, stdin) == 1) {
-        const auto [outputs, inputs, planes64, group64, row_bytes, tokens, has_bias] = head;
+        const auto [outputs, inputs, planes64, group64, half64, row_bytes, tokens, has_bias] = head;
         const auto planes = static_cast<int32_t>(planes64), group = static_cast<int32_t>(group64);
+        const auto half = static_cast<int32_t>(half64);
+        const int64_t size = half ? 2 : 4;  // bytes of a scale
         const int64_t groups = group ? (inputs + group - 1) / group : 1, tiles = (outputs + 15) / 16;
         const auto stored = take<uint8_t>(planes * outputs * row_bytes);
-        const auto stored_scales = take<float>(group ? planes * outputs * groups : 1);
+        const auto stored_scales = take<uint8_t>(size * (group ? planes * outputs * groups : 1));
         const auto x = take<uint8_t>(tokens * inputs);
         const auto token_scales = take<float>(tokens);
         const auto bias = take<float>(has_bias ? outputs : 0);
         std::vector<uint8_t> codes(static_cast<size_t>(edgedec_ternary_code_bytes(outputs, inputs, planes, group)));
-        std::vector<float> scales(static_cast<size_t>(edgedec_ternary_scale_count(outputs, inputs, planes, group)));
+        std::vector<uint8_t> scales(static_cast<size_t>(size * edgedec_ternary_scale_count(outputs, inputs, planes, group)));
         std::vector<float> out(static_cast<size_t>(tokens * outputs));
         int32_t failed = edgedec_ternary_pack(stored.data(), row_bytes, outputs, inputs, planes, 0, tiles, codes.data());
         if (group)
-            failed |= edgedec_ternary_pack_scales(stored_scales.data(), outputs, inputs, planes, group, 0, tiles,
+            failed |= edgedec_ternary_pack_scales(stored_scales.data(), outputs, inputs, planes, group, half, 0, tiles,
                                                   scales.data());
         else
             scales = stored_scales;
-        failed |= edgedec_ternary_matmul(argv[1], outputs, inputs, planes, group, codes.data(), scales.data(),
+        failed |= edgedec_ternary_matmul(argv[1], outputs, inputs, planes, group, half, codes.data(), scales.data(),
                                          has_bias ? bias.data() : nullptr, x.data(), 0, tokens, token_scales.data(), 0,
                                          tiles, out.data());
         if (failed) {

@@ -51,14 +51,23 @@ class Matrix:
         return out if self.bias is None else out + self.bias
 
 
-def matrix(seed: int, outputs: int, inputs: int, planes: int = 1, group_size: int = 0, bias: bool = False) -> Matrix:
+def matrix(
+    seed: int,
+    outputs: int,
+    inputs: int,
+    planes: int = 1,
+    group_size: int = 0,
+    *,
+    half_scales: bool = False,
+    bias: bool = False,
+) -> Matrix:
     rng = np.random.default_rng(seed)
-    scheme = TernaryScheme(planes=planes, group_size=group_size)
+    scheme = TernaryScheme(planes=planes, group_size=group_size, half_scales=half_scales)
     trits = rng.integers(-1, 2, (planes, outputs, inputs)).astype(np.int8)
-    scale = rng.normal(size=scheme.parts((outputs, inputs))["scale"].shape).astype(np.float32)
+    scale = rng.normal(size=scheme.parts((outputs, inputs))["scale"].shape).astype(scheme.scale_dtype)
     return Matrix(
         scheme=scheme,
-        weight=TernaryWeight(trits=trits, scale=scale, group_size=group_size),
+        weight=TernaryWeight(trits=trits, scale=scale.astype(np.float32), group_size=group_size),
         bias=rng.normal(size=outputs).astype(np.float32) if bias else None,
     )
 
@@ -71,7 +80,7 @@ def session(kernels: Kernels, matrices: Sequence[Matrix], *, threads: int = 1, *
     for number, item in enumerate(matrices):
         parts: list[NDArray[Any]] = [
             kernels.pack(item.scheme.pack(item.weight.trits), item.shape, item.scheme),
-            kernels.pack_scales(item.weight.scale, item.shape, item.scheme),
+            kernels.pack_scales(item.weight.scale.astype(item.scheme.scale_dtype), item.shape, item.scheme),
             *([] if item.bias is None else [item.bias]),
         ]
         for part, value in enumerate(parts):
@@ -83,6 +92,7 @@ def session(kernels: Kernels, matrices: Sequence[Matrix], *, threads: int = 1, *
         "rows": [item.shape[0] for item in matrices],
         "planes": [item.scheme.planes for item in matrices],
         "group_sizes": [item.scheme.group_size for item in matrices],
+        "half_scales": [int(item.scheme.half_scales) for item in matrices],
         "biases": [int(item.bias is not None) for item in matrices],
         **changes,
     }
@@ -119,7 +129,11 @@ def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
         assert output[0].tobytes() == item.product(x[0]).tobytes()
 
 
-QKV = (matrix(1, 400, 515, bias=True), matrix(2, 130, 515, 2, 64), matrix(3, 77, 515, 3, 32, bias=True))
+QKV = (
+    matrix(1, 400, 515, bias=True),
+    matrix(2, 130, 515, 2, 64),
+    matrix(3, 77, 515, 3, 32, half_scales=True, bias=True),
+)
 
 
 @pytest.mark.thorough(sample=1)
@@ -147,7 +161,10 @@ def test_fused_matrices_are_exact_for_every_number_of_tokens(kernels: Kernels, t
 def test_any_matrices_are_exact(
     kernels: Kernels, seed: int, rows: list[int], columns: int, tokens: int, planes: int, group_size: int
 ) -> None:
-    matrices = [matrix(seed + i, n, columns, planes, group_size, bias=i % 2 == 0) for i, n in enumerate(rows)]
+    matrices = [
+        matrix(seed + i, n, columns, planes, group_size, half_scales=group_size > 0 and i % 3 == 1, bias=i % 2 == 0)
+        for i, n in enumerate(rows)
+    ]
     x = activations(seed, tokens, columns)
     check(session(kernels, matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
 
@@ -198,6 +215,9 @@ def test_infinite_and_denormal_activations_follow_numpy(kernels: Kernels) -> Non
         ({"planes": [2**32 + 1, 2, 3]}, "planes must be 1, 2 or 3"),
         ({"group_sizes": [48, 64, 32]}, "group_size must be 0, 32, 64 or 128"),
         ({"group_sizes": [0, 32, 32]}, "its input 5 must hold 4896 float32"),
+        ({"half_scales": [1, 0, 1]}, "the scale of a whole tensor is float32"),
+        ({"half_scales": [0, 1, 1]}, "its input 5 must hold 2592 float16, not 2592 of type 1"),
+        ({"half_scales": [0, 0]}, "need one entry per output"),
         ({"biases": [0, 0, 1]}, "its input 3 must hold 38016 uint8, not 400 of type 1"),
         ({"biases": [1, 0, 0]}, "has more inputs than its attributes say"),
         ({"biases": [1, 1, 1]}, "node: its input 6 must hold 130 float32"),

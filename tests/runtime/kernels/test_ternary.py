@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ needs_library = pytest.mark.skipif(KERNELS is None, reason="the kernels' library
 class Case:
     scheme: TernaryScheme
     trits: NDArray[np.int8]  # [planes, outputs, inputs]
-    scales: F32  # in the layout of the scheme
+    scales: NDArray[Any]  # in the layout and of the dtype of the scheme
     bias: F32 | None
     x: NDArray[np.int8]  # [tokens, inputs]
     token_scales: F32  # [tokens]
@@ -59,17 +60,25 @@ class Case:
                 part = slice(start, start + size)
                 exact = self.x[:, part].astype(np.int32) @ self.trits[plane, :, part].T.astype(np.int32)
                 factor = self.scales[plane, :, group] if self.scheme.group_size else self.scales[0]
-                total += exact.astype(np.float32) * factor
+                total += exact.astype(np.float32) * factor.astype(np.float32)
         total *= self.token_scales[:, None]
         return total if self.bias is None else total + self.bias
 
 
 def make(
-    seed: int, *, outputs: int, inputs: int, tokens: int, planes: int = 1, group_size: int = 0, bias: bool = False
+    seed: int,
+    *,
+    outputs: int,
+    inputs: int,
+    tokens: int,
+    planes: int = 1,
+    group_size: int = 0,
+    half_scales: bool = False,
+    bias: bool = False,
 ) -> Case:
     """Draw random trits and codes. Of three or more tokens, one is zero, one all 127 and one all -127."""
     rng = np.random.default_rng(seed)
-    scheme = TernaryScheme(planes=planes, group_size=group_size)
+    scheme = TernaryScheme(planes=planes, group_size=group_size, half_scales=half_scales)
     trits = rng.integers(-1, 2, (planes, outputs, inputs)).astype(np.int8)
     trits[:, rng.integers(outputs)] = 0
     trits[:, rng.integers(outputs)] = 1
@@ -80,7 +89,7 @@ def make(
     return Case(
         scheme=scheme,
         trits=trits,
-        scales=rng.normal(size=scheme.parts((outputs, inputs))["scale"].shape).astype(np.float32),
+        scales=rng.normal(size=scheme.parts((outputs, inputs))["scale"].shape).astype(scheme.scale_dtype),
         bias=rng.normal(size=outputs).astype(np.float32) if bias else None,
         x=x,
         token_scales=rng.uniform(1e-4, 2, tokens).astype(np.float32),
@@ -102,6 +111,7 @@ def sweep() -> list[Case]:
                     tokens=tokens,
                     planes=1 + number % 3,
                     group_size=group_size,
+                    half_scales=group_size in ((64,) if tokens % 2 else (32, 128)),
                     bias=number % 2 == 0,
                 )
             )
@@ -111,7 +121,15 @@ def sweep() -> list[Case]:
 def many_tokens() -> list[Case]:
     """Return cases of more than 32 tokens, and of widths at the edges of 64 columns, in all groups."""
     return [
-        make(number, outputs=outputs, inputs=inputs, tokens=tokens, planes=1 + number % 2, group_size=group_size)
+        make(
+            number,
+            outputs=outputs,
+            inputs=inputs,
+            tokens=tokens,
+            planes=1 + number % 2,
+            group_size=group_size,
+            half_scales=group_size > 0 and outputs == 16,
+        )
         for number, (tokens, outputs, inputs, group_size) in enumerate(
             product((33, 48, 65), (16, 35), (63, 64, 224), (0, 32, 64, 128))
         )
@@ -162,6 +180,7 @@ def test_passes_of_many_tokens_are_exact(code_path: str) -> None:
     tokens=st.integers(0, 20),
     planes=st.integers(1, 3),
     group_size=st.sampled_from((0, 32, 64, 128)),
+    half_scales=st.booleans(),
     bias=st.booleans(),
     unsigned=st.booleans(),
 )
@@ -173,11 +192,12 @@ def test_any_sizes_are_exact(
     tokens: int,
     planes: int,
     group_size: int,
+    half_scales: bool,
     bias: bool,
     unsigned: bool,
 ) -> None:
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": tokens, "planes": planes, "group_size": group_size}
-    case = make(seed, bias=bias, **sizes)
+    case = make(seed, half_scales=half_scales and group_size > 0, bias=bias, **sizes)
     assert same(run(case, code_path, unsigned=unsigned), case.expected())
 
 
@@ -302,9 +322,10 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @needs_library
-def test_packing_in_pieces_equals_packing_at_once() -> None:
+@pytest.mark.parametrize("half_scales", [False, True])
+def test_packing_in_pieces_equals_packing_at_once(half_scales: bool) -> None:
     assert KERNELS is not None
-    case = make(6, outputs=90, inputs=200, tokens=1, planes=2, group_size=64)
+    case = make(6, outputs=90, inputs=200, tokens=1, planes=2, group_size=64, half_scales=half_scales)
     stored = case.scheme.pack(case.trits)
     pieces = (range(2), range(2, 3), range(3, 6))
     codes = [KERNELS.pack(stored, case.shape, case.scheme, tiles=tiles) for tiles in pieces]
@@ -353,9 +374,11 @@ def packed_case(case: Case) -> bytes:
     outputs, inputs = case.shape
     stored = case.scheme.pack(case.trits)
     row_bytes = stored.shape[2] * stored.shape[3]
-    sizes = (outputs, inputs, case.scheme.planes, case.scheme.group_size, row_bytes, len(case.x), case.bias is not None)
+    scheme = case.scheme
+    forms = (scheme.planes, scheme.group_size, scheme.half_scales)
+    sizes = (outputs, inputs, *forms, row_bytes, len(case.x), case.bias is not None)
     arrays = (stored, case.scales, case.x, case.token_scales, case.bias)
-    return struct.pack("<7q", *sizes) + b"".join(array.tobytes() for array in arrays if array is not None)
+    return struct.pack("<8q", *sizes) + b"".join(array.tobytes() for array in arrays if array is not None)
 
 
 def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:

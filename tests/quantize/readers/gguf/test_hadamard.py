@@ -60,11 +60,15 @@ def test_rotated_ternary_weights_are_taken_without_loss(tmp_path: Path, kind: st
     bundle = bundle_of(written(tmp_path / "m.gguf", model, kind, signs), tmp_path / "b", "ternary")
     for name in (*names(model), EMBEDDING):
         ours, values = maker.hf_name(name), model[name]
-        assert bundle.tensors[ours].scheme == TernaryScheme(group_size=128), ours
+        assert bundle.tensors[ours].scheme == TernaryScheme(group_size=128, half_scales=True), ours
         np.testing.assert_array_equal(bundle.weight(ours).dense(), values.dense())
     for width, vector in signs.items():
         np.testing.assert_array_equal(bundle.weight(f"hadamard.signs.{width}").dense(), vector)
-    assert json.loads((tmp_path / "b/manifest.json").read_text())["requires"] == ["hadamard", "ternary_embedding"]
+    assert json.loads((tmp_path / "b/manifest.json").read_text())["requires"] == [
+        "hadamard",
+        "half_scales",
+        "ternary_embedding",
+    ]
     rotations = [op for op in bundle_graph(bundle).operations if isinstance(op, Hadamard)]
     assert [op.inverse for op in rotations] == [True] + [False] * 5  # q|k|v, o, gate|up, down and the head
 

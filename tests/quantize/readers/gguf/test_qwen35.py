@@ -97,7 +97,7 @@ def test_ternary_matrices_are_taken_without_loss(tmp_path: Path, kind: str, valu
     for name, theirs in qwen.names(settings).items():
         if isinstance(model[theirs], Matrix):
             group = min(128, value_dim) if theirs == OUT else 128
-            assert bundle.tensors[name].scheme == TernaryScheme(group_size=group), name
+            assert bundle.tensors[name].scheme == TernaryScheme(group_size=group, half_scales=True), name
             np.testing.assert_array_equal(bundle.weight(name).dense(), weights[name])
         elif any(part in theirs for part in qwen.RATES):
             assert bundle.tensors[name].scheme == FloatScheme(), name

@@ -37,7 +37,7 @@ def check_matrices(bundle: Bundle, model: maker.Model, groups: int = 128) -> Non
     for name, matrix in model.items():
         if isinstance(matrix, Matrix):
             ours = maker.hf_name(name)
-            assert bundle.tensors[ours].scheme == TernaryScheme(group_size=groups), ours
+            assert bundle.tensors[ours].scheme == TernaryScheme(group_size=groups, half_scales=True), ours
             np.testing.assert_array_equal(bundle.weight(ours).dense(), matrix.dense())
 
 
@@ -55,7 +55,7 @@ def test_a_model_in_groups_is_taken_without_loss(tmp_path: Path, kind: str, tied
     assert bundle.config["tie_word_embeddings"] is tied
     assert (HEAD in bundle.tensors) is not tied
     assert bundle.manifest.quantization["group_size"] == 128
-    assert json.loads((tmp_path / "b/manifest.json").read_text())["requires"] == ["ternary_embedding"]
+    assert json.loads((tmp_path / "b/manifest.json").read_text())["requires"] == ["half_scales", "ternary_embedding"]
 
 
 @pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "Q2_0", "F16"])
@@ -92,8 +92,23 @@ def test_groups_of_64_columns_keep_their_scales(tmp_path: Path) -> None:
     ]
     (tmp_path / "m.gguf").write_bytes(make_gguf.file_bytes(maker.metadata(), tensors))
     bundle = bundle_of(tmp_path / "m.gguf", tmp_path / "b")
-    assert bundle.tensors[UP].scheme == TernaryScheme(group_size=64)
+    assert bundle.tensors[UP].scheme == TernaryScheme(group_size=64, half_scales=True)
     np.testing.assert_array_equal(bundle.weight(UP).dense(), matrix.codes * np.repeat(scales, 64, axis=1))
+
+
+def test_scales_beyond_float16_are_kept(tmp_path: Path) -> None:
+    """Give one matrix a scale that float16 rounds, and another one a scale that it cannot hold."""
+    model = maker.random_model()
+    for name, factor in (("blk.0.ffn_up.weight", 1 + 2.0**-12), ("blk.0.ffn_down.weight", 2.0**20)):
+        scales = model[name].scales.astype(np.float32)
+        scales[1, 0] *= np.float32(factor)
+        model[name] = Matrix(model[name].codes, scales)
+    bundle = bundle_of(maker.write_gguf(tmp_path / "m.gguf", model, "F32"), tmp_path / "b")
+    for name, matrix in model.items():
+        if isinstance(matrix, Matrix):
+            ours, exact = maker.hf_name(name), name not in ("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")
+            assert bundle.tensors[ours].scheme == TernaryScheme(group_size=128, half_scales=exact), ours
+            np.testing.assert_array_equal(bundle.weight(ours).dense(), matrix.dense())
 
 
 def test_a_float_embedding_and_head_are_kept_and_rounded(tmp_path: Path) -> None:
@@ -125,8 +140,9 @@ def test_the_fourth_code_needs_two_planes(tmp_path: Path, kind: str, tied: bool 
     for name, matrix in model.items():
         if isinstance(matrix, Matrix):
             ours = maker.hf_name(name)
-            two = TernaryScheme(planes=2, group_size=128, tied=bool(tied))
-            assert bundle.tensors[ours].scheme == (two if 2 in matrix.codes else TernaryScheme(group_size=128))
+            one = TernaryScheme(group_size=128, half_scales=True)
+            two = TernaryScheme(planes=2, group_size=128, tied=bool(tied), half_scales=not tied)
+            assert bundle.tensors[ours].scheme == (two if 2 in matrix.codes else one)
             np.testing.assert_array_equal(bundle.weight(ours).dense(), matrix.dense())
     ids = np.array([3, 0, 12], np.int32)
     np.testing.assert_array_equal(bundle.row_reader(EMBEDDING).rows(ids), model["token_embd.weight"].dense()[ids])
@@ -208,7 +224,7 @@ def test_the_fourth_code_of_negative_scales_alone_needs_two_planes(tmp_path: Pat
     model["blk.0.ffn_up.weight"] = Matrix(up.codes, -np.abs(up.scales))
     source = maker.write_gguf(tmp_path / "m.gguf", model, "PQ2_0")
     bundle = bundle_of(source, tmp_path / "b", planes=2, tied=tied)
-    assert bundle.tensors[UP].scheme == TernaryScheme(planes=2, group_size=128, tied=tied)
+    assert bundle.tensors[UP].scheme == TernaryScheme(planes=2, group_size=128, tied=tied, half_scales=not tied)
     np.testing.assert_array_equal(bundle.weight(UP).dense(), model["blk.0.ffn_up.weight"].dense())
 
 

@@ -72,7 +72,9 @@ def test_the_text_is_the_same_in_every_type(tmp_path: Path) -> None:
         quantize(opened, tmp_path / kind, QuantizeOptions(method="ternary"), vocab_limit=config["vocab_size"])
         bundles[kind] = Bundle.open(tmp_path / kind)
     expected = bundles["F32"]
-    assert expected.tensors["model.layers.0.mlp.up_proj.weight"].scheme == TernaryScheme(group_size=128)
+    assert expected.tensors["model.layers.0.mlp.up_proj.weight"].scheme == TernaryScheme(
+        group_size=128, half_scales=True
+    )
     written = text(expected)
     assert len(written) > 60
     assert written.count("the") > 1
