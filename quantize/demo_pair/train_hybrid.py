@@ -1,6 +1,10 @@
 """Train the embedded hybrid: a ternary model of the target's size, three of whose four layers are gated delta nets.
 
     python -m edgedec.quantize.demo_pair.train_hybrid -o build/demo-hybrid
+    python -m edgedec.quantize.demo_pair.train_hybrid -o build/demo-mamba2 --model mamba2 --steps 800
+
+``--model mamba2`` trains a smaller Mamba 2 instead, which is not shipped: the quality of the integer profile is measured
+with it.
 
 1. ``trunk``: a float model at the full learning rate.
 2. ``target``: the trunk with ternary weights and int8 activations.
@@ -30,7 +34,7 @@ from edgedec.quantize.distil.objective import ObjectiveOptions
 from edgedec.quantize.distil.schedule import Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 
-__all__ = ["CONFIG", "HybridRecipe"]
+__all__ = ["CONFIG", "MAMBA2", "HybridRecipe"]
 
 # The model has as many parameters as the pair's target. Fewer of them are in the embedding, whose elements take two bytes,
 # so that the files take 3.0 MB. In this family each ternary matrix has a scale of its own, and the two narrow matrices that
@@ -60,6 +64,25 @@ CONFIG: dict[str, Any] = {
     "linear_value_head_dim": 64,
     "linear_conv_kernel_dim": 4,
 }
+MAMBA2: dict[str, Any] = {
+    "model_type": "mamba2",
+    "architectures": ["Mamba2ForCausalLM"],
+    "hidden_act": "silu",
+    "vocab_size": VOCAB,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "num_heads": 8,
+    "head_dim": 64,
+    "state_size": 64,
+    "n_groups": 1,
+    "conv_kernel": 4,
+    "expand": 2,
+}
+_CONFIGS = {"hybrid": CONFIG, "mamba2": MAMBA2}
 _TEACHER = "twin"
 
 
@@ -67,6 +90,7 @@ _TEACHER = "twin"
 class HybridRecipe(BatchRecipe):
     """Settings that the result depends on. ``steps`` counts the steps of trunk and target together."""
 
+    model: str = "hybrid"
     steps: int = 13_600
     trunk_share: float = 0.6
     long_share: float = 0.1
@@ -99,11 +123,12 @@ def _train(run: StageRun, recipe: HybridRecipe, teacher: TorchGraph) -> tuple[st
     # The hidden states of the teacher's layers are those of attention, which a delta net need not have.
     options = ObjectiveOptions(text=0.2, logits=0.8, hidden=0.0)
     whole = Schedule(steps=recipe.trunk_steps, learning_rate=recipe.learning_rate, hold_share=1.0)
-    trunk = run.stage("trunk", new_model(CONFIG, 0), whole, teacher=teacher, options=options, seed=1)
+    config = _CONFIGS[recipe.model]
+    trunk = run.stage("trunk", new_model(config, 0), whole, teacher=teacher, options=options, seed=1)
     rest = Schedule(steps=recipe.steps - recipe.trunk_steps, learning_rate=recipe.learning_rate, warmup_steps=20)
     target = run.stage(
         "target",
-        new_model(CONFIG, trunk.tensors, Ternary()),
+        new_model(config, trunk.tensors, Ternary()),
         rest,
         teacher=teacher,
         options=options,
@@ -111,13 +136,14 @@ def _train(run: StageRun, recipe: HybridRecipe, teacher: TorchGraph) -> tuple[st
         long_share=recipe.long_share,
         first_step=recipe.trunk_steps,
     )
-    run.write("target", target, CONFIG)
+    run.write("target", target, config)
     return ("target",)
 
 
 def main() -> int:
     defaults = HybridRecipe()
     parser = new_parser(__doc__, Path("build/demo-hybrid"), defaults, learning_rate=defaults.learning_rate)
+    parser.add_argument("--model", choices=tuple(_CONFIGS), default=defaults.model)
     parser.add_argument(
         "--teacher",
         type=Path,

@@ -13,7 +13,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
-from edgedec.ops import Attention, CausalConv, GatedDeltaRule, Linear, Rope
+from edgedec.ops import Attention, CausalConv, GatedDeltaRule, GatedRmsNorm, Linear, Rope, SelectiveScan
 from edgedec.progress import Progress, silent
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.float_profile.ops.rope import pair_columns, tables
@@ -36,12 +36,13 @@ _SHUFFLES, _SHUFFLE_TOKENS = 8, 48  # uniform draws from the vocabulary; rare id
 def _observed(graph: Graph) -> list[str]:
     """Return the names of the values to measure.
 
-    They are the residual, outputs of linears and convolutions, normed heads, and inputs of attention.
+    They are the residual, outputs of linears, convolutions, scans and gated norms, normed heads, and inputs of attention.
     """
     observed: dict[str, None] = {}
     readers = graph.readers()
     for op in graph.operations:
-        if in_residual(op) or isinstance(op, Linear | CausalConv) or divides(op, readers.get(op.outputs[0], ())):
+        plain = in_residual(op) or isinstance(op, Linear | CausalConv | SelectiveScan | GatedRmsNorm)
+        if plain or divides(op, readers.get(op.outputs[0], ())):
             observed.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
         if isinstance(op, Attention):
             observed.update(dict.fromkeys(op.inputs))
@@ -120,7 +121,7 @@ def calibrate_graph(
     if not total:
         raise UsageError("calibration needs at least one token id")
     model, observed, done = ReferenceModel(graph, weights), _observed(graph), 0
-    states = [op.state for op in graph.operations if isinstance(op, GatedDeltaRule)]
+    states = [op.state for op in graph.operations if isinstance(op, GatedDeltaRule | SelectiveScan)]
     rotations = {op.outputs[0]: op for op in graph.operations if isinstance(op, Rope)}
     taps = {name: rotations[name].inputs[0] if name in rotations else name for name in observed}
     places = np.arange(0, max(context, 1), max(1, context // _PLACES), dtype=np.int32)

@@ -16,6 +16,7 @@ from edgedec.ops import (
     Operation,
     RmsNorm,
     Rope,
+    SelectiveScan,
     Split,
 )
 from edgedec.plugins import names
@@ -25,7 +26,7 @@ __all__ = ["OPS", "check_accelerated", "check_defined"]
 
 OPS = "edgedec.reference.integer_profile.ops"
 
-_RECURRENT = ("causal_conv", "concat", "gated_delta_rule", "sigmoid_gate", "split")
+_RECURRENT = ("causal_conv", "concat", "gated_delta_rule", "gated_rms_norm", "selective_scan", "sigmoid_gate", "split")
 _MOST_MAGNITUDE = 1.9999  # largest magnitude of rotated columns: cos and sin, with 14 fraction bits, must fit s16
 _REFERENCE = "; the reference runs it (--device float_reference)"
 _INSTEAD = "; the float targets run it (--device cpu or float_reference)"
@@ -70,6 +71,8 @@ def _undefined(op: Operation) -> str | None:
             return f"it is not defined; known: {', '.join(known)}"
         case Concat() if not op.plain:
             return f"it joins columns of each of {op.heads} heads"
+        case SelectiveScan() if op.decay_by == "channel":
+            return "each column of its state has a decay of its own"
         case Rope() if op.magnitude > _MOST_MAGNITUDE:
             return f"it multiplies rotated columns by {op.magnitude:g}, more than {_MOST_MAGNITUDE:g}"
         case Attention() | Linear() if op.soft_cap is not None:

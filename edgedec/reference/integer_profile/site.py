@@ -16,11 +16,13 @@ from edgedec.ops import (
     Embed,
     GatedActivation,
     GatedDeltaRule,
+    GatedRmsNorm,
     Hadamard,
     Linear,
     Operation,
     RmsNorm,
     Rope,
+    SelectiveScan,
     SigmoidGate,
     Split,
 )
@@ -41,8 +43,13 @@ _MOST_GATED_FRACTION = 16
 _MOST_NORMED_FRACTION = 18  # fraction bits of queries and keys before their norm, which adds 9
 
 
-_NARROW = (Rope, Attention, GatedActivation, CausalConv, GatedDeltaRule, SigmoidGate)  # readers of narrow values
-_GATED = (GatedActivation, GatedDeltaRule, SigmoidGate)  # readers that look a sigmoid up, or multiply by one
+_GATED = (
+    GatedActivation,
+    GatedDeltaRule,
+    GatedRmsNorm,
+    SigmoidGate,
+)  # readers that look a sigmoid up, or multiply by one
+_NARROW = (Rope, Attention, CausalConv, SelectiveScan, *_GATED)  # readers of narrow values
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
@@ -71,7 +78,7 @@ def _least_fraction(op: Operation, name: str) -> int:
     match op:
         case GatedActivation() if op.activation != "relu2" and op.inputs[0] == name:
             return GATE_FRACTION_BITS.get(op.activation, 6) - 6
-        case SigmoidGate() if op.inputs[0] == name:
+        case SigmoidGate() | GatedRmsNorm() if op.inputs[0] == name:
             return GATE_FRACTION_BITS["silu"] - 6
         case GatedDeltaRule() if op.inputs[3] == name:
             return GATE_FRACTION_BITS["silu"] - 6

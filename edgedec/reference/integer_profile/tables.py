@@ -15,6 +15,7 @@ __all__ = [
     "EXP2_LAST",
     "GATE_FRACTION_BITS",
     "GATE_LAST",
+    "LONGEST_POWER",
     "POWER_FRACTION_BITS",
     "ROTARY_FRACTION_BITS",
     "STEP_FRACTION_BITS",
@@ -34,6 +35,7 @@ GATE_FRACTION_BITS: Mapping[str, int] = {"silu": 12, "gelu_tanh": 13}
 GATE_LAST = (1 << 16) - 1  # the largest argument
 ROTARY_FRACTION_BITS = 14
 POWER_FRACTION_BITS = 17  # fraction bits of the factor of a state
+LONGEST_POWER = 31 << 16  # the largest argument of ``power_of_two``, of which nothing is left
 STEP_FRACTION_BITS = 16  # fraction bits of softplus and of its argument
 _TABLE_FRACTION_BITS = 24  # fraction bits of the entries of tables that are interpolated for recurrent states
 
@@ -106,12 +108,13 @@ def _softplus_table() -> I64:
     return _half_up(2.0**_TABLE_FRACTION_BITS * np.log1p(np.exp(-np.arange(257) / 16)))
 
 
-def softplus(x: I64) -> I64:
-    """Return log(1 + exp(x)) with 16 fraction bits, as x has: the larger of x and 0, and an interpolated table of |x|."""
+def softplus(x: I64, fraction: int = STEP_FRACTION_BITS) -> I64:
+    """Return log(1 + exp(x)) with 16 to 24 fraction bits: the larger of x, which has 16, and 0, and a table of |x|."""
     table, argument = _softplus_table(), np.minimum(np.abs(x), (1 << 20) - 1)
     at, part = argument >> 12, argument & 4095
     log = table[at] - round_shift((table[at] - table[at + 1]) * part, 12)
-    return np.maximum(x, 0) + round_shift(log, _TABLE_FRACTION_BITS - STEP_FRACTION_BITS)
+    positive = np.maximum(x, 0) << (fraction - STEP_FRACTION_BITS)
+    return positive + round_shift(log, _TABLE_FRACTION_BITS - fraction)
 
 
 @cache

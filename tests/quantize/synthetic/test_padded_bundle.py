@@ -118,7 +118,7 @@ def test_a_ternary_embedding_is_still_a_feature(tmp_path: Path) -> None:
     sizes = dict(zip(SIZES, (2 * maker.HIDDEN, maker.INTER, 1, 2, maker.VOCAB), strict=True))
     large = pad(Bundle.open(tmp_path / "s"), tmp_path / "l", exact=False, **sizes)
     assert isinstance(large.schemes["model.embed_tokens.weight"], TernaryScheme)
-    assert json.loads((large.path / "manifest.json").read_text())["requires"] == ["ternary_embedding"]
+    assert json.loads((large.path / "manifest.json").read_text())["requires"] == ["half_scales", "ternary_embedding"]
 
 
 @pytest.mark.thorough

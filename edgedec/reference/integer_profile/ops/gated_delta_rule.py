@@ -29,6 +29,7 @@ from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square
 from edgedec.reference.integer_profile.site import Site, fraction_bits, unsupported
 from edgedec.reference.integer_profile.tables import (
     GATE_FRACTION_BITS,
+    LONGEST_POWER,
     POWER_FRACTION_BITS,
     STEP_FRACTION_BITS,
     power_of_two,
@@ -42,7 +43,6 @@ UNIT_BITS = 16  # fraction bits of unit vectors
 _HEADROOM = 4.0
 _MOST_FRACTION = 22
 _LEAST = 1e-6
-_LONGEST = 31 << 16  # largest exponent of a factor, of which nothing is left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _kept(step: I64, constants: DeltaConstants, heads: int) -> I64:
     argument = (step + constants.step_bias) << constants.step_left
     steps = softplus(argument).reshape(len(step), heads, -1)
     shifted = round_shift(steps * constants.decay.values, -constants.decay.exponent)
-    return power_of_two(np.minimum(shifted, _LONGEST))
+    return power_of_two(np.minimum(shifted, LONGEST_POWER))
 
 
 def run(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.ops import Hadamard, Linear, QuantizeActivation, RmsNorm
+from edgedec.ops import GatedRmsNorm, Hadamard, Linear, QuantizeActivation, RmsNorm
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.numbers import (
     I64,
@@ -32,6 +32,9 @@ from edgedec.reference.integer_profile.values import Form, Normed, Value
 __all__ = [
     "HeadNormConstants",
     "NormConstants",
+    "gain_of_parts",
+    "gain_of_rows",
+    "normed",
     "normed_heads",
     "prepare",
     "root_mean_square",
@@ -64,7 +67,7 @@ class NormConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadNormConstants:
-    """The constants of a norm of each head, of queries or keys or of a delta rule, whose output is divided by the root.
+    """The constants of a norm of parts of a row (heads, or groups of columns), whose output is divided by the root.
 
     Members:
         gain: s16 mantissas [head_dim]; the real gain, times sqrt(head_dim), is values * 2^exponent.
@@ -85,9 +88,27 @@ def prepare(op: RmsNorm, site: Site) -> NormConstants | HeadNormConstants:
     Raises:
         UnsupportedError: the row is too wide, eps is too large for the unit, or a reader is not a quantizer.
     """
+    unit, width = site.form(op.inputs[0]).unit, site.width(op.inputs[0])
     if divides(op, site.readers(op.outputs[0])):
-        return _prepare_heads(op, site)
-    source, width = site.form(op.inputs[0]), site.width(op.inputs[0])
+        wide = site.form(op.inputs[0]).width == WIDE_BITS
+        widened = 0 if wide else _COARSE
+        gain, shift = gain_of_parts(op, site, width // op.heads, wide=wide, offset=op.offset)
+        eps = _eps(op, width // op.heads, unit / (1 << widened))
+        return HeadNormConstants(gain=gain, eps=eps, shift=shift, widened=widened)
+    gain = gain_of_rows(op, site, offset=op.offset)
+    return NormConstants(gain=gain, eps=_eps(op, width, unit))
+
+
+def gain_of_rows(op: RmsNorm | GatedRmsNorm, site: Site, *, offset: float = 0.0) -> Mantissas:
+    """Return the gains s16 [width] of a norm of whole rows, and set the form of its output.
+
+    Args:
+        offset: is added to the weights.
+
+    Raises:
+        UnsupportedError: the rows are too wide, or a reader is not a quantizer.
+    """
+    width = site.width(op.inputs[0])
     if width > _WIDEST:
         raise unsupported(op, f"its rows are {width} wide; at most {_WIDEST}")
     # A linear that reads the norm directly is kept as float, and raises its own error.
@@ -95,28 +116,35 @@ def prepare(op: RmsNorm, site: Site) -> NormConstants | HeadNormConstants:
     others = {reader.kind for reader in site.readers(op.outputs[0]) if not isinstance(reader, quantized)}
     if others:
         raise unsupported(op, f"{', '.join(sorted(others))} reads it; only a quantizer of a linear's input can")
-    eps = _eps(op, width, source.unit)
-    gain = mantissas(site.weights(op.weight).dense() + op.offset, bits=15)
+    gain = mantissas(site.weights(op.weight).dense() + offset, bits=15)
     # Unit of the output without the factor m / root, which the following quantizer applies.
-    unit = 2.0 ** (gain.exponent + _GAIN_SHIFT) * width**0.5
-    site.set_form(op, Form(unit=unit, width=WIDE_BITS))
-    return NormConstants(gain=gain, eps=eps)
+    site.set_form(op, Form(unit=2.0 ** (gain.exponent + _GAIN_SHIFT) * width**0.5, width=WIDE_BITS))
+    return gain
 
 
-def _prepare_heads(op: RmsNorm, site: Site) -> HeadNormConstants:
-    source, width = site.form(op.inputs[0]), site.width(op.inputs[0]) // op.heads
+def gain_of_parts(
+    op: RmsNorm | GatedRmsNorm, site: Site, width: int, *, wide: bool, offset: float = 0.0
+) -> tuple[Mantissas, int]:
+    """Return the gains s16 of a norm of each ``width`` columns and its ``shift``, and set the form of its output.
+
+    Args:
+        wide: True if the input is s27, and not s18.
+        offset: is added to the weights.
+
+    Raises:
+        UnsupportedError: the parts are too wide, or the gains too small.
+    """
     if width > _WIDEST:
         raise unsupported(op, f"its heads are {width} wide; at most {_WIDEST}")
-    gain = mantissas((site.weights(op.weight).dense() + op.offset) * width**0.5, bits=15)
+    gain = mantissas((site.weights(op.weight).dense() + offset) * width**0.5, bits=15)
     whole = _RECIPROCAL_BITS - _GAIN_SHIFT - gain.exponent  # shift to an output without fraction bits
-    widened = _COARSE if source.width == NARROW_BITS else 0
-    least, most = (_LEAST_SHIFT, whole) if widened else (_LEAST_WIDE_SHIFT, _MOST_GATED_FRACTION)
+    least, most = (_LEAST_WIDE_SHIFT, _MOST_GATED_FRACTION) if wide else (_LEAST_SHIFT, whole)
     form = site.narrow(op.outputs[0], min(whole - least, most))
     shift = whole - form.fraction
     if shift > LONGEST_SHIFT:
         raise unsupported(op, f"its gains are as small as 2^{gain.exponent + _GAIN_SHIFT}; use the float targets")
     site.set_form(op, form)
-    return HeadNormConstants(gain=gain, eps=_eps(op, width, source.unit / (1 << widened)), shift=shift, widened=widened)
+    return gain, shift
 
 
 def _eps(op: RmsNorm, width: int, unit: float) -> int:
@@ -146,7 +174,7 @@ def root_mean_square(small: I64, big: I64) -> tuple[I64, I64]:
     return root, np.where(big == 0, 0, _COARSE) - (z >> 1)
 
 
-def normed_heads(x: I64, gains: I64, eps: int, shift: int, widened: int = _COARSE) -> I64:
+def normed_heads(x: I64, gains: I64, eps: I64 | int, shift: int, widened: int = _COARSE) -> I64:
     """Return the normed heads s18 [n, heads * head_dim] of x [n, heads * head_dim], with gains s16 [head_dim].
 
     x is s18, or s27 with ``widened`` 0.
@@ -167,13 +195,18 @@ def run(
     assert isinstance(x, np.ndarray)
     name = op.outputs[0]
     if isinstance(constants, HeadNormConstants):
-        normed = normed_heads(x, constants.gain.values, constants.eps, constants.shift, constants.widened)
-        return (context.signed(name, normed, NARROW_BITS),)
-    y = context.signed(name, round_shift(x * constants.gain.values, _GAIN_SHIFT), WIDE_BITS)
+        divided = normed_heads(x, constants.gain.values, constants.eps, constants.shift, constants.widened)
+        return (context.signed(name, divided, NARROW_BITS),)
+    return (normed(name, x, constants.gain.values, constants.eps, context),)
+
+
+def normed(name: str, x: I64, gains: I64, eps: I64 | int, context: IntegerPassContext) -> Normed:
+    """Return the norm of rows x s27 [n, width], with gains s16 [width] and eps u48, and trace it with its name."""
+    y = context.signed(name, round_shift(x * gains, _GAIN_SHIFT), WIDE_BITS)
     small, big = sums_of_squares(x)
     context.unsigned(f"{name}.small", small, _EPS_BITS)
     context.unsigned(f"{name}.big", big, _EPS_BITS)
-    root, exponent = root_mean_square(small + constants.eps, big)
+    root, exponent = root_mean_square(small + eps, big)
     context.unsigned(f"{name}.root", root, 16)
     context.signed(f"{name}.exponent", exponent, 8)
-    return (Normed(y=y, root=root, exponent=exponent),)
+    return Normed(y=y, root=root, exponent=exponent)

@@ -39,10 +39,9 @@ UNDEFINED: Mapping[str, tuple[str, ...]] = {
     "add": ("Gemma 2", "Gemma 3"),
     "scale_columns": (_SAMBAY, "Falcon H1"),
     "concat": (_KIMI, _SAMBAY),
-    "selective_scan": (_SAMBAY, "Falcon H1", "Mamba 2"),
+    "selective_scan": (_SAMBAY,),
     "layer_norm": (_SAMBAY,),
     "differential_heads": (_SAMBAY,),
-    "gated_rms_norm": ("Mamba 2",),
 }
 
 
@@ -57,7 +56,7 @@ def _recurrent(kind: str) -> dict[str, str]:
 
 
 _PORTABLE = {EXECUTORS[1]: "cannot run 'causal_conv'"}
-_DELTA_NETS = _PORTABLE | {"accelerator": "it has no units for recurrent states"}  # the profile defines them
+_RECURRENT = _PORTABLE | {"accelerator": "it has no units for recurrent states"}  # the profile defines them
 _POST_NORMS = _integers("it normalizes the output of the linear layers.0.o")
 _CAPPED = _integers("its scores have a soft-cap of 4")
 
@@ -111,14 +110,14 @@ ROWS = (
         title="Qwen 3.5, its language model",
         family="qwen3_5_text",
         golden="qwen3_5_text/plain",
-        refused=_DELTA_NETS,
+        refused=_RECURRENT,
         note="gated delta nets; the reader leaves out the vision model and the layers that guess",
     ),
     Row(
         title="Qwen3-Next without experts",
         family="qwen3_next",
         golden="qwen3_next/plain",
-        refused=_DELTA_NETS,
+        refused=_RECURRENT,
         note="gated delta nets",
     ),
     Row(
@@ -153,7 +152,7 @@ ROWS = (
         title="Mamba 2",
         family="mamba2",
         golden="mamba2/plain",
-        refused=_recurrent("selective_scan"),
+        refused=_RECURRENT,
         note="no attention",
     ),
 )
@@ -182,7 +181,7 @@ weight scheme: int8 and ternary planes are implemented by the executors and test
 The states of gated delta nets and of Mamba 1 and 2 do not grow with the text. The
 [CPU kernels](cpu-kernels.md#recurrent-states) and the reference run them. ONNX Runtime's own operators (`cuda`, and `cpu`
 without the kernels), `gpu`, `webgpu`, the export for browsers and the accelerator refuse them by the operation's name. The
-[integer profile](integer-profile.md#recurrent-states) defines those of gated delta nets.
+[integer profile](integer-profile.md#recurrent-states) defines those of gated delta nets and of Mamba 2.
 
 `edgedec export --format onnx` writes them with operators of the ONNX standard, for all of these families but Phi 4 mini
 flash, which it refuses by the name of an operation. A convolution is a `Conv`, a recurrence a `Scan` over the rows of a

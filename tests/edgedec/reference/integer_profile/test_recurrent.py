@@ -14,14 +14,23 @@ from hypothesis import strategies as st
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.ops import CausalConv, GatedDeltaRule, Linear, RmsNorm, SigmoidGate, Split
+from edgedec.ops import CausalConv, GatedDeltaRule, GatedRmsNorm, Linear, RmsNorm, SelectiveScan, SigmoidGate, Split
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import IntegerPassContext
 from edgedec.reference.integer_profile.model import Sequence as Decoding
 from edgedec.reference.integer_profile.model import integer_graph
-from edgedec.reference.integer_profile.ops import causal_conv, gated_delta_rule, linear, rms_norm, sigmoid_gate, split
+from edgedec.reference.integer_profile.ops import (
+    causal_conv,
+    gated_delta_rule,
+    gated_rms_norm,
+    linear,
+    rms_norm,
+    selective_scan,
+    sigmoid_gate,
+    split,
+)
 from edgedec.reference.integer_profile.tables import gate_table, power_of_two, softplus
 from edgedec.reference.integer_profile.values import Logits, Normed
 from edgedec.runtime.visibility import tree
@@ -30,6 +39,8 @@ from tests.edgedec.reference.integer_profile.test_ops import context, norm16, ro
 
 SOFTPLUS_ERROR, POWER_ERROR = 9, 1  # largest errors, in units of the last bit
 PARENTS = [-1, 0, 0, 1, 3, 1]  # a tree with branches
+DELTA = [name for name in RECURRENT if name.startswith("hybrid")]
+SCAN = [name for name in RECURRENT if name.startswith("scan")]
 
 
 @pytest.mark.thorough
@@ -37,6 +48,7 @@ PARENTS = [-1, 0, 0, 1, 3, 1]  # a tree with branches
 def test_softplus_is_near_the_function(x: int) -> None:
     exact = np.logaddexp(0.0, x / 65536) * 65536
     assert abs(int(softplus(np.array([x]))[0]) - exact) <= SOFTPLUS_ERROR
+    assert abs(int(softplus(np.array([x]), 24)[0]) - 256 * exact) <= 256 * SOFTPLUS_ERROR
 
 
 @pytest.mark.thorough
@@ -105,7 +117,7 @@ def unit(x: Sequence[int], least: int) -> list[int]:
     return [rs(value * ((2**32 - 1) // root), min(max(16 - z // 2, 0), 47)) for value in x]
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", DELTA)
 def test_a_delta_rule_follows_the_formula(name: str) -> None:
     op, constants, model = operation(GatedDeltaRule, name)
     n, widths = len(PARENTS), [model.graph.values[source].shape[1] for source in op.inputs]
@@ -146,6 +158,84 @@ def test_a_delta_rule_follows_the_formula(name: str) -> None:
             expected += out_columns
         states[row] = after
         assert out[row].tolist() == expected
+
+
+@pytest.mark.parametrize("name", SCAN)
+def test_a_scan_follows_the_formula(name: str) -> None:
+    op, constants, model = operation(SelectiveScan, name)
+    n, widths = len(PARENTS), [model.graph.values[source].shape[1] for source in op.inputs]
+    inputs = [rows(number, 18, n, width) >> 4 for number, width in enumerate(widths)]
+    inputs[3][4] = -(1 << 16)  # the least step
+    arguments = begun(op, model, n)
+    before = arguments.cache.before(op.state, 0).tolist()
+    (out,) = selective_scan.run(op, constants, inputs, arguments)
+    assert isinstance(out, np.ndarray)
+    heads, head_dim, size = model.graph.recurrent[op.state].shape
+    x, b, c, step = (part.tolist() for part in inputs)
+    states = dict[int, list[list[list[int]]]]()
+    least, most = constants.step_limits
+    assert (least, most) == ((0, 2**32 - 1) if name == "scan" else (round(0.1 * 2**24), 2 * 2**24))
+    for row, parent in enumerate(PARENTS):
+        state = before if parent < 0 else states[parent]
+        after, expected = [], []
+        for h in range(heads):
+            columns = slice(h * op.groups // heads * size, (h * op.groups // heads + 1) * size)
+            argument = (step[row][h] + int(constants.step_bias[h])) << constants.step_left
+            d = min(max(int(softplus(np.array([argument]), 24)[0]), least), most)
+            u = min(rs(d * int(constants.decay.values[h]), 8 - constants.decay.exponent), 31 << 16)
+            kept = int(power_of_two(np.array([u]))[0])
+            lines = []
+            for i in range(head_dim):
+                value = x[row][h * head_dim + i]
+                written = rs(d * value, 12)
+                line = [
+                    sat(rs(old * kept, 17) + rs(written * into, constants.state_shift), 27)
+                    for old, into in zip(state[h][i], b[row][columns], strict=True)
+                ]
+                read = sum(now * factor for now, factor in zip(line, c[row][columns], strict=True))
+                skipped = rs(int(constants.skip.values[h]) * value, constants.skip_shift)
+                expected.append(sat(rs(read, constants.read_shift) + skipped, 27))
+                lines.append(line)
+            after.append(lines)
+        states[row] = after
+        assert out[row].tolist() == expected
+
+
+@pytest.mark.parametrize("name", SCAN)
+def test_a_gated_norm_follows_the_formula(name: str) -> None:
+    """Compare rows of large products, of small ones and of zeros, in one group and in three."""
+    op, constants, model = operation(GatedRmsNorm, name)
+    width = int(model.graph.values[op.inputs[0]].shape[1])
+    gate, x = rows(1, 18, 4, width), rows(2, 27, 4, width)
+    x[2] >>= 12
+    x[3] = 0
+    (out,) = gated_rms_norm.run(op, constants, [gate, x], context())
+    assert op.groups == (1 if name == "scan" else 3)
+    fraction, part = model.forms[op.inputs[0]].fraction, width // op.groups
+    for row in range(len(x)):
+        products = [
+            rs(g * sigmoid(g, fraction), 7) * value
+            for g, value in zip(gate[row].tolist(), x[row].tolist(), strict=True)
+        ]
+        expected = []
+        for start in range(0, width, part):
+            largest = max(map(abs, products[start : start + part]))
+            shift = max(largest.bit_length() - 26, constants.least_shift)
+            some = [sat(rs(product, shift), 27) for product in products[start : start + part]]
+            power = constants.eps_exponent - 2 * shift
+            eps = constants.eps << power if power >= 0 else rs(constants.eps, -power)
+            assert eps < 1 << 48
+            small, big = rms_norm.sums_of_squares(np.array([some]))
+            root, exponent = (int(value[0]) for value in rms_norm.root_mean_square(small + eps, big))
+            gains = constants.gain.values[start : start + part].tolist()
+            scaled = [rs(value * gain, 15) for value, gain in zip(some, gains, strict=True)]
+            if isinstance(out, Normed):
+                assert (out.root[row], out.exponent[row]) == (root, exponent)
+            else:
+                down = min(max(constants.shift + exponent, 0), 47)
+                scaled = [sat(rs(value * ((2**32 - 1) // root), down), 18) for value in scaled]
+            expected += scaled
+        assert (out.y if isinstance(out, Normed) else np.asarray(out))[row].tolist() == expected
 
 
 def test_a_norm_of_the_heads_of_a_delta_rule_follows_the_formula() -> None:

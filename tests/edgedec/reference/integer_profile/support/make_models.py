@@ -46,10 +46,16 @@ _DELTA: Mapping[str, Any] = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6},
     **{"attention_bias": False, "rms_norm_eps": 1e-5},
 }
+_SCAN: Mapping[str, Any] = {
+    **{"model_type": "mamba2", "num_heads": 6, "head_dim": 8, "state_size": 5, "n_groups": 1, "conv_kernel": 3},
+    **{"hidden_size": 24, "expand": 2, "tie_word_embeddings": True},
+}
 RECURRENT: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "hybrid": (TernaryScheme(), _DELTA),
     "hybrid-int8": (Int8Scheme(), _DELTA),
     "hybrid-all-int8": (Int8Scheme(), {**_DELTA, "linear_key_head_dim": 5}),
+    "scan": (TernaryScheme(), _SCAN),
+    "scan-int8": (Int8Scheme(), {**_SCAN, "n_groups": 3, "time_step_limit": [0.1, 2.0], "use_bias": True}),
 }
 CONTEXT = 64
 VOCAB = CONFIG["vocab_size"]
