@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +47,7 @@ class CausalConvStep(TorchStep):
         seen = torch.cat((before, x), 1)
         if cache is not None:
             cache.recurrent[self.op.state] = seen[:, x.shape[1] :]
-        total = sum(tap * seen[:, at : at + x.shape[1]] for at, tap in enumerate(taps))
+        total = reduce(add, (tap * seen[:, at : at + x.shape[1]] for at, tap in enumerate(taps)))
         return (functional.silu(total if self.bias is None else total + self.bias),)
 
     @torch.no_grad()
