@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,6 +79,11 @@ class TernaryScheme:
             ),
             "scale": StoredPart(dtype=self.scale_dtype, shape=scales),
         }
+
+    def opened_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes that ``open`` adds to the stored parts: a byte for each trit, and float16 scales as float32."""
+        scales = self.parts(shape)["scale"].nbytes
+        return self.planes * prod(shape) + (2 * scales if self.half_scales else 0)
 
     def pack(self, trits: NDArray[np.int8]) -> NDArray[np.uint8]:
         """Pack trits int8 [planes, out, in] to codes uint8 [planes, out, blocks, block / 4]."""

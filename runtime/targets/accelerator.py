@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import cast
 
 import numpy as np
@@ -448,7 +447,7 @@ class _Module:
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
         scheme, shape = embedding.scheme, embedding.shape
         # Trits are unpacked to a byte each; other tables stay views of the file.
-        unpacked = scheme.planes * prod(shape) if isinstance(scheme, TernaryScheme) else 0
+        unpacked = scheme.opened_bytes(shape) if isinstance(scheme, TernaryScheme) else 0
         return {**buffers, "embedding": unpacked + sum(part.nbytes for part in scheme.parts(shape).values())}
 
 

@@ -131,7 +131,7 @@ def footprint(
     """Return the bytes by item. A trit or int4 code is unpacked to one byte, and products are computed in float64."""
     graph = bundle_graph(bundle, rings=True)
     unpacked = sum(
-        tensor.count * (tensor.scheme.planes if isinstance(tensor.scheme, TernaryScheme) else 1)
+        tensor.scheme.opened_bytes(tensor.shape) if isinstance(tensor.scheme, TernaryScheme) else tensor.count
         for tensor in bundle.tensors.values()
         if isinstance(tensor.scheme, TernaryScheme | Int4Scheme)
     )

@@ -302,8 +302,9 @@ def _packed_bytes(tensor: Tensor) -> int:
     """
     parts = tensor.scheme.parts(tensor.shape)
     if isinstance(tensor.scheme, TernaryScheme):
-        codes = parts["codes"].nbytes
-        return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + parts["scale"].nbytes
+        codes, scales = parts["codes"].nbytes, parts["scale"].nbytes
+        folded = 2 * scales if tensor.scheme.half_scales else 0  # as float32
+        return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + scales + folded
     if isinstance(tensor.scheme, Int4Scheme):
         groups = tensor.shape[0] * tensor.scheme.groups(tensor.shape[1])
         return tensor.nbytes + (16 if tensor.scheme.offset else 8) * groups
