@@ -131,10 +131,11 @@ def test_the_accelerator_computes_the_integer_profile(tmp_path: Path, tied: bool
     assert np.corrcoef(expected.ravel(), logits(bundle, "float_reference")[:4].ravel())[0, 1] > 0.99
 
 
-def test_the_accelerators_plan_counts_the_unpacked_trits_of_an_embedding(tmp_path: Path) -> None:
+def test_the_accelerators_plan_counts_the_opened_weights_of_an_embedding(tmp_path: Path) -> None:
     bundle = written(tmp_path, maker.random_model())
     parts = bundle.tensors[EMBEDDING].scheme.parts((maker.VOCAB, maker.HIDDEN))
     stored = sum(part.nbytes for part in parts.values())
     limits = Limits(nodes=4, depth=0, positions=32)
     planned = target_module("interpreter").footprint(bundle, limits)["embedding"]
-    assert planned == stored + maker.VOCAB * maker.HIDDEN
+    scales_as_floats = 4 * maker.VOCAB * maker.HIDDEN // 128
+    assert planned == stored + maker.VOCAB * maker.HIDDEN + scales_as_floats
