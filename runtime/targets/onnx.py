@@ -303,7 +303,7 @@ def _packed_bytes(tensor: Tensor) -> int:
     parts = tensor.scheme.parts(tensor.shape)
     if isinstance(tensor.scheme, TernaryScheme):
         codes, scales = parts["codes"].nbytes, parts["scale"].nbytes
-        folded = 2 * scales if tensor.scheme.half_scales else 0  # as float32
+        folded = 2 * scales if tensor.scheme.half_scales else 0  # ONNX Runtime converts them to float32
         return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + scales + folded
     if isinstance(tensor.scheme, Int4Scheme):
         groups = tensor.shape[0] * tensor.scheme.groups(tensor.shape[1])
