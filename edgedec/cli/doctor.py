@@ -265,7 +265,8 @@ def _gpu() -> list[MachineCheck]:
         chosen = chosen_adapter()
         others = [adapter.label for adapter in adapters() if adapter is not chosen]
     except DeviceError as error:
-        return [MachineCheck(name=name, status="absent", detail=str(error))]
+        detail, _, fix = str(error).partition("; ")
+        return [MachineCheck(name=name, status="absent", detail=detail, fix=fix)]
     more = f"; also {', '.join(others)}" if others else ""
     known = ", ".join(filter(None, (chosen.label, chosen.backend, chosen.driver)))  # SwiftShader names no driver
     return [MachineCheck(name=name, status="ok", detail=f"{known}{more}")]

@@ -136,6 +136,7 @@ def test_logits_are_the_bits_of_the_cpu(bundles: Any, family: str, method: str, 
 @pytest.mark.thorough
 def test_kernels_in_the_form_for_gpus_have_these_bits_too(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a whole model in the form that a software driver does not get otherwise."""
+    need_gpu()
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, software=False))
     check_logits(bundles("llama", "tied2"), 8)
@@ -258,6 +259,7 @@ def test_matrices_above_the_largest_binding_are_divided(
 
 @pytest.mark.thorough
 def test_a_row_that_is_above_the_largest_binding_is_refused(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_gpu()
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=600))
     with pytest.raises(UnsupportedError, match=r"32 rows of 72 columns are more than the device binds"):
@@ -268,6 +270,7 @@ def test_a_row_that_is_above_the_largest_binding_is_refused(bundles: Any, monkey
 def test_a_context_above_the_largest_binding_is_refused_with_one_that_fits(
     bundles: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need_gpu()
     device = open_device()
     monkeypatch.setattr(device, "adapter", replace(device.adapter, binding_bytes=120_000))
     wide = Limits(nodes=12, depth=8, positions=640)
@@ -282,6 +285,7 @@ def test_a_context_above_the_largest_binding_is_refused_with_one_that_fits(
 
 @pytest.mark.thorough
 def test_an_open_that_fails_keeps_no_buffer(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_gpu()
     device, made = open_device(), list[Any]()
     buffer = GpuDevice.buffer
 
