@@ -146,11 +146,12 @@ ROWS = 640  # rows of the small model's head; an eighth of them is a part
 
 @pytest.fixture(scope="module")
 def small_rtl(benchmark: Any) -> Any:
-    """Return a function of (case, layers, rows) that simulates passes of a small accelerator with the DDR model."""
+    """Return a function of (case, layers, rows) that simulates passes of a small accelerator, compiled for minutes."""
     shape = importlib.import_module("benchmarks._estimate_cycles").small_shape(CONFIG)
     return lru_cache(benchmark.Simulated(shape, CONFIG, accelerator_library(CONFIG)))
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("slots", "committed", "logits"), [(1, 12, True), (1, 40, True), (4, 8, True), (4, 0, False), (4, 40, False)]
@@ -169,6 +170,7 @@ def test_an_extension_predicts_the_rtl_of_more_layers(
     assert abs(extended.check(case, layers=5, rows=ROWS if logits else None)) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_an_extension_by_a_single_layer_misses(benchmark: Any, small_rtl: Any) -> None:
     """Check the reason for two layers more, and that the comparison with the RTL can fail."""
@@ -177,6 +179,7 @@ def test_an_extension_by_a_single_layer_misses(benchmark: Any, small_rtl: Any) -
     assert extended.check(case, layers=5) < -0.03
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_passes_of_a_prompt_between_those_counted_are_predicted(benchmark: Any, small_rtl: Any) -> None:
     """Compare a prompt from the first, the second and the last pass with the sum of all its passes."""
