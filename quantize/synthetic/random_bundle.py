@@ -96,6 +96,7 @@ def write_random_bundle(
     planes: int = 1,
     group_size: int = 0,
     tied: bool = False,
+    half_scales: bool = False,
     offset: bool = False,
     seed: int = 0,
     tokenizer_json: str | None = None,
@@ -123,7 +124,7 @@ def write_random_bundle(
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
             if name in matrices[:-1] and method == "ternary":
-                ternary = TernaryScheme(planes=planes, group_size=group_size, tied=tied)
+                ternary = TernaryScheme(planes=planes, group_size=group_size, tied=tied, half_scales=half_scales)
                 writer.add(name, ternary, spec.shape, _random_ternary(ternary, spec.shape, rng))
             elif name in matrices[:-1] and method == "int4":
                 int4 = Int4Scheme(offset=offset)

@@ -39,7 +39,7 @@ CONFIG: dict[str, Any] = {
 METHODS: dict[str, dict[str, Any]] = {
     "int8": {"method": "int8"},
     "native": {"method": "ternary"},
-    "planes2": {"method": "ternary", "planes": 2, "group_size": 64},
+    "planes2": {"method": "ternary", "planes": 2, "group_size": 64, "half_scales": True},
     "planes3": {"method": "ternary", "planes": 3, "group_size": 32},
     "tied2": {"method": "ternary", "planes": 2, "group_size": 64, "tied": True},
     "tied3": {"method": "ternary", "planes": 3, "group_size": 128, "tied": True},
