@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.ops import Linear
+from edgedec.ops import Embed, Linear
 from edgedec.quantize.methods.float_bits import pieces
 from edgedec.quantize.methods.native import absmean_ternary
 from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits, model_graph
@@ -174,7 +174,7 @@ def read_bitnet_tensors(
             f"{config_path}: modules_to_not_convert does not list lm_head, which is tied to the embedding, so that one "
             "matrix is rounded as the head and not as the embedding; save the two separately"
         )
-    converted.discard("model.embed_tokens.weight")  # a tied head is an embedding, not a linear
+    converted -= {op.weight for op in graph.operations if isinstance(op, Embed)}  # a tied head is an embedding
     tensors: dict[str, TensorInfo] = {}
     makers: dict[str, Callable[[], NDArray[Any]]] = {}
     scaled_biases: dict[str, _StoredMatrix] = {}

@@ -106,6 +106,14 @@ def test_biases_are_scaled_by_autobitlinear_only(tmp_path: Path, divides: bool) 
     np.testing.assert_array_equal(open_checkpoint(tmp_path).load(name), original.dense[name] * scale)
 
 
+def test_a_tied_embedding_of_any_name_stays_a_float(tmp_path: Path) -> None:
+    sizes = {"num_heads": 10, "head_dim": 8, "state_size": 5, "n_groups": 1, "expand": 2, "hidden_size": 40}
+    original = model("mamba2", tie_word_embeddings=True, **sizes)
+    assert "backbone.embeddings.weight" in original.dense
+    assert "backbone.layers.0.mixer.in_proj.weight" in original.ternary
+    same_weights(write(tmp_path, original, **OFFLINE), original)
+
+
 def test_a_weight_and_its_scale_may_be_in_two_shards(tmp_path: Path) -> None:
     original = model()
     quantization = {"quant_method": "bitnet", **OFFLINE}
