@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ _ONNX_DTYPES = {
     "float16": DataType.FLOAT16,
     "bfloat16": DataType.BFLOAT16,
 }
+_DTYPES = {dtype: name for name, dtype in _ONNX_DTYPES.items()} | {DataType.INT64: "int64", DataType.INT32: "int32"}
 
 
 def packed_names(weight: str) -> tuple[str, str]:
@@ -194,6 +195,29 @@ class Emitter:
             return label
         return self.once("Cast", [label], f"{label}.float32", to=DataType.FLOAT)
 
+    def own_weight(self, name: str) -> str:
+        """Return a float tensor as float32 for edgedec's own operators alone, converted before if the session receives it.
+
+        An operator of ONNX Runtime must not read it, because ONNX Runtime folds constants with what the file has.
+        """
+        wide = f"{name}.float32"
+        if self.arrays is None or wide not in self.arrays:
+            return self.float_weight(name)
+        return self.large_constant(wide, self.arrays[wide])
+
+    def derived(
+        self, source: str, name: str, derive: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    ) -> str | None:
+        """Return a constant ``name`` that is computed from ``source``, for edgedec's own operators alone.
+
+        The result is None if the session does not receive ``source`` as an array.
+        """
+        if self.arrays is None or source not in self.arrays:
+            return None
+        if name not in self.arrays:
+            self.arrays[name] = np.ascontiguousarray(derive(self.arrays[source]))
+        return self.large_constant(name, self.arrays[name])
+
     def once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
         """Add a node that several operations may share."""
         if not any(node.name == name for node in self._nodes):
@@ -202,14 +226,29 @@ class Emitter:
 
     def model(self) -> bytes:
         """Return the serialized ONNX model."""
+        nodes, constants = self._nodes, dict(self._initializers)
+        if self.fused_threads:
+            given = self._given()
+            nodes = fuse(nodes, KERNELS, self.fused_threads, given)
+            constants = {name: value for name, value in constants.items() if name not in given}
         return encode_model(
             "edgedec",
-            nodes=fuse(self._nodes, KERNELS, self.fused_threads) if self.fused_threads else self._nodes,
+            nodes=nodes,
             inputs=self._inputs,
             outputs=self._outputs,
-            constants=self._initializers.values(),
+            constants=constants.values(),
             opsets=_OPSETS | ({KERNELS: 1} if self.kernels else {}),
         )
+
+    def _given(self) -> set[str]:
+        """Return the constants that the session receives and that only fused nodes read. Those of the model become arrays."""
+        if self.arrays is None:
+            return set()
+        others = {name for node in self._nodes if node.domain != KERNELS for name in node.inputs}
+        for name, value in self._initializers.items():
+            if name not in others and isinstance(value.data, bytes):
+                self.arrays[name] = np.frombuffer(value.data, _DTYPES[value.dtype]).reshape(value.shape)
+        return {name for name in self._initializers if name in self.arrays} - others
 
     def scalar(self, name: str, value: float | int, dtype: Any = np.float32) -> str:
         return self.constant(name, np.array(value, dtype))

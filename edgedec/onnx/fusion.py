@@ -2,28 +2,38 @@
 
 ONNX Runtime takes some microseconds for each node and for each time that it hands work to threads; a model of 24 layers has
 294 nodes. The fused node calls the same kernels in the same order, so that its results have the same bits.
+
+The contained nodes are one attribute of bytes, because ONNX Runtime keeps several copies of each attribute, of some hundred bytes
+even if its value is a number. ``ort_operator.cpp`` reads the bytes: for each node its kind as a text, the number of its
+attributes, and for each of them its name as a text, its type (1 integers, 2 floats, 3 a text) and its value. A text and a list begin
+with the number of their bytes or elements. All numbers are little-endian: uint32, and int64 and float32 in lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Collection, Mapping, Sequence
 
 from edgedec.onnx.model_bytes import Attribute, Node
 
 __all__ = ["FUSED", "fuse"]
 
 FUSED = "Fused"
+_INTEGERS, _FLOATS, _TEXT = 1, 2, 3  # types of attributes, as in ort_operator.cpp
 
 
-def fuse(nodes: Sequence[Node], domain: str, threads: int) -> list[Node]:
+def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = ()) -> list[Node]:
     """Return the nodes in an order in which each follows those whose outputs it reads, with runs of ``domain`` fused.
 
-    Nodes of other domains that read nothing of a run are moved in front of it. A run of one node stays as it is.
+    Nodes of other domains that read nothing of a run are moved in front of it. A run of one node is fused, too, so that the
+    session needs no operator of ``domain`` but that of fused nodes.
 
     Args:
         nodes: the nodes of a graph, in an order in which each follows those whose outputs it reads.
         domain: the domain of the nodes that a fused node can contain.
         threads: the number of threads of the session.
+        given: constants that fused nodes find by their names among those that the session receives, so that they are no
+            inputs of the node. ONNX Runtime takes kilobytes for each input.
     """
     result: list[Node] = []
     run: list[Node] = []
@@ -35,38 +45,67 @@ def fuse(nodes: Sequence[Node], domain: str, threads: int) -> list[Node]:
         elif made.isdisjoint(node.inputs):
             result.append(node)
         else:
-            result += [*_fused(run, nodes, domain, threads), node]
+            result += [*_fused(run, nodes, domain, threads, given), node]
             run, made = [], set()
-    return result + _fused(run, nodes, domain, threads)
+    return result + _fused(run, nodes, domain, threads, given)
 
 
-def _fused(run: Sequence[Node], nodes: Sequence[Node], domain: str, threads: int) -> list[Node]:
+def _fused(run: Sequence[Node], nodes: Sequence[Node], domain: str, threads: int, given: Collection[str]) -> list[Node]:
     """Return the node that replaces ``run``, some of ``nodes``."""
-    if len(run) < 2:
-        return list(run)
+    if not run:
+        return []
     made = {name for node in run for name in node.outputs}
     inside = {id(node) for node in run}
     read_outside = {name for node in nodes if id(node) not in inside for name in node.inputs}
-    inputs = list(dict.fromkeys(name for node in run for name in node.inputs if name not in made))
+    read = list(dict.fromkeys(name for node in run for name in node.inputs if name not in made))
+    inputs, constants = [name for name in read if name not in given], [name for name in read if name in given]
+    if len(inputs) == 1:  # the operator must have two inputs at least
+        inputs *= 2
     outputs = [name for node in run for name in node.outputs if name in read_outside]
     numbers = {name: number for number, name in enumerate([*inputs, *outputs])}
     slots = _slots(run, made - set(outputs))
-    numbers |= {name: len(numbers) + slot for name, slot in slots.items()}
-    attributes: dict[str, Attribute] = {
-        "kinds": ",".join(node.kind for node in run),
-        "slots": 1 + max(slots.values(), default=-1),
-        "threads": threads,
-    }
-    for number, node in enumerate(run):
+    count = 1 + max(slots.values(), default=-1)
+    numbers |= {name: len(inputs) + len(outputs) + slot for name, slot in slots.items()}
+    numbers |= {name: len(inputs) + len(outputs) + count + at for at, name in enumerate(constants)}
+    records = []
+    for node in run:
         own: Mapping[str, Attribute] = {
             "name": node.name,
             "inputs": [numbers[name] for name in node.inputs],
             "outputs": [numbers[name] for name in node.outputs],
             **node.attributes,
         }
-        attributes |= {f"{number}.{name}": value for name, value in own.items()}
+        records.append(_record(node.kind, own))
+    attributes: dict[str, Attribute] = {
+        "nodes": b"".join(records),
+        "slots": count,
+        "threads": threads,
+        "constants": "\n".join(constants),
+    }
     name = f"{run[0].name}..{run[-1].name}"
     return [Node(kind=FUSED, inputs=inputs, outputs=outputs, name=name, domain=domain, attributes=attributes)]
+
+
+def _record(kind: str, attributes: Mapping[str, Attribute]) -> bytes:
+    """Return the bytes of a contained node."""
+    parts = [_text(kind), struct.pack("<I", len(attributes))]
+    for name, value in attributes.items():
+        parts += [_text(name), _value(value)]
+    return b"".join(parts)
+
+
+def _text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<I", len(data)) + data
+
+
+def _value(value: Attribute) -> bytes:
+    if isinstance(value, str | bytes):
+        return struct.pack("<I", _TEXT) + _text(value)
+    values = [value] if isinstance(value, int | float) else value
+    if any(isinstance(item, float) for item in values):
+        return struct.pack(f"<II{len(values)}f", _FLOATS, len(values), *values)
+    return struct.pack(f"<II{len(values)}q", _INTEGERS, len(values), *map(int, values))
 
 
 def _slots(run: Sequence[Node], names: set[str]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from edgedec.errors import UnsupportedError
 
 __all__ = ["Attribute", "DataType", "ExternalData", "Node", "TensorValue", "ValueInfo", "array_value", "encode_model"]
 
-Attribute = int | float | str | Sequence[int] | Sequence[float]
+Attribute = int | float | str | bytes | Sequence[int] | Sequence[float]
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5  # wire types
 _EXTERNAL = 1  # TensorProto.DataLocation
@@ -191,6 +191,8 @@ def _attribute(name: str, value: Attribute) -> bytes:
 def _attribute_value(value: Attribute) -> tuple[_AttributeType, bytes]:
     if isinstance(value, str):
         return _AttributeType.STRING, _text(4, value)
+    if isinstance(value, bytes):
+        return _AttributeType.STRING, _message(4, value)
     if isinstance(value, int):
         return _AttributeType.INT, _integer(3, int(value))
     if isinstance(value, float):

@@ -2,9 +2,9 @@
 // makes it). It calls the same kernels as the nodes that it contains, so its results have the same bits; what it saves is ONNX
 // Runtime's time between nodes and in handing work to threads.
 //
-// Values have numbers: the inputs of the node, then its outputs, then slots, which are buffers of its own. Attributes: kinds
-// (the operators' names, separated by commas), slots (their number), threads, and for each node i that it contains, under names
-// with the prefix "i.": name, inputs and outputs (numbers of values), and the attributes of its operator.
+// Values have numbers: the inputs of the node, then its outputs, then slots, which are buffers of its own, then constants that the
+// session received without ONNX Runtime. Attributes: slots (their number), threads, constants (their names, one a line), and nodes:
+// the records of the nodes that it contains, with their operators' attributes, and name, inputs and outputs (numbers of values).
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,11 +16,6 @@ namespace edgedec {
 namespace {
 
 constexpr size_t kMostNodes = 1 << 16, kMostSlots = 1 << 12;
-
-struct Value {
-    Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {}, 0};
-    void* data = nullptr;
-};
 
 // The memory of the slots, kept from pass to pass to avoid allocations. All fused nodes have the same, because they run one
 // after another, and nothing in a slot is read after its node has ended.
@@ -41,28 +36,31 @@ class Kernel final : public Operator {
         EDGEDEC_TRY(named(info));
         if (info.inputs) return refuse("a fused node cannot contain another one");
         int64_t slots = 0, threads = 0;
-        std::string kinds;
+        std::string nodes, names;
         EDGEDEC_TRY(info.integer("slots", &slots));
         EDGEDEC_TRY(info.integer("threads", &threads));
-        EDGEDEC_TRY(info.text("kinds", kinds));
+        EDGEDEC_TRY(info.text("nodes", nodes));
+        EDGEDEC_TRY(info.text("constants", names));
         EDGEDEC_TRY(info.counts(&inputs_, &outputs_));
         if (slots < 0 || slots > static_cast<int64_t>(kMostSlots)) return refuse("slots must be 0 to 4096");
         if (threads < 1) return refuse("threads must be at least 1");
         threads_ = threads < static_cast<int64_t>(Team::kMost) ? static_cast<size_t>(threads) : Team::kMost;
         values_ = inputs_ + outputs_ + static_cast<size_t>(slots);
 
-        constants_.resize(inputs_);
-        for (size_t i = 0; i < inputs_; ++i) {
-            const OrtValue* value = nullptr;
-            EDGEDEC_TRY(info.initializer(i, &value));
-            if (!value) continue;
-            EDGEDEC_TRY(shape_of(api_, value, constants_[i].shape));
-            EDGEDEC_TRY(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &constants_[i].data));
-        }
-        for (size_t start = 0; start < kinds.size();) {
-            const size_t comma = kinds.find(',', start), end = comma == std::string::npos ? kinds.size() : comma;
-            EDGEDEC_TRY(add(info, kinds.substr(start, end - start)));
+        constants_.resize(values_);
+        for (size_t i = 0; i < inputs_; ++i) EDGEDEC_TRY(info.initializer(i, constants_[i]));
+        for (size_t start = 0; start < names.size();) {
+            const size_t newline = names.find('\n', start), end = newline == std::string::npos ? names.size() : newline;
+            const std::string name = names.substr(start, end - start);
+            constants_.emplace_back();
+            if (!received_array(name, constants_.back())) return refuse("the session has not received the constant " + name);
             start = end + 1;
+        }
+        Records records(nodes);
+        for (std::string_view kind; !records.empty();) {
+            std::vector<Records::Field> fields;
+            if (!records.next(kind, fields)) return refuse("its nodes cannot be read");
+            EDGEDEC_TRY(add(info, kind, fields));
         }
         const Upcoming* next = nullptr;
         for (size_t i = nodes_.size(); i--; nodes_[i].next = next)
@@ -104,8 +102,8 @@ class Kernel final : public Operator {
             const Kernel& kernel = pass_.kernel;
             if (index >= node_.inputs.size()) return kernel.refuse("a node that it contains has too few inputs");
             const auto number = static_cast<size_t>(node_.inputs[index]);
-            const bool constant = number < kernel.inputs_ && kernel.constants_[number].data;
-            const Value& value = constant ? kernel.constants_[number] : pass_.values[number];
+            const Value& constant = kernel.constants_[number];
+            const Value& value = constant.data ? constant : pass_.values[number];
             shape = value.shape;
             *data = value.data;
             return nullptr;
@@ -160,27 +158,30 @@ class Kernel final : public Operator {
         });
     }
 
-    OrtStatus* add(const NodeInfo& info, const std::string& kind) {
+    OrtStatus* add(const NodeInfo& info, std::string_view kind, const std::vector<Records::Field>& fields) {
         const OperatorKind found = find_kind(kind);
-        if (!found.make) return refuse("cannot contain the operator " + kind);
+        if (!found.make) return refuse("cannot contain the operator " + std::string(kind));
         if (nodes_.size() == kMostNodes) return refuse("contains too many nodes");
-        const std::string prefix = std::to_string(nodes_.size()) + ".";
         Node node;
-        EDGEDEC_TRY(info.list((prefix + "inputs").c_str(), node.inputs));
-        EDGEDEC_TRY(info.list((prefix + "outputs").c_str(), node.outputs));
+        NodeInfo contained{api_, info.info, &fields};
+        EDGEDEC_TRY(contained.list("inputs", node.inputs));
+        EDGEDEC_TRY(contained.list("outputs", node.outputs));
         for (int64_t number : node.inputs)
-            if (number < 0 || static_cast<size_t>(number) >= values_) return refuse("has no value " + std::to_string(number));
+            if (number < 0 || static_cast<size_t>(number) >= constants_.size()) return refuse("has no value " + std::to_string(number));
         for (int64_t number : node.outputs)
             if (static_cast<size_t>(number) < inputs_ || static_cast<size_t>(number) >= values_)
                 return refuse("has no output or slot " + std::to_string(number));
         node.kernel.reset(found.make(api_));
-        EDGEDEC_TRY(node.kernel->create({api_, info.info, prefix, &node.inputs, inputs_, node.outputs.size()}));
+        contained.inputs = &node.inputs;
+        contained.values = &constants_;
+        contained.contained_outputs = node.outputs.size();
+        EDGEDEC_TRY(node.kernel->create(contained));
         nodes_.push_back(std::move(node));
         return nullptr;
     }
 
     size_t inputs_ = 0, outputs_ = 0, values_ = 0, threads_ = 1;
-    std::vector<Value> constants_;  // the inputs that are initializers
+    std::vector<Value> constants_;  // by the number of the value; those of other values have no data
     std::vector<Node> nodes_;
 };
 

@@ -92,12 +92,10 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
         const void* data = nullptr;
         EDGEDEC_TRY(constant(info, index, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, w.outputs * w.inputs, &data));
         w.codes = static_cast<const int8_t*>(data);
-        const OrtValue* value = nullptr;
-        Shape shape;
-        EDGEDEC_TRY(info.initializer(index, &value));
-        EDGEDEC_TRY(shape_of(api_, value, shape));
+        Value value;
+        EDGEDEC_TRY(info.initializer(index, value));
         const int64_t rows = w.by_rows ? w.outputs : w.inputs, columns = w.by_rows ? w.inputs : w.outputs;
-        if (shape.dims != std::vector<int64_t>{rows, columns})
+        if (value.shape.dims != std::vector<int64_t>{rows, columns})
             return refuse("its input " + std::to_string(index) + " must be [" + std::to_string(rows) + ", " +
                           std::to_string(columns) + "]");
         return nullptr;

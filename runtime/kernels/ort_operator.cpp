@@ -2,6 +2,7 @@
 #include "ort_operator.hpp"
 
 #include <array>
+#include <cstring>
 
 #include "ternary.hpp"
 
@@ -25,37 +26,110 @@ OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape) {
     return status;
 }
 
+bool Records::take(size_t bytes, std::string_view& taken) {
+    if (rest_.size() < bytes) return false;
+    taken = rest_.substr(0, bytes);
+    rest_.remove_prefix(bytes);
+    return true;
+}
+
+bool Records::number(uint32_t& value) {
+    std::string_view bytes;
+    if (!take(sizeof value, bytes)) return false;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return true;
+}
+
+bool Records::text(std::string_view& value) {
+    uint32_t size = 0;
+    return number(size) && take(size, value);
+}
+
+bool Records::next(std::string_view& kind, std::vector<Field>& fields) {
+    uint32_t count = 0;
+    if (!text(kind) || !number(count)) return false;
+    fields.clear();
+    for (; count; --count) {
+        Field field{};
+        std::string_view data;
+        if (!text(field.name) || !number(field.type) || !number(field.count)) return false;
+        if (field.type != kIntegers && field.type != kFloats && field.type != kText) return false;
+        const size_t element = field.type == kIntegers ? sizeof(int64_t) : field.type == kFloats ? sizeof(float) : 1;
+        if (!take(element * field.count, data)) return false;
+        field.data = data.data();
+        fields.push_back(field);
+    }
+    return true;
+}
+
+OrtStatus* NodeInfo::find(const char* name, Records::Type type, const Records::Field** field) const {
+    for (const Records::Field& it : *fields)
+        if (it.name == name && it.type == type) {
+            *field = &it;
+            return nullptr;
+        }
+    return api.CreateStatus(ORT_FAIL, ("a contained node has no attribute " + std::string(name) + " of this type").c_str());
+}
+
 OrtStatus* NodeInfo::integer(const char* name, int64_t* value) const {
-    return api.KernelInfoGetAttribute_int64(info, (prefix + name).c_str(), value);
+    if (!fields) return api.KernelInfoGetAttribute_int64(info, name, value);
+    std::vector<int64_t> values;
+    EDGEDEC_TRY(list(name, values));
+    if (values.size() != 1) return api.CreateStatus(ORT_FAIL, (std::string(name) + " must be one integer").c_str());
+    *value = values[0];
+    return nullptr;
 }
 
 OrtStatus* NodeInfo::number(const char* name, float* value) const {
-    return api.KernelInfoGetAttribute_float(info, (prefix + name).c_str(), value);
+    if (!fields) return api.KernelInfoGetAttribute_float(info, name, value);
+    std::vector<float> values;
+    EDGEDEC_TRY(list(name, values));
+    if (values.size() != 1) return api.CreateStatus(ORT_FAIL, (std::string(name) + " must be one number").c_str());
+    *value = values[0];
+    return nullptr;
 }
 
 OrtStatus* NodeInfo::text(const char* name, std::string& value) const {
+    if (fields) {
+        const Records::Field* field = nullptr;
+        EDGEDEC_TRY(find(name, Records::kText, &field));
+        value.assign(field->data, field->count);
+        return nullptr;
+    }
     size_t length = 0;
-    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, (prefix + name).c_str(), nullptr, &length));
+    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, name, nullptr, &length));
     value.resize(length);
-    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, (prefix + name).c_str(), value.data(), &length));
+    EDGEDEC_TRY(api.KernelInfoGetAttribute_string(info, name, value.data(), &length));
     value.resize(length ? length - 1 : 0);  // without the terminating zero
     return nullptr;
 }
 
 OrtStatus* NodeInfo::list(const char* name, std::vector<int64_t>& values) const {
+    if (fields) {
+        const Records::Field* field = nullptr;
+        EDGEDEC_TRY(find(name, Records::kIntegers, &field));
+        values.resize(field->count);
+        if (field->count) std::memcpy(values.data(), field->data, field->count * sizeof(int64_t));
+        return nullptr;
+    }
     size_t size = 0;
-    const std::string whole = prefix + name;
-    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_int64(info, whole.c_str(), nullptr, &size));
+    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_int64(info, name, nullptr, &size));
     values.resize(size);
-    return api.KernelInfoGetAttributeArray_int64(info, whole.c_str(), values.data(), &size);
+    return api.KernelInfoGetAttributeArray_int64(info, name, values.data(), &size);
 }
 
 OrtStatus* NodeInfo::list(const char* name, std::vector<float>& values) const {
+    if (fields) {
+        const Records::Field* field = nullptr;
+        EDGEDEC_TRY(find(name, Records::kFloats, &field));
+        values.resize(field->count);
+        if (field->count) std::memcpy(values.data(), field->data, field->count * sizeof(float));
+        return nullptr;
+    }
     size_t size = 0;
-    const std::string whole = prefix + name;
-    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_float(info, whole.c_str(), nullptr, &size));
+    EDGEDEC_TRY(api.KernelInfoGetAttributeArray_float(info, name, nullptr, &size));
     values.resize(size);
-    return api.KernelInfoGetAttributeArray_float(info, whole.c_str(), values.data(), &size);
+    return api.KernelInfoGetAttributeArray_float(info, name, values.data(), &size);
 }
 
 OrtStatus* NodeInfo::counts(size_t* in, size_t* out) const {
@@ -67,16 +141,18 @@ OrtStatus* NodeInfo::counts(size_t* in, size_t* out) const {
     return api.KernelInfo_GetOutputCount(info, out);
 }
 
-OrtStatus* NodeInfo::initializer(size_t index, const OrtValue** value) const {
-    *value = nullptr;
+OrtStatus* NodeInfo::initializer(size_t index, Value& value) const {
+    value = Value{};
     if (inputs) {
-        index = static_cast<size_t>((*inputs)[index]);
-        if (index >= session_inputs) return nullptr;
+        value = (*values)[static_cast<size_t>((*inputs)[index])];
+        return nullptr;
     }
-    int constant = 0;
-    EDGEDEC_TRY(api.KernelInfoGetConstantInput_tensor(info, index, &constant, value));
-    if (!constant) *value = nullptr;
-    return nullptr;
+    int is_constant = 0;
+    const OrtValue* tensor = nullptr;
+    EDGEDEC_TRY(api.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &tensor));
+    if (!is_constant) return nullptr;
+    EDGEDEC_TRY(shape_of(api, tensor, value.shape));
+    return api.GetTensorMutableData(const_cast<OrtValue*>(tensor), &value.data);
 }
 
 OrtStatus* Operator::named(const NodeInfo& info) {
@@ -93,11 +169,10 @@ OrtStatus* Operator::constant(const NodeInfo& info, size_t index, size_t given, 
                               int64_t count, const void** data) const {
     const std::string which = "its input " + std::to_string(index);
     if (index >= given) return refuse(which + " is missing");
-    const OrtValue* value = nullptr;
-    EDGEDEC_TRY(info.initializer(index, &value));
-    if (!value) return refuse(which + " must be an initializer");
-    Shape shape;
-    EDGEDEC_TRY(shape_of(api_, value, shape));
+    Value value;
+    EDGEDEC_TRY(info.initializer(index, value));
+    if (!value.data) return refuse(which + " must be an initializer");
+    const Shape& shape = value.shape;
     if (shape.type != type || shape.count != count) {
         const char* wanted = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8     ? " uint8"
                              : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8    ? " int8"
@@ -106,10 +181,8 @@ OrtStatus* Operator::constant(const NodeInfo& info, size_t index, size_t given, 
         return refuse(which + " must hold " + std::to_string(count) + wanted + ", not " + std::to_string(shape.count) +
                       " of type " + std::to_string(shape.type));
     }
-    void* address = nullptr;
-    EDGEDEC_TRY(api_.GetTensorMutableData(const_cast<OrtValue*>(value), &address));
-    *data = address;
-    if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && reinterpret_cast<uintptr_t>(address) % alignof(float))
+    *data = value.data;
+    if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && reinterpret_cast<uintptr_t>(value.data) % alignof(float))
         return refuse(which + " is not aligned to 4 bytes");
     return nullptr;
 }
@@ -142,26 +215,33 @@ const Kinds& kinds() {
     return all;
 }
 
-OrtStatus* make_domain(const OrtApi& api, OrtCustomOpDomain** domain) {
+OrtStatus* make_domain(const OrtApi& api, bool others, OrtCustomOpDomain** domain) {
     EDGEDEC_TRY(api.CreateCustomOpDomain("edgedec", domain));
-    for (const OperatorKind& kind : kinds()) EDGEDEC_TRY(api.CustomOpDomain_Add(*domain, kind.description));
+    if (others)
+        for (const OperatorKind& kind : kinds()) EDGEDEC_TRY(api.CustomOpDomain_Add(*domain, kind.description));
     return api.CustomOpDomain_Add(*domain, fused_nodes());
 }
 
+// Sessions keep pointers to their domain, so there is one of each kind for the whole process, which is never freed.
+struct Domain {
+    explicit Domain(bool others) : failed(make_domain(*ort, others, &domain)) {}
+    OrtCustomOpDomain* domain = nullptr;
+    OrtStatus* failed;
+};
+
 }  // namespace
 
-OperatorKind find_kind(const std::string& name) {
+OperatorKind find_kind(std::string_view name) {
     for (const OperatorKind& kind : kinds())
         if (name == kind.name) return kind;
     return {nullptr, nullptr, nullptr};
 }
 
-OrtStatus* add_operators(OrtSessionOptions* options) {
-    // Sessions keep pointers to the domain, so there is one for the whole process, which is never freed.
-    static OrtCustomOpDomain* domain = nullptr;
-    static OrtStatus* const failed = make_domain(*ort, &domain);
-    if (failed) return ort->CreateStatus(ORT_FAIL, "edgedec's operators could not be made");
-    return ort->AddCustomOpDomain(options, domain);
+OrtStatus* add_operators(OrtSessionOptions* options, bool others) {
+    static const Domain all(true), fused(false);
+    const Domain& chosen = others ? all : fused;
+    if (chosen.failed) return ort->CreateStatus(ORT_FAIL, "edgedec's operators could not be made");
+    return ort->AddCustomOpDomain(options, chosen.domain);
 }
 
 }  // namespace edgedec
@@ -177,5 +257,5 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
     const char* message = nullptr;
     if (!edgedec::chosen_path(&message)) return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
     edgedec::ort = api;
-    return edgedec::add_operators(options);
+    return edgedec::add_operators(options, true);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "onnxruntime/onnxruntime_c_api.h"
@@ -24,15 +25,48 @@ struct Shape {
 
 OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape);
 
-// What the kernel of a node is made from: a node of the session, or one of the nodes that a fused node contains, which has its
-// attributes under names with a prefix, and whose inputs are among those of the fused node.
+// A tensor that is not a value of ONNX Runtime.
+struct Value {
+    Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {}, 0};
+    void* data = nullptr;
+};
+
+// Sets `value` to an array that the session which this thread is opening has received. Returns false if there is none of the name.
+bool received_array(std::string_view name, Value& value);
+
+// The attributes of the nodes that a fused node contains, as edgedec/onnx/fusion.py writes them. The bytes must outlive it.
+class Records {
+  public:
+    enum Type : uint32_t { kIntegers = 1, kFloats = 2, kText = 3 };
+    struct Field {
+        std::string_view name;
+        uint32_t type;
+        uint32_t count;    // elements, or bytes of a text
+        const char* data;  // not aligned
+    };
+
+    explicit Records(std::string_view bytes) : rest_(bytes) {}
+    bool empty() const { return rest_.empty(); }
+    // Reads the next node. Returns false if the bytes are not those of a node.
+    bool next(std::string_view& kind, std::vector<Field>& fields);
+
+  private:
+    bool number(uint32_t& value);
+    bool text(std::string_view& value);
+    bool take(size_t bytes, std::string_view& taken);
+
+    std::string_view rest_;
+};
+
+// What the kernel of a node is made from: a node of the session, or one of the nodes that a fused node contains, whose inputs
+// are among those of the fused node.
 struct NodeInfo {
     const OrtApi& api;
     const OrtKernelInfo* info;
-    std::string prefix;                             // of the attributes' names
-    const std::vector<int64_t>* inputs = nullptr;   // for each input its number at the session's node; null: the same number
-    size_t session_inputs = 0;                      // with `inputs`: numbers from this one on are values of earlier nodes
-    size_t contained_outputs = 0;                   // with `inputs`: the number of outputs
+    const std::vector<Records::Field>* fields = nullptr;  // attributes of a contained node; null: those of `info`
+    const std::vector<int64_t>* inputs = nullptr;  // with `fields`: for each input its number among `values`
+    const std::vector<Value>* values = nullptr;    // with `fields`: the constants of the fused node; others have no data
+    size_t contained_outputs = 0;                  // with `fields`: the number of outputs
 
     OrtStatus* integer(const char* name, int64_t* value) const;
     OrtStatus* number(const char* name, float* value) const;
@@ -40,8 +74,12 @@ struct NodeInfo {
     OrtStatus* list(const char* name, std::vector<int64_t>& values) const;
     OrtStatus* list(const char* name, std::vector<float>& values) const;
     OrtStatus* counts(size_t* inputs, size_t* outputs) const;
-    // Sets `*value` to an input that is an initializer, and to null if it is none.
-    OrtStatus* initializer(size_t index, const OrtValue** value) const;
+    // Sets `value` to an input that is a constant; its `data` is null if it is none.
+    OrtStatus* initializer(size_t index, Value& value) const;
+
+  private:
+    // Sets `*field` to the attribute of a contained node.
+    OrtStatus* find(const char* name, Records::Type type, const Records::Field** field) const;
 };
 
 // The inputs, outputs and threads of a node while it runs.
@@ -139,7 +177,7 @@ OrtCustomOp describe() {
                            void** kernel) -> OrtStatusPtr {
         return guarded(*api, [&]() -> OrtStatus* {
             Kernel* made = new Kernel(*api);
-            if (OrtStatus* status = made->create(NodeInfo{*api, info, {}})) {
+            if (OrtStatus* status = made->create(NodeInfo{*api, info})) {
                 delete made;
                 return status;
             }
@@ -189,12 +227,13 @@ OperatorKind selective_scan();
 OperatorKind channel_scan();
 OperatorKind gated_delta_rule();
 // Returns the kind of that name; `make` is null if a fused node cannot contain it.
-OperatorKind find_kind(const std::string& name);
+OperatorKind find_kind(std::string_view name);
 
 // The operator of fused nodes.
 const OrtCustomOp* fused_nodes();
 
-// Adds the domain "edgedec" to the options of a session. `ort` must be set.
-OrtStatus* add_operators(OrtSessionOptions* options);
+// Adds the domain "edgedec" to the options of a session: the operator of fused nodes and, if asked, all others, of which each takes
+// 11 KiB in each session. `ort` must be set.
+OrtStatus* add_operators(OrtSessionOptions* options, bool others);
 
 }  // namespace edgedec

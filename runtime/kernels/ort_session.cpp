@@ -7,6 +7,8 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@ struct SessionOptions {
     int64_t threads;      // 0: ONNX Runtime chooses it
     const SessionTensor* initializers;
     int64_t initializer_count;
+    int64_t fused;  // 1: the model's nodes of the domain "edgedec" are all fused nodes, so the session needs no other operator
 };
 
 namespace {
@@ -41,6 +44,10 @@ constexpr int64_t kRows = -1, kResults = -2, kWords = -3;
 constexpr size_t kMostBindings = 96;  // sizes of runs that stay bound, 5 KiB each
 
 thread_local std::string last_error;
+
+// The arrays of the session that this thread is opening, by name. ONNX Runtime makes all kernels on the thread that opens it.
+using Received = std::unordered_map<std::string_view, const SessionTensor*>;
+thread_local const Received* opening = nullptr;
 
 // An object of ONNX Runtime.
 template <class T>
@@ -85,15 +92,21 @@ class Session {
         EDGEDEC_TRY(api_.AddSessionConfigEntry(options.get(), "session.use_device_allocator_for_initializers", "1"));
         EDGEDEC_TRY(api_.AddSessionConfigEntry(options.get(), "session.model_external_initializers_file_folder_path", it.folder));
         if (it.profile) EDGEDEC_TRY(api_.EnableProfiling(options.get(), it.profile));
-        EDGEDEC_TRY(add_operators(options.get()));
+        EDGEDEC_TRY(add_operators(options.get(), !it.fused));
+        Received received;
         for (int64_t at = 0; at < it.initializer_count; ++at) {
+            const SessionTensor& one = it.initializers[at];
+            received.emplace(one.name, &one);
             initializers_.emplace_back(nullptr, api_.ReleaseValue);
-            EDGEDEC_TRY(tensor(it.initializers[at], 0, 0, initializers_.back()));
-            EDGEDEC_TRY(api_.AddInitializer(options.get(), it.initializers[at].name, initializers_.back().get()));
+            EDGEDEC_TRY(tensor(one, 0, 0, initializers_.back()));
+            EDGEDEC_TRY(api_.AddInitializer(options.get(), one.name, initializers_.back().get()));
         }
-        EDGEDEC_TRY(own(session_, [&](OrtSession** session) {
+        opening = &received;
+        OrtStatus* const failed = own(session_, [&](OrtSession** session) {
             return api_.CreateSessionFromArray(env_.get(), model, static_cast<size_t>(bytes), options.get(), session);
-        }));
+        });
+        opening = nullptr;
+        EDGEDEC_TRY(failed);
         return read_inputs();
     }
 
@@ -209,6 +222,20 @@ int32_t checked(const Function& function) {
 }
 
 }  // namespace
+
+bool received_array(std::string_view name, Value& value) {
+    if (!opening) return false;
+    const auto found = opening->find(name);
+    if (found == opening->end()) return false;
+    const SessionTensor& it = *found->second;
+    value.shape.type = static_cast<ONNXTensorElementDataType>(it.type);
+    value.shape.dims.assign(it.dims, it.dims + it.rank);
+    value.shape.count = 1;
+    for (int64_t size : value.shape.dims) value.shape.count *= size;
+    value.data = it.data;
+    return true;
+}
+
 }  // namespace edgedec
 
 // Sizes of the structures, which Python compares with its own: kind 0 of a tensor, 1 of the options.

@@ -59,7 +59,7 @@ class SessionOptions(ctypes.Structure):
 
     _fields_ = (
         *(("folder", c_char_p), ("profile", c_char_p), ("threads", c_int64)),
-        *(("initializers", c_void_p), ("initializer_count", c_int64)),
+        *(("initializers", c_void_p), ("initializer_count", c_int64), ("fused", c_int64)),
     )
 
 
@@ -85,6 +85,7 @@ class KernelSession:
         threads: number of threads of a run; 0: ONNX Runtime chooses it.
         folder: folder of the weights that the model has in files.
         initializers: weights by name, C-contiguous, which are used where they are.
+        fused: True if all nodes of the project's operators are fused ones, so that the session takes less memory.
         profile: beginning of the name of the file for ONNX Runtime's profiler; None: it is off.
 
     Members:
@@ -105,6 +106,7 @@ class KernelSession:
         threads: int,
         folder: Path,
         initializers: Mapping[str, NDArray[Any]],
+        fused: bool = False,
         profile: Path | None = None,
     ) -> None:
         register(ort.SessionOptions(), kernels)  # gives ONNX Runtime's interface to the library
@@ -122,6 +124,7 @@ class KernelSession:
             threads=threads,
             initializers=ctypes.addressof(tensors),
             initializer_count=len(tensors),
+            fused=fused,
         )
         address = self._library.edgedec_session_open(model, len(model), ctypes.addressof(options))
         if address is None:

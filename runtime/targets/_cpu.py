@@ -155,6 +155,7 @@ class CpuTarget:
         weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
         self.stream = weights.stream
         arrays = dict(weights.initializers)
+        fused = FUSED.value() is None or FUSED.is_on()
         model = lower(
             self.graph,
             self.bundle.tensors,
@@ -164,12 +165,12 @@ class CpuTarget:
             taps=self._taps,
             packed=weights.packed,
             kernels=True,
-            fused_threads=(threads or os.cpu_count() or 1) if FUSED.value() is None or FUSED.is_on() else 0,
+            fused_threads=(threads or os.cpu_count() or 1) if fused else 0,
             arrays=arrays,
         )
         folder = self.bundle.path.resolve()
         try:
-            return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=arrays)
+            return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=arrays, fused=fused)
         except RuntimeError as error:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
 

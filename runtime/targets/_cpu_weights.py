@@ -24,7 +24,7 @@ from edgedec.runtime.kernels.weight_stream import WeightStream
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._footprint import read_weights, widest_value
-from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 
 __all__ = [
     "FixedSizes",
@@ -65,7 +65,7 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
     """
     split, stream = weight_split(bundle, graph, limits), None
     streamed = set() if split is None else {part.matrix for part in split.parts}
-    initializers: dict[str, NDArray[Any]] = {}
+    initializers = _stored_arrays(bundle, graph)
     stored = [name for name in sorted(read_weights(graph)) if isinstance(bundle.tensors[name].scheme, Int8Scheme)]
     for name in stored:  # first, because they are read while the layout is checked
         tensor = bundle.tensors[name]
@@ -86,6 +86,22 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
         initializers |= dict(zip(onnx_names(name), parts, strict=False))
         packed[name] = (codes.size, scales.size)
     return LoadedWeights(initializers=initializers, packed=packed, stream=stream)
+
+
+def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
+    """Return int8 and float weights by their names in the model: views of the file, or float32 copies of narrower floats."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in sorted(read_weights(graph)):
+        tensor = bundle.tensors[name]
+        if not isinstance(tensor.scheme, FloatScheme | Int8Scheme):
+            continue
+        for part, spec in tensor.scheme.parts(tensor.shape).items():
+            array = bundle.array(name, part)
+            if isinstance(tensor.scheme, FloatScheme) and spec.dtype != np.float32:
+                arrays[f"{name}.float32"] = array.astype(np.float32)
+            else:
+                arrays[f"{name}.{part}"] = array
+    return arrays
 
 
 def _int8_initializer(name: str, tensor: Tensor, codes: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:

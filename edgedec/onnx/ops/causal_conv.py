@@ -12,8 +12,10 @@ __all__ = ["lower"]
 
 
 def lower(op: CausalConv, emitter: Emitter) -> None:
-    weight = emitter.float_weight(op.weight)
-    taps = emitter.once("Transpose", [weight], f"{weight}.taps", perm=[2, 1, 0])  # once, when constants are folded
+    name = f"{op.weight}.taps"
+    taps = emitter.derived(emitter.own_weight(op.weight), name, lambda values: values.transpose(2, 1, 0))
+    if taps is None:  # once, when constants are folded
+        taps = emitter.once("Transpose", [emitter.float_weight(op.weight)], name, perm=[2, 1, 0])
     channels = emitter.graph.weights[op.weight].shape[0]
     zeros = emitter.constant(f"zeros.{channels}", np.zeros(channels, np.float32))
-    stateful(op, "CausalConv", [taps, emitter.float_weight(op.bias) if op.bias else zeros], emitter)
+    stateful(op, "CausalConv", [taps, emitter.own_weight(op.bias) if op.bias else zeros], emitter)

@@ -11,7 +11,7 @@ __all__ = ["lower"]
 
 def lower(op: DifferentialHeads, emitter: Emitter) -> None:
     check_kernels(op, emitter)
-    inputs = [emitter.bound[op.inputs[0]], *map(emitter.float_weight, op.factors)]
+    inputs = [emitter.bound[op.inputs[0]], *map(emitter.own_weight, op.factors)]
     emitter.bound[op.outputs[0]] = emitter.node(
         "HeadDifference", inputs, op.name, domain=KERNELS, pairs=op.pairs, start=op.start
     )

@@ -10,4 +10,4 @@ __all__ = ["lower"]
 
 
 def lower(op: GatedDeltaRule, emitter: Emitter) -> None:
-    stateful(op, "GatedDeltaRule", [emitter.float_weight(name) for name in op.weight_names], emitter)
+    stateful(op, "GatedDeltaRule", [emitter.own_weight(name) for name in op.weight_names], emitter)

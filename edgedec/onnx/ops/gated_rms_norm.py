@@ -18,11 +18,11 @@ def lower(op: GatedRmsNorm, emitter: Emitter) -> None:
     name = f"{op.name}.gated"
     gate = GatedActivation(name=name, inputs=op.inputs, outputs=(name,), activation="silu")
     gated_activation.lower(gate, emitter)
-    x, gain = emitter.bound[name], emitter.float_weight(op.weight)
+    x = emitter.bound[name]
     if op.groups == 1:
-        emitter.bound[op.outputs[0]] = rms_norm.normed(x, gain, op.name, op.eps, emitter)
+        emitter.bound[op.outputs[0]] = rms_norm.normed(x, emitter.own_weight(op.weight), op.name, op.eps, emitter)
         return
     (width,) = emitter.graph.weights[op.weight].shape
     ones = emitter.constant(f"ones.{width // op.groups}", np.ones(width // op.groups, np.float32))
     normed = rms_norm.normed(x, ones, f"{op.name}.normed", op.eps, emitter, heads=(op.groups, width // op.groups))
-    emitter.bound[op.outputs[0]] = emitter.node("Mul", [normed, gain], op.name)
+    emitter.bound[op.outputs[0]] = emitter.node("Mul", [normed, emitter.float_weight(op.weight)], op.name)

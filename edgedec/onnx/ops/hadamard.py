@@ -12,7 +12,7 @@ __all__ = ["lower"]
 
 def lower(op: Hadamard, emitter: Emitter) -> None:
     x = emitter.bound[op.inputs[0]]
-    signs = emitter.float_weight(op.signs) if op.signs else None
+    signs = emitter.own_weight(op.signs) if op.signs else None
     if emitter.kernels:
         width = _width(op, emitter)
         inputs = [x, signs or emitter.constant(f"ones.{width}", np.ones(width, np.float32))]

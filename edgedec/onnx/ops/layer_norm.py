@@ -11,5 +11,5 @@ __all__ = ["lower"]
 
 def lower(op: LayerNorm, emitter: Emitter) -> None:
     check_kernels(op, emitter)
-    inputs = [emitter.bound[op.inputs[0]], *map(emitter.float_weight, op.weight_names)]
+    inputs = [emitter.bound[op.inputs[0]], *map(emitter.own_weight, op.weight_names)]
     emitter.bound[op.outputs[0]] = emitter.node("LayerNorm", inputs, op.name, domain=KERNELS, eps=op.eps)

@@ -183,7 +183,7 @@ def _stored(op: Linear, emitter: Emitter) -> set[str]:
 
 def _fused_bias(bias: str | None, emitter: Emitter) -> list[str]:
     """Return the bias if it can be an input of edgedec's operators, which need an initializer without a conversion."""
-    return [emitter.float_weight(bias)] if bias and emitter.tensors[bias].scheme == FloatScheme() else []
+    return [emitter.own_weight(bias)] if bias and emitter.tensors[bias].scheme == FloatScheme() else []
 
 
 def _emit_fused(
@@ -204,7 +204,7 @@ def _emit_fused(
     emitter.node(kind, inputs, name, outputs=results, domain=KERNELS, columns=columns, **attributes)
     for output, product in zip(made, results, strict=True):
         if output in late:
-            product = emitter.sum_of(product, emitter.float_weight(late[output]), f"{output}.biased")
+            product = emitter.sum_of(product, emitter.own_weight(late[output]), f"{output}.biased")
         emitter.bound[output] = product
 
 

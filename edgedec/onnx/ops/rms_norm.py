@@ -5,6 +5,8 @@ A row's bits do not depend on other rows.
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgedec.onnx.emitter import KERNELS, Emitter
 from edgedec.ops import RmsNorm
 
@@ -12,12 +14,17 @@ __all__ = ["lower", "normed"]
 
 
 def lower(op: RmsNorm, emitter: Emitter) -> None:
-    x, gain = emitter.bound[op.inputs[0]], emitter.float_weight(op.weight)
-    if op.offset:  # added once, when the session folds constants
-        offset = emitter.scalar(f"offset.{op.offset:g}", op.offset)
-        gain = emitter.node("Add", [gain, offset], f"{op.name}.gain")
+    x, gain = emitter.bound[op.inputs[0]], emitter.own_weight(op.weight)
+    if op.offset:
+        name, offset = f"{op.name}.gain", np.float32(op.offset)
+        gain = emitter.derived(gain, name, lambda values: values + offset) or _sum(gain, op.offset, name, emitter)
     (width,) = emitter.graph.weights[op.weight].shape
     emitter.bound[op.outputs[0]] = normed(x, gain, op.name, op.eps, emitter, heads=(op.heads, width))
+
+
+def _sum(gain: str, offset: float, name: str, emitter: Emitter) -> str:
+    """Add a node that adds an offset once, when the session folds constants."""
+    return emitter.node("Add", [gain, emitter.scalar(f"offset.{offset:g}", offset)], name)
 
 
 def normed(x: str, gain: str, name: str, eps: float, emitter: Emitter, *, heads: tuple[int, int] = (1, 0)) -> str:

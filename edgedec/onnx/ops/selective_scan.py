@@ -13,5 +13,5 @@ def lower(op: SelectiveScan, emitter: Emitter) -> None:
     least, most = map(float, op.step_limits)
     by_channel = op.decay_by == "channel"  # the rates are in a table of the layout
     names = [name for name in op.weight_names if not by_channel or name != op.decay]
-    weights = [emitter.float_weight(name) for name in names]
+    weights = [emitter.own_weight(name) for name in names]
     stateful(op, "ChannelScan" if by_channel else "SelectiveScan", weights, emitter, least=least, most=most)
