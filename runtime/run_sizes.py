@@ -5,7 +5,25 @@ from __future__ import annotations
 from edgedec.graph import Graph
 from edgedec.runtime.protocols import Limits
 
-__all__ = ["cache_rows", "recurrent_bytes", "recurrent_slots", "reserved_rows", "run_rows", "usual_result_rows"]
+__all__ = [
+    "cache_rows",
+    "recurrent_bytes",
+    "recurrent_slots",
+    "reserved_rows",
+    "run_rows",
+    "usual_result_rows",
+    "widest_pass",
+]
+
+# Rows of a run that avoid a faulty kernel: with 32 rows and more the WebGPU plug-in (0.4) uses another attention kernel,
+# written for subgroups of at least 8 lanes. On SwiftShader, which has 4, it gives wrong results without an error
+# (docs/devices.md).
+_WEBGPU_ROWS = 31
+
+
+def widest_pass(device: str) -> int | None:
+    """Return the maximum number of rows of a run on ``device``; None: no limit. Wider passes run in several parts."""
+    return _WEBGPU_ROWS if device == "webgpu" else None
 
 
 def cache_rows(limits: Limits) -> int:

@@ -144,7 +144,7 @@ def _kernels() -> MachineCheck:
 
 
 def _int8_products() -> MachineCheck:
-    from edgedec.runtime.targets.onnx import signed_int8_is_exact
+    from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 
     name = "int8 products"
     try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
-from edgedec.onnx.fusion import fuse
+from edgedec.onnx.fusion import Program, fuse, whole_program
 from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.onnx.recurrent_layout import RecurrentLayout
@@ -226,23 +226,27 @@ class Emitter:
 
     def model(self) -> bytes:
         """Return the serialized ONNX model."""
-        nodes, constants = self._nodes, dict(self._initializers)
-        if self.fused_threads:
-            given = self._given()
-            nodes = fuse(nodes, KERNELS, self.fused_threads, given)
-            constants = {name: value for name, value in constants.items() if name not in given}
+        given = self._given()
+        constants = [value for name, value in self._initializers.items() if name not in given]
         return encode_model(
             "edgedec",
-            nodes=nodes,
+            nodes=fuse(self._nodes, KERNELS, self.fused_threads, given) if self.fused_threads else self._nodes,
             inputs=self._inputs,
             outputs=self._outputs,
-            constants=constants.values(),
+            constants=constants,
             opsets=_OPSETS | ({KERNELS: 1} if self.kernels else {}),
         )
 
+    def program(self) -> Program | None:
+        """Return the model as a program for the kernels' library; None if ONNX Runtime must run some of its nodes."""
+        if not self.fused_threads:
+            return None
+        nodes = fuse(self._nodes, KERNELS, self.fused_threads, self._given())
+        return whole_program(nodes, {value.name for value in self._inputs})
+
     def _given(self) -> set[str]:
-        """Return the constants that the session receives and that only fused nodes read. Those of the model become arrays."""
-        if self.arrays is None:
+        """Return the constants that the session receives, for fused nodes alone; those of the model become arrays."""
+        if self.arrays is None or not self.fused_threads:
             return set()
         others = {name for node in self._nodes if node.domain != KERNELS for name in node.inputs}
         for name, value in self._initializers.items():

@@ -3,23 +3,57 @@
 ONNX Runtime takes some microseconds for each node and for each time that it hands work to threads; a model of 24 layers has
 294 nodes. The fused node calls the same kernels in the same order, so that its results have the same bits.
 
-The contained nodes are one attribute of bytes, because ONNX Runtime keeps several copies of each attribute, of some hundred bytes
-even if its value is a number. ``ort_operator.cpp`` reads the bytes: for each node its kind as a text, the number of its
-attributes, and for each of them its name as a text, its type (1 integers, 2 floats, 3 a text) and its value. A text and a list begin
-with the number of their bytes or elements. All numbers are little-endian: uint32, and int64 and float32 in lists.
+The contained nodes are one attribute of bytes, because ONNX Runtime keeps several copies of each attribute, of some hundred
+bytes even if its value is a number. ``ort_operator.cpp`` reads the bytes: for each node its kind as a text, the number of
+its attributes, and for each of them its name as a text, its type (1 integers, 2 floats, 3 a text) and its value. A text and
+a list begin with the number of their bytes or elements. All numbers are little-endian: uint32, and int64 and float32 in
+lists.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from edgedec.onnx.model_bytes import Attribute, Node
 
-__all__ = ["FUSED", "fuse"]
+__all__ = ["FUSED", "Program", "fuse", "whole_program"]
 
 FUSED = "Fused"
 _INTEGERS, _FLOATS, _TEXT = 1, 2, 3  # types of attributes, as in ort_operator.cpp
+
+
+class Program(NamedTuple):
+    """A fused node that is a whole model, so that a session needs no ONNX Runtime.
+
+    Members:
+        record: the bytes of the node, with the names of its inputs and outputs.
+    """
+
+    record: bytes
+
+
+def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> Program | None:
+    """Return the program of the nodes of a graph after ``fuse``; None if ONNX Runtime must run some of them.
+
+    Args:
+        inputs: the names of the graph's inputs.
+    """
+    fused, others = [node for node in nodes if node.kind == FUSED], [node for node in nodes if node.kind != FUSED]
+    if len(fused) != 1 or any(node.kind != "Identity" for node in others):
+        return None
+    (node,) = fused
+    names = {other.inputs[0]: other.outputs[0] for other in others}
+    if len(names) < len(others) or names.keys() != set(node.outputs) or not set(inputs).issuperset(node.inputs):
+        return None
+    attributes: dict[str, Attribute] = {
+        **node.attributes,
+        "name": node.name,
+        "input_names": "\n".join(node.inputs),
+        "output_names": "\n".join(names[output] for output in node.outputs),
+    }
+    return Program(_record(node.kind, attributes))
 
 
 def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = ()) -> list[Node]:

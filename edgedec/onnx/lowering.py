@@ -1,4 +1,4 @@
-"""Lower a graph to the bytes of an ONNX model for one session.
+"""Lower a graph to an ONNX model for one session.
 
 Inputs: ``embed`` float32 [1, n, hidden] (the host looks embeddings up, so that rows of a mapped table and other embeddings
 are handled alike), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bias`` float32 [1, 1, n, total],
@@ -30,7 +30,7 @@ from edgedec.onnx.recurrent_layout import RecurrentLayout
 from edgedec.ops import Attention
 from edgedec.plugins import load, names
 
-__all__ = ["lower"]
+__all__ = ["check_lowered", "emit"]
 
 _OPS = "edgedec.onnx.ops"
 
@@ -64,7 +64,7 @@ def check_lowered(graph: Graph, *, kernels: bool) -> None:
             )
 
 
-def lower(
+def emit(
     graph: Graph,
     tensors: Mapping[str, Tensor],
     *,
@@ -77,8 +77,8 @@ def lower(
     unsigned_int8: bool = False,
     fused_threads: int = 0,
     arrays: dict[str, NDArray[Any]] | None = None,
-) -> bytes:
-    """Serialize ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
+) -> Emitter:
+    """Return the nodes of ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
 
     Args:
         cache: the one buffer of edgedec's own operators; None: that of one sequence, with all of its rows.
@@ -131,4 +131,4 @@ def lower(
         # An Identity gives the output the name in the graph. ONNX Runtime removes it.
         rows, width = graph.values[name].shape
         emitter.output(emitter.node("Identity", [emitter.bound[name]], f"out.{name}"), (1, rows, width))
-    return emitter.model()
+    return emitter

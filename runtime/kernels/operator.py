@@ -6,49 +6,37 @@ import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.onnx.fusion import fuse
+from edgedec.onnx.fusion import fuse, whole_program
 from edgedec.onnx.grid_layout import grid_layout
-from edgedec.onnx.model_bytes import DataType, Node, TensorValue, ValueInfo, array_value, encode_model
-from edgedec.ort import onnxruntime as ort
+from edgedec.onnx.model_bytes import Node
 from edgedec.reference.float_profile.ops.linear import grouped_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.grid import pack_grid
 from edgedec.runtime.kernels.recurrent_check import recurrent_check
+from edgedec.runtime.kernels.registration import DOMAIN
+from edgedec.runtime.kernels.session import KernelSession, Memory
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
-__all__ = ["DOMAIN", "GRID", "INT8", "OPERATOR", "register", "usable"]
+__all__ = ["GRID", "INT8", "OPERATOR", "usable"]
 
-DOMAIN, OPERATOR, INT8, GRID = "edgedec", "TernaryMatMul", "Int8MatMul", "GridMatMul"
-_TYPES = {"float32": DataType.FLOAT, "int64": DataType.INT64}
+OPERATOR, INT8, GRID = "TernaryMatMul", "Int8MatMul", "GridMatMul"
 _LOG = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
 
 
-def register(options: ort.SessionOptions, kernels: Kernels) -> None:
-    """Register the operators of the domain ``edgedec`` for sessions with ``options``.
-
-    Raises:
-        DeviceError: ONNX Runtime cannot load the library.
-    """
-    try:
-        options.register_custom_ops_library(str(kernels.path))
-    except Exception as error:  # ONNX Runtime's exception classes share no base
-        raise DeviceError(f"ONNX Runtime {ort.__version__} cannot load {kernels.path}: {error}") from error
-
-
 @functools.cache
 def usable() -> Kernels | None:
-    """Return the kernels if ONNX Runtime runs their operators with the right results; else None, with a line in the log.
+    """Return the kernels if their operators have the right results; else None, with a line in the log.
 
     Raises:
         UsageError, DeviceError: ``load`` raised it.
@@ -72,7 +60,7 @@ class _TestNode:
     """A node, its weights, and the expected outputs."""
 
     node: Node
-    weights: list[TensorValue]
+    weights: dict[str, NDArray[Any]]
     expected: list[F32]
 
 
@@ -119,7 +107,7 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
     """Return a node with two ternary matrices that have enough rows for two threads."""
     inputs, sizes = codes.shape[1], (320, 400)
     schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64, half_scales=True))
-    weights, expected = [], []
+    weights, expected = dict[str, NDArray[Any]](), []
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
         trits = _integers(1 + number, -1, 2, scheme.planes, outputs, inputs)
         scales = np.float32(1) - np.float32(0.5) * _fractions(
@@ -138,7 +126,7 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
         expected.append(total * scale)
         packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
         packed_scales = kernels.pack_scales(stored, (outputs, inputs), scheme)
-        weights += [array_value(f"t{number}", packed), array_value(f"u{number}", packed_scales)]
+        weights |= {f"t{number}": packed, f"u{number}": packed_scales}
     node = Node(
         kind=OPERATOR,
         inputs=["x", "t0", "u0", "t1", "u1"],
@@ -159,13 +147,13 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
 def _int8_node(codes: I8, scale: F32) -> _TestNode:
     """Return a node with two int8 matrices, one in each order of a bundle."""
     inputs, sizes = codes.shape[1], (330, 77)
-    weights, expected = [], []
+    weights, expected = dict[str, NDArray[Any]](), []
     for number, outputs in enumerate(sizes):
         matrix = _integers(5 + number, -127, 128, outputs, inputs)
         scales = _scales(7 + number, outputs)
         expected.append(_exact_product(codes, matrix) * scale * scales)
         stored = matrix if number else np.ascontiguousarray(matrix.T)
-        weights += [array_value(f"c{number}", stored), array_value(f"s{number}", scales)]
+        weights |= {f"c{number}": stored, f"s{number}": scales}
     node = Node(
         kind=INT8,
         inputs=["x", "c0", "s0", "c1", "s1"],
@@ -183,7 +171,7 @@ def _grid_node(codes: I8, scale: F32) -> _TestNode:
         Int4Scheme(offset=True),
         TernaryScheme(planes=3, group_size=64, tied=True),
     )
-    weights, expected, layouts = [], [], []
+    weights, expected, layouts = dict[str, NDArray[Any]](), [], []
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
         shape = (outputs, inputs)
         parts: dict[str, NDArray[Any]] = {
@@ -198,7 +186,7 @@ def _grid_node(codes: I8, scale: F32) -> _TestNode:
         layout = grid_layout(scheme)
         assert layout is not None
         layouts.append(layout)
-        weights.append(array_value(f"g{number}", pack_grid("self test", scheme, parts, shape)))
+        weights[f"g{number}"] = pack_grid("self test", scheme, parts, shape)
     node = Node(
         kind=GRID,
         inputs=["x", "g0", "g1"],
@@ -295,10 +283,10 @@ def _chosen_rows(x: F32, gain: F32, narrow: F32, rows: NDArray[np.int64], vector
 
 
 def _self_test(kernels: Kernels) -> None:
-    """Run a node of each kind on two threads, each by itself and all in one fused node, and compare the results.
+    """Run a node of each kind, fused and on two threads, and compare the results.
 
-    Products are compared with those of integers in NumPy, the other operations within a tolerance, those with states with
-    the reference, and the fused node with the single nodes to the bit.
+    Products are compared with those of integers in NumPy, the other operations within a tolerance, and those with states
+    with the reference.
 
     Raises:
         DeviceError: they differ.
@@ -310,75 +298,56 @@ def _self_test(kernels: Kernels) -> None:
     narrow = np.float32(0.125) * _fractions(14, 3, x.shape[-1]) - np.float32(0.0625)
     first, second = _fractions(15, 5), _fractions(16, 5)  # vectors for the factor of a difference of heads
     recurrent = recurrent_check(_fractions)
+    products = {
+        output: (item.node.kind, expected[None])
+        for item in items
+        for output, expected in zip(item.node.outputs, item.expected, strict=True)
+    }
+    chosen = _chosen_rows(x[0], gain, narrow, rows, (first, second))[None]
+    shapes = {
+        **{name: expected.shape for name, (_, expected) in products.items()},
+        "chosen": chosen.shape,
+        **{name: expected.shape for name, expected in recurrent.expected.items()},
+    }
+    constants = {name: array for item in items for name, array in item.weights.items()} | dict(recurrent.constants)
+    constants |= {"gain": gain, "narrow": narrow, "first": first, "second": second, "rows": rows}
     nodes = [*(item.node for item in items), *_row_nodes("x", x.shape[-1]), *recurrent.nodes]
-    names = [name for item in items for name in item.node.outputs] + ["chosen", *recurrent.expected]
-    constants = [
-        *(weight for item in items for weight in item.weights),
-        *recurrent.constants,
-        array_value("gain", gain),
-        array_value("narrow", narrow),
-        array_value("first", first),
-        array_value("second", second),
-        array_value("rows", rows),
-    ]
-    made = {name for node in nodes for name in node.outputs}
-    copies = [
-        replace(
-            node,
-            inputs=[f"fused.{name}" if name in made else name for name in node.inputs],
-            outputs=[f"fused.{name}" for name in node.outputs],
-        )
-        for node in nodes
-    ]
-    inputs = {"x": x, **recurrent.inputs}
-    results = _run(kernels, nodes, copies, inputs, constants, [*names, *(f"fused.{name}" for name in names)])
-    single, fused = results[: len(names)], results[len(names) :]
-    kinds = [item.node.kind for item in items for _ in item.node.outputs]
-    for kind, result, right in zip(kinds, single, (array for item in items for array in item.expected), strict=False):
-        if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
+    results = _run(kernels, nodes, {"x": x, **recurrent.inputs}, constants, shapes)
+    for name, (kind, expected) in products.items():
+        if results[name].tobytes() != expected.tobytes():
             raise DeviceError(f"the results of {kind} are not those of NumPy")
-    chosen = _chosen_rows(x[0], gain, narrow, rows, (first, second))
-    by_name = dict(zip(names, single, strict=True))
-    if not _near(by_name["chosen"], chosen[None]):
+    if not _near(results["chosen"], chosen):
         raise DeviceError(
             "the results of RmsNorm, GatedActivation, Hadamard, Columns, LayerNorm, HeadDifference, Add, FloatMatMul and "
             "SelectRows are not those of NumPy"
         )
     for name, right in recurrent.expected.items():
-        if not _near(by_name[name], right):
+        if not _near(results[name], right):
             raise DeviceError(f"the results of the node {name!r} with recurrent states are not those of the reference")
-    if any(one.tobytes() != other.tobytes() for one, other in zip(single, fused, strict=True)):
-        raise DeviceError("the results of a fused node are not those of its operations")
 
 
 def _near(result: F32, right: F32) -> bool:
-    return result.shape == right.shape and np.allclose(result, right, rtol=1e-5, atol=1e-5)
+    return np.allclose(result, right, rtol=1e-5, atol=1e-5)
 
 
 def _run(
     kernels: Kernels,
     nodes: Sequence[Node],
-    together: Sequence[Node],
     inputs: Mapping[str, NDArray[Any]],
-    constants: Sequence[TensorValue],
-    outputs: Sequence[str],
-) -> list[F32]:
-    """Return the outputs of a model of ``nodes``, and of ``together``, which are fused. It runs on two threads."""
-    # Nodes of another domain are what makes values outputs of the fused node.
-    ends = [Node(kind="Identity", inputs=[name], outputs=[f"out.{name}"], name=f"out.{name}") for name in outputs]
-    model = encode_model(
-        "self_test",
-        nodes=[*nodes, *fuse([*together, *ends], DOMAIN, 2)],
-        inputs=[
-            ValueInfo(name=name, dtype=_TYPES[value.dtype.name], shape=value.shape) for name, value in inputs.items()
-        ],
-        outputs=[ValueInfo(name=f"out.{name}", dtype=DataType.FLOAT, shape=None) for name in outputs],
-        constants=constants,
-        opsets={"": 21, DOMAIN: 1},
-    )
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 2
-    register(options, kernels)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    results: list[F32] = session.run([f"out.{name}" for name in outputs], dict(inputs))
-    return results
+    constants: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, F32]:
+    """Return outputs, of which ``shapes`` has the shapes, of nodes that are fused and run on two threads."""
+    ends = [Node(kind="Identity", inputs=[name], outputs=[name], name=name) for name in shapes]
+    program = whole_program(fuse([*nodes, *ends], DOMAIN, 2, constants), inputs)
+    if program is None:
+        raise DeviceError("the nodes of the self-test are no whole program")
+    session = KernelSession(kernels, program, threads=2, folder=kernels.path.parent, initializers=constants)
+    outputs = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+    memory = [
+        {name: Memory(np.ascontiguousarray(array), array.shape) for name, array in arrays.items()}
+        for arrays in (inputs, outputs)
+    ]
+    session.bind(*memory)
+    session.run(len(inputs["x"][0]), 0)
+    return outputs

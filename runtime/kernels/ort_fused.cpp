@@ -34,7 +34,6 @@ class Kernel final : public Operator {
 
     OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
-        if (info.inputs) return refuse("a fused node cannot contain another one");
         int64_t slots = 0, threads = 0;
         std::string nodes, names;
         EDGEDEC_TRY(info.integer("slots", &slots));
@@ -191,5 +190,7 @@ const OrtCustomOp* fused_nodes() {
     static const OrtCustomOp op = describe<Kernel>();
     return &op;
 }
+
+Operator* make_fused_node(const OrtApi& api) { return new Kernel(api); }
 
 }  // namespace edgedec

@@ -156,7 +156,7 @@ OrtStatus* NodeInfo::initializer(size_t index, Value& value) const {
 }
 
 OrtStatus* Operator::named(const NodeInfo& info) {
-    if (info.inputs) return info.text("name", node_);
+    if (info.fields) return info.text("name", node_);
     size_t length = 0;
     EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info.info, nullptr, &length));
     node_.resize(length);

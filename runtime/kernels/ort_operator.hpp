@@ -229,8 +229,9 @@ OperatorKind gated_delta_rule();
 // Returns the kind of that name; `make` is null if a fused node cannot contain it.
 OperatorKind find_kind(std::string_view name);
 
-// The operator of fused nodes.
+// The operator of fused nodes, and a kernel of it for a session without ONNX Runtime.
 const OrtCustomOp* fused_nodes();
+Operator* make_fused_node(const OrtApi& api);
 
 // Adds the domain "edgedec" to the options of a session: the operator of fused nodes and, if asked, all others, of which each takes
 // 11 KiB in each session. `ort` must be set.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.graph import RecurrentState
-from edgedec.onnx.model_bytes import Node, TensorValue, array_value
+from edgedec.onnx.model_bytes import Node
 from edgedec.onnx.recurrent_layout import SLOT_INPUTS, RecurrentLayout, slot_layout
 from edgedec.ops import CausalConv, GatedDeltaRule, SelectiveScan
 from edgedec.reference.float_profile.cache import FloatCache
@@ -109,7 +109,7 @@ class RecurrentCheck:
     """
 
     nodes: list[Node]
-    constants: list[TensorValue]
+    constants: Mapping[str, NDArray[Any]]
     inputs: Mapping[str, NDArray[Any]]
     expected: Mapping[str, F32]
 
@@ -144,10 +144,7 @@ def recurrent_check(values: Callable[[int, int], F32]) -> RecurrentCheck:
     lengths = [[len(parents), 0] for parents in _SEQUENCES]
     return RecurrentCheck(
         nodes=_nodes(layout),
-        constants=[
-            array_value("taps", np.ascontiguousarray(weights["taps"].transpose(2, 1, 0))),
-            *(array_value(name, value) for name, value in weights.items() if name != "taps"),
-        ],
+        constants={**weights, "taps": np.ascontiguousarray(weights["taps"].transpose(2, 1, 0))},
         inputs={
             **{name: value[None] for name, value in inputs.items()},
             "visible": visible.astype(np.int64)[:, None],

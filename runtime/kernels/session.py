@@ -1,7 +1,7 @@
-"""Sessions of ONNX Runtime that the kernels' library runs itself (ort_session.cpp).
+"""Sessions that the kernels' library runs (session.hpp), so that the compiled loop runs their passes without Python.
 
-They are sessions of the ONNX Runtime in the Python package, opened through its C interface: the compiled loop runs their
-passes without Python.
+A model whose operations are all the project's own is a program, which the library runs by itself. Other models are run by
+the ONNX Runtime of the Python package, through its C interface.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.ort import onnxruntime as ort
+from edgedec.onnx.fusion import Program
 from edgedec.runtime.kernels import Kernels
-from edgedec.runtime.kernels.operator import register
+from edgedec.runtime.kernels.registration import register
 from edgedec.runtime.native_library import Functions
 
 __all__ = ["RESULTS", "ROWS", "WORDS", "KernelSession", "Memory"]
@@ -38,6 +38,7 @@ _FUNCTIONS: Functions = {
     "edgedec_session_argument_size": (c_int64, (c_int64,)),
     "edgedec_session_error": (c_char_p, ()),
     "edgedec_session_open": (c_void_p, (c_char_p, c_int64, c_void_p)),
+    "edgedec_session_open_directly": (c_void_p, (c_char_p, c_int64, c_void_p)),
     "edgedec_session_close": (None, (c_void_p,)),
     "edgedec_session_bind": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p, c_int64)),
     "edgedec_session_run": (c_int32, (c_void_p, c_int64, c_int64)),
@@ -81,8 +82,8 @@ class KernelSession:
 
     Parameters:
         kernels: the library.
-        model: an ONNX model.
-        threads: number of threads of a run; 0: ONNX Runtime chooses it.
+        model: a program, or the bytes of an ONNX model.
+        threads: number of threads of a run of ONNX Runtime; 0: it chooses it. A program has its own number.
         folder: folder of the weights that the model has in files.
         initializers: weights by name, C-contiguous, which are used where they are.
         fused: True if all nodes of the project's operators are fused ones, so that the session takes less memory.
@@ -101,7 +102,7 @@ class KernelSession:
     def __init__(
         self,
         kernels: Kernels,
-        model: bytes,
+        model: Program | bytes,
         *,
         threads: int,
         folder: Path,
@@ -109,7 +110,6 @@ class KernelSession:
         fused: bool = False,
         profile: Path | None = None,
     ) -> None:
-        register(ort.SessionOptions(), kernels)  # gives ONNX Runtime's interface to the library
         self._library = kernels.declared(_FUNCTIONS)
         for kind, structure in enumerate((SessionTensor, SessionOptions)):
             size = self._library.edgedec_session_argument_size(kind)
@@ -126,7 +126,14 @@ class KernelSession:
             initializer_count=len(tensors),
             fused=fused,
         )
-        address = self._library.edgedec_session_open(model, len(model), ctypes.addressof(options))
+        if isinstance(model, Program):
+            open_it, data = self._library.edgedec_session_open_directly, model.record
+        else:
+            from edgedec.ort import onnxruntime as ort  # its import takes longer than all of a small model's loading
+
+            register(ort.SessionOptions(), kernels)  # gives ONNX Runtime's interface to the library
+            open_it, data = self._library.edgedec_session_open, model
+        address = open_it(data, len(data), ctypes.addressof(options))
         if address is None:
             raise RuntimeError(self.error)
         self.address: int = address

@@ -97,6 +97,16 @@ class Team {
 
     void end() { ended_.store(true, std::memory_order_release); }
 
+    // Waits a moment. After many waits, other threads get the processor.
+    static void wait(int waits) {
+        if (waits > kSpins) return std::this_thread::yield();
+#if defined(__x86_64__)
+        _mm_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+
   private:
     static constexpr uint32_t kShare = 4;  // a piece is this part of what is left of a range, so that the last ones are short
     static constexpr int kSpins = 4096;    // waits without giving the processor to other threads
@@ -118,15 +128,6 @@ class Team {
         std::atomic<uint64_t> next{0};
         std::atomic<uint64_t> end{0};
     };
-
-    static void wait(int waits) {
-        if (waits > kSpins) return std::this_thread::yield();
-#if defined(__x86_64__)
-        _mm_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
 
     // Computes the member's own range, and then what is left of the others'. An exception would leave indices undone, for which
     // the leader would wait forever.

@@ -22,7 +22,7 @@ from edgedec.environment import FUSED
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.ops import Linear
@@ -156,7 +156,7 @@ class CpuTarget:
         self.stream = weights.stream
         arrays = dict(weights.initializers)
         fused = FUSED.value() is None or FUSED.is_on()
-        model = lower(
+        emitter = emit(
             self.graph,
             self.bundle.tensors,
             positions=self.limits.positions,
@@ -170,6 +170,7 @@ class CpuTarget:
         )
         folder = self.bundle.path.resolve()
         try:
+            model = emitter.program() or emitter.model()
             return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=arrays, fused=fused)
         except RuntimeError as error:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error

@@ -17,7 +17,7 @@ from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.protocols import I32
 
-__all__ = ["KeyValueMemory", "key_value_memory", "open_session", "widest_pass"]
+__all__ = ["KeyValueMemory", "key_value_memory", "open_session"]
 
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}
 _CPU = "CPUExecutionProvider"
@@ -31,15 +31,6 @@ _CUDA_OPTIONS = {
     "arena_extend_strategy": "kSameAsRequested",  # the default doubles the arena and keeps the memory of one wide pass
     "use_tf32": "0",  # float32 products keep 24 bits of precision
 }
-# Rows of a run that avoid a faulty kernel: with 32 rows and more the WebGPU plug-in (0.4) uses another attention kernel,
-# written for subgroups of at least 8 lanes. On SwiftShader, which has 4, it gives wrong results without an error
-# (docs/devices.md).
-_WEBGPU_ROWS = 31
-
-
-def widest_pass(device: str) -> int | None:
-    """Return the maximum number of rows of a run on ``device``; None: no limit. Wider passes run in several parts."""
-    return _WEBGPU_ROWS if device == "webgpu" else None
 
 
 def open_session(model: bytes, options: ort.SessionOptions, device: str) -> ort.InferenceSession:

@@ -18,7 +18,7 @@ from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import F32, Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets.onnx import OnnxTarget
+from edgedec.runtime.targets._portable import OnnxTarget
 from edgedec.runtime.visibility import form, pack, tree, unpack
 from tests.conformance.test_targets import CONFIG
 from tests.support.gpu_here import need_gpu

@@ -17,8 +17,8 @@ from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import device_names, is_accelerator, open_target
+from edgedec.runtime.targets._portable import OnnxTarget
 from edgedec.runtime.targets.accelerator import ProgramTarget
-from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import tree
 from tests.support.gpu_here import need_gpu
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import emit
 from edgedec.onnx.model_bytes import (
     DataType,
     ExternalData,
@@ -116,7 +116,7 @@ def test_other_dtypes_are_refused() -> None:
 @pytest.mark.parametrize("kernels", [False, True])
 def test_a_bundles_model_passes_the_packages_checks(demo_bundle: Bundle, kernels: bool) -> None:
     graph = bundle_graph(demo_bundle, 16 if kernels else None)
-    model = again(lower(graph, demo_bundle.tensors, positions=64, kernels=kernels))
+    model = again(emit(graph, demo_bundle.tensors, positions=64, kernels=kernels).model())
     assert {node.domain for node in model.graph.node} >= ({"", "edgedec"} if kernels else {"", "com.microsoft"})
     for node in model.graph.node:
         if not node.domain and onnx.defs.has(node.op_type):  # ONNX Runtime has operators of its own in this domain

@@ -30,7 +30,7 @@ def contained(data: bytes) -> list[tuple[str, dict[str, Any]]]:
         return bytes(take(f"<{size}s")[0]).decode()
 
     while at < len(data):
-        kind, attributes = text(), {}
+        kind, attributes = text(), dict[str, Any]()
         for _ in range(take("<I")[0]):
             name = text()
             (form,) = take("<I")

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from edgedec.graph import Graph, Value, WeightSpec
 from edgedec.manifest import WEIGHTS, Tensor
 from edgedec.onnx.emitter import packed_names
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.ops import Embed, Linear, QuantizeActivation
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.kernels.operator import register, usable
-from edgedec.runtime.targets.onnx import signed_int8_is_exact
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.registration import register
+from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.schemes import (
     FloatScheme,
     FloatWeight,
@@ -149,7 +150,7 @@ def test_int8_products_equal_the_reference(tmp_path: Path, unsigned: bool, rows:
         "other": Int8Weight(codes=rng.integers(-127, 128, (OUT, IN), np.int8), scale=scale),
     }
     tensors = write_weights(tmp_path, weights, dict.fromkeys(weights, Int8Scheme(rows=rows)))
-    model = lower(graph, tensors, positions=1, taps=names[1:], unsigned_int8=unsigned)
+    model = emit(graph, tensors, positions=1, taps=names[1:], unsigned_int8=unsigned).model()
     for n in (1, 2, 5, 8, 16):
         x = rng.choice(np.array([-1, 1], np.float32), (n, IN))
         x[0] = 1
@@ -200,14 +201,14 @@ def test_our_operator_takes_the_matrices_as_stored(tmp_path: Path, rows: bool, b
     assert kernels is not None
     shape, scheme = (OUT, IN), TernaryScheme(group_size=32)
     packed = kernels.pack(scheme.pack(trits), shape, scheme), kernels.pack_scales(grouped, shape, scheme)
-    model = lower(
+    model = emit(
         graph,
         write_weights(tmp_path, weights, schemes),
         positions=1,
         taps=names[1:],
         packed={"trits": (packed[0].size, packed[1].size)},
         kernels=True,
-    )
+    ).model()
     kinds = Counter(node.op_type for node in onnx.load_from_string(model).graph.node)
     assert (kinds["Int8MatMul"], kinds["TernaryMatMul"], kinds["MatMulInteger"]) == (2, 2, 0)
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in packed]
@@ -243,7 +244,7 @@ def test_float_weights_are_widened_once() -> None:
         weights={"embed": WeightSpec(shape=(1, IN)), "w": WeightSpec(shape=(OUT, IN))},
     )
     tensors = {"w": Tensor(shape=(OUT, IN), scheme=half, offsets={"values": 0})}
-    model = onnx.load_from_string(lower(graph, tensors, positions=1, taps=("b",)))
+    model = onnx.load_from_string(emit(graph, tensors, positions=1, taps=("b",)).model())
     assert [node.op_type for node in model.graph.node].count("Cast") == 1
 
 
@@ -267,6 +268,6 @@ def test_narrow_float_matrices_use_our_operator(tmp_path: Path, dtype: Any, kern
     )
     weights: dict[str, Weight] = {name: FloatWeight(values=np.ones((rows, 8), dtype)) for name, rows in sizes.items()}
     tensors = write_weights(tmp_path, weights, dict.fromkeys(weights, FloatScheme(dtype=np.dtype(dtype).name)))
-    model = onnx.load_from_string(lower(graph, tensors, positions=1, taps=("y.wide",), kernels=kernels))
+    model = onnx.load_from_string(emit(graph, tensors, positions=1, taps=("y.wide",), kernels=kernels).model())
     kinds = [node.op_type for node in model.graph.node if "MatMul" in node.op_type]
     assert kinds == (["FloatMatMul", "FusedMatMul"] if kernels else ["FusedMatMul", "FusedMatMul"])

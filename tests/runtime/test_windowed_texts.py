@@ -14,7 +14,7 @@ import pytest
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import emit
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import loop, request_builder
 from edgedec.runtime.engine.prefix_cache import CachedRows, PrefixCache
@@ -184,7 +184,7 @@ def test_the_portable_graph_refuses_rings(bundles: dict[str, Path]) -> None:
         UnsupportedError,
         match=r"layers\.1\..*: the portable ONNX graph keeps all rows .* state layers\.1\.kv is a ring",
     ):
-        lower(bundle_graph(bundle, rings=True), bundle.tensors, positions=64)
+        emit(bundle_graph(bundle, rings=True), bundle.tensors, positions=64).model()
 
 
 # --- rows on the disk -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.targets import onnx
+from edgedec.runtime.targets import _int8_products
 from tests.edgedec.cli.conftest import Edgedec
 
 
@@ -22,12 +22,12 @@ def _of(edgedec: Edgedec) -> tuple[int, str]:
 def test_doctor_names_the_form_of_the_products(
     edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch, exact: bool, words: str
 ) -> None:
-    monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
+    monkeypatch.setattr(_int8_products, "signed_int8_is_exact", lambda: exact)
     assert _of(edgedec) == (0, f"ok      int8 products: {words}")
 
 
 def test_doctor_describes_this_cpu(edgedec: Edgedec) -> None:
-    form = "uint8 x int8" if onnx.signed_int8_is_exact() else "uint8 x uint8"
+    form = "uint8 x int8" if _int8_products.signed_int8_is_exact() else "uint8 x uint8"
     assert _of(edgedec)[1].startswith(f"ok      int8 products: {form},")
 
 
@@ -35,5 +35,5 @@ def test_a_cpu_without_exact_products_is_reported(edgedec: Edgedec, monkeypatch:
     def wrong() -> bool:
         raise DeviceError("ONNX Runtime multiplies int8 matrices wrongly on this CPU")
 
-    monkeypatch.setattr(onnx, "signed_int8_is_exact", wrong)
+    monkeypatch.setattr(_int8_products, "signed_int8_is_exact", wrong)
     assert _of(edgedec) == (3, "MISSING int8 products: ONNX Runtime multiplies int8 matrices wrongly on this CPU")

@@ -25,7 +25,7 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Target
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._cpu import CpuTarget
-from edgedec.runtime.targets.onnx import OnnxTarget
+from edgedec.runtime.targets._portable import OnnxTarget
 from tests.edgedec.families.support import make_family_table, make_golden_models, reference_golden
 from tests.edgedec.families.support.make_family_table import EXECUTORS, ROWS, Row
 from tests.edgedec.families.support.make_golden_models import F32

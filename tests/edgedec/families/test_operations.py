@@ -29,7 +29,7 @@ from edgedec.reference.integer_profile.model import prepare_graph
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Pass
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets.onnx import OnnxTarget
+from edgedec.runtime.targets._portable import OnnxTarget
 from edgedec.schemes import FloatWeight, Weight
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.reference_golden import TOLERANCE

@@ -24,7 +24,7 @@ from edgedec.reference.float_profile.selection import chosen
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import CODE_PATHS, load
 from edgedec.runtime.kernels.attention import KvBuffer, attend
-from edgedec.runtime.kernels.operator import register
+from edgedec.runtime.kernels.registration import register
 from edgedec.runtime.protocols import F32, I32
 from edgedec.selection import Selection
 from tests.support.make_policies import basis_of

@@ -13,7 +13,7 @@ from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, array_value, enc
 from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.hadamard import transformed
 from edgedec.runtime.kernels import CODE_PATHS, load
-from edgedec.runtime.kernels.operator import DOMAIN, register
+from edgedec.runtime.kernels.registration import DOMAIN, register
 from edgedec.runtime.kernels.rows import hadamard
 
 F32 = NDArray[np.float32]

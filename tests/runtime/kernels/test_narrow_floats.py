@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.ort import onnxruntime as ort
-from edgedec.runtime.kernels.operator import DOMAIN, register, usable
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.registration import DOMAIN, register
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
 from tests.edgedec.families.support import make_golden_models, reference_golden

@@ -14,10 +14,12 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.onnx import lowering
+from edgedec.onnx.emitter import Emitter
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.targets import _int8_products, onnx
+from edgedec.runtime.targets import _int8_products, _portable
 from edgedec.runtime.targets._int8_products import product_is_exact, signed_int8_is_exact
+from edgedec.runtime.targets._portable import OnnxTarget
 
 LIMITS = Limits(nodes=16, depth=0, positions=32)
 
@@ -81,16 +83,16 @@ def test_the_self_test_runs_once_and_refuses_a_cpu_without_an_exact_form(monkeyp
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_self_test_selects_the_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
     forms: list[bool] = []
-    lower_graph = lowering.lower
+    emit_graph = lowering.emit
 
-    def lower(*args: Any, unsigned_int8: bool, **options: Any) -> bytes:
+    def emit(*args: Any, unsigned_int8: bool, **options: Any) -> Emitter:
         forms.append(unsigned_int8)
-        return lower_graph(*args, unsigned_int8=unsigned_int8, **options)
+        return emit_graph(*args, unsigned_int8=unsigned_int8, **options)
 
-    monkeypatch.setattr(onnx, "lower", lower)
-    monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
+    monkeypatch.setattr(_portable, "emit", emit)
+    monkeypatch.setattr(_portable, "signed_int8_is_exact", lambda: exact)
     write_random_bundle(tmp_path / "m", "demo", "ternary")  # its head is int8
-    onnx.OnnxTarget(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
+    OnnxTarget(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
     assert forms == [not exact]
 
 
@@ -103,7 +105,7 @@ def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
     work = Pass(ids=rows, positions=rows, logits=rows)
     logits = []
     for unsigned in (False, True):
-        target = onnx.OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=(), unsigned_int8=unsigned)
+        target = OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=(), unsigned_int8=unsigned)
         (result,) = target.submit([(target.open(LIMITS), work)]).result()
         logits.append(result.logits)
     np.testing.assert_array_equal(logits[0], logits[1])
@@ -116,10 +118,9 @@ from pathlib import Path
 from edgedec.bundle import Bundle
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets import onnx
-from edgedec.runtime.targets.onnx import OnnxTarget
+from edgedec.runtime.targets._portable import OnnxTarget
 bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)
-onnx._kernels, unsigned = lambda device, bundle=None: None, bool(int(sys.argv[2]))
+unsigned = bool(int(sys.argv[2]))
 with MemoryMeter((bundle.path,)) as meter:
     target = OnnxTarget(bundle, device="cpu", limits=limits, threads=1, taps=(), unsigned_int8=unsigned)
     kept = meter.mark()

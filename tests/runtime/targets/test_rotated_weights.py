@@ -18,9 +18,9 @@ from edgedec.runtime.gpu.fusion import group_operations
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Limits, Pass, Target
-from edgedec.runtime.targets import onnx, open_target
+from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._footprint import PACKED_OPERATION_BYTES
-from edgedec.runtime.targets.onnx import OnnxTarget
+from edgedec.runtime.targets._portable import OnnxTarget, portable_footprint
 from tests.support.gpu_here import need_gpu
 from tests.support.make_rotated import SIZES, rotated_config
 from tests.support.make_tiny import CONFIG, write_bundle
@@ -85,7 +85,7 @@ def test_the_portable_graph_is_charged_for_its_nodes(tmp_path: Path) -> None:
     for name, changes in (("plain", SIZES), ("rotated", rotated_config())):
         write_bundle(tmp_path / name, "native", changes=changes)
         bundle = Bundle.open(tmp_path / name)
-        sizes[name] = onnx._portable_footprint(bundle, LIMITS)["session"]
+        sizes[name] = portable_footprint(bundle, LIMITS)["session"]
     assert sum(isinstance(op, Hadamard) for op in bundle_graph(bundle).operations) == 10
     assert sizes["rotated"] - sizes["plain"] >= 10 * (4 * (31 << 10) + PACKED_OPERATION_BYTES)
 

@@ -25,7 +25,7 @@ from edgedec.manifest import Tokens
 from edgedec.ort import onnxruntime as ort
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
-from edgedec.runtime.targets import _providers, onnx, open_target
+from edgedec.runtime.targets import _portable, _providers, open_target
 from edgedec.runtime.visibility import tree
 from edgedec.schemes import FloatScheme
 
@@ -132,7 +132,7 @@ def assert_close(actual: Sequence[F32], expected: Sequence[F32], tolerance: floa
 
 def test_a_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     taps = ("layers.1.out", "final_norm")
-    target = onnx.OnnxTarget(float_bundle, device="cpu", limits=LIMITS, threads=0, taps=taps)
+    target = _portable.OnnxTarget(float_bundle, device="cpu", limits=LIMITS, threads=0, taps=taps)
     whole = conversation(target)
     state = target.open(LIMITS)
     work = Pass(
@@ -143,7 +143,7 @@ def test_a_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch:
         top_k=3,
     )
     (once,) = target.submit([(state, work)]).result()
-    monkeypatch.setattr(onnx, "widest_pass", lambda device: 5)
+    monkeypatch.setattr(_portable, "widest_pass", lambda device: 5)
     assert_close(conversation(target), whole, 1e-5)
     (pieces,) = target.submit([(state, work)]).result()
     assert once.top is not None

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edgedec.onnx.model_bytes import DataType, Node, ValueInfo, encode_model
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import Kernels, load
-from edgedec.runtime.kernels.operator import DOMAIN, register
+from edgedec.runtime.kernels.registration import DOMAIN, register
 from edgedec.runtime.protocols import F32
 
 __all__ = ["cpu_gate", "cpu_kernels", "cpu_norm", "cpu_soft_cap"]
