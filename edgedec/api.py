@@ -177,12 +177,13 @@ def plan_run(
     """
     from edgedec.memory import MemoryMeter
     from edgedec.runtime.model_folder import open_model
-    from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.planning import make_plan, with_libraries
     from edgedec.runtime.targets import target_module
 
     bundle, accelerator = open_model(model if isinstance(model, str) else Path(model), device, accelerator)
     target_module(device, accelerator)  # its libraries are part of the baseline
-    return make_plan(
+    meter = MemoryMeter()
+    plan = make_plan(
         bundle,
         device=device,
         threads=threads,
@@ -192,6 +193,7 @@ def plan_run(
         value_rows=value_rows,
         spec=spec,
         budget_bytes=budget_bytes,
-        baseline_bytes=MemoryMeter().baseline_bytes,
+        baseline_bytes=meter.baseline_bytes,
         accelerator=accelerator,
     ).plan
+    return with_libraries(plan, meter)

@@ -113,6 +113,11 @@ class MemoryMeter:
 
     Parameters:
         folders: the model's folders; mapped files in them are charged.
+
+    Members:
+        baseline_bytes: memory of the process that is not charged.
+        left_out_bytes: the part of it that ``leave_out`` has added.
+        peak_bytes: the largest figure so far.
     """
 
     INTERVAL_S = 0.005
@@ -123,6 +128,7 @@ class MemoryMeter:
         self.available = Path("/proc/self/smaps_rollup").exists() and Path("/proc/self/pagemap").exists()
         self._prefixes = tuple(os.fsencode(folder.resolve()) + b"/" for folder in folders)
         self.baseline_bytes = _anonymous_bytes() if self.available else 0
+        self.left_out_bytes = 0
         self.peak_bytes = 0
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -157,10 +163,24 @@ class MemoryMeter:
 
     def mark(self) -> int:
         """Measure the charged bytes at the end of a phase, and return them."""
-        now = self.charged_bytes()
         with self._lock:
+            now = self.charged_bytes()
             self.peak_bytes = max(self.peak_bytes, now)
         return now
+
+    def leave_out(self, load: Callable[[], object]) -> int:
+        """Call ``load``. What it adds to the memory of the process belongs to the baseline, and is not charged.
+
+        Returns:
+            These bytes.
+        """
+        with self._lock:
+            before = _anonymous_bytes() if self.available else 0
+            load()
+            added = max(0, _anonymous_bytes() - before) if self.available else 0
+            self.baseline_bytes += added
+            self.left_out_bytes += added
+        return added
 
     def _watch(self) -> None:
         seen, rest_s = 0, self.INTERVAL_S

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
@@ -19,7 +20,7 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv_policy import KV_POLICY
-from edgedec.memory import WEIGHT_ITEMS, Plan, charged_bytes, format_bytes, phases
+from edgedec.memory import WEIGHT_ITEMS, MemoryMeter, Plan, charged_bytes, format_bytes, phases
 from edgedec.runtime.planner import MOST_ROWS, PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.speculation import SpecConfig
@@ -31,12 +32,13 @@ from edgedec.runtime.targets import (
     is_accelerator,
     target_module,
 )
+from edgedec.runtime.targets._footprint import RUNTIME
 from edgedec.selection import MOST_KEYS
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
-__all__ = ["RunPlan", "make_plan"]
+__all__ = ["RunPlan", "make_plan", "with_libraries"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +62,14 @@ class RunPlan:
     spec: SpecConfig
     draft: Bundle | None
     sequences: int = 1
+
+
+def with_libraries(plan: Plan, meter: MemoryMeter) -> Plan:
+    """Import what a run of ``plan`` needs beside the model, and return the plan with the baseline that it then has."""
+    if RUNTIME not in plan.items:
+        return plan
+    added = meter.leave_out(partial(import_module, "edgedec.ort"))
+    return replace(plan, baseline_bytes=plan.baseline_bytes + added)
 
 
 def make_plan(

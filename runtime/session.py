@@ -28,7 +28,7 @@ from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
-from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
 from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
 from edgedec.runtime.sampling import SamplingConfig
@@ -185,7 +185,7 @@ class Session:
         folder = bundle_folder(path)
         if spec is not None and spec.draft is not None:
             spec = replace(spec, draft=bundle_folder(spec.draft))
-        # These import ONNX Runtime and modules, which belong to the baseline and are not charged to the model.
+        # These import modules, which belong to the baseline and are not charged to the model.
         target_module(device, accelerator)
         import_plugins(spec or SpecConfig())
         baseline = MemoryMeter().baseline_bytes
@@ -213,6 +213,7 @@ class Session:
                 accelerator=accelerator,
             )
             run.plan.require()
+            run = replace(run, plan=with_libraries(run.plan, meter))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks
             return cls(

@@ -101,6 +101,11 @@ class Emitter:
         """Add a node ``name`` that adds ``second``, of the same shape or one row, to ``first``, and return its output."""
         return self.node("Add", [first, second], name, domain=KERNELS if self.kernels else "")
 
+    def product_of(self, first: str, second: str, name: str) -> str:
+        """Add a node ``name`` that multiplies ``first`` by ``second``, of the same shape, one row, or one number [1]."""
+        own = {"kind": "Multiply", "domain": KERNELS} if self.kernels else {"kind": "Mul"}
+        return self.node(inputs=[first, second], name=name, **own)
+
     def columns(self, name: str, pieces: Sequence[tuple[str | None, int, int]]) -> str:
         """Add a node of edgedec's own operators with columns of several values side by side, and return its output.
 

@@ -46,7 +46,7 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.run_sizes import recurrent_slots
 from edgedec.runtime.targets import open_target, target_module
-from edgedec.runtime.targets._footprint import ONCE
+from edgedec.runtime.targets._footprint import ONCE, RUNTIME
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["TOP", "create"]
@@ -309,6 +309,9 @@ class _ModelDrafter:
         )
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
+            **(
+                {RUNTIME: items[RUNTIME]} if RUNTIME in items else {}
+            ),  # it is that of the target, if that needs it, too
             "draft_text": 9 * own.positions,  # tokens, positions, and the result of their comparison
             "draft_top": 8 * self._bundle.tokens.size,  # indices into a row of logits
             "draft_objects": (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),

@@ -28,6 +28,7 @@ from edgedec.schemes import Int4Scheme, TernaryScheme
 __all__ = ["GRID", "INT8", "OPERATOR", "usable"]
 
 OPERATOR, INT8, GRID = "TernaryMatMul", "Int8MatMul", "GridMatMul"
+_PAIRS = 60  # pairs of a head that are rotated
 _LOG = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
@@ -260,7 +261,24 @@ def _row_nodes(x: str, width: int) -> list[Node]:
             attributes={"pieces": [*(0, 0, half), *(-1, 0, width - half)]},
         ),
         Node(kind="Add", inputs=["widened", x], outputs=["sum"], name="sum", domain=DOMAIN),
-        Node(kind="FloatMatMul", inputs=["sum", "narrow"], outputs=["product"], name="product", domain=DOMAIN),
+        Node(kind="Multiply", inputs=["sum", "gain"], outputs=["scaled"], name="scale", domain=DOMAIN),
+        Node(
+            kind="SoftCap",
+            inputs=["scaled", "scaled"],
+            outputs=["capped"],
+            name="cap",
+            domain=DOMAIN,
+            attributes={"cap": 2.0},
+        ),
+        Node(
+            kind="Rotary",
+            inputs=["capped", "places", "cosines", "sines"],
+            outputs=["rotated"],
+            name="rotate",
+            domain=DOMAIN,
+            attributes={"heads": 2, "interleaved": 0},
+        ),
+        Node(kind="FloatMatMul", inputs=["rotated", "narrow"], outputs=["product"], name="product", domain=DOMAIN),
         Node(kind="SelectRows", inputs=["product", "rows"], outputs=["chosen"], name="select", domain=DOMAIN),
     ]
 
@@ -278,7 +296,14 @@ def _chosen_rows(x: F32, gain: F32, narrow: F32, rows: NDArray[np.int64], vector
     first, second = (np.exp(np.square(vector.astype(np.float64)).sum()) for vector in vectors)
     less = (parts[:, :, 0] - (first - second + 0.25) * parts[:, :, 1]).reshape(len(x), -1)
     widened = np.concatenate([less, np.zeros((len(x), x.shape[1] - less.shape[1]))], axis=1)
-    result: F32 = ((widened + wide)[rows] @ narrow.T).astype(np.float32)
+    capped = 2 * np.tanh((widened + wide) * gain / 2)
+    heads = capped.reshape(len(x), 2, -1)
+    turns, count = np.arange(len(x)) % 2, _PAIRS
+    cosines, sines = (np.array([part, 1 - part])[turns, None, None] for part in (0.75, 0.5))
+    ends, others = heads[..., :count], heads[..., count : 2 * count]
+    turned_ends = [ends * cosines - others * sines, others * cosines + ends * sines]
+    rotated = np.concatenate([*turned_ends, heads[..., 2 * count :]], axis=2).reshape(x.shape)
+    result: F32 = (rotated[rows] @ narrow.T).astype(np.float32)
     return result
 
 
@@ -311,6 +336,11 @@ def _self_test(kernels: Kernels) -> None:
     }
     constants = {name: array for item in items for name, array in item.weights.items()} | dict(recurrent.constants)
     constants |= {"gain": gain, "narrow": narrow, "first": first, "second": second, "rows": rows}
+    constants |= {"places": np.arange(x.shape[1])[None] % 2}
+    constants |= {
+        name: np.repeat(np.array([[part], [1 - part]], np.float32), _PAIRS, axis=1)
+        for name, part in (("cosines", 0.75), ("sines", 0.5))
+    }
     nodes = [*(item.node for item in items), *_row_nodes("x", x.shape[-1]), *recurrent.nodes]
     results = _run(kernels, nodes, {"x": x, **recurrent.inputs}, constants, shapes)
     for name, (kind, expected) in products.items():
@@ -318,8 +348,8 @@ def _self_test(kernels: Kernels) -> None:
             raise DeviceError(f"the results of {kind} are not those of NumPy")
     if not _near(results["chosen"], chosen):
         raise DeviceError(
-            "the results of RmsNorm, GatedActivation, Hadamard, Columns, LayerNorm, HeadDifference, Add, FloatMatMul and "
-            "SelectRows are not those of NumPy"
+            "the results of RmsNorm, GatedActivation, Hadamard, Columns, LayerNorm, HeadDifference, Add, Multiply, SoftCap, "
+            "Rotary, FloatMatMul and SelectRows are not those of NumPy"
         )
     for name, right in recurrent.expected.items():
         if not _near(results[name], right):

@@ -205,13 +205,13 @@ OrtStatus* SessionContext::output(size_t index, const std::vector<int64_t>& dims
 
 namespace {
 
-using Kinds = std::array<OperatorKind, 17>;
+using Kinds = std::array<OperatorKind, 20>;
 
 const Kinds& kinds() {
     static const Kinds all = {ternary_matmul(), int8_matmul(), grid_matmul(), tree_attention(), rms_norm(),
                               gated_activation(), hadamard(), addition(), row_selection(), causal_conv(),
                               selective_scan(), channel_scan(), gated_delta_rule(), float_matmul(), columns(),
-                              layer_norm(), head_difference()};
+                              layer_norm(), head_difference(), multiplication(), soft_cap(), rotation()};
     return all;
 }
 

@@ -52,7 +52,7 @@ class Gate final : public RowOperator {
         EDGEDEC_TRY(RowOperator::create(info));
         int64_t activation = 0;
         EDGEDEC_TRY(info.integer("activation", &activation));
-        if (activation < 0 || activation >= kActivations) return refuse("activation must be 0, 1, 2 or 3");
+        if (activation < 0 || activation >= kActivations) return refuse("activation must be 0 to 4");
         activation_ = static_cast<int32_t>(activation);
         return nullptr;
     }

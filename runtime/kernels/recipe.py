@@ -29,7 +29,7 @@ COMMON = (
 LOOP = ("api", "copy", "ngram", "rounds", "sampling", "stand", "trees", "trigram")  # files of runtime/loop
 ORT = (
     *("ort_operator", "ort_ternary", "ort_int8", "ort_grid", "ort_attention", "ort_rows", "ort_recurrent", "ort_fused"),
-    *("ort_differences", "ort_session", "direct_session", "session", "weight_stream"),
+    *("ort_differences", "ort_values", "ort_session", "direct_session", "session", "weight_stream"),
 )
 PATHS = {
     "x86_64": {

@@ -19,7 +19,7 @@ constexpr int64_t kMostWidth = int64_t{1} << 24;  // maximum number of columns
 constexpr int64_t kMostBlock = int64_t{1} << 16;  // maximum number of columns of a block of the transform
 
 // The activations of GatedActivation, in the order of their numbers in the operator's attribute.
-enum class Activation : int32_t { silu = 0, relu2 = 1, gelu_tanh = 2, sigmoid = 3 };
-constexpr int32_t kActivations = 4;
+enum class Activation : int32_t { silu = 0, relu2 = 1, gelu_tanh = 2, sigmoid = 3, tanh = 4 };
+constexpr int32_t kActivations = 5;
 
 }  // namespace edgedec

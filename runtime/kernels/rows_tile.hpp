@@ -73,6 +73,7 @@ void gate_rows(int32_t activation, const float* gate, const float* up, int64_t c
         case Activation::relu2: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return relu2_of<Lanes>(x); });
         case Activation::gelu_tanh: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return gelu_of<Lanes>(x); });
         case Activation::sigmoid: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return sigmoid_of<Lanes>(x); });
+        case Activation::tanh: return gate_with<Lanes>(gate, up, count, out, [](Type x) { return cap_of<Lanes>(x, 1.0f, 2.0f); });
     }
 }
 

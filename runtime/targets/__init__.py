@@ -155,7 +155,11 @@ def target_module(
     if accelerator is not None:
         named = ", ".join(accelerators.device_names())
         raise UsageError(f"--board and --configuration are for accelerators ({named}), not --device {device}")
-    return cast(TargetModule, load(__name__, "onnx" if device in ONNX_DEVICES else device))
+    if device not in ONNX_DEVICES:
+        return cast(TargetModule, load(__name__, device))
+    module = load(__name__, "onnx")
+    module.import_libraries(device)
+    return cast(TargetModule, module)
 
 
 def open_target(

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.environment import FUSED
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
@@ -39,7 +38,7 @@ from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, 
 from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
-from edgedec.runtime.targets._cpu_weights import load_weights
+from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
 from edgedec.runtime.targets._heap import trim_heap
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
@@ -155,7 +154,7 @@ class CpuTarget:
         weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
         self.stream = weights.stream
         arrays = dict(weights.initializers)
-        fused = FUSED.value() is None or FUSED.is_on()
+        fused = is_fused()
         emitter = emit(
             self.graph,
             self.bundle.tensors,

@@ -15,9 +15,10 @@ from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Bytes, Limits
 from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
-from edgedec.runtime.targets._cpu_weights import fixed_sizes, weight_items
+from edgedec.runtime.targets._cpu_weights import fixed_sizes, needs_onnxruntime, weight_items
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
+    OWN_OPERATION_BYTES,
     RUNTIME,
     RUNTIME_BYTES,
     SELF_TEST,
@@ -32,6 +33,8 @@ __all__ = ["KV_CHOICES", "arena_layout", "cpu_footprint", "mask_words", "value_f
 KV_CHOICES = (16, 8, 4, 32)  # supported bits of keys and values; the first is the default
 # Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
 _ACTIVATION_COPIES = 6
+# Memory of a session of ONNX Runtime that is the first one after the plan: nothing before it has left free blocks for it.
+_LATE_BYTES = 5 << 18
 _BLOCK_ROWS = 8  # kRows of attention.hpp
 _BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
 
@@ -77,18 +80,20 @@ def cpu_footprint(
     scores = head_dim + limits.positions + 16 if graph.states else 0
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
+    foreign = needs_onnxruntime(bundle, graph)
     loaded = {
         **weight_items(bundle, graph, limits),
         "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": OPERATION_BYTES * len(graph.operations),
+        "session": (OPERATION_BYTES if foreign else OWN_OPERATION_BYTES) * len(graph.operations),
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
     converting = max(0, LOAD_BYTES * fixed.packed - sum(loaded.values()))
-    testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
+    once = RUNTIME_BYTES + _LATE_BYTES if foreign else 0
+    testing = max(0, SELF_TEST_BYTES - once - sum(loaded.values()) - converting)
     return {
         **loaded,
-        RUNTIME: RUNTIME_BYTES,
+        **({RUNTIME: once} if foreign else {}),
         "kv": layout.nbytes - layout.ring_bytes - layout.label_bytes,
         **({"kv_ring": layout.ring_bytes} if layout.ring_bytes else {}),
         **({"kv_labels": layout.label_bytes + chosen_bytes(graph, limits.positions)} if layout.label_bytes else {}),

@@ -5,17 +5,21 @@ All of them are in memory, or ``Limits.weight_bytes`` leaves room for a part, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.environment import FUSED
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names as onnx_names
+from edgedec.onnx.lowering import emit
+from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import Layout, layout_bytes, open_layout
@@ -25,17 +29,22 @@ from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._footprint import read_weights, widest_value
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
+from edgedec.schemes.part import StoredPart
 
 __all__ = [
     "FixedSizes",
     "LoadedWeights",
     "fixed_sizes",
+    "is_fused",
     "least_weights",
     "load_weights",
+    "needs_onnxruntime",
     "resident_bytes",
     "weight_items",
     "weight_split",
 ]
+
+_MAPPED_BYTES = 256 << 10  # smaller parts of the file are read, and not mapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +97,77 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
     return LoadedWeights(initializers=initializers, packed=packed, stream=stream)
 
 
-def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
-    """Return int8 and float weights by their names in the model: views of the file, or float32 copies of narrower floats."""
-    arrays: dict[str, NDArray[Any]] = {}
+class _Stored(NamedTuple):
+    """A part of a weight that is not in the kernels' layout."""
+
+    label: str  # name of the constant in the model
+    name: str
+    part: str
+    spec: StoredPart
+    narrow: bool  # True: floats that become float32
+
+
+def _stored(bundle: Bundle, graph: Graph) -> Iterator[_Stored]:
     for name in sorted(read_weights(graph)):
         tensor = bundle.tensors[name]
         if not isinstance(tensor.scheme, FloatScheme | Int8Scheme):
             continue
         for part, spec in tensor.scheme.parts(tensor.shape).items():
-            array = bundle.array(name, part)
-            if isinstance(tensor.scheme, FloatScheme) and spec.dtype != np.float32:
-                arrays[f"{name}.float32"] = array.astype(np.float32)
-            else:
-                arrays[f"{name}.{part}"] = array
+            narrow = isinstance(tensor.scheme, FloatScheme) and spec.dtype != np.float32
+            yield _Stored(f"{name}.float32" if narrow else f"{name}.{part}", name, part, spec, narrow)
+
+
+def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
+    """Return int8 and float weights by their names in the model: views of the file, or float32 copies of narrower floats.
+
+    Small ones are copies, too: each first look into a mapped file maps 16 pages, most of which nothing reads.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for it in _stored(bundle, graph):
+        if it.spec.nbytes < _MAPPED_BYTES:
+            offset = bundle.tensors[it.name].offsets[it.part]
+            count = math.prod(it.spec.shape)
+            array = np.fromfile(bundle.weights_file, it.spec.dtype, count, offset=offset).reshape(it.spec.shape)
+        else:
+            array = bundle.array(it.name, it.part)
+        arrays[it.label] = array.astype(np.float32) if it.narrow else array
     return arrays
+
+
+def needs_onnxruntime(bundle: Bundle, graph: Graph) -> bool:
+    """Return True if the project has no operators for some operation of the graph, or does not fuse its nodes.
+
+    The model is made for that without its weights. It is cached because a planner asks for many limits.
+    """
+    if not is_fused():
+        return True
+    key = "needs_onnxruntime"
+    if key not in bundle.derived:
+        arrays: dict[str, NDArray[Any]] = {
+            it.label: np.broadcast_to(np.zeros((), np.float32 if it.narrow else it.spec.dtype), it.spec.shape)
+            for it in _stored(bundle, graph)
+        }
+        packed = dict.fromkeys(packed_names(graph, bundle), (1, 0))
+        arrays |= {label: np.zeros(1, np.uint8) for name in packed for label in onnx_names(name)}
+        layout = recurrent_layout(graph, 1)
+        emitter = emit(
+            graph,
+            bundle.tensors,
+            positions=1,
+            recurrent=layout,
+            packed=packed,
+            kernels=True,
+            fused_threads=1,
+            arrays=arrays,
+        )
+        bundle.derived[key] = emitter.program() is None
+    result: bool = bundle.derived[key]
+    return result
+
+
+def is_fused() -> bool:
+    """Return False if the environment asks for single nodes."""
+    return FUSED.value() is None or FUSED.is_on()
 
 
 def _int8_initializer(name: str, tensor: Tensor, codes: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:

@@ -9,6 +9,7 @@ from edgedec.runtime.model_graph import embedding_name
 __all__ = [
     "ONCE",
     "OPERATION_BYTES",
+    "OWN_OPERATION_BYTES",
     "PACKED_OPERATION_BYTES",
     "RUNTIME",
     "RUNTIME_BYTES",
@@ -24,13 +25,15 @@ __all__ = [
 
 RUNTIME, SELF_TEST = ONCE = "onnx_runtime", "self_test"  # items that only the first session of a process has
 
-# Memory besides arrays, measured on sessions of 21 to 509 operations. The first session of a process allocates what all
-# sessions share. An operation takes 12 to 16 KiB if its weights are mapped, 3 to 4 of which the planner leaves behind, and
-# up to 35 KiB if ONNX Runtime packs them.
+# Memory besides arrays. The first session of ONNX Runtime in a process allocates what all of them share. In its sessions an
+# operation takes 12 to 16 KiB if its weights are mapped, 3 to 4 of which the planner leaves behind, and up to 35 KiB if ONNX
+# Runtime packs them. Measured on sessions of 21 to 509 operations.
 RUNTIME_BYTES = 15 << 17
-# Peak of the operators' self-test, including RUNTIME_BYTES; it runs before anything is loaded.
-SELF_TEST_BYTES = 9 << 19
 OPERATION_BYTES, PACKED_OPERATION_BYTES = 17 << 10, 40 << 10
+# Without ONNX Runtime, 3 to 5.4 KiB were measured on models of 37 to 509 operations, most of them Python's graph.
+OWN_OPERATION_BYTES = 13 << 9
+# Peak of the operators' self-test, which runs before anything is loaded: 1.85 MiB were measured.
+SELF_TEST_BYTES = 2 << 20
 # Bytes for each position: its number among those that a query sees, its score, and its rank twice.
 _LISTED_BYTES = 8 + 4 + 4 + 4
 _KEY_BLOCK, _BLOCK_ROWS = 16, 8  # kKeyBlock and kRows of attention.hpp

@@ -6,9 +6,11 @@ ONNX Runtime's standard operators (_portable.py). ONNX Runtime is imported only 
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from edgedec.bundle import Bundle
 from edgedec.memory import MemoryUse
-from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Bytes, Limits, Target
 from edgedec.runtime.run_sizes import widest_pass
@@ -17,7 +19,7 @@ from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
 from edgedec.runtime.targets._cpu_weights import least_weights
 
-__all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
+__all__ = ["bounds", "create", "footprint", "import_libraries", "kv_choices", "memories"]
 
 
 def footprint(
@@ -35,6 +37,12 @@ def footprint(
     from edgedec.runtime.targets._portable import portable_footprint
 
     return portable_footprint(bundle, limits, result_rows=result_rows)
+
+
+def import_libraries(device: str) -> None:
+    """Import ONNX Runtime if it runs every model on ``device``, because the memory of libraries is not charged to a model."""
+    if device != "cpu" or load() is None:
+        import_module("edgedec.runtime.targets._portable")
 
 
 def _kernels(device: str) -> Kernels | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgedec.onnx.emitter import Emitter
 from edgedec.ops import Embed
 
@@ -12,5 +14,6 @@ def lower(op: Embed, emitter: Emitter) -> None:
     _, width = emitter.graph.values[op.outputs[0]].shape
     rows = emitter.input("embed", (1, "n", width))
     if op.scale != 1:
-        rows = emitter.node("Mul", [rows, emitter.scalar(f"{op.name}.scale", op.scale)], op.name + ".scaled")
+        scale = emitter.constant(f"{op.name}.scale", np.array([op.scale], np.float32))
+        rows = emitter.product_of(rows, scale, f"{op.name}.scaled")
     emitter.bound[op.outputs[0]] = rows

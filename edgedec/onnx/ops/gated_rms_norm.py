@@ -25,4 +25,4 @@ def lower(op: GatedRmsNorm, emitter: Emitter) -> None:
     (width,) = emitter.graph.weights[op.weight].shape
     ones = emitter.constant(f"ones.{width // op.groups}", np.ones(width // op.groups, np.float32))
     normed = rms_norm.normed(x, ones, f"{op.name}.normed", op.eps, emitter, heads=(op.groups, width // op.groups))
-    emitter.bound[op.outputs[0]] = emitter.node("Mul", [normed, emitter.float_weight(op.weight)], op.name)
+    emitter.bound[op.outputs[0]] = emitter.product_of(normed, emitter.own_weight(op.weight), op.name)

@@ -224,13 +224,16 @@ def lower(op: Linear, emitter: Emitter) -> None:
         elif isinstance(scheme, TernaryScheme):
             product = _ternary(op.inputs[0], weight, output, scheme, emitter)
         else:
-            inputs = [emitter.bound[op.inputs[0]], emitter.float_weight(weight)]
+            x = emitter.bound[op.inputs[0]]
             if emitter.kernels and emitter.tensors[weight].shape[0] <= NARROW:
+                inputs = [x, emitter.own_weight(weight)]
                 product = emitter.node("FloatMatMul", inputs, f"{output}.product", domain=KERNELS)
             else:
+                inputs = [x, emitter.float_weight(weight)]
                 product = emitter.node("FusedMatMul", inputs, f"{output}.product", domain=CONTRIB, transB=1)
         if bias:
-            product = emitter.node("Add", [product, emitter.float_weight(bias)], f"{output}.biased")
+            vector = emitter.own_weight(bias) if emitter.kernels else emitter.float_weight(bias)
+            product = emitter.sum_of(product, vector, f"{output}.biased")
         emitter.bound[output] = product
     if op.soft_cap is not None:
         for output in op.outputs:
@@ -238,6 +241,8 @@ def lower(op: Linear, emitter: Emitter) -> None:
 
 
 def _soft_capped(x: str, cap: float, name: str, emitter: Emitter) -> str:
+    if emitter.kernels:  # an operator that is not in a fused node must have two inputs at least
+        return emitter.node("SoftCap", [x, x], f"{name}.capped", domain=KERNELS, cap=float(cap))
     limit = emitter.scalar(f"{name}.cap", cap)
     bent = emitter.node("Tanh", [emitter.node("Div", [x, limit], f"{name}.in_caps")], f"{name}.bent")
     return emitter.node("Mul", [bent, limit], f"{name}.capped")

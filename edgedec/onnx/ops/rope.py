@@ -1,4 +1,4 @@
-"""Rotary embedding by RotaryEmbedding with tables for all positions of the cache, unless TreeAttention rotates itself."""
+"""Rotary embedding by TreeAttention itself, or by Rotary or RotaryEmbedding, with tables for all positions of the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from edgedec.onnx.emitter import CONTRIB, Emitter
+from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 
@@ -21,9 +21,16 @@ def lower(op: Rope, emitter: Emitter) -> None:
         emitter.rotations[output] = op
         emitter.bound[output] = emitter.bound[op.inputs[0]]
         return
+    inputs = [emitter.bound[op.inputs[0]], emitter.bound[op.inputs[1]], *rotary_tables(op, emitter)]
+    if emitter.kernels:
+        interleaved = int(op.layout == "interleaved")
+        emitter.bound[output] = emitter.node(
+            "Rotary", inputs, op.name, domain=KERNELS, heads=op.heads, interleaved=interleaved
+        )
+        return
     emitter.bound[output] = emitter.node(
         "RotaryEmbedding",
-        [emitter.bound[op.inputs[0]], emitter.bound[op.inputs[1]], *rotary_tables(op, emitter)],
+        inputs,
         op.name,
         domain=CONTRIB,
         interleaved=int(op.layout == "interleaved"),

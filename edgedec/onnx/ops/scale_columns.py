@@ -1,4 +1,4 @@
-"""Columns times constants by Mul. One multiplication for each value gives the reference's bits."""
+"""Columns times constants by edgedec's Multiply or by Mul. One multiplication for each value gives the reference's bits."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ __all__ = ["lower"]
 
 def lower(op: ScaleColumns, emitter: Emitter) -> None:
     factors = emitter.constant(f"{op.name}.factors", np.repeat(np.array(op.factors, np.float32), op.widths))
-    emitter.bound[op.outputs[0]] = emitter.node("Mul", [emitter.bound[op.inputs[0]], factors], op.name)
+    emitter.bound[op.outputs[0]] = emitter.product_of(emitter.bound[op.inputs[0]], factors, op.name)

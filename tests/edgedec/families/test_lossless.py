@@ -67,11 +67,11 @@ def insistent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any) -> list[list[int]]:
-    """Return what is written after five prompts."""
+    """Return what is written after twelve prompts."""
     target = open_target(bundle, limits=LIMITS, threads=1, kv_bits=kv_bits)
     assert target.info.batch_invariant
     lists = []
-    for seed in range(5):
+    for seed in range(12):
         prompt = np.random.default_rng(seed).integers(0, 60, 20).astype(np.int32)
         state = target.open(LIMITS)
         decoder = Writer(
@@ -101,7 +101,7 @@ def test_greedy_text_is_the_same_with_speculation(family: str, kv_bits: int, tmp
         assert texts(bundle, kv_bits, drafter, policy, verifier) == plain, drafter
     assert verifier.drafted > verifier.accepted > 0
     assert verifier.moved > 0
-    assert len({tuple(text) for text in plain}) == 5
+    assert len({tuple(text) for text in plain}) > 5
 
 
 @pytest.mark.thorough
