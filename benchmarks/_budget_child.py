@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/_budget_child.py '{"bundle": "...", "drafter": "ngram", "budget_bytes": 25000000}'
 
-The context is filled three times in one session: greedily from a short prompt, by draws from the whole distribution, and
+The context is filled several times in one session: greedily from a short prompt, by draws from the whole distribution, and
 with proposals that are all wrong, in trees as large as the plan allows, in every round. Memory that the first answer leaves
 on the heap still counts, so the later answers can only raise the peak. If no plan fits, the exit code is 4.
 
@@ -30,7 +30,7 @@ from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.recipe import LIBRARY
-from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, Sparse, TokenTree, TreePolicy
+from edgedec.runtime.protocols import I32, Draft, Limits, Outcome, SnapshotState, Sparse, TokenTree, TreePolicy
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session, import_plugins
 from edgedec.runtime.speculation import SpecConfig
@@ -171,7 +171,11 @@ def _fill(session: Session) -> list[dict[str, Any]]:
     if session.run.spec.drafter != "none":
         _make_wrong(session, whole.tolist())
         answer("rejected", begun, SamplingConfig(temperature=0))
-    answer("read", np.ascontiguousarray(begun[::-1]), SamplingConfig(temperature=0))
+    read = np.ascontiguousarray(begun[::-1])
+    answer("read", read, SamplingConfig(temperature=0))
+    if isinstance(session.state, SnapshotState):  # snapshots are kept where two prompts part, and at the end of one
+        part = len(read) // 2
+        answer("parted", np.concatenate([read[:part], np.roll(read[part:], 1)]), SamplingConfig(temperature=0))
     return answers
 
 

@@ -16,7 +16,7 @@ from edgedec.runtime.drafters._text import PER_TEXT
 from edgedec.runtime.estimates import DiskReads, pass_seconds, tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
-from edgedec.runtime.targets import TargetModule, host_device
+from edgedec.runtime.targets import TargetModule, host_device, share_tables
 
 __all__ = ["MOST_ROWS", "PASS_ROWS", "Planner", "RunChoice", "run_choices"]
 
@@ -28,7 +28,7 @@ TREES = (32, 16, 8, 4, 2)  # numbers of guesses to which a plan may shrink a tre
 _TOKENIZER_FACTOR, _READING_FACTOR, _TOKENIZER_BYTES = 8, 20, 1 << 19
 # Bytes of streams, the template engine and threads, of the objects of a round for each node of its tree, and of the text for
 # each token of the context.
-_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 1 << 19, 4 << 10, 256
+_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 5 << 17, 4 << 10, 256
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
@@ -143,7 +143,9 @@ class Planner:
             result_rows=rows,
         )
         # The limits are those of all rows, because a draft model reads prompts in such passes.
-        drafter = self.drafter(choice).footprint(limits)
+        drafter = dict(self.drafter(choice).footprint(limits))
+        if choice.draft is not None and share_tables(self.bundle, choice.draft, self.device):
+            drafter.pop("draft_rotary_tables", None)
         vocabulary = self.bundle.file_bytes["tokenizer.json"]
         return {
             **target,

@@ -29,9 +29,11 @@ class Program(NamedTuple):
 
     Members:
         record: the bytes of the node, with the names of its inputs and outputs.
+        slots: the number of buffers for values within the node.
     """
 
     record: bytes
+    slots: int
 
 
 def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> Program | None:
@@ -53,7 +55,9 @@ def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> Program | N
         "input_names": "\n".join(node.inputs),
         "output_names": "\n".join(names[output] for output in node.outputs),
     }
-    return Program(_record(node.kind, attributes))
+    slots = node.attributes["slots"]
+    assert isinstance(slots, int)
+    return Program(_record(node.kind, attributes), slots)
 
 
 def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = ()) -> list[Node]:

@@ -29,6 +29,7 @@ __all__ = [
     "host_device",
     "is_accelerator",
     "open_target",
+    "share_tables",
     "target_module",
 ]
 
@@ -56,6 +57,11 @@ def is_accelerator(device: str) -> bool:
 def host_device(device: str) -> str:
     """Return the device of a draft model for a target on ``device``: an accelerator holds one model, so it is the CPU."""
     return "cpu" if is_accelerator(device) else device
+
+
+def share_tables(bundle: Bundle, draft: Bundle, device: str) -> bool:
+    """Return whether all tables of positions of a draft model are those of its target on ``device``, in memory once."""
+    return device == "cpu" and bool(load(__name__, "onnx").share_tables(bundle, draft))
 
 
 def driver_bytes(device: str) -> int:

@@ -9,13 +9,14 @@ from edgedec.graph import Graph
 from edgedec.memory import MemoryUse
 from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
+from edgedec.onnx.ops.rope import SPARE_POSITIONS
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
 from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Bytes, Limits
 from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
-from edgedec.runtime.targets._cpu_weights import fixed_sizes, needs_onnxruntime, weight_items
+from edgedec.runtime.targets._cpu_weights import fixed_sizes, program_slots, weight_items
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     OWN_OPERATION_BYTES,
@@ -31,7 +32,7 @@ from edgedec.runtime.targets._footprint import (
 __all__ = ["KV_CHOICES", "arena_layout", "cpu_footprint", "mask_words", "value_file_use"]
 
 KV_CHOICES = (16, 8, 4, 32)  # supported bits of keys and values; the first is the default
-# Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
+# Activations that are alive at once in ONNX Runtime, in units of the widest value; blocks of its arena are rounded up.
 _ACTIVATION_COPIES = 6
 # Memory of a session of ONNX Runtime that is the first one after the plan: nothing before it has left free blocks for it.
 _LATE_BYTES = 5 << 18
@@ -80,10 +81,11 @@ def cpu_footprint(
     scores = head_dim + limits.positions + 16 if graph.states else 0
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
-    foreign = needs_onnxruntime(bundle, graph)
+    slots = program_slots(bundle, graph)
+    foreign = slots is None
     loaded = {
         **weight_items(bundle, graph, limits),
-        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "rotary_tables": rotary_bytes(graph, limits.positions + SPARE_POSITIONS),
         "session": (OPERATION_BYTES if foreign else OWN_OPERATION_BYTES) * len(graph.operations),
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
@@ -103,7 +105,7 @@ def cpu_footprint(
         # Two tables for each sequence and kind of states.
         "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
-        "activations": 4 * rows * (_ACTIVATION_COPIES * widest + width),
+        "activations": 4 * rows * ((slots or _ACTIVATION_COPIES) * widest + width),
         "workspace": (threads or os.cpu_count() or 1)
         * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,

@@ -38,7 +38,7 @@ __all__ = [
     "is_fused",
     "least_weights",
     "load_weights",
-    "needs_onnxruntime",
+    "program_slots",
     "resident_bytes",
     "weight_items",
     "weight_split",
@@ -134,14 +134,14 @@ def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def needs_onnxruntime(bundle: Bundle, graph: Graph) -> bool:
-    """Return True if the project has no operators for some operation of the graph, or does not fuse its nodes.
+def program_slots(bundle: Bundle, graph: Graph) -> int | None:
+    """Return the number of buffers for activations of a program; None if ONNX Runtime must run the graph.
 
-    The model is made for that without its weights. It is cached because a planner asks for many limits.
+    The model is made for that without its weights. The result is cached because a planner asks for many limits.
     """
     if not is_fused():
-        return True
-    key = "needs_onnxruntime"
+        return None
+    key = "program_slots"
     if key not in bundle.derived:
         arrays: dict[str, NDArray[Any]] = {
             it.label: np.broadcast_to(np.zeros((), np.float32 if it.narrow else it.spec.dtype), it.spec.shape)
@@ -160,8 +160,9 @@ def needs_onnxruntime(bundle: Bundle, graph: Graph) -> bool:
             fused_threads=1,
             arrays=arrays,
         )
-        bundle.derived[key] = emitter.program() is None
-    result: bool = bundle.derived[key]
+        program = emitter.program()
+        bundle.derived[key] = None if program is None else program.slots
+    result: int | None = bundle.derived[key]
     return result
 
 

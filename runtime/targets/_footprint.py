@@ -18,6 +18,7 @@ __all__ = [
     "chosen_bytes",
     "read_weights",
     "rotary_bytes",
+    "rotary_tables",
     "selection_bytes",
     "transform_bytes",
     "widest_value",
@@ -80,8 +81,11 @@ def selection_bytes(state: KvState, positions: int) -> int:
     return lists + cache + records + 4 * _BLOCK_ROWS * 2 * (state.head_dim + chosen) + 4 * (2 * state.head_dim + chosen)
 
 
+def rotary_tables(graph: Graph) -> set[tuple[tuple[float, ...], float]]:
+    """Return frequencies and magnitude of each table of cosines and sines."""
+    return {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
+
+
 def rotary_bytes(graph: Graph, positions: int) -> int:
     """Return the bytes of the tables of cosines and sines."""
-    tables = {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
-    pairs = sum(len(frequencies) for frequencies, _ in tables)
-    return 2 * 4 * pairs * positions
+    return 2 * 4 * sum(len(frequencies) for frequencies, _ in rotary_tables(graph)) * positions

@@ -332,7 +332,9 @@ def portable_footprint(
         "kv": reserved_rows(limits) * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * rows,
         "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one more for each kind of window
-        "attention_scores": max(_SCORE_COPIES * 4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,
+        "attention_scores": max(_SCORE_COPIES * 4 * heads, _MASKING if windows else 0)
+        * limits.nodes
+        * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": 2 * rotary_bytes(graph, limits.positions),  # in the model and in the session
         "session": PACKED_OPERATION_BYTES * len(graph.operations) + transform_bytes(graph),

@@ -12,14 +12,16 @@ from edgedec.bundle import Bundle
 from edgedec.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Bytes, Limits, Target
 from edgedec.runtime.run_sizes import widest_pass
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, value_file_use
 from edgedec.runtime.targets._cpu_weights import least_weights
+from edgedec.runtime.targets._footprint import rotary_tables
 
-__all__ = ["bounds", "create", "footprint", "import_libraries", "kv_choices", "memories"]
+__all__ = ["bounds", "create", "footprint", "import_libraries", "kv_choices", "memories", "share_tables"]
 
 
 def footprint(
@@ -40,7 +42,7 @@ def footprint(
 
 
 def import_libraries(device: str) -> None:
-    """Import ONNX Runtime if it runs every model on ``device``, because the memory of libraries is not charged to a model."""
+    """Import ONNX Runtime if it runs every model on ``device``: the memory of libraries is not charged to a model."""
     if device != "cpu" or load() is None:
         import_module("edgedec.runtime.targets._portable")
 
@@ -60,6 +62,13 @@ def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     if _kernels(device) is None:
         return Bounds(rows=widest_pass(device))
     return Bounds(rows=widest_pass(device), rings=True, least_weights=least_weights(bundle))
+
+
+def share_tables(bundle: Bundle, draft: Bundle) -> bool:
+    """Return whether all tables of positions of ``draft`` are those of ``bundle``, so that they are in memory once."""
+    if _kernels("cpu") is None:
+        return False
+    return rotary_tables(bundle_graph(draft)) <= rotary_tables(bundle_graph(bundle))
 
 
 def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 
-__all__ = ["lower", "rotary_tables"]
+__all__ = ["SPARE_POSITIONS", "lower", "rotary_tables"]
 
+SPARE_POSITIONS = 64  # rows of tables behind those of a model, for its draft model, whose guesses go on behind the text
 _POSITIONS = 512  # rows of the tables that are computed at a time
+# The tables of the models in memory by frequencies and magnitude: a draft model often has those of its target.
+_TABLES: WeakValueDictionary[tuple[tuple[float, ...], float], NDArray[np.float32]] = WeakValueDictionary()
 
 
 def lower(op: Rope, emitter: Emitter) -> None:
@@ -70,10 +75,21 @@ def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
     key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     names = f"rope.{key}.cos", f"rope.{key}.sin"
     if not emitter.has_constant(names[0]):
-        filled = np.empty((2, emitter.positions, len(op.inverse_frequencies)), np.float32)
-        for start in range(0, emitter.positions, _POSITIONS):  # in parts, because angles are float64
-            stop = min(start + _POSITIONS, emitter.positions)
-            filled[:, start:stop] = tables(op, np.arange(start, stop, dtype=np.int32))
-        for name, table in zip(names, filled, strict=True):
+        for name, table in zip(names, _filled(op, emitter.positions), strict=True):
             emitter.large_constant(name, table)
     return names
+
+
+def _filled(op: Rope, positions: int) -> NDArray[np.float32]:
+    """Return cos and sin, float32 [2, positions, pairs]: those that a model has already, or else new ones."""
+    key = (op.inverse_frequencies, op.magnitude)
+    made = _TABLES.get(key)
+    if made is None or made.shape[1] < positions:
+        rows = positions + SPARE_POSITIONS
+        made = np.empty((2, rows, len(op.inverse_frequencies)), np.float32)
+        for start in range(0, rows, _POSITIONS):  # in parts, because angles are float64
+            stop = min(start + _POSITIONS, rows)
+            made[:, start:stop] = tables(op, np.arange(start, stop, dtype=np.int32))
+        made.flags.writeable = False
+        _TABLES[key] = made
+    return made[:, :positions]
