@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -182,6 +183,16 @@ class Bundle:
         raw = np.asarray(self._mapped[start : start + spec.nbytes])
         return raw.view(spec.dtype).reshape(spec.shape)
 
+    def copied(self, name: str, part: str) -> Array:
+        """Return one stored part in memory of its own.
+
+        A look into the mapped file may map a megabyte around it, because the system maps what lies together in its cache.
+        """
+        tensor = self._tensor(name)
+        spec = tensor.scheme.parts(tensor.shape)[part]
+        count = math.prod(spec.shape)
+        return np.fromfile(self.weights_file, spec.dtype, count, offset=tensor.offsets[part]).reshape(spec.shape)
+
     def weight(self, name: str) -> Weight:
         """Return a weight with its arrays; float and int8 arrays are views of the mapped file.
 
@@ -203,7 +214,7 @@ class Bundle:
         tensor = self._tensor(name)
         if isinstance(tensor.scheme, Int4Scheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
-        scale = self.array(name, "scale").copy() if _has_small_scale(tensor.scheme) else None
+        scale = self.copied(name, "scale") if _has_small_scale(tensor.scheme) else None
         return RowReader(self.weights_file, tensor, scale)
 
     def _tensor(self, name: str) -> Tensor:

@@ -61,7 +61,8 @@ MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokeni
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
 MAX_DIMENSIONS = 8
-_CHUNK_BYTES = 1 << 20  # bytes of a weight that are checked at once
+# Bytes of a weight that are checked at once: as glibc frees larger blocks, it keeps more of what is freed later.
+_CHUNK_BYTES = 96 << 10
 _HASHED_BYTES = 1 << 18  # bytes that are hashed at once
 _FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # a plain name, which cannot lead out of the folder
 _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}

@@ -8,7 +8,9 @@ from edgedec.graph import Graph
 from edgedec.ops import Embed
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
-__all__ = ["bundle_graph", "embedding_name"]
+__all__ = ["bundle_graph", "embedding_name", "forget_graphs"]
+
+_GRAPH = "bundle_graph"  # first part of the keys of graphs in ``Bundle.derived``
 
 
 def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = False) -> Graph:
@@ -23,7 +25,7 @@ def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = Fa
         BundleError: the bundle's tensors do not fit its configuration.
         UnsupportedError: the family is not known.
     """
-    key = ("bundle_graph", kv_bits, rings)
+    key = (_GRAPH, kv_bits, rings)
     if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
         graph = build_graph(bundle.config)
         bundle.check(graph)
@@ -34,6 +36,12 @@ def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = Fa
         bundle.derived[key] = fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
     result: Graph = bundle.derived[key]
     return result
+
+
+def forget_graphs(bundle: Bundle, kv_bits: int) -> None:
+    """Forget the graphs with other numbers of bits than ``kv_bits``, which a planner made to choose among them."""
+    for key in [key for key in bundle.derived if isinstance(key, tuple) and key[0] == _GRAPH and key[1] != kv_bits]:
+        del bundle.derived[key]
 
 
 def embedding_name(graph: Graph) -> str:

@@ -26,6 +26,7 @@ from edgedec.runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.logprobs import LogprobsOf
 from edgedec.runtime.model_folder import open_model
+from edgedec.runtime.model_graph import forget_graphs
 from edgedec.runtime.open_scheduler import open_scheduler
 from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
@@ -213,6 +214,8 @@ class Session:
                 accelerator=accelerator,
             )
             run.plan.require()
+            for planned in filter(None, (run.bundle, run.draft)):
+                forget_graphs(planned, run.plan.kv_bits)
             run = replace(run, plan=with_libraries(run.plan, meter))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks

@@ -5,7 +5,6 @@ All of them are in memory, or ``Limits.weight_bytes`` leaves room for a part, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -44,7 +43,7 @@ __all__ = [
     "weight_split",
 ]
 
-_MAPPED_BYTES = 256 << 10  # smaller parts of the file are read, and not mapped
+_MAPPED_BYTES = 256 << 10  # smaller parts of the file are read, and not mapped, which would take whole pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +117,17 @@ def _stored(bundle: Bundle, graph: Graph) -> Iterator[_Stored]:
 
 
 def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
-    """Return int8 and float weights by their names in the model: views of the file, or float32 copies of narrower floats.
+    """Return int8 and float weights by their names in the model, float32 in the place of narrower floats.
 
-    Small ones are copies, too: each first look into a mapped file maps 16 pages, most of which nothing reads.
+    Large ones have a mapping of their own, which ends where they end, and small ones are copies.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for it in _stored(bundle, graph):
         if it.spec.nbytes < _MAPPED_BYTES:
-            offset = bundle.tensors[it.name].offsets[it.part]
-            count = math.prod(it.spec.shape)
-            array = np.fromfile(bundle.weights_file, it.spec.dtype, count, offset=offset).reshape(it.spec.shape)
+            array = bundle.copied(it.name, it.part)
         else:
-            array = bundle.array(it.name, it.part)
+            offset = bundle.tensors[it.name].offsets[it.part]
+            array = np.asarray(np.memmap(bundle.weights_file, it.spec.dtype, "r", offset=offset, shape=it.spec.shape))
         arrays[it.label] = array.astype(np.float32) if it.narrow else array
     return arrays
 

@@ -31,8 +31,8 @@ RUNTIME, SELF_TEST = ONCE = "onnx_runtime", "self_test"  # items that only the f
 # Runtime packs them. Measured on sessions of 21 to 509 operations.
 RUNTIME_BYTES = 15 << 17
 OPERATION_BYTES, PACKED_OPERATION_BYTES = 17 << 10, 40 << 10
-# Without ONNX Runtime, 3 to 5.4 KiB were measured on models of 37 to 509 operations, most of them Python's graph.
-OWN_OPERATION_BYTES = 13 << 9
+# Without ONNX Runtime, 3 to 5.5 KiB were measured on models of 37 to 509 operations, most of them Python's graph.
+OWN_OPERATION_BYTES = 6 << 10
 # Peak of the operators' self-test, which runs before anything is loaded: 1.85 MiB were measured.
 SELF_TEST_BYTES = 2 << 20
 # Bytes for each position: its number among those that a query sees, its score, and its rank twice.
