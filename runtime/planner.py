@@ -22,13 +22,13 @@ __all__ = ["MOST_ROWS", "PASS_ROWS", "Planner", "RunChoice", "run_choices"]
 
 MOST_ROWS = 64  # maximum number of rows of a pass on devices without a limit
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass to choose from, best first
-TREES = (32, 16, 8, 4, 2)  # numbers of guesses to which a plan may shrink a tree
+TREES = (32, 16, 8, 4, 3, 2)  # numbers of guesses to which a plan may shrink a tree
 # Memory of the tokenizers library for each byte of tokenizer.json: up to 5.9 bytes that stay were measured, and up to 18.6
 # while it is read. Even a small vocabulary takes the last figure besides.
 _TOKENIZER_FACTOR, _READING_FACTOR, _TOKENIZER_BYTES = 8, 20, 1 << 19
 # Bytes of streams, the template engine and threads, of the objects of a round for each node of its tree, and of the text for
 # each token of the context.
-_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 9 << 16, 4 << 10, 128
+_HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 11 << 16, 4 << 10, 128
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits

@@ -54,6 +54,7 @@ __all__ = ["TOP", "create"]
 TOP = 16  # tokens of a distribution, the likeliest ones; a tree never needs more children
 _FOLDS, _WIDE = 16, 1 << 13  # layers of a folded row of logits; width of a row from which folding saves two thirds
 _FAR = 1 << 30  # a depth greater than that of any tree
+_LEAST_BITS = 8  # of keys and values
 _SMALL_BYTES = 32 << 20  # size of the weights below which a draft runs on one thread
 _NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
 _SNAPSHOTS = 2  # snapshots of the recurrent states of a text: after it, and after the last chunk that was read
@@ -309,9 +310,8 @@ class _ModelDrafter:
         )
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
-            **(
-                {RUNTIME: items[RUNTIME]} if RUNTIME in items else {}
-            ),  # it is that of the target, if that needs it, too
+            # It is that of the target, if that needs it, too.
+            **({RUNTIME: items[RUNTIME]} if RUNTIME in items else {}),
             "draft_text": 9 * own.positions,  # tokens, positions, and the result of their comparison
             "draft_top": 8 * self._bundle.tokens.size,  # indices into a row of logits
             "draft_objects": (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),
@@ -357,9 +357,12 @@ class _ModelDrafter:
 
 
 def _fewer_bits(bundle: Bundle, device: str, kv_bits: int | None) -> int | None:
-    """Return the bits of the draft's keys and values: the target's if the device has fewer than its default; else None."""
+    """Return the bits of the draft's keys and values: the target's if the device has fewer than its default; else None.
+
+    They are at least 8. With 4, a small draft model's guesses are right less often, which costs more than they save.
+    """
     choices = target_module(device).kv_choices(device, bundle)
-    return kv_bits if kv_bits in choices and kv_bits < choices[0] else None
+    return max(kv_bits, _LEAST_BITS) if kv_bits in choices and kv_bits < choices[0] else None
 
 
 def create(

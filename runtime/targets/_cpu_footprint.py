@@ -20,6 +20,7 @@ from edgedec.runtime.targets._cpu_weights import fixed_sizes, program_slots, wei
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     OWN_OPERATION_BYTES,
+    OWN_TENSOR_BYTES,
     RUNTIME,
     RUNTIME_BYTES,
     SELF_TEST,
@@ -81,12 +82,14 @@ def cpu_footprint(
     scores = head_dim + limits.positions + 16 if graph.states else 0
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
-    slots = program_slots(bundle, graph)
+    count, slots = len(graph.operations), program_slots(bundle, graph)
     foreign = slots is None
     loaded = {
         **weight_items(bundle, graph, limits),
         "rotary_tables": rotary_bytes(graph, limits.positions + SPARE_POSITIONS),
-        "session": (OPERATION_BYTES if foreign else OWN_OPERATION_BYTES) * len(graph.operations),
+        "session": OPERATION_BYTES * count
+        if foreign
+        else OWN_OPERATION_BYTES * count + OWN_TENSOR_BYTES * len(bundle.tensors),
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
