@@ -83,9 +83,18 @@ def weight_bytes(plan: Plan) -> int:
 
 
 def pair(
-    bundle: Bundle, drafter: str, draft: Path | None, share: float, threads: int, ctx_size: int = 1024
+    bundle: Bundle,
+    drafter: str,
+    draft: Path | None,
+    share: float,
+    threads: int,
+    ctx_size: int = 1024,
+    *,
+    calibrated: Bundle | None = None,
 ) -> PlanPair:
     """Return both plans, of the same context. The budget is the weights plus ``share`` of the baseline's other memory.
+
+    ``calibrated`` is the bundle of the budgeted plan: the same model with a policy of keys and values; None: ``bundle``.
 
     Raises:
         UsageError: the model's context is shorter than ``ctx_size``.
@@ -94,37 +103,46 @@ def pair(
     baseline = make_plan(bundle, threads=threads, ctx_size=ctx_size, kv_bits=BASELINE_KV_BITS, spec=spec).plan
     without = PlanPair(spec=spec, baseline=baseline, budgeted=baseline, budget_bytes=0)
     budget = weight_bytes(baseline) + int(share * without.baseline_bytes)
-    budgeted = make_plan(bundle, threads=threads, ctx_size=ctx_size, spec=spec, budget_bytes=budget).plan
+    own = bundle if calibrated is None else calibrated
+    budgeted = make_plan(own, threads=threads, ctx_size=ctx_size, spec=spec, budget_bytes=budget).plan
     return replace(without, budgeted=budgeted, budget_bytes=budget)
 
 
-def levers(bundle: Bundle, plans: PlanPair, draft: Path | None, threads: int) -> dict[str, float]:
+def levers(
+    bundle: Bundle, plans: PlanPair, draft: Path | None, threads: int, calibrated: Bundle | None = None
+) -> dict[str, float]:
     """Return the planned memory besides the weights, relative to the baseline's, with one lever after the other.
 
     The levers are those of the budgeted plan. Each entry has those before it, too.
     """
+    own = bundle if calibrated is None else calibrated
+    bits, nodes = plans.budgeted.kv_bits, plans.budgeted.tree_nodes
     steps = {
-        "baseline": (BASELINE_KV_BITS, BASELINE_NODES),
-        f"keys and values of {plans.budgeted.kv_bits} bits": (plans.budgeted.kv_bits, BASELINE_NODES),
-        f"a tree of {plans.budgeted.tree_nodes} nodes": (plans.budgeted.kv_bits, plans.budgeted.tree_nodes),
+        "baseline": (bundle, BASELINE_KV_BITS, BASELINE_NODES),
+        **({"rings of some heads": (own, BASELINE_KV_BITS, BASELINE_NODES)} if own is calibrated else {}),
+        f"keys and values of {bits} bits": (own, bits, BASELINE_NODES),
+        f"a tree of {nodes} nodes": (own, bits, nodes),
     }
     whole = plans.baseline_bytes
     result = {}
-    for name, (bits, nodes) in steps.items():
+    for name, (model, bits, nodes) in steps.items():
         spec = SpecConfig(drafter=plans.spec.drafter_name, draft=draft, draft_max=max(1, nodes - 1), tree_nodes=nodes)
-        plan = make_plan(bundle, threads=threads, ctx_size=plans.baseline.ctx_size, kv_bits=bits, spec=spec).plan
+        plan = make_plan(model, threads=threads, ctx_size=plans.baseline.ctx_size, kv_bits=bits, spec=spec).plan
         result[name] = (plan.total_bytes - weight_bytes(plan)) / whole
     least = plans.budgeted.total_bytes - weight_bytes(plans.budgeted)
     return result | {f"passes of {plans.budgeted.pass_rows} rows": least / whole}
 
 
-def perplexities(path: Path, plans: PlanPair, text: str, threads: int) -> tuple[float, float]:
+def perplexities(
+    path: Path, plans: PlanPair, text: str, threads: int, calibrated: Path | None = None
+) -> tuple[float, float]:
     """Return the perplexities of a text in windows of the context, with the keys and values of both plans."""
-    bundle, context = Bundle.open(path), plans.baseline.ctx_size
-    ids = Tokenizer.load(bundle.tokenizer_file).encode(text)
+    context = plans.baseline.ctx_size
+    ids = Tokenizer.load(Bundle.open(path).tokenizer_file).encode(text)
     windows = [ids[start : start + context] for start in range(0, len(ids), context)]
     values = []
-    for plan in (plans.baseline, plans.budgeted):
+    for plan, own in ((plans.baseline, path), (plans.budgeted, calibrated or path)):
+        bundle = Bundle.open(own)
         limits = Limits(nodes=plan.pass_rows, depth=0, positions=context)
         target = open_target(bundle, limits=limits, threads=threads, kv_bits=plan.kv_bits)
         values.append(perplexity(target, limits, windows, vocab_limit=bundle.tokens.size).perplexity)
@@ -148,6 +166,7 @@ def measure(
     rounds: int,
     threads: int,
     progress: Progress,
+    calibrated: Path | None = None,
 ) -> list[BudgetTake]:
     """Measure greedy answers of both runs to the same prompts. The run that begins alternates from round to round.
 
@@ -161,7 +180,7 @@ def measure(
         tasks = choose(teller, candidates, per_kind, tokens).tasks
     with (
         _open(path, plans.baseline, plans.spec, threads, None) as baseline,
-        _open(path, plans.budgeted, plans.spec, threads, plans.budget_bytes) as budgeted,
+        _open(calibrated or path, plans.budgeted, plans.spec, threads, plans.budget_bytes) as budgeted,
     ):
         takes = []
         for number, task in enumerate(tasks):

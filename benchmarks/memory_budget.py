@@ -14,8 +14,9 @@ float32 logits. A plan of the same context gets the memory of its weights and 35
 (``--share``). Both write greedy answers to the same prompts in turns, and the medians give the share of the baseline's
 speculative tokens/s that remains. Plans of different contexts are not compared. ``levers`` says how much each of the plan's
 settings saves, and ``perplexity_ratio`` what its keys and values cost on the embedded model's held-out stories. The models
-are the embedded pair, and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the
-measured peaks are compared as well.
+are the embedded pair, whose plan has rings in three of four heads (`edgedec calibrate-kv -m demo --share 0.25`, once, which
+needs PyTorch), and its target padded to the shape of BitNet b1.58 0.73B. A plan reserves more than is used, so the measured
+peaks are compared as well.
 
 JSON: {"ceiling": {"held", "runs", "refused", "broken", "lines": [...]}, "speed": {MODEL: {"kept", ...}}}. Exit code 1 if a
 line is broken.
@@ -45,6 +46,7 @@ from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
+from edgedec.paths import cache_folder
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.speculation import SpecConfig
 
@@ -207,10 +209,18 @@ def _extremes(values: Sequence[float]) -> list[float]:
     return [min(values), max(values)] if values else []
 
 
-def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the share of the baseline's speed that a plan of 35 % of its bytes keeps; null as ``kept`` if no plan fits."""
+def speed(
+    path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace, calibrated: Path | None = None
+) -> dict[str, Any]:
+    """Return the share of the baseline's speed that a plan of 35 % of its bytes keeps; null as ``kept`` if no plan fits.
+
+    ``calibrated`` is the model with a policy of keys and values, for the plan; None: it has none.
+    """
     bundle, with_draft = Bundle.open(path), draft if drafter in WITH_MODEL else None
-    plans = _budget_speed.pair(bundle, drafter, with_draft, args.share, args.speed_threads, args.ctx_size)
+    own = None if calibrated is None else Bundle.open(calibrated)
+    plans = _budget_speed.pair(
+        bundle, drafter, with_draft, args.share, args.speed_threads, args.ctx_size, calibrated=own
+    )
     result: dict[str, Any] = {
         "drafter": drafter,
         "fixed_baseline": plans.baseline_items,
@@ -218,7 +228,7 @@ def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Nam
         "baseline": _budget_speed.describe(plans.baseline),
         "budgeted": _budget_speed.describe(plans.budgeted),
         "share": args.share,
-        "levers": _budget_speed.levers(bundle, plans, with_draft, args.speed_threads),
+        "levers": _budget_speed.levers(bundle, plans, with_draft, args.speed_threads, own),
         "fits": plans.fits,
         "kept": None,
     }
@@ -234,14 +244,36 @@ def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Nam
             rounds=args.rounds,
             threads=args.speed_threads,
             progress=bar,
+            calibrated=calibrated,
         )
-    share = None if args.quick else _measured_share(path, plans, with_draft, args.speed_threads)
+    share = None if args.quick else _measured_share(path, plans, with_draft, args.speed_threads, calibrated)
     text = demo.HELD_OUT.read_text(encoding="utf-8")
-    before, after = _budget_speed.perplexities(path, plans, text, args.speed_threads)
+    before, after = _budget_speed.perplexities(path, plans, text, args.speed_threads, calibrated)
     return result | _budget_speed.kept(takes) | {"measured_share": share, "perplexity_ratio": after / before}
 
 
-def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | None, threads: int) -> float:
+def calibrated_bundle(model: Path, args: argparse.Namespace) -> Path | None:
+    """Return the embedded model with rings in three of four heads, calibrated once; None, with a note, if that cannot be."""
+    if args.calibrated is not None:
+        return Path(args.calibrated)
+    bundle = Bundle.open(model)
+    path = cache_folder() / "benchmarks" / f"duo-25-{bundle.sha256[:12]}.edgedec"
+    if path.exists():
+        return path
+    try:
+        from edgedec.quantize.kv_calibration.duo import DuoOptions, calibrate_duo
+
+        with progress("calibrating the embedded model, once") as bar:
+            calibrate_duo(bundle, path, DuoOptions(share=0.25), progress=bar)
+    except EdgedecError as error:
+        note(f"memory_budget: the plan of the embedded model goes without rings: {error}")
+        return None
+    return path
+
+
+def _measured_share(
+    path: Path, plans: _budget_speed.PlanPair, draft: Path | None, threads: int, calibrated: Path | None
+) -> float:
     """Return the peak of the plan over the peak of the baseline, both without weights.
 
     Both runs have a full context and wrong proposals.
@@ -249,7 +281,7 @@ def _measured_share(path: Path, plans: _budget_speed.PlanPair, draft: Path | Non
     peaks = []
     for plan, budget in ((plans.baseline, None), (plans.budgeted, plans.budget_bytes)):
         run = BudgetRun(
-            bundle=str(path),
+            bundle=str(path if budget is None or calibrated is None else calibrated),
             drafter=plans.spec.drafter_name,
             draft=None if draft is None else str(draft),
             ctx_size=plan.ctx_size,
@@ -351,14 +383,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         if not args.json:
             print_ceiling(lines, result["ceiling"])
     if args.only != "ceiling":
-        models = {"embedded": target}
+        models = {"embedded": (target, calibrated_bundle(target, args))}
         if not args.no_padded:
             with progress("the padded model, once") as bar:
-                models["padded 0.73B"] = padded_bundle(target, bar)
+                models["padded 0.73B"] = padded_bundle(target, bar), None
         others = Others()
         result["speed"] = {}
-        for name, path in models.items():
-            result["speed"][name] = speed(path, target, args.drafter, draft, args)
+        for name, (path, calibrated) in models.items():
+            result["speed"][name] = speed(path, target, args.drafter, draft, args, calibrated)
             if not args.json:
                 print_speed(name, result["speed"][name])
         result["others_share"] = others.share()
@@ -387,6 +419,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=int, default=1, help="prompts of each kind")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--calibrated", metavar="BUNDLE", help="the embedded model with a policy; default: calibrate-kv --share 0.25"
+    )
     parser.add_argument("--no-padded", action="store_true", help="leave out the model of 0.73B's shape")
     parser.add_argument("--json", action="store_true")
     return parser
