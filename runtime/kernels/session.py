@@ -90,6 +90,7 @@ class KernelSession:
         profile: beginning of the name of the file for ONNX Runtime's profiler; None: it is off.
 
     Members:
+        direct: True if the library runs the session without ONNX Runtime.
         address: the session, the first argument of ``run_function``.
         run_function: address of a C function ``int32 run(void* session, int64 rows, int64 results)``, which runs the
             session on its memory and returns 0, or -1 after an error.
@@ -126,6 +127,7 @@ class KernelSession:
             initializer_count=len(tensors),
             fused=fused,
         )
+        self.direct = isinstance(model, Program)
         if isinstance(model, Program):
             open_it, data = self._library.edgedec_session_open_directly, model.record
         else:

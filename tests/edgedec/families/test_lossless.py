@@ -24,6 +24,7 @@ from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets._cpu import CpuTarget
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.runtime.support.bench_exactness import Counting, FreeNodes, Insistent
 from tests.runtime.support.bench_writer import Writer
@@ -38,7 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma2": {
         **_SIZES,
         "query_pre_attn_scalar": 4,  # large scores, so that the cap of 1 acts on them
-        **{"attn_logit_softcapping": 1.0, "final_logit_softcapping": 0.05, "sliding_window": 13},
+        **{"attn_logit_softcapping": 1.0, "final_logit_softcapping": 5.0, "sliding_window": 13},
     },
     "kimi_linear": {
         **_SIZES,
@@ -121,3 +122,12 @@ def test_64_greedy_tokens_of_step3_are_those_of_the_reference(tmp_path: Path) ->
         written.append(text)
     assert len(written[0]) == 69
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_no_family_needs_onnxruntime(family: str, tmp_path: Path) -> None:
+    write_random_bundle(tmp_path / "b", {**CONFIGS[family], "model_type": family}, "ternary")
+    target = open_target(Bundle.open(tmp_path / "b"), limits=LIMITS, threads=1)
+    assert isinstance(target, CpuTarget)
+    assert target.session.direct
+    assert "onnx_runtime" not in target.footprint(LIMITS)

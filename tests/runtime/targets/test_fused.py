@@ -1,4 +1,4 @@
-"""Compare passes of fused nodes with passes of one node for each operation, to the bit."""
+"""Compare passes of programs and of fused nodes with passes of one node for each operation, to the bit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
+from edgedec.onnx.emitter import Emitter
 from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets._cpu import CpuTarget
 from edgedec.runtime.visibility import tree
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
@@ -71,20 +73,24 @@ def passes(target: Target) -> list[NDArray[np.float32]]:
     return results
 
 
-@pytest.mark.thorough(sample=2)
+@pytest.mark.thorough(sample=3)
+@pytest.mark.parametrize("program", [True, False], ids=["program", "onnxruntime"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_fused_nodes_have_the_bits_of_their_operations(
-    method: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, threads: int, program: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_random_bundle(tmp_path / "bundle", CONFIG, **METHODS[method])
     bundle = Bundle.open(tmp_path / "bundle")
     monkeypatch.setenv("EDGEDEC_FUSED", "0")
     expected = passes(open_target(bundle, limits=LIMITS, threads=1, taps=TAPS))
     monkeypatch.delenv("EDGEDEC_FUSED")
-    for part, right in zip(
-        passes(open_target(bundle, limits=LIMITS, threads=threads, taps=TAPS)), expected, strict=True
-    ):
+    if not program:
+        monkeypatch.setattr(Emitter, "program", lambda self: None)
+    target = open_target(bundle, limits=LIMITS, threads=threads, taps=TAPS)
+    assert isinstance(target, CpuTarget)
+    assert target.session.direct == program
+    for part, right in zip(passes(target), expected, strict=True):
         assert part.shape == right.shape
         assert part.tobytes() == right.tobytes()
 
