@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
-from edgedec.onnx.fusion import Program, fuse, whole_program
+from edgedec.onnx.fusion import FusedProgram, fuse, whole_program
 from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.onnx.recurrent_layout import RecurrentLayout
@@ -242,7 +242,7 @@ class Emitter:
             opsets=_OPSETS | ({KERNELS: 1} if self.kernels else {}),
         )
 
-    def program(self) -> Program | None:
+    def program(self) -> FusedProgram | None:
         """Return the model as a program for the kernels' library; None if ONNX Runtime must run some of its nodes."""
         if not self.fused_threads:
             return None

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from edgedec.onnx.model_bytes import Attribute, Node
 
-__all__ = ["FUSED", "Program", "fuse", "whole_program"]
+__all__ = ["FUSED", "FusedProgram", "fuse", "whole_program"]
 
 FUSED = "Fused"
 _INTEGERS, _FLOATS, _TEXT = 1, 2, 3  # types of attributes, as in ort_operator.cpp
 
 
-class Program(NamedTuple):
+class FusedProgram(NamedTuple):
     """A fused node that is a whole model, so that a session needs no ONNX Runtime.
 
     Members:
@@ -36,7 +36,7 @@ class Program(NamedTuple):
     slots: int
 
 
-def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> Program | None:
+def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> FusedProgram | None:
     """Return the program of the nodes of a graph after ``fuse``; None if ONNX Runtime must run some of them.
 
     Args:
@@ -57,7 +57,7 @@ def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> Program | N
     }
     slots = node.attributes["slots"]
     assert isinstance(slots, int)
-    return Program(_record(node.kind, attributes), slots)
+    return FusedProgram(_record(node.kind, attributes), slots)
 
 
 def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = ()) -> list[Node]:

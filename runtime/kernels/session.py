@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.onnx.fusion import Program
+from edgedec.onnx.fusion import FusedProgram
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.registration import register
 from edgedec.runtime.native_library import Functions
@@ -103,7 +103,7 @@ class KernelSession:
     def __init__(
         self,
         kernels: Kernels,
-        model: Program | bytes,
+        model: FusedProgram | bytes,
         *,
         threads: int,
         folder: Path,
@@ -127,8 +127,8 @@ class KernelSession:
             initializer_count=len(tensors),
             fused=fused,
         )
-        self.direct = isinstance(model, Program)
-        if isinstance(model, Program):
+        self.direct = isinstance(model, FusedProgram)
+        if isinstance(model, FusedProgram):
             open_it, data = self._library.edgedec_session_open_directly, model.record
         else:
             from edgedec.ort import onnxruntime as ort  # its import takes longer than all of a small model's loading

@@ -172,19 +172,19 @@ def test_plan_without_a_budget_fits(edgedec: Edgedec, bundle: Path) -> None:
     assert set(data) == PLAN
     assert (data["fits"], data["budget_bytes"], data["ctx_size"]) == (True, None, 100)
     assert list(data["phases"]) == ["load", "run"]
-    assert data["total_bytes"] == max(data["phases"].values()) < sum(data["items"].values())
+    assert data["total_bytes"] == max(data["phases"].values()) <= sum(data["items"].values())
     assert (data["drafter"], data["draft_model"], data["draft_tokens"]) == ("none", False, 0)
     assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("chain", 1, None)
-    assert data["baseline_bytes"] > 10 << 20, "NumPy and ONNX Runtime are imported"
+    assert data["baseline_bytes"] > 10 << 20, "NumPy is imported"
     assert data["resident_bytes"] > data["baseline_bytes"], "their code is in memory too"
 
 
 def test_plan_over_the_budget_fails(edgedec: Edgedec, bundle: Path) -> None:
-    outcome = edgedec("plan", "-m", bundle, "--memory-budget", "5MiB", "--json")
+    outcome = edgedec("plan", "-m", bundle, "--memory-budget", "2MiB", "--json")
     assert outcome.code == 4
     assert set(outcome.json) == PLAN
-    assert (outcome.json["fits"], outcome.json["budget_bytes"]) == (False, 5 << 20)
-    assert "the memory budget is 5.0 MiB; try --" in outcome.stderr
+    assert (outcome.json["fits"], outcome.json["budget_bytes"]) == (False, 2 << 20)
+    assert "the memory budget is 2.0 MiB; try --" in outcome.stderr
 
 
 def test_the_hint_of_a_plan_is_true(edgedec: Edgedec, bundle: Path) -> None:
@@ -208,7 +208,7 @@ def test_plan_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) ->
     assert (data["draft_tokens"], data["tree"], data["tree_nodes"]) == (3, "dynamic", 6)
     assert data["items"]["draft_weights"] == data["items"]["weights"]
     assert list(data["phases"]) == ["load", "load_draft", "run"]
-    assert data["total_bytes"] == max(data["phases"].values()) < sum(data["items"].values())
+    assert data["total_bytes"] == max(data["phases"].values()) <= sum(data["items"].values())
     missing = set(data["items"]) - set(data["fixed_baseline"])
     assert missing == {
         *("weights", "draft_weights", "load_transient", "self_test", "tokenizer_transient", "draft_load_transient")

@@ -375,8 +375,8 @@ def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
 
 
 @pytest.mark.parametrize("device", ["float_reference", "cpu"])
-@pytest.mark.parametrize(("bits", "own"), [(None, None), (64, None), (32, None), (16, 16), (8, 8), (4, 4)])
-def test_keys_and_values_have_the_target_s_bits_if_those_are_fewer(
+@pytest.mark.parametrize(("bits", "own"), [(None, None), (64, None), (32, None), (16, 16), (8, 8), (4, 8)])
+def test_keys_and_values_have_the_target_s_bits_if_those_are_fewer_but_at_least_8(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, device: str, bits: int | None, own: int | None
 ) -> None:
     module, opened = target_module(device), []

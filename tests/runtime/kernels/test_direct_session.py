@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec.onnx.fusion import Program, fuse, whole_program
+from edgedec.onnx.fusion import FusedProgram, fuse, whole_program
 from edgedec.onnx.model_bytes import Node
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.registration import DOMAIN
@@ -28,7 +28,7 @@ GAIN = np.array([1, -2, 3, 0.5, 4], np.float32)
 F32 = NDArray[np.float32]
 
 
-def program(*, threads: int = 1, weight: str = "gain", kind: str = "Multiply") -> Program:
+def program(*, threads: int = 1, weight: str = "gain", kind: str = "Multiply") -> FusedProgram:
     """Return a program for out.y[r] = (x * gain + x)[rows[r]]."""
     nodes = [
         Node(kind=kind, inputs=["x", weight], outputs=["scaled"], name="scale", domain=DOMAIN),
@@ -41,7 +41,7 @@ def program(*, threads: int = 1, weight: str = "gain", kind: str = "Multiply") -
     return made
 
 
-def opened(model: Program | None = None, **constants: F32) -> KernelSession:
+def opened(model: FusedProgram | None = None, **constants: F32) -> KernelSession:
     assert KERNELS is not None
     arrays = constants or {"gain": GAIN}
     return KernelSession(KERNELS, model or program(), threads=0, folder=Path(), initializers=arrays)
@@ -144,7 +144,7 @@ def test_there_is_no_profile() -> None:
 @given(at=st.integers(0, len(program().record) - 1))
 def test_a_record_that_ends_early_is_refused(at: int) -> None:
     with pytest.raises(RuntimeError, match="cannot be read"):
-        opened(Program(program().record[:at], 0))
+        opened(FusedProgram(program().record[:at], 0))
 
 
 @given(data=st.data())
@@ -154,7 +154,7 @@ def test_a_damaged_record_is_refused_or_runs(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         record[data.draw(st.integers(0, len(record) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        session = opened(Program(bytes(record), 0))
+        session = opened(FusedProgram(bytes(record), 0))
         arrays = Arrays(2)
         session.bind(arrays.inputs, arrays.outputs)
         session.run(2, 1)
