@@ -203,7 +203,7 @@ def run(settings: BudgetRun) -> dict[str, Any]:
         BudgetError: no plan fits.
         EdgedecError: see ``Session.open``.
     """
-    # What is imported by name is part of the baseline, as in ``Session.open``.
+    # Modules that are imported by name are part of the baseline, as in ``Session.open``.
     target_module("cpu")
     import_plugins(settings.spec)
     mark = HighWater()

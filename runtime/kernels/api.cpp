@@ -68,7 +68,7 @@ struct StateValues {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 17; }
+EDGEDEC_API int32_t edgedec_abi() { return 18; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
 constexpr float kMostHalf = 65504.0f;   // largest float16
 constexpr int64_t kValueTile = 128;     // slots whose values stay in the L1 cache while all dimensions are summed
-constexpr int kMostNibble = 7;          // largest code of 4 bits
+constexpr float kMostNibble = 7.0f;     // largest code of 4 bits
 constexpr int kNibbleBias = 8;          // what is added to a code that is stored
 
 // Two codes of 4 bits.
@@ -134,31 +134,64 @@ void store_row(T* keys, T* values, const T* key, const T* value, int64_t size, i
     __builtin_memcpy(values + slot * size, value, bytes);
 }
 
-// Rounds a row to codes of 4 bits, each in a byte of its own and plus kNibbleBias, and returns the scale absmax / 7.
-inline float to_nibbles(const float* x, int64_t size, uint8_t* codes) {
-    float most = 0.0f;
-    for (int64_t i = 0; i < size; ++i) {
-        const float magnitude = __builtin_fabsf(x[i]);
-        most = magnitude > most ? magnitude : most;
+// Rounds a row to codes of 4 bits, each in a byte of its own and plus kNibbleBias, and returns the scale absmax / 7. Both arrays
+// have room for a whole last vector of 16, and `x` has zeros there.
+template <class Lanes>
+float to_nibbles(const float* x, int64_t size, uint8_t* codes) {
+    using Type = typename Lanes::Type;
+    constexpr int64_t kTogether = 16;
+    Type most = Lanes::broadcast(0.0f);
+    for (int64_t i = 0; i < size; i += Lanes::kWidth) {  // NaN counts as nothing
+        const Type value = Lanes::load(x + i);
+        most = Lanes::max(Lanes::max(value, Lanes::sub(Lanes::broadcast(0.0f), value)), most);
     }
-    const float scale = most / kMostNibble;
-    for (int64_t i = 0; i < size; ++i) {
-        // Half to even. A scale that is 0 or a subnormal number may give a quotient that is out of range, or NaN.
-        const float code = scale > 0.0f ? __builtin_rintf(x[i] / scale) : 0.0f;
-        const float inside = code > kMostNibble ? kMostNibble : code < -kMostNibble ? -kMostNibble : code;
-        codes[i] = static_cast<uint8_t>(static_cast<int>(inside == inside ? inside : 0.0f) + kNibbleBias);
+    float parts[kTogether];
+    Lanes::store(parts, most);
+    for (int64_t j = 1; j < Lanes::kWidth; ++j) parts[0] = parts[j] > parts[0] ? parts[j] : parts[0];
+    const float scale = parts[0] / kMostNibble;
+    if (!(scale > 0.0f)) {
+        __builtin_memset(codes, kNibbleBias, static_cast<size_t>((size + kTogether - 1) / kTogether * kTogether));
+        return scale;
+    }
+    for (int64_t i = 0; i < size; i += kTogether) {
+        for (int64_t j = 0; j < kTogether; j += Lanes::kWidth) {
+            // A scale that is a subnormal number may give a quotient that is out of range, or NaN, which the minimum keeps.
+            Type code = Lanes::div(Lanes::load(x + i + j), Lanes::broadcast(scale));
+            code = Lanes::max(Lanes::broadcast(-kMostNibble), Lanes::min(Lanes::broadcast(kMostNibble), code));
+            Lanes::store(parts + j, Lanes::add(code, Lanes::broadcast(kMagic)));  // half to even
+        }
+        uint32_t bits[kTogether];
+        __builtin_memcpy(bits, parts, sizeof bits);
+        for (int64_t j = 0; j < kTogether; ++j) {
+            const uint32_t number = (bits[j] & 0x7FFFFFFF) > 0x7F800000 ? 0 : bits[j];  // NaN becomes 0
+            codes[i + j] = static_cast<uint8_t>((number + kNibbleBias) & 15);
+        }
     }
     return scale;
 }
 
-// Stores a row of keys and of values in codes of 4 bits; `row` is the number of elements of a stored row.
+// Stores 16 codes of 4 bits at the beginning of a group.
+inline void store_group(uint8_t* bytes, const uint8_t* codes) {
+    for (int64_t i = 0; i < 4; ++i) {
+        bytes[i] = static_cast<uint8_t>(codes[4 * i] | codes[4 * i + 2] << 4);
+        bytes[4 + i] = static_cast<uint8_t>(codes[4 * i + 1] | codes[4 * i + 3] << 4);
+    }
+}
+
+// Stores a row of keys and of values in codes of 4 bits; `row` is the number of elements of a stored row, a multiple of 16.
 inline void store_nibbles(uint8_t* keys, uint8_t* values, const uint8_t* key, const uint8_t* value, int64_t size, int64_t row,
                           int64_t slot, bool by_rows) {
     uint8_t* block = keys + slot / kKeyBlock * kKeyBlock * row / 2;
-    for (int64_t d = 0; d < size; ++d) {
-        put_nibble(block, by_rows ? slot % kKeyBlock * row + d : d * kKeyBlock + slot % kKeyBlock, key[d]);
-        put_nibble(values, slot * row + d, value[d]);
+    const int64_t column = slot % kKeyBlock;
+    if (by_rows) {
+        for (int64_t d = 0; d < size; d += 16) store_group(block + (column * row + d) / 2, key + d);
+    } else {
+        uint8_t* byte = block + nibble_byte(column);
+        const int shift = nibble_shift(column);
+        const auto others = static_cast<uint8_t>(0xF0 >> shift);
+        for (int64_t d = 0; d < size; ++d, byte += kKeyBlock / 2) *byte = static_cast<uint8_t>((*byte & others) | key[d] << shift);
     }
+    for (int64_t d = 0; d < size; d += 16) store_group(values + (slot * row + d) / 2, value + d);
 }
 
 template <class Lanes>
@@ -170,7 +203,7 @@ void append_rows(const AttentionRows& rows, int64_t head) {
     float value[kMostHeadDim + 16] = {};
     uint16_t half_key[kMostHeadDim + 16], half_value[kMostHeadDim + 16];
     int8_t key_codes[kMostHeadDim + 16], value_codes[kMostHeadDim + 16];
-    uint8_t key_nibbles[kMostHeadDim], value_nibbles[kMostHeadDim];
+    uint8_t key_nibbles[kMostHeadDim + 16], value_nibbles[kMostHeadDim + 16];
     float *const key_scales = reinterpret_cast<float*>(rows.cache + at.key_scales(head));
     float *const value_scales = reinterpret_cast<float*>(rows.cache + at.value_scales(head));
     for (const Segment *segment = rows.segments, *last = segment + rows.segment_count; segment < last; ++segment)
@@ -188,8 +221,9 @@ void append_rows(const AttentionRows& rows, int64_t head) {
                 store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key, half_value, size,
                           slot, at.by_rows());
             } else if (at.bits == 4) {
-                key_scales[slot] = to_nibbles(key, size, key_nibbles);
-                value_scales[slot] = to_nibbles(source, size, value_nibbles);
+                __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
+                key_scales[slot] = to_nibbles<Lanes>(key, size, key_nibbles);
+                value_scales[slot] = to_nibbles<Lanes>(value, size, value_nibbles);
                 store_nibbles(keys, values, key_nibbles, value_nibbles, size, at.row(), slot, at.by_rows());
             } else {
                 const int64_t whole = (size + 15) / 16 * 16;
