@@ -16,6 +16,8 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from edgedec.onnx.model_bytes import Attribute, Node
 
 __all__ = ["FUSED", "FusedProgram", "fuse", "whole_program"]
@@ -140,6 +142,8 @@ def _text(value: str | bytes) -> bytes:
 def _value(value: Attribute) -> bytes:
     if isinstance(value, str | bytes):
         return struct.pack("<I", _TEXT) + _text(value)
+    if isinstance(value, np.ndarray):
+        return struct.pack("<II", _FLOATS, value.size) + value.astype("<f4").tobytes()
     values = [value] if isinstance(value, int | float) else value
     if any(isinstance(item, float) for item in values):
         return struct.pack(f"<II{len(values)}f", _FLOATS, len(values), *values)

@@ -21,7 +21,7 @@ from edgedec.errors import UnsupportedError
 
 __all__ = ["Attribute", "DataType", "ExternalData", "Node", "TensorValue", "ValueInfo", "array_value", "encode_model"]
 
-Attribute = int | float | str | bytes | Sequence[int] | Sequence[float]
+Attribute = int | float | str | bytes | Sequence[int] | Sequence[float] | NDArray[np.float32]
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5  # wire types
 _EXTERNAL = 1  # TensorProto.DataLocation
@@ -193,6 +193,8 @@ def _attribute_value(value: Attribute) -> tuple[_AttributeType, bytes]:
         return _AttributeType.STRING, _text(4, value)
     if isinstance(value, bytes):
         return _AttributeType.STRING, _message(4, value)
+    if isinstance(value, np.ndarray):
+        value = [float(item) for item in value]
     if isinstance(value, int):
         return _AttributeType.INT, _integer(3, int(value))
     if isinstance(value, float):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from edgedec import demo
 from edgedec.bundle import Bundle
+from edgedec.calibrated_bundle import write_calibrated
 from edgedec.errors import BudgetError, UsageError
 from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
 from edgedec.onnx.recurrent_layout import recurrent_layout
@@ -33,6 +34,7 @@ from edgedec.runtime.plan_search import most_sequences
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import onnx
+from tests.support.make_policies import MAKERS
 
 MIB = 1 << 20
 SMALLEST = planning.SMALLEST_CONTEXT
@@ -551,6 +553,40 @@ def test_a_run_with_recurrent_states_stays_within_its_plan(drafter: str, ctx_siz
     hybrid = Bundle.open(demo.bundle_path("demo-hybrid"))
     plan = make_plan(hybrid, threads=2, ctx_size=ctx_size, spec=SpecConfig(drafter=drafter)).plan
     check_ceiling(drafter, plan.total_bytes, bundle=str(hybrid.path), ctx_size=ctx_size, threads=2)
+
+
+_DEEP = {"num_hidden_layers": 24, "hidden_size": 256, "vocab_size": 1024, "max_position_embeddings": 1024}
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512}
+_DELTA = {
+    **{"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 64},
+    **{"linear_value_head_dim": 64, "linear_conv_kernel_dim": 4},
+}
+DEEP: dict[str, dict[str, Any]] = {
+    "mamba2": {"num_heads": 8, "head_dim": 64, "state_size": 64, "n_groups": 1, "expand": 2, "conv_kernel": 4},
+    "qwen3_5_text": {**_HEADS, **_DELTA, "full_attention_interval": 4},
+    "llama": _HEADS,
+}
+
+
+@pytest.mark.thorough(sample=1)
+@needs_kernels
+@needs_proc
+@pytest.mark.parametrize("family", DEEP)
+def test_a_deep_model_stays_within_its_plan(family: str, tmp_path: Path) -> None:
+    write_random_bundle(tmp_path / "deep", {**_DEEP, **DEEP[family], "model_type": family})
+    plan = make_plan(Bundle.open(tmp_path / "deep"), threads=1, ctx_size=1024).plan
+    check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / "deep"), ctx_size=1024)
+
+
+@pytest.mark.thorough(sample=1)
+@needs_kernels
+@needs_proc
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_run_with_a_policy_stays_within_its_plan(kind: str, tmp_path: Path) -> None:
+    bundle = Bundle.open(demo.bundle_path())
+    write_calibrated(bundle, tmp_path / kind, MAKERS[kind](bundle))
+    plan = make_plan(Bundle.open(tmp_path / kind), threads=1, ctx_size=2048).plan
+    check_ceiling("none", plan.total_bytes, bundle=str(tmp_path / kind), ctx_size=2048)
 
 
 @needs_proc

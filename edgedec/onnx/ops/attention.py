@@ -77,7 +77,7 @@ def _selection(state: KvState, emitter: Emitter) -> dict[str, Any]:
         "channels": [channel for own in selection.channels for channel in own],
         "steps": [float(step) for own in selection.steps for step in own],
         **({"importance": [float(x) for own in selection.importance for x in own]} if selection.kept else {}),
-        **({} if basis is None else {"basis": basis.array(state.kv_heads).reshape(-1).tolist()}),
+        **({} if basis is None else {"basis": basis.array(state.kv_heads).reshape(-1)}),
     }
 
 
