@@ -4,10 +4,11 @@
 
 It takes about ten minutes on two quiet cores. The speeds alone take three minutes; they need quiet cores.
 
-Ceiling: each line is a separate process that fills its context three times: greedily, with drawn tokens, and with proposals
-that are all wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's
-meter and compared with the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan
-was refused before anything was loaded. Speed does not affect peaks, so --jobs lines may run at a time on a busy machine.
+Ceiling: each line is a separate process that fills its context several times: greedily, with drawn tokens, and with
+proposals that are all wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from
+the session's meter and compared with the kernel's VmHWM. A line holds if both are within the budget and within the plan, or
+if the plan was refused before anything was loaded. Speed does not affect peaks, so --jobs lines may run at a time on a busy
+machine.
 
 Speed: the fixed baseline has a context of 1024 (``--ctx-size``), float16 keys and values, a tree of 64 nodes and whole
 float32 logits. A plan of the same context gets the memory of its weights and 35 % of the baseline's other memory
@@ -265,7 +266,7 @@ def calibrated_bundle(model: Path, args: argparse.Namespace) -> Path | None:
 
         with progress("calibrating the embedded model, once") as bar:
             calibrate_duo(bundle, path, DuoOptions(share=0.25), progress=bar)
-    except EdgedecError as error:
+    except (ImportError, EdgedecError) as error:
         note(f"memory_budget: the plan of the embedded model goes without rings: {error}")
         return None
     return path

@@ -61,7 +61,7 @@ MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokeni
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
 MAX_DIMENSIONS = 8
-# Bytes of a weight that are checked at once: as glibc frees larger blocks, it keeps more of what is freed later.
+# Bytes of a weight that are checked at once. When a larger, mapped block is freed, glibc keeps all smaller ones after it.
 _CHUNK_BYTES = 96 << 10
 _HASHED_BYTES = 1 << 18  # bytes that are hashed at once
 _FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # a plain name, which cannot lead out of the folder

@@ -8,9 +8,10 @@ right, that the first two are right, and so on up to k. Source: derived here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from edgedec.runtime.cores import physical_cores
 
 __all__ = ["ACCEPTANCE", "DiskReads", "pass_seconds", "tokens_per_second"]
 
@@ -57,7 +58,7 @@ def pass_seconds(
 
 
 def _bandwidth(threads: int) -> float:
-    return _BYTES_PER_SECOND.get(threads or os.cpu_count() or 1, max(_BYTES_PER_SECOND.values()))
+    return _BYTES_PER_SECOND.get(threads or physical_cores(), max(_BYTES_PER_SECOND.values()))
 
 
 def tokens_per_second(

@@ -38,9 +38,9 @@ def bundle_graph(bundle: Bundle, kv_bits: int | None = None, *, rings: bool = Fa
     return result
 
 
-def forget_graphs(bundle: Bundle, kv_bits: int) -> None:
-    """Forget the graphs with other numbers of bits than ``kv_bits``, which a planner made to choose among them."""
-    for key in [key for key in bundle.derived if isinstance(key, tuple) and key[0] == _GRAPH and key[1] != kv_bits]:
+def forget_graphs(bundle: Bundle, *kept: int) -> None:
+    """Forget the graphs with other numbers of bits than those in ``kept``, which a planner made to choose among them."""
+    for key in [key for key in bundle.derived if isinstance(key, tuple) and key[0] == _GRAPH and key[1] not in kept]:
         del bundle.derived[key]
 
 

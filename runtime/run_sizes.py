@@ -6,6 +6,7 @@ from edgedec.graph import Graph
 from edgedec.runtime.protocols import Limits
 
 __all__ = [
+    "LEAST_DRAFT_BITS",
     "cache_rows",
     "recurrent_bytes",
     "recurrent_slots",
@@ -15,6 +16,7 @@ __all__ = [
     "widest_pass",
 ]
 
+LEAST_DRAFT_BITS = 8  # bits of keys and values of a draft model, at least
 # Rows of a run that avoid a faulty kernel: with 32 rows and more the WebGPU plug-in (0.4) uses another attention kernel,
 # written for subgroups of at least 8 lanes. On SwiftShader, which has 4, it gives wrong results without an error
 # (docs/devices.md).

@@ -32,6 +32,7 @@ from edgedec.runtime.pause import Pause
 from edgedec.runtime.planning import RunPlan, make_plan, with_libraries
 from edgedec.runtime.protocols import I32, AcceleratorTarget, ClosableTarget, SelectingTarget, StreamingTarget
 from edgedec.runtime.request_builder import RequestBuilder
+from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
@@ -215,7 +216,7 @@ class Session:
             )
             run.plan.require()
             for planned in filter(None, (run.bundle, run.draft)):
-                forget_graphs(planned, run.plan.kv_bits)
+                forget_graphs(planned, run.plan.kv_bits, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
             run = replace(run, plan=with_libraries(run.plan, meter))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks

@@ -104,9 +104,9 @@ def bench(
     from edgedec.bundle import Bundle
     from edgedec.calibrated_bundle import AUTO, FULL, policy_name, with_policy
     from edgedec.quantize.synthetic.random_bundle import SHAPES
+    from edgedec.runtime.cores import physical_cores
     from edgedec.runtime.measure.guesses import bench_guesses
     from edgedec.runtime.measure.speed import bench as measure
-    from edgedec.runtime.measure.speed import physical_cores
 
     if shape is not None and shape not in SHAPES:
         raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}{did_you_mean(shape, SHAPES)}")

@@ -112,7 +112,7 @@ def _providers() -> MachineCheck:
 
 
 def _cpu() -> MachineCheck:
-    from edgedec.runtime.measure.speed import physical_cores
+    from edgedec.runtime.cores import physical_cores
 
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())

@@ -256,7 +256,7 @@ def _results(together: Together, plans: Sequence[NextRounds], count: int) -> lis
         return results  # after rounds that have finished, the next call meets a failure of the target again
     if plans[0].text.rounds.arguments.stop == Stop.FAILED:
         pasts = ", ".join(str(plan.length - 1) for plan in plans)
-        raise DeviceError(f"ONNX Runtime failed in a pass over {pasts} rows on cpu: {inputs.pass_error()}")
+        raise DeviceError(f"a pass over {pasts} rows failed on cpu: {inputs.pass_error()}")
     return None
 
 

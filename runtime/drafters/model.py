@@ -44,7 +44,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
-from edgedec.runtime.run_sizes import recurrent_slots
+from edgedec.runtime.run_sizes import LEAST_DRAFT_BITS, recurrent_slots
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE, RUNTIME
 from edgedec.runtime.visibility import tree as tree_visibility
@@ -54,7 +54,6 @@ __all__ = ["TOP", "create"]
 TOP = 16  # tokens of a distribution, the likeliest ones; a tree never needs more children
 _FOLDS, _WIDE = 16, 1 << 13  # layers of a folded row of logits; width of a row from which folding saves two thirds
 _FAR = 1 << 30  # a depth greater than that of any tree
-_LEAST_BITS = 8  # bits of keys and values
 _SMALL_BYTES = 32 << 20  # size of the weights below which a draft runs on one thread
 _NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
 _SNAPSHOTS = 2  # snapshots of the recurrent states of a text: after it, and after the last chunk that was read
@@ -295,15 +294,14 @@ class _ModelDrafter:
     taps: tuple[str, ...] = ()
 
     def __init__(self, bundle: Bundle, *, threads: int, device: str, kv_bits: int | None) -> None:
-        # With a second pool of threads, the target's threads and the draft's would compete for cores while they spin. A
-        # small draft finishes before a second thread has woken up.
+        # A small draft finishes before a second thread has taken its part.
         small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
         self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
         self._kv_bits = _fewer_bits(bundle, device, kv_bits)
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
-        """Return the bytes of the draft model, without those that a process takes only once, and of the text."""
+        """Return the bytes of the draft model and of the text; what a process takes only once is no item of the draft."""
         own = self._own(limits)
         items = target_module(self._device).footprint(
             self._bundle, own, device=self._device, threads=self._threads, kv_bits=self._kv_bits
@@ -362,7 +360,7 @@ def _fewer_bits(bundle: Bundle, device: str, kv_bits: int | None) -> int | None:
     They are at least 8. With 4, a small draft model's guesses are right less often, which costs more than they save.
     """
     choices = target_module(device).kv_choices(device, bundle)
-    return max(kv_bits, _LEAST_BITS) if kv_bits in choices and kv_bits < choices[0] else None
+    return max(kv_bits, LEAST_DRAFT_BITS) if kv_bits in choices and kv_bits < choices[0] else None
 
 
 def create(

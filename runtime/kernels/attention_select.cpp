@@ -412,7 +412,7 @@ void append_labels(const Path& path, const AttentionRows& rows, int64_t head) {
     const Selection& select = rows.select;
     const int64_t* const channel = select.channel + head * select.channels;
     const float* const steps = select.steps + head * select.channels;
-    const float most = select.bits == 8 ? 127.0f : static_cast<float>(kMostNibble);
+    const float most = select.bits == 8 ? 127.0f : kMostNibble;
     float key[kMostHeadDim];
     each_new_row(rows, [&](int64_t token, int64_t slot) {
         read_key(path, rows, head, slot, rows.positions[token], key);

@@ -14,8 +14,18 @@ struct Failure {
     std::string message;
 };
 
+// The failure that is told if there is no memory to tell another one.
+Failure& no_memory() {
+    static Failure failure{ORT_FAIL, "not enough memory"};
+    return failure;
+}
+
 OrtStatus* failure(OrtErrorCode code, const char* message) noexcept {
-    return reinterpret_cast<OrtStatus*>(new (std::nothrow) Failure{code, message});
+    try {
+        return reinterpret_cast<OrtStatus*>(new Failure{code, message});
+    } catch (const std::bad_alloc&) {
+        return reinterpret_cast<OrtStatus*>(&no_memory());
+    }
 }
 
 // Returns the bytes of an element, or 0 for a type that no memory of a session has.
@@ -31,16 +41,6 @@ int64_t element_bytes(int64_t type) {
     }
 }
 
-std::vector<std::string> lines(const std::string& text) {
-    std::vector<std::string> names;
-    for (size_t start = 0; start < text.size();) {
-        const size_t newline = text.find('\n', start), end = newline == std::string::npos ? text.size() : newline;
-        names.push_back(text.substr(start, end - start));
-        start = end + 1;
-    }
-    return names;
-}
-
 class DirectSession final : public Session {
   public:
     DirectSession() : Session(plain_api()) {}
@@ -54,7 +54,7 @@ class DirectSession final : public Session {
         std::string inputs, outputs;
         EDGEDEC_TRY(info.text("input_names", inputs));
         EDGEDEC_TRY(info.text("output_names", outputs));
-        input_names_ = lines(inputs), output_names_ = lines(outputs);
+        input_names_ = lines_of(inputs), output_names_ = lines_of(outputs);
         std::vector<int64_t> numbers(input_names_.size());
         for (size_t at = 0; at < numbers.size(); ++at) numbers[at] = static_cast<int64_t>(at);
         const std::vector<Value> unknown(numbers.size());  // no input is a constant
@@ -122,7 +122,8 @@ class DirectSession final : public Session {
     OrtStatus* refuse(const std::string& why) const { return api_.CreateStatus(ORT_INVALID_ARGUMENT, why.c_str()); }
 
     OrtStatus* fits(const SessionTensor& it, int64_t count) const {
-        const int64_t bytes = count * element_bytes(it.type);
+        const int64_t element = element_bytes(it.type), bytes = count * element;
+        if (!element) return refuse("the memory of " + std::string(it.name) + " has a type that no session knows");
         if (bytes <= it.bytes) return nullptr;
         return refuse("the memory of " + std::string(it.name) + " has not enough space: expected " + std::to_string(bytes) +
                       ", got " + std::to_string(it.bytes));
@@ -157,7 +158,11 @@ const OrtApi& plain_api() {
         it.CreateStatus = failure;
         it.GetErrorMessage = [](const OrtStatus* status) noexcept { return reinterpret_cast<const Failure*>(status)->message.c_str(); };
         it.GetErrorCode = [](const OrtStatus* status) noexcept { return reinterpret_cast<const Failure*>(status)->code; };
-        it.ReleaseStatus = [](OrtStatus* status) noexcept { delete reinterpret_cast<Failure*>(status); };
+        it.ReleaseStatus = [](OrtStatus* status) noexcept {
+            auto* const made = reinterpret_cast<Failure*>(status);
+            if (made != &no_memory()) delete made;
+        };
+        no_memory();  // made now, while there is memory
         return it;
     }();
     return api;

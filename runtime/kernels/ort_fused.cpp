@@ -48,12 +48,9 @@ class Kernel final : public Operator {
 
         constants_.resize(values_);
         for (size_t i = 0; i < inputs_; ++i) EDGEDEC_TRY(info.initializer(i, constants_[i]));
-        for (size_t start = 0; start < names.size();) {
-            const size_t newline = names.find('\n', start), end = newline == std::string::npos ? names.size() : newline;
-            const std::string name = names.substr(start, end - start);
+        for (const std::string& name : lines_of(names)) {
             constants_.emplace_back();
             if (!received_array(name, constants_.back())) return refuse("the session has not received the constant " + name);
-            start = end + 1;
         }
         Records records(nodes);
         for (std::string_view kind; !records.empty();) {

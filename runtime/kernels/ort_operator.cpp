@@ -26,6 +26,16 @@ OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape) {
     return status;
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    for (size_t start = 0; start < text.size();) {
+        const size_t newline = text.find('\n', start), end = newline == std::string::npos ? text.size() : newline;
+        lines.push_back(text.substr(start, end - start));
+        start = end + 1;
+    }
+    return lines;
+}
+
 bool Records::take(size_t bytes, std::string_view& taken) {
     if (rest_.size() < bytes) return false;
     taken = rest_.substr(0, bytes);

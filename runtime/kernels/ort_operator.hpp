@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <string>
 #include <string_view>
@@ -25,11 +26,14 @@ struct Shape {
 
 OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape);
 
-// A tensor that is not a value of ONNX Runtime.
+// The shape and the memory of a tensor.
 struct Value {
     Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {}, 0};
     void* data = nullptr;
 };
+
+// Returns the lines of a text, of which the last one may lack its newline.
+std::vector<std::string> lines_of(const std::string& text);
 
 // Sets `value` to an array that the session which this thread is opening has received. Returns false if there is none of the name.
 bool received_array(std::string_view name, Value& value);
@@ -144,6 +148,8 @@ OrtStatus* guarded(const OrtApi& api, Body body) {
         return body();
     } catch (const std::bad_alloc&) {
         return api.CreateStatus(ORT_FAIL, "edgedec's kernels: not enough memory");
+    } catch (const std::exception& error) {
+        return api.CreateStatus(ORT_FAIL, error.what());
     }
 }
 

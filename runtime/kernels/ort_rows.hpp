@@ -1,4 +1,4 @@
-// The base of the ONNX Runtime operators on rows of activations (ort_rows.cpp, ort_differences.cpp).
+// The base of the ONNX Runtime operators on rows of activations (ort_rows.cpp, ort_differences.cpp, ort_values.cpp).
 #pragma once
 
 #include <string>

@@ -76,7 +76,7 @@ class Opening {
     std::unordered_map<std::string_view, const SessionTensor*> arrays_;
 };
 
-// Return the session, or null with `status` set.
+// Return the session, which cannot be used if `status` is set.
 std::unique_ptr<Session> open_with_onnxruntime(const void* model, int64_t bytes, const SessionOptions& options, OrtStatus** status);
 // `record` is that of a fused node with the names of its inputs and outputs, as edgedec/onnx/fusion.py writes it.
 std::unique_ptr<Session> open_directly(std::string_view record, const SessionOptions& options, OrtStatus** status);

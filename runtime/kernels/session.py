@@ -24,7 +24,7 @@ from edgedec.runtime.native_library import Functions
 
 __all__ = ["RESULTS", "ROWS", "WORDS", "KernelSession", "Memory"]
 
-ROWS, RESULTS, WORDS = -1, -2, -3  # sizes that differ from run to run, as in ort_session.cpp
+ROWS, RESULTS, WORDS = -1, -2, -3  # sizes that differ from run to run, as in session.hpp
 _TYPES = {
     "float32": 1,
     "uint8": 2,
@@ -47,7 +47,7 @@ _FUNCTIONS: Functions = {
 
 
 class SessionTensor(ctypes.Structure):
-    """``SessionTensor`` of ort_session.cpp."""
+    """``SessionTensor`` of session.hpp."""
 
     _fields_ = (
         *(("name", c_char_p), ("data", c_void_p), ("bytes", c_int64), ("type", c_int64), ("rank", c_int64)),
@@ -56,7 +56,7 @@ class SessionTensor(ctypes.Structure):
 
 
 class SessionOptions(ctypes.Structure):
-    """``SessionOptions`` of ort_session.cpp."""
+    """``SessionOptions`` of session.hpp."""
 
     _fields_ = (
         *(("folder", c_char_p), ("profile", c_char_p), ("threads", c_int64)),
@@ -97,7 +97,7 @@ class KernelSession:
 
     Raises:
         DeviceError: ONNX Runtime cannot load the library.
-        RuntimeError: it cannot load the model.
+        RuntimeError: the model cannot be loaded.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class KernelSession:
         )
         self.direct = isinstance(model, FusedProgram)
         if isinstance(model, FusedProgram):
+            assert profile is None, "only sessions of ONNX Runtime have a profile"
             open_it, data = self._library.edgedec_session_open_directly, model.record
         else:
             from edgedec.ort import onnxruntime as ort  # its import takes longer than all of a small model's loading
@@ -165,7 +166,7 @@ class KernelSession:
         """Run the session with ``rows`` rows, of which ``results`` have results.
 
         Raises:
-            RuntimeError: ONNX Runtime reports an error.
+            RuntimeError: the run fails, or there is no profile.
         """
         self._checked(self._library.edgedec_session_run(self.address, rows, results))
 
@@ -173,7 +174,7 @@ class KernelSession:
         """End the profile and return the name of its file.
 
         Raises:
-            RuntimeError: ONNX Runtime reports an error.
+            RuntimeError: the run fails, or there is no profile.
         """
         path: bytes | None = self._library.edgedec_session_end_profile(self.address)
         if path is None:

@@ -25,7 +25,8 @@ class ThreadPool {
     }
 
     // Calls work(user, 0) on this thread, and work(user, index) with 1 <= index < count on those threads of the pool that arrive
-    // before it ends. So the other calls must be help that may be missing. It returns when all calls have ended.
+    // before it ends. So no call may need another one; which of them leads the work is up to them. It returns when all calls have
+    // ended.
     void run(Work work, size_t count, void* user) {
         const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
         if (!turn || count < 2) return work(user, 0);  // another thread has the pool
@@ -37,12 +38,26 @@ class ThreadPool {
             const std::lock_guard<std::mutex> lock(sleep_);
             wake_.notify_all();
         }
+        const Closing closing(*this);  // also if the work ends with an exception
         work(user, 0);
-        job_.fetch_add(1);
-        for (int waits = 0; inside_.load(); ++waits) Team::wait(waits);
     }
 
   private:
+    // Ends the job, and waits until no thread is inside.
+    class Closing {
+      public:
+        explicit Closing(ThreadPool& pool) : pool_(pool) {}
+        ~Closing() {
+            pool_.job_.fetch_add(1);
+            for (int waits = 0; pool_.inside_.load(); ++waits) Team::wait(waits);
+        }
+        Closing(const Closing&) = delete;
+        Closing& operator=(const Closing&) = delete;
+
+      private:
+        ThreadPool& pool_;
+    };
+
     // How long a thread looks for the next job before it sleeps, which is longer than a host takes between two passes.
     static constexpr std::chrono::microseconds kPatience{1000};
     static constexpr int kLooks = 64;  // between two looks at the clock

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -22,7 +20,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_policy, create_verifier
 from edgedec.runtime.targets import is_accelerator, open_target
 
-__all__ = ["PASS_SIZES", "BenchResult", "bench", "physical_cores"]
+__all__ = ["PASS_SIZES", "BenchResult", "bench"]
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32)  # rows of the measured passes
 PAST_ROWS = 64  # committed rows before measured passes and decoding
@@ -52,21 +50,6 @@ class BenchResult:
     predicted_per_second: float
     rounds: int
     kernel: str | None
-
-
-def physical_cores() -> int:
-    """Return the number of cores that this process may use, which is ONNX Runtime's default number of threads.
-
-    Hyper-threads of a core count once.
-    """
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in cpus:
-        try:
-            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-        except OSError:
-            return len(cpus)
-    return len(cores)
 
 
 class _SpeedTest:

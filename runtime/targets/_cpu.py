@@ -1,4 +1,4 @@
-"""The CPU target with the project's own ONNX Runtime operators (runtime/kernels). A pass is one run of one session.
+"""The CPU target with the project's own operators (runtime/kernels). A pass is one run of one session.
 
 Weights are read into huge pages or memory-mapped (runtime/kernels/huge_pages.py): ternary matrices from the layout cache,
 int8 matrices from the bundle itself. If memory has no room for all of them, some are read during passes
@@ -9,7 +9,6 @@ the operators runs the session (runtime/kernels/session.py), so that the compile
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
 from edgedec.ops import Linear
 from edgedec.runtime import visibility
+from edgedec.runtime.cores import physical_cores
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import FileReader
 from edgedec.runtime.kernels.recurrent import RecurrentBuffer
@@ -79,7 +79,7 @@ class PassArrays(NamedTuple):
 
 
 class CpuTarget:
-    """A bundle in one ONNX Runtime session with the project's own operators.
+    """A bundle in one session of the project's own operators.
 
     Passes that are submitted together run together, as long as their rows fit into one run. ``logits`` and ``taps`` of a
     result are views of the target's own memory, which its next pass overwrites.
@@ -164,7 +164,7 @@ class CpuTarget:
             taps=self._taps,
             packed=weights.packed,
             kernels=True,
-            fused_threads=(threads or os.cpu_count() or 1) if fused else 0,
+            fused_threads=(threads or physical_cores()) if fused else 0,
             arrays=arrays,
         )
         folder = self.bundle.path.resolve()
@@ -172,7 +172,7 @@ class CpuTarget:
             model = emitter.program() or emitter.model()
             return KernelSession(self._kernels, model, threads=threads, folder=folder, initializers=arrays, fused=fused)
         except RuntimeError as error:
-            raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
+            raise DeviceError(f"{self.bundle.path} cannot be opened on cpu: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
         """Return the bytes of memory that a run within ``limits`` takes."""
@@ -374,7 +374,7 @@ class CpuTarget:
             self.run(arrays)
         except RuntimeError as error:
             rows, pasts = len(arrays.embed), ", ".join(str(state.length) for state in states)
-            raise DeviceError(f"ONNX Runtime failed in a pass of {rows} rows over {pasts} on cpu: {error}") from error
+            raise DeviceError(f"a pass of {rows} rows over {pasts} failed on cpu: {error}") from error
 
     def _result(self, part: PassArrays, state: ArenaState, work: Pass, began: float) -> PassResult:
         state.passed(len(work.ids))

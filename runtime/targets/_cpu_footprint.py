@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from edgedec.bundle import Bundle
 from edgedec.graph import Graph
 from edgedec.memory import MemoryUse
@@ -11,6 +9,7 @@ from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
 from edgedec.onnx.ops.rope import SPARE_POSITIONS
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
+from edgedec.runtime.cores import physical_cores
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
 from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
@@ -109,8 +108,7 @@ def cpu_footprint(
         "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
         "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
         "activations": 4 * rows * ((slots or _ACTIVATION_COPIES) * widest + width),
-        "workspace": (threads or os.cpu_count() or 1)
-        * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
+        "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,
     }

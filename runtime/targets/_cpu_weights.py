@@ -18,7 +18,9 @@ from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names as onnx_names
 from edgedec.onnx.lowering import emit
+from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
+from edgedec.ops import Linear
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.huge_pages import LEAST_BYTES, FileReader, huge_page_bytes
 from edgedec.runtime.kernels.layout_cache import Layout, layout_bytes, open_layout
@@ -62,7 +64,7 @@ class LoadedWeights:
 
 
 def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits, files: FileReader) -> LoadedWeights:
-    """Load the matrices that the session does not map itself: ternary, int4 and large int8 ones.
+    """Load the weights, except float matrices that ONNX Runtime multiplies, which it maps itself.
 
     Args:
         files: reads them; the arrays have their values when it has finished.
@@ -78,7 +80,7 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
     for name in stored:  # first, because they are read while the layout is checked
         tensor = bundle.tensors[name]
         if name in streamed or tensor.count < LEAST_BYTES or not huge_page_bytes():
-            continue  # it is streamed, or ONNX Runtime itself maps it
+            continue  # it is streamed, or mapped already
         codes = files.begin(bundle.weights_file, tensor.offsets["codes"], tensor.count)
         initializers |= _int8_initializer(name, tensor, codes)
     names = packed_names(graph, bundle)
@@ -107,9 +109,13 @@ class _Stored(NamedTuple):
 
 
 def _stored(bundle: Bundle, graph: Graph) -> Iterator[_Stored]:
+    """Yield the parts of int8 and float weights, except matrices that ONNX Runtime multiplies, which it reads itself."""
+    matrices = {name for operation in graph.operations if isinstance(operation, Linear) for name in operation.weights}
     for name in sorted(read_weights(graph)):
         tensor = bundle.tensors[name]
         if not isinstance(tensor.scheme, FloatScheme | Int8Scheme):
+            continue
+        if isinstance(tensor.scheme, FloatScheme) and name in matrices and tensor.shape[0] > NARROW:
             continue
         for part, spec in tensor.scheme.parts(tensor.shape).items():
             narrow = isinstance(tensor.scheme, FloatScheme) and spec.dtype != np.float32

@@ -1,4 +1,4 @@
-"""Common parts of the footprints of the ONNX Runtime targets."""
+"""Common parts of the footprints of the CPU target and of those of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 
 from edgedec.bundle import Bundle
+from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.model_graph import bundle_graph
 from edgedec.runtime.protocols import Bytes, Limits, Target
 from edgedec.runtime.run_sizes import widest_pass
 from edgedec.runtime.targets import Bounds
@@ -68,7 +68,16 @@ def share_tables(bundle: Bundle, draft: Bundle) -> bool:
     """Return whether all tables of positions of ``draft`` are those of ``bundle``, so that they are in memory once."""
     if _kernels("cpu") is None:
         return False
-    return rotary_tables(bundle_graph(draft)) <= rotary_tables(bundle_graph(bundle))
+    return _tables(draft) <= _tables(bundle)
+
+
+def _tables(bundle: Bundle) -> set[tuple[tuple[float, ...], float]]:
+    """Return what tables a bundle has, cached because a planner asks for many limits."""
+    key = "rotary_tables"
+    if key not in bundle.derived:
+        bundle.derived[key] = rotary_tables(build_graph(bundle.config))
+    result: set[tuple[tuple[float, ...], float]] = bundle.derived[key]
+    return result
 
 
 def memories(bundle: Bundle, limits: Limits, device: str, *, kv_bits: int | None = None) -> tuple[MemoryUse, ...]:

@@ -14,7 +14,8 @@ from edgedec.reference.float_profile.ops.rope import tables
 
 __all__ = ["SPARE_POSITIONS", "lower", "rotary_tables"]
 
-SPARE_POSITIONS = 64  # rows of tables behind those of a model, for its draft model, whose guesses go on behind the text
+# Rows of tables behind those of a model, for its draft model, whose guesses go on behind the text: at most those of a pass.
+SPARE_POSITIONS = 64
 _POSITIONS = 512  # rows of the tables that are computed at a time
 # The tables of the models in memory by frequencies and magnitude: a draft model often has those of its target.
 _TABLES: WeakValueDictionary[tuple[tuple[float, ...], float], NDArray[np.float32]] = WeakValueDictionary()

@@ -39,7 +39,7 @@ class Ending:
     Members:
         bias: True for a buffer ``bias`` [outputs].
         residual: True for a buffer ``residual`` [rows, outputs].
-        soft_cap: an output y becomes soft_cap * tanh(y / soft_cap) with the bits of ONNX Runtime's Tanh; None: no cap.
+        soft_cap: an output y becomes soft_cap * tanh(y / soft_cap) with the bits of the CPU kernels; None: no cap.
         results: True if the rows are the result rows of the pass, not all of its rows.
     """
 
@@ -152,7 +152,7 @@ def product(
         parts=(
             "linear_alone" if options.compact else "linear_shared",
             *before,
-            *(("fma", "tanh") if ending.soft_cap is not None else ()),
+            *(name for name in ("fma", "exp", "tanh") if ending.soft_cap is not None and name not in before),
             ending.source(),
             *(each_row(shader(sweep), rows) for rows in options.row_steps),
             "linear_main",

@@ -16,6 +16,7 @@ from edgedec.calibrated_bundle import write_calibrated
 from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
 from edgedec.memory import format_bytes, phases
+from edgedec.runtime.cores import physical_cores
 from edgedec.runtime.kernels import KERNEL_NAMES
 from edgedec.runtime.measure import guesses
 from edgedec.runtime.measure import speed as bench_module
@@ -342,7 +343,7 @@ def test_bench_of_a_shape_keeps_its_weights(edgedec: Edgedec, tmp_path: Path) ->
 def test_bench_measures_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     data = edgedec("bench", "-m", bundle, "--json").json
     assert (data["shape"], data["model"], data["method"]) == (None, str(bundle), "float")
-    assert data["threads"] == bench_module.physical_cores()
+    assert data["threads"] == physical_cores()
     text = edgedec("bench", "-m", bundle, "-t", "1").stdout
     assert data["kernel"] in KERNEL_NAMES
     assert f"measured on this machine: device cpu, kernel {data['kernel']}, 1 threads" in text

@@ -57,9 +57,6 @@ def cpu_gate(activation: str, gate: F32, up: F32) -> F32:
 
 def cpu_soft_cap(x: F32, cap: float) -> F32:
     """Return cap * tanh(x / cap) as the CPU target computes it of logits [n, width]."""
-    nodes = [
-        Node(kind="Div", inputs=["x", "cap"], outputs=["in_caps"]),
-        Node(kind="Tanh", inputs=["in_caps"], outputs=["bent"]),
-        Node(kind="Mul", inputs=["bent", "cap"], outputs=["out"]),
-    ]
-    return _run({"x": x, "cap": np.array([cap], np.float32)}, nodes)
+    node = Node(kind="SoftCap", inputs=["x", "x"], outputs=["out"], domain=DOMAIN, attributes={"cap": cap})
+    capped: F32 = _run({"x": x[None]}, [node])[0]
+    return capped
