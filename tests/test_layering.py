@@ -50,7 +50,17 @@ WITHOUT_AMARANTH = (
 EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator
 # packages and modules of runtime, from the lowest: each imports from its own line and those above it
 RUNTIME = (
-    ("driver", "portable_math", "median", "native_library", "pause", "disk_rate", "stream_counts", "key_counts"),
+    (
+        "driver",
+        "portable_math",
+        "median",
+        "cores",
+        "native_library",
+        "pause",
+        "disk_rate",
+        "stream_counts",
+        "key_counts",
+    ),
     (
         "protocols",
         "run_sizes",
