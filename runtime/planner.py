@@ -74,6 +74,7 @@ class Planner:
     all_weights: int = 0  # bytes of all weights
     recurrent: bool = False  # True if the model has recurrent states
     value_rows: int | None = None  # ``Limits.value_rows``
+    choosing: int = 0  # bytes that the choice among drafters leaves behind
 
     def limits(self, choice: RunChoice, ctx_size: int) -> Limits:
         limits = self._sizes(choice, ctx_size)
@@ -159,6 +160,7 @@ class Planner:
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": (
                 _HOST_BYTES
+                + self.choosing
                 + _NODE_BYTES * choice.spec.nodes
                 + _TEXT_BYTES * limits.positions
                 + (self.sequences - 1) * _SEQUENCE_BYTES

@@ -43,8 +43,7 @@ from edgedec.runtime.protocols import (
 
 __all__ = ["create"]
 
-# Python's objects of the candidates, and of the plans with and without a draft model: 0.5 to 0.6 MiB were measured.
-_OBJECT_BYTES = 640 << 10
+_OBJECT_BYTES = 128 << 10  # Python's objects of the candidates
 
 _LOG = logging.getLogger(__name__)
 

@@ -200,7 +200,11 @@ def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch
 def test_the_footprint_is_the_sum_over_all_candidates() -> None:
     parts = [{"draft_text": 5, "draft_index": 7}, {"draft_text": 11}, {}]
     drafters: dict[str, Drafter] = {str(at): ScriptedDraft(silent, bytes=part) for at, part in enumerate(parts)}
-    assert auto._AutoDrafter(drafters).footprint(LIMITS) == {"draft_text": 16, "draft_index": 7}
+    assert auto._AutoDrafter(drafters).footprint(LIMITS) == {
+        "draft_objects": auto._OBJECT_BYTES,
+        "draft_text": 16,
+        "draft_index": 7,
+    }
     real = auto.create().footprint(LIMITS)
     apart = [copy.create().footprint(LIMITS), ngram.create().footprint(LIMITS)]
     assert sum(real.values()) == sum(sum(items.values()) for items in apart) > 0
