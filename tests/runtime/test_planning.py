@@ -215,7 +215,7 @@ def test_a_tree_shrinks_less_than_the_context(bundles: Mapping[str, Bundle], nod
 @pytest.mark.thorough
 def test_auto_drops_the_model_first(bundles: Mapping[str, Bundle]) -> None:
     """Check that it first drops the draft's bytes, then those of the table and of the wider tree."""
-    minimum = plan_of(bundles, "none", "large", budget_bytes=1).total_bytes
+    minimum = plan_of(bundles, "auto", "large", budget_bytes=1).total_bytes
     maximum = plan_of(bundles, "auto", "large").total_bytes
     drafters = []
     for budget in [*range(maximum, minimum, -MIB), *range(minimum + MIB // 4, minimum, -MIB // 64), minimum]:
@@ -233,7 +233,7 @@ def test_auto_keeps_stand_for_several_texts_if_it_fits(bundles: Mapping[str, Bun
     run = make_plan(model, threads=1, spec=spec)
     table = run.plan.total_bytes - alone.total_bytes
     assert (run.spec.samples, table) == (8, sum(create_drafter("stand", None).footprint(run.limits).values()))
-    minimum = plan_of(bundles, "none", "large", budget_bytes=1).total_bytes
+    minimum = plan_of(bundles, "auto", "large", budget_bytes=1).total_bytes
     kept = []
     for budget in [run.plan.total_bytes, *range(minimum + 3 * MIB, minimum, -MIB // 8), minimum]:
         run = make_plan(model, threads=1, spec=spec, budget_bytes=budget)
