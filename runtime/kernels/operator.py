@@ -1,4 +1,4 @@
-"""The project's operators in ONNX Runtime: their registration, and a numeric test before they are used."""
+"""A numeric test of the project's operators before they are used."""
 
 from __future__ import annotations
 

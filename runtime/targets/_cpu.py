@@ -276,7 +276,7 @@ class CpuTarget:
 
     @property
     def threads(self) -> int:
-        """Number of threads of a pass; 0: ONNX Runtime chooses it."""
+        """Number of threads of a pass; 0: one for each core."""
         return self._threads
 
     @property

@@ -47,8 +47,8 @@ __all__ = ["OnnxTarget", "portable_footprint"]
 _MASKED = np.float32(-np.inf)
 
 _ACTIVATION_COPIES = 12  # activations that are alive at once, in units of the widest value
-# Bytes for each row and position while the bias of a window is computed, before there are scores: two float arrays and two
-# of booleans.
+# Bytes for each row and position while the bias of a window is computed, before there are scores: two arrays of floats, and
+# two arrays of booleans.
 _MASKING = 10
 _SCORE_COPIES = 3  # copies of the scores: GroupQueryAttention's own, with the bias, and as probabilities
 _LOGITS_COPIES = 3  # copies of the logits: int32 and float32 results of ONNX Runtime, and the target's own
