@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import re
 import reprlib
 import threading
@@ -108,7 +109,9 @@ def _is_size(value: Any, limit: int) -> bool:
 def _hash_file(path: Path, stopped: Callable[[], bool] = lambda: False) -> str:
     """Return the SHA-256 of a file; of its beginning only, once ``stopped`` returns True."""
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_HASHED_BYTES))  # one for all reads: peak memory is part of what a run is charged
+    # One buffer for all reads, because peak memory is part of what a run is charged. It is mapped, because the
+    # heap of a thread that has ended keeps its pages.
+    buffer = memoryview(mmap.mmap(-1, _HASHED_BYTES))
     with path.open("rb", buffering=0) as file:
         while (size := file.readinto(buffer)) and not stopped():
             digest.update(buffer[:size])

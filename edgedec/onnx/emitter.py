@@ -51,6 +51,7 @@ class Emitter:
         packed: (bytes of codes, number of scales) of each matrix that the session receives in the kernels' layout.
         kernels: True if the session has edgedec's own operators, which then compute attention.
         fused_threads: threads of the session if its nodes of edgedec's own operators become fused nodes, else 0.
+        pass_rows: the most rows of a pass, for which fused nodes make room at once; 0: unknown.
         unsigned_int8: True to multiply int8 matrices as uint8, with codes + 128 and zero point 128.
         arrays: large constants that the session receives beside the model, by name; None: the model holds them.
     """
@@ -64,6 +65,7 @@ class Emitter:
     kernels: bool = False
     unsigned_int8: bool = False
     fused_threads: int = 0
+    pass_rows: int = 0
     arrays: dict[str, NDArray[Any]] | None = None
     taps: Sequence[str] = ()
     bound: dict[str, str] = field(default_factory=dict)
@@ -235,7 +237,9 @@ class Emitter:
         constants = [value for name, value in self._initializers.items() if name not in given]
         return encode_model(
             "edgedec",
-            nodes=fuse(self._nodes, KERNELS, self.fused_threads, given) if self.fused_threads else self._nodes,
+            nodes=fuse(self._nodes, KERNELS, self.fused_threads, given, rows=self.pass_rows)
+            if self.fused_threads
+            else self._nodes,
             inputs=self._inputs,
             outputs=self._outputs,
             constants=constants,
@@ -246,8 +250,8 @@ class Emitter:
         """Return the model as a program for the kernels' library; None if ONNX Runtime must run some of its nodes."""
         if not self.fused_threads:
             return None
-        nodes = fuse(self._nodes, KERNELS, self.fused_threads, self._given())
-        return whole_program(nodes, {value.name for value in self._inputs})
+        inputs = {value.name for value in self._inputs}
+        return whole_program(self._nodes, inputs, KERNELS, self.fused_threads, self._given(), rows=self.pass_rows)
 
     def _given(self) -> set[str]:
         """Return the constants that the session receives, for fused nodes alone; those of the model become arrays."""

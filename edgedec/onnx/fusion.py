@@ -31,20 +31,33 @@ class FusedProgram(NamedTuple):
 
     Members:
         record: the bytes of the node, with the names of its inputs and outputs.
-        slots: the number of buffers for values within the node.
+        slots: for each buffer of the node, the names of the values that it has, one after another.
     """
 
     record: bytes
-    slots: int
+    slots: tuple[frozenset[str], ...]
 
 
-def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> FusedProgram | None:
-    """Return the program of the nodes of a graph after ``fuse``; None if ONNX Runtime must run some of them.
+def whole_program(
+    nodes: Sequence[Node],
+    inputs: Collection[str],
+    domain: str,
+    threads: int,
+    given: Collection[str] = (),
+    *,
+    rows: int = 0,
+) -> FusedProgram | None:
+    """Return the program of the nodes of a graph; None if ONNX Runtime must run some of them.
 
     Args:
         inputs: the names of the graph's inputs.
+        domain: the domain of the nodes that a fused node can contain.
+        threads: the number of threads of the session.
+        given: constants that the program finds by their names among those that the session receives.
+        rows: the most rows of a pass; 0: unknown.
     """
-    fused, others = [node for node in nodes if node.kind == FUSED], [node for node in nodes if node.kind != FUSED]
+    joined = fuse(nodes, domain, threads, given, rows=rows)
+    fused, others = [node for node in joined if node.kind == FUSED], [node for node in joined if node.kind != FUSED]
     if len(fused) != 1 or any(node.kind != "Identity" for node in others):
         return None
     (node,) = fused
@@ -57,12 +70,14 @@ def whole_program(nodes: Sequence[Node], inputs: Collection[str]) -> FusedProgra
         "input_names": "\n".join(node.inputs),
         "output_names": "\n".join(names[output] for output in node.outputs),
     }
-    slots = node.attributes["slots"]
-    assert isinstance(slots, int)
-    return FusedProgram(_record(node.kind, attributes), slots)
+    run = [one for one in nodes if one.domain == domain]
+    values = dict[int, set[str]]()
+    for name, slot in _slots(run, {name for one in run for name in one.outputs} - set(node.outputs)).items():
+        values.setdefault(slot, set()).add(name)
+    return FusedProgram(_record(node.kind, attributes), tuple(map(frozenset, values.values())))
 
 
-def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = ()) -> list[Node]:
+def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str] = (), *, rows: int = 0) -> list[Node]:
     """Return the nodes in an order in which each follows those whose outputs it reads, with runs of ``domain`` fused.
 
     Nodes of other domains that read nothing of a run are moved in front of it. A run of one node is fused, too, so that the
@@ -74,6 +89,7 @@ def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str
         threads: the number of threads of the session.
         given: constants that fused nodes find by their names among those that the session receives, so that they are no
             inputs of the node. ONNX Runtime takes kilobytes for each input.
+        rows: the most rows of a pass, for which the values within a node get their memory at once; 0: as passes need it.
     """
     result: list[Node] = []
     run: list[Node] = []
@@ -85,12 +101,14 @@ def fuse(nodes: Sequence[Node], domain: str, threads: int, given: Collection[str
         elif made.isdisjoint(node.inputs):
             result.append(node)
         else:
-            result += [*_fused(run, nodes, domain, threads, given), node]
+            result += [*_fused(run, nodes, domain, given, threads=threads, rows=rows), node]
             run, made = [], set()
-    return result + _fused(run, nodes, domain, threads, given)
+    return result + _fused(run, nodes, domain, given, threads=threads, rows=rows)
 
 
-def _fused(run: Sequence[Node], nodes: Sequence[Node], domain: str, threads: int, given: Collection[str]) -> list[Node]:
+def _fused(
+    run: Sequence[Node], nodes: Sequence[Node], domain: str, given: Collection[str], *, threads: int, rows: int
+) -> list[Node]:
     """Return the node that replaces ``run``, some of ``nodes``."""
     if not run:
         return []
@@ -119,6 +137,7 @@ def _fused(run: Sequence[Node], nodes: Sequence[Node], domain: str, threads: int
     attributes: dict[str, Attribute] = {
         "nodes": b"".join(records),
         "slots": count,
+        "rows": rows,
         "threads": threads,
         "constants": "\n".join(constants),
     }

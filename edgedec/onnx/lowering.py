@@ -76,6 +76,7 @@ def emit(
     kernels: bool = False,
     unsigned_int8: bool = False,
     fused_threads: int = 0,
+    pass_rows: int = 0,
     arrays: dict[str, NDArray[Any]] | None = None,
 ) -> Emitter:
     """Return the nodes of ``graph`` (with schemes and quantize points in place) for sequences of up to ``positions`` rows.
@@ -91,6 +92,7 @@ def emit(
         arrays: receives the large constants, by name, which the session must receive, too; None: they are in the model.
         fused_threads: threads of the session, to let one node do the work of all neighbouring nodes of edgedec's own
             operators, with the same results; 0: every operation has its own nodes.
+        pass_rows: the most rows of a pass, for which that node makes room at once; 0: it makes room as passes need it.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value.
@@ -105,6 +107,7 @@ def emit(
         kernels=kernels,
         unsigned_int8=unsigned_int8,
         fused_threads=fused_threads,
+        pass_rows=pass_rows,
         arrays=arrays,
         taps=taps,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
-from edgedec.onnx.fusion import fuse, whole_program
+from edgedec.onnx.fusion import whole_program
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.model_bytes import Node
 from edgedec.reference.float_profile.ops.linear import grouped_product
@@ -369,7 +369,7 @@ def _run(
 ) -> dict[str, F32]:
     """Return outputs, of which ``shapes`` has the shapes, of nodes that are fused and run on two threads."""
     ends = [Node(kind="Identity", inputs=[name], outputs=[name], name=name) for name in shapes]
-    program = whole_program(fuse([*nodes, *ends], DOMAIN, 2, constants), inputs)
+    program = whole_program([*nodes, *ends], inputs, DOMAIN, 2, constants)
     if program is None:
         raise DeviceError("the nodes of the self-test are no whole program")
     session = KernelSession(kernels, program, threads=2, folder=kernels.path.parent, initializers=constants)

@@ -3,8 +3,10 @@
 // Runtime's time between nodes and in handing work to threads.
 //
 // Values have numbers: the inputs of the node, then its outputs, then slots, which are buffers of its own, then constants that the
-// session received without ONNX Runtime. Attributes: slots (their number), threads, constants (their names, one a line), and nodes:
-// the records of the nodes that it contains, with their operators' attributes, and name, inputs and outputs (numbers of values).
+// session received without ONNX Runtime. Attributes: slots (their number), rows (the most of a pass, for which slots get their memory
+// at once), threads, constants (their names, one a line), and nodes: the records of the nodes that it contains, with their operators'
+// attributes, and name, inputs and outputs (numbers of values).
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,11 +17,26 @@
 namespace edgedec {
 namespace {
 
-constexpr size_t kMostNodes = 1 << 16, kMostSlots = 1 << 12;
+constexpr size_t kMostNodes = 1 << 16, kMostSlots = 1 << 12, kMostRows = 1 << 16;
+
+// Memory for one value at a time. Pages that no value has reached take no memory.
+struct Slot {
+    std::unique_ptr<float[]> memory;
+    size_t size = 0;
+
+    // Returns memory for `count` floats. If there is too little, it is replaced by memory for `room` floats.
+    float* reach(size_t count, size_t room) {
+        if (size < count) {
+            memory.reset(), size = 0;  // before the larger memory is asked for
+            memory.reset(new float[std::max(count, room)]), size = std::max(count, room);
+        }
+        return memory.get();
+    }
+};
 
 // The memory of the slots, kept from pass to pass to avoid allocations. All fused nodes have the same, because they run one
 // after another, and nothing in a slot is read after its node has ended.
-using Slots = std::vector<std::vector<float>>;
+using Slots = std::vector<Slot>;
 
 struct Node {
     std::unique_ptr<Operator> kernel;
@@ -34,15 +51,18 @@ class Kernel final : public Operator {
 
     OrtStatus* create(const NodeInfo& info) override {
         EDGEDEC_TRY(named(info));
-        int64_t slots = 0, threads = 0;
+        int64_t slots = 0, rows = 0, threads = 0;
         std::string nodes, names;
         EDGEDEC_TRY(info.integer("slots", &slots));
+        EDGEDEC_TRY(info.integer("rows", &rows));
         EDGEDEC_TRY(info.integer("threads", &threads));
         EDGEDEC_TRY(info.text("nodes", nodes));
         EDGEDEC_TRY(info.text("constants", names));
         EDGEDEC_TRY(info.counts(&inputs_, &outputs_));
         if (slots < 0 || slots > static_cast<int64_t>(kMostSlots)) return refuse("slots must be 0 to 4096");
+        if (rows < 0 || rows > static_cast<int64_t>(kMostRows)) return refuse("rows must be 0 to 65536");
         if (threads < 1) return refuse("threads must be at least 1");
+        rows_ = static_cast<size_t>(rows);
         threads_ = threads < static_cast<int64_t>(Team::kMost) ? static_cast<size_t>(threads) : Team::kMost;
         values_ = inputs_ + outputs_ + static_cast<size_t>(slots);
 
@@ -117,9 +137,9 @@ class Kernel final : public Operator {
                 EDGEDEC_TRY(pass_.session.output(number - kernel.inputs_, dims, data));
             } else {
                 const auto count = static_cast<size_t>(value.shape.count);
-                std::vector<float>& memory = pass_.slots[number - kernel.inputs_ - kernel.outputs_];
-                if (memory.size() < count) memory.resize(count);
-                *data = memory.data();
+                const size_t width = dims.empty() ? 1 : static_cast<size_t>(dims.back());
+                // A slot that grew with the rows of each pass would leave holes in the heap.
+                *data = pass_.slots[number - kernel.inputs_ - kernel.outputs_].reach(count, kernel.rows_ * width);
             }
             value.data = *data;
             return nullptr;
@@ -176,7 +196,7 @@ class Kernel final : public Operator {
         return nullptr;
     }
 
-    size_t inputs_ = 0, outputs_ = 0, values_ = 0, threads_ = 1;
+    size_t inputs_ = 0, outputs_ = 0, values_ = 0, rows_ = 0, threads_ = 1;
     std::vector<Value> constants_;  // by the number of the value; those of other values have no data
     std::vector<Node> nodes_;
 };

@@ -39,7 +39,7 @@ from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
-from edgedec.runtime.targets._heap import trim_heap
+from edgedec.runtime.targets._heap import trim_heap, use_small_pages
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._slots import RecurrentSlots
@@ -104,7 +104,7 @@ class CpuTarget:
         rings: bool = True,
     ) -> None:
         self.bundle, self.limits, self._kernels, self._taps = bundle, limits, kernels, taps
-        self._threads, self._kv_bits = threads, kv_bits
+        self._threads, self._kv_bits, self._rows = threads, kv_bits, run_rows(limits)
         self.graph: Graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0], rings=rings)
         self._layout = arena_layout(self.graph, limits)
         self._recurrent = recurrent_layout(self.graph, limits.nodes)
@@ -134,7 +134,6 @@ class CpuTarget:
             kernel=kernels.code_path,
             block_rows=BLOCK_ROWS,
         )
-        self._rows = run_rows(limits)
         self._sequences = np.zeros((self._rows, 2), np.int64)  # rows and committed rows of each sequence of a run
         self._tables = np.zeros((len(self._layout.kinds), self._rows * blocks_of(limits.positions)), np.int32)
         self._slots = np.zeros(self._rows, np.int64)  # slot of each sequence of a run, if states are recurrent
@@ -142,8 +141,8 @@ class CpuTarget:
         self._result_rows = np.zeros(self._rows, np.int64)
         self._visible = np.zeros(self._rows * mask_words(self._rows), np.uint64)
         self._causal = visibility.pack(np.tri(limits.nodes, dtype=np.bool_))  # its beginning is that of fewer rows
-        self._floats: dict[str, F32] = {}  # the buffers of each name
-        self._is_bound = False  # True while the session's inputs and outputs are these buffers
+        self._floats = self._float_buffers()
+        self._bind()
         self._bound: dict[tuple[int, int], PassArrays] = {}
         self._lent: Lent | None = None
 
@@ -165,6 +164,7 @@ class CpuTarget:
             packed=weights.packed,
             kernels=True,
             fused_threads=(threads or physical_cores()) if fused else 0,
+            pass_rows=self._rows,
             arrays=arrays,
         )
         folder = self.bundle.path.resolve()
@@ -390,21 +390,19 @@ class CpuTarget:
         self.embedding.rows(np.maximum(work.ids, 0), out)
         out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
 
-    def _grow(self, n: int, r: int) -> None:
-        """Let the float buffers have room for ``n`` rows with ``r`` rows of results, and bind them."""
-        rows = {"embed": n, "logits": r} | {name: n if name in self._row_taps else r for name in self._taps}
-        if self._is_bound and all(len(self._floats[name]) >= count for name, count in rows.items()):
-            return
-        self._is_bound = (
-            False  # until the end, because a failure in between leaves buffers that the session does not know
-        )
-        self._bound.clear()  # the arrays are views of the old buffers
-        widths = {"embed": self._width, "logits": self.info.vocab}
-        for name, count in rows.items():
-            if name not in self._floats or len(self._floats[name]) < count:
-                width = widths.get(name) or self.graph.values[name].shape[1]
-                assert isinstance(width, int)
-                self._floats[name] = np.empty((count, width), np.float32)
+    def _float_buffers(self) -> dict[str, F32]:
+        """Return buffers of floats for the widest pass. Pages that no pass has reached take no memory."""
+        shapes: dict[str, tuple[int | str, ...]] = {name: self.graph.values[name].shape for name in self._taps}
+        widths = {"embed": self._width, "logits": self.info.vocab} | {name: shape[1] for name, shape in shapes.items()}
+        buffers = dict[str, F32]()
+        for name, width in widths.items():
+            assert isinstance(width, int)
+            buffers[name] = np.empty((self._rows, width), np.float32)
+            use_small_pages(buffers[name])
+        return buffers
+
+    def _bind(self) -> None:
+        """Let the session read and write the buffers."""
         cache = self._arena.buffer.cache
         inputs = {
             "embed": Memory(self._floats["embed"], (1, ROWS, self._width)),
@@ -423,13 +421,11 @@ class CpuTarget:
             array = self._floats[name]
             outputs[f"out.{name}"] = Memory(array, (1, ROWS if name in self._row_taps else RESULTS, array.shape[1]))
         self._session.bind(inputs, outputs)
-        self._is_bound = True
 
     def bind(self, n: int, r: int) -> PassArrays:
         """Return the inputs and outputs of passes of ``n`` rows with ``r`` rows of logits."""
         if (n, r) in self._bound:
             return self._bound[n, r]
-        self._grow(n, r)
         taps = {name: self._floats[name][: n if name in self._row_taps else r] for name in self._taps}
         arrays = PassArrays(
             embed=self._floats["embed"][:n],

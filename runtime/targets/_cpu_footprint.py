@@ -15,7 +15,7 @@ from edgedec.runtime.kernels.value_file import value_room
 from edgedec.runtime.model_graph import bundle_graph, embedding_name
 from edgedec.runtime.protocols import Bytes, Limits
 from edgedec.runtime.run_sizes import cache_rows, recurrent_slots, run_rows, usual_result_rows
-from edgedec.runtime.targets._cpu_weights import fixed_sizes, program_slots, weight_items
+from edgedec.runtime.targets._cpu_weights import fixed_sizes, program_room, weight_items
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     OWN_OPERATION_BYTES,
@@ -81,8 +81,8 @@ def cpu_footprint(
     scores = head_dim + limits.positions + 16 if graph.states else 0
     thread_bytes = 4 * rows * widest + 4 * _BLOCK_ROWS * 2 * scores
     thread_bytes += max((selection_bytes(state, limits.positions) for state in states), default=0)
-    count, slots = len(graph.operations), program_slots(bundle, graph)
-    foreign = slots is None
+    count, room = len(graph.operations), program_room(bundle, graph)
+    foreign = room is None
     loaded = {
         **weight_items(bundle, graph, limits),
         "rotary_tables": rotary_bytes(graph, limits.positions + SPARE_POSITIONS),
@@ -91,6 +91,7 @@ def cpu_footprint(
         else OWN_OPERATION_BYTES * count + OWN_TENSOR_BYTES * len(bundle.tensors),
     }
     one_sequence = not (limits.cache_rows or limits.batch_rows)  # ``result_rows`` are those of one pass
+    results = (result_rows if one_sequence else None) or usual_result_rows(limits)
     # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
     converting = max(0, LOAD_BYTES * fixed.packed - sum(loaded.values()))
     once = RUNTIME_BYTES + _LATE_BYTES if foreign else 0
@@ -106,8 +107,8 @@ def cpu_footprint(
         "masks": 8 * (rows * mask_words(rows) + limits.nodes * mask_words(limits.nodes)),
         # Two tables for each sequence and kind of states.
         "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
-        "logits": 4 * vocab * ((result_rows if one_sequence else None) or usual_result_rows(limits)),
-        "activations": 4 * rows * ((slots or _ACTIVATION_COPIES) * widest + width),
+        "logits": 4 * results * (vocab + (0 if room is None else room.results)),
+        "activations": 4 * rows * (width + (_ACTIVATION_COPIES * widest if room is None else room.floats)),
         "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,

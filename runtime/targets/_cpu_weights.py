@@ -17,6 +17,7 @@ from edgedec.environment import FUSED
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names as onnx_names
+from edgedec.onnx.fusion import FusedProgram
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
 from edgedec.onnx.recurrent_layout import recurrent_layout
@@ -35,11 +36,12 @@ from edgedec.schemes.part import StoredPart
 __all__ = [
     "FixedSizes",
     "LoadedWeights",
+    "ProgramRoom",
     "fixed_sizes",
     "is_fused",
     "least_weights",
     "load_weights",
-    "program_slots",
+    "program_room",
     "resident_bytes",
     "weight_items",
     "weight_split",
@@ -61,6 +63,18 @@ class LoadedWeights:
     initializers: Mapping[str, NDArray[Any]]
     packed: Mapping[str, tuple[int, int]]
     stream: WeightStream | None
+
+
+class ProgramRoom(NamedTuple):
+    """The size of the buffers within a program.
+
+    Members:
+        floats: for each row of a pass.
+        results: more of them for each row with logits.
+    """
+
+    floats: int
+    results: int
 
 
 def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits, files: FileReader) -> LoadedWeights:
@@ -138,14 +152,14 @@ def _stored_arrays(bundle: Bundle, graph: Graph) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def program_slots(bundle: Bundle, graph: Graph) -> int | None:
-    """Return the number of buffers for activations of a program; None if ONNX Runtime must run the graph.
+def program_room(bundle: Bundle, graph: Graph) -> ProgramRoom | None:
+    """Return the size of the buffers of a program; None if ONNX Runtime must run the graph.
 
     The model is made for that without its weights. The result is cached because a planner asks for many limits.
     """
     if not is_fused():
         return None
-    key = "program_slots"
+    key = "program_room"
     if key not in bundle.derived:
         arrays: dict[str, NDArray[Any]] = {
             it.label: np.broadcast_to(np.zeros((), np.float32 if it.narrow else it.spec.dtype), it.spec.shape)
@@ -165,9 +179,22 @@ def program_slots(bundle: Bundle, graph: Graph) -> int | None:
             arrays=arrays,
         )
         program = emitter.program()
-        bundle.derived[key] = None if program is None else program.slots
-    result: int | None = bundle.derived[key]
+        bundle.derived[key] = program and _room(program, graph, emitter.bound)
+    result: ProgramRoom | None = bundle.derived[key]
     return result
+
+
+def _room(program: FusedProgram, graph: Graph, bound: Mapping[str, str]) -> ProgramRoom:
+    """Return the size of the buffers of ``program``; ``bound`` has its names of the values of ``graph``."""
+    vocab, widest = graph.weights[embedding_name(graph)].shape[0], widest_value(graph)
+    shapes = {name: value.shape for name, value in graph.values.items()}
+    shapes |= {bound[name]: shape for name, shape in shapes.items() if name in bound and bound[name] not in shapes}
+    floats = results = 0
+    for names in program.slots:
+        found = [shapes.get(name) or shapes.get(name.rpartition(".")[0], ("n", widest)) for name in names]
+        results += vocab if ("r", vocab) in found else 0
+        floats += max((int(shape[-1]) for shape in found if shape != ("r", vocab)), default=0)
+    return ProgramRoom(floats, results)
 
 
 def is_fused() -> bool:

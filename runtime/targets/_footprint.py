@@ -52,9 +52,10 @@ def read_weights(graph: Graph) -> set[str]:
 
 
 def widest_value(graph: Graph) -> int:
-    """Return the number of columns of the widest value of the graph except the logits."""
+    """Return the number of columns of the widest value of the graph except the logits, whose rows are ``r``."""
     vocab = graph.weights[embedding_name(graph)].shape[0]
-    return max(size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab)
+    widths = [value.shape[-1] for value in graph.values.values() if value.shape != ("r", vocab)]
+    return max(size for size in widths if isinstance(size, int))
 
 
 def transform_bytes(graph: Graph) -> int:

@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def release_pages(array: NDArray[np.uint8]) -> None:
     _advise(array, _MADV_DONTNEED)
 
 
-def use_small_pages(array: NDArray[np.uint8]) -> None:
+def use_small_pages(array: NDArray[Any]) -> None:
     """Let the system map each page of a contiguous array by itself from now on. Elsewhere than on Linux this does nothing.
 
     NumPy asks for huge pages for its larger arrays. Then the first byte that is written to takes 2 MiB, and an array whose
@@ -58,7 +59,7 @@ def use_small_pages(array: NDArray[np.uint8]) -> None:
     _advise(array, _MADV_NOHUGEPAGE)
 
 
-def _advise(array: NDArray[np.uint8], advice: int) -> None:
+def _advise(array: NDArray[Any], advice: int) -> None:
     """Call madvise for the whole pages of an array. A kernel that does not know the advice ignores it."""
     if sys.platform != "linux":
         return

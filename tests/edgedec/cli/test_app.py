@@ -237,7 +237,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         (
             "chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 3MiB",
             4,
-            "while loading, the memory budget is 3.0 MiB",
+            "the memory budget is 3.0 MiB",
         ),
         ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
         ("generate -p hi", 2, "Missing option '-m' / '--model'"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec.onnx.fusion import FusedProgram, fuse, whole_program
+from edgedec.onnx.fusion import FusedProgram, whole_program
 from edgedec.onnx.model_bytes import Node
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.kernels.registration import DOMAIN
@@ -28,7 +28,7 @@ GAIN = np.array([1, -2, 3, 0.5, 4], np.float32)
 F32 = NDArray[np.float32]
 
 
-def program(*, threads: int = 1, weight: str = "gain", kind: str = "Multiply") -> FusedProgram:
+def program(*, threads: int = 1, rows: int = 0, weight: str = "gain", kind: str = "Multiply") -> FusedProgram:
     """Return a program for out.y[r] = (x * gain + x)[rows[r]]."""
     nodes = [
         Node(kind=kind, inputs=["x", weight], outputs=["scaled"], name="scale", domain=DOMAIN),
@@ -36,7 +36,7 @@ def program(*, threads: int = 1, weight: str = "gain", kind: str = "Multiply") -
         Node(kind="SelectRows", inputs=["sum", "rows"], outputs=["y"], name="select", domain=DOMAIN),
         Node(kind="Identity", inputs=["y"], outputs=["out.y"]),
     ]
-    made = whole_program(fuse(nodes, DOMAIN, threads, {weight}), {"x", "rows"})
+    made = whole_program(nodes, {"x", "rows"}, DOMAIN, threads, {weight}, rows=rows)
     assert made is not None
     return made
 
@@ -141,10 +141,29 @@ def test_there_is_no_profile() -> None:
         opened().end_profiling()
 
 
+def test_a_program_names_the_values_of_its_buffers() -> None:
+    assert set(program().slots) == {frozenset(["scaled"]), frozenset(["sum"])}
+
+
+@pytest.mark.parametrize("most", [0, 1, 4, 100])  # the most rows of a pass, as the program says: it only makes room
+def test_passes_may_grow_and_shrink(most: int) -> None:
+    session, arrays = opened(program(rows=most)), Arrays(6)
+    session.bind(arrays.inputs, arrays.outputs)
+    for rows in (1, 3, 2, 6, 1):
+        chosen = np.arange(rows, dtype=np.int64)
+        assert arrays.run(session, rows, chosen).tolist() == expected(arrays.x, chosen).tolist()
+
+
+@pytest.mark.parametrize("most", [-1, 1 << 17])
+def test_a_program_with_an_impossible_number_of_rows_is_refused(most: int) -> None:
+    with pytest.raises(RuntimeError, match="rows must be 0 to 65536"):
+        opened(program(rows=most))
+
+
 @given(at=st.integers(0, len(program().record) - 1))
 def test_a_record_that_ends_early_is_refused(at: int) -> None:
     with pytest.raises(RuntimeError, match="cannot be read"):
-        opened(FusedProgram(program().record[:at], 0))
+        opened(FusedProgram(program().record[:at], ()))
 
 
 @given(data=st.data())
@@ -154,7 +173,7 @@ def test_a_damaged_record_is_refused_or_runs(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         record[data.draw(st.integers(0, len(record) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        session = opened(FusedProgram(bytes(record), 0))
+        session = opened(FusedProgram(bytes(record), ()))
         arrays = Arrays(2)
         session.bind(arrays.inputs, arrays.outputs)
         session.run(2, 1)
