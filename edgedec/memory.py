@@ -238,10 +238,10 @@ def charged_bytes(items: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """The use of one of an accelerator's memories.
+    """The use of one of an accelerator's memories, or of a disk.
 
     Members:
-        name: DRAM, CMA, BRAM or URAM.
+        name: DRAM, CMA, BRAM, URAM, or the folder on the disk.
         used_bytes: bytes that the run uses.
         has_bytes: bytes that are available; None if only the board can tell.
         source: source of both figures: "data sheet", "estimated" or "read from the system".
@@ -295,7 +295,7 @@ class Plan:
         fixed_baseline: bytes by item, without weights and transient memory of loading, of a run that plans nothing (context
             1024, float16 keys and values, a tree of 64 nodes, whole float32 logits).
         speculation_from_bytes: estimate of the smallest budget at which speculation is faster.
-        memories: use of an accelerator's memories, which hold the items and the data on the chip.
+        memories: use of an accelerator's memories, which hold the items and the data on the chip, or of a disk with values.
         hint: nearest setting that fits, if this one does not.
         notes: sentences about the items.
         disk: weights that are read from the disk in each pass; None: all of them are in memory.

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from edgedec.bundle import Bundle
-from edgedec.memory import DiskUse, charged_bytes, format_bytes, largest_context, phases
+from edgedec.memory import DiskUse, MemoryUse, charged_bytes, format_bytes, largest_context, phases
 from edgedec.runtime.disk_rate import measure_disk
+from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import PER_TEXT
 from edgedec.runtime.estimates import DiskReads, pass_seconds, tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
@@ -129,6 +130,15 @@ class Planner:
 
     def items(self, choice: RunChoice, ctx_size: int) -> dict[str, int]:
         return self._items(choice, self.limits(choice, ctx_size))
+
+    def memories(self, choice: RunChoice, limits: Limits) -> tuple[MemoryUse, ...]:
+        """Return the device's own memories, and disks with files of values, and what the models take of them together."""
+        joined = dict[str, MemoryUse]()
+        own = self.module.memories(self.bundle, limits, self.device, kv_bits=choice.kv_bits)
+        for use in (*own, *file_uses(self.drafter(choice), limits)):
+            others = joined[use.name].used_bytes if use.name in joined else 0
+            joined[use.name] = replace(use, used_bytes=others + use.used_bytes)
+        return tuple(joined.values())
 
     def _items(self, choice: RunChoice, limits: Limits) -> dict[str, int]:
         # The decoder ``switch`` compares the two models with all rows of a pass.

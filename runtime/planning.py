@@ -211,7 +211,7 @@ def make_plan(
         speculation_from_bytes=_least_with_speculation(
             planner, run_choices(spec, draft, module.kv_choices(device, bundle), kv_bits, True), low
         ),
-        memories=module.memories(bundle, limits, device, kv_bits=choice.kv_bits),
+        memories=planner.memories(choice, limits),
         hint="" if fits else planner.hint(choice, context),
         driver_bytes=driver_bytes(device),
         notes=() if bounds.rings else _window_notes(bundle, device, context),

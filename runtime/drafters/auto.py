@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.memory import MemoryUse
 from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.drafters import copy, model, ngram, stand
+from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.drafting import alone, expanding, reading
 from edgedec.runtime.median import median
@@ -212,6 +214,10 @@ class _AutoDrafter:
             for name, size in drafter.footprint(limits).items():
                 total[name] = total.get(name, 0) + size
         return total
+
+    def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
+        """Return the use of disks by all candidates."""
+        return tuple(use for drafter in self._drafters.values() for use in file_uses(drafter, limits))
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _AutoDraft:
         opened = [_Candidate(name=name, draft=made.open(target, limits, cost)) for name, made in self._drafters.items()]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.families import context_size
+from edgedec.memory import MemoryUse
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone
 from edgedec.runtime.model_graph import bundle_graph
@@ -314,6 +315,11 @@ class _ModelDrafter:
             "draft_top": 8 * self._bundle.tokens.size,  # indices into a row of logits
             "draft_objects": (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),
         }
+
+    def memories(self, limits: Limits) -> tuple[MemoryUse, ...]:
+        """Return the use of a disk by a file of the draft model's values, if its policy lets them lie in one."""
+        module = target_module(self._device)
+        return module.memories(self._bundle, self._own(limits), self._device, kv_bits=self._kv_bits)
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _ModelDraft:
         """Load the draft model, if it is not loaded for these limits, and return the draft.

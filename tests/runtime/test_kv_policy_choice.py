@@ -10,12 +10,16 @@ import pytest
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.calibrated_bundle import with_policy, write_calibrated
-from edgedec.errors import UsageError
+from edgedec.errors import BudgetError, UsageError
+from edgedec.onnx.kv_cache import BLOCK_ROWS
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
+from edgedec.runtime.drafters._files import file_uses
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
+from edgedec.runtime.protocols import Limits
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import _cpu_footprint
 from tests.support.make_policies import MAKERS
 
@@ -80,6 +84,34 @@ def test_auto_takes_a_policy_that_has_values_in_a_file_where_memory_is_short(
     assert make_plan(bundles[kind], **sizes).plan.kv_policy == kind
     monkeypatch.setattr(_cpu_footprint, "value_room", lambda nbytes: replace(use, has_bytes=nbytes - 1))
     assert make_plan(bundles[kind], **sizes).plan.kv_policy == "full", "the disk has no room, either"
+
+
+def test_the_draft_model_s_file_of_values_is_on_the_same_disk(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundles["nosa"]
+    sizes: dict[str, Any] = {"threads": 1, "ctx_size": 2048, "kv_bits": 16}
+    spec = SpecConfig(drafter="model", draft=bundle.path, draft_max=7)
+    alone, both = make_plan(bundle, **sizes).plan, make_plan(bundle, spec=spec, **sizes).plan
+    (own,), (use,) = alone.memories, both.memories
+    assert use.name == own.name
+    assert use.used_bytes == own.used_bytes + _file_of_a_draft(2048, both.pass_rows)
+    room = replace(use, has_bytes=use.used_bytes - 1)
+    monkeypatch.setattr(_cpu_footprint, "value_room", lambda nbytes: replace(room, used_bytes=nbytes))
+    make_plan(bundle, **sizes).plan.require_memories()
+    with pytest.raises(BudgetError, match="for a file of values"):
+        make_plan(bundle, spec=spec, **sizes).plan.require_memories()
+
+
+def test_all_candidates_of_auto_count_their_files(bundles: dict[str, Bundle]) -> None:
+    limits = Limits(nodes=8, depth=7, positions=2048)
+    uses = [file_uses(create_drafter(name, bundles["nosa"]), limits) for name in ("model", "auto", "ngram")]
+    assert [[use.used_bytes for use in some] for some in uses] == [*[[_file_of_a_draft(2048, 8)]] * 2, []]
+
+
+def _file_of_a_draft(positions: int, rows: int) -> int:
+    """Return the bytes of a file of layers, heads, rows and bytes of a row; a draft has room for a tree after the text."""
+    return 2 * 4 * -(-(positions + rows) // BLOCK_ROWS) * BLOCK_ROWS * 2 * 32
 
 
 def test_rows_of_values_are_those_of_the_request(bundles: dict[str, Bundle]) -> None:
