@@ -8,7 +8,7 @@ from edgedec.graph import Graph
 from edgedec.ops import Embed
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv, windows_as_rings
 
-__all__ = ["bundle_graph", "embedding_name", "forget_graphs"]
+__all__ = ["bundle_graph", "embedding_name", "forget_graphs", "is_recurrent"]
 
 _GRAPH = "bundle_graph"  # first part of the keys of graphs in ``Bundle.derived``
 
@@ -42,6 +42,15 @@ def forget_graphs(bundle: Bundle, *kept: int) -> None:
     """Forget the graphs with other numbers of bits than those in ``kept``, which a planner made to choose among them."""
     for key in [key for key in bundle.derived if isinstance(key, tuple) and key[0] == _GRAPH and key[1] not in kept]:
         del bundle.derived[key]
+
+
+def is_recurrent(bundle: Bundle) -> bool:
+    """Return whether the model has recurrent states. The answer is cached, and not the graph."""
+    key = "is_recurrent"
+    if key not in bundle.derived:
+        bundle.derived[key] = bool(build_graph(bundle.config).recurrent)
+    result: bool = bundle.derived[key]
+    return result
 
 
 def embedding_name(graph: Graph) -> str:

@@ -21,6 +21,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv_policy import KV_POLICY
 from edgedec.memory import WEIGHT_ITEMS, MemoryMeter, Plan, charged_bytes, format_bytes, phases
+from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.planner import MOST_ROWS, PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.speculation import SpecConfig
@@ -180,7 +181,7 @@ def make_plan(
         beside=beside or {},
         least_weights=None if budget_bytes is None else bounds.least_weights,
         all_weights=_all_weights(module, bundle, device) if bounds.least_weights is not None else 0,
-        recurrent=bool(build_graph(bundle.config).recurrent),
+        recurrent=is_recurrent(bundle),
         value_rows=value_rows,
         choosing=_CHOOSING_BYTES if spec.drafter == "auto" else 0,
     )

@@ -37,7 +37,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import driver_bytes, open_target, target_module
-from edgedec.runtime.targets._heap import trim_heap
+from edgedec.runtime.targets._heap import trim_heap, use_one_heap
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -195,6 +195,7 @@ class Session:
         charged = charged_folders(folder)
         if spec is not None and spec.draft is not None:
             charged = (*charged, *charged_folders(Path(spec.draft)))
+        use_one_heap()
         meter = MemoryMeter(charged)
         meter.start()
         try:
@@ -215,8 +216,9 @@ class Session:
                 accelerator=accelerator,
             )
             run.plan.require()
-            for planned in filter(None, (run.bundle, run.draft)):
-                forget_graphs(planned, run.plan.kv_bits, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
+            forget_graphs(run.bundle, run.plan.kv_bits)
+            if run.draft is not None:
+                forget_graphs(run.draft, max(run.plan.kv_bits, LEAST_DRAFT_BITS))
             run = replace(run, plan=with_libraries(run.plan, meter))
             meter.mark()
             trim_heap()  # because the planner and the self-test of the operators have freed blocks

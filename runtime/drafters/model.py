@@ -27,7 +27,7 @@ from edgedec.families import context_size
 from edgedec.memory import MemoryUse
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES
 from edgedec.runtime.drafting import alone
-from edgedec.runtime.model_graph import bundle_graph
+from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -355,9 +355,7 @@ class _ModelDrafter:
         """
         end = min(limits.positions, context_size(self._bundle.config))
         own = replace(limits, positions=end + limits.nodes, weight_bytes=0, snapshots=0)
-        return (
-            replace(own, snapshots=_SNAPSHOTS * recurrent_slots(own)) if bundle_graph(self._bundle).recurrent else own
-        )
+        return replace(own, snapshots=_SNAPSHOTS * recurrent_slots(own)) if is_recurrent(self._bundle) else own
 
 
 def _fewer_bits(bundle: Bundle, device: str, kv_bits: int | None) -> int | None:

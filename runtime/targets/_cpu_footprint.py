@@ -7,7 +7,6 @@ from edgedec.graph import Graph
 from edgedec.memory import MemoryUse
 from edgedec.onnx.kv_cache import CacheLayout, blocks_of, cache_layout
 from edgedec.onnx.lowering import check_lowered
-from edgedec.onnx.ops.rope import SPARE_POSITIONS
 from edgedec.onnx.recurrent_layout import RecurrentLayout, recurrent_layout
 from edgedec.runtime.cores import physical_cores
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES
@@ -85,7 +84,7 @@ def cpu_footprint(
     foreign = room is None
     loaded = {
         **weight_items(bundle, graph, limits),
-        "rotary_tables": rotary_bytes(graph, limits.positions + SPARE_POSITIONS),
+        "rotary_tables": rotary_bytes(graph, limits.positions + run_rows(limits)),
         "session": OPERATION_BYTES * count
         if foreign
         else OWN_OPERATION_BYTES * count + OWN_TENSOR_BYTES * len(bundle.tensors),

@@ -6,18 +6,18 @@ import contextlib
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap", "use_small_pages"]
+__all__ = ["freed_blocks_go_back", "release_pages", "trim_heap", "use_one_heap", "use_small_pages"]
 
 _MADV_DONTNEED, _MADV_NOHUGEPAGE = 4, 15  # the values on Linux. Source: madvise(2)
 
 # Parameters of mallopt. Source: mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _HEAPS = -1, -3, -8
 # Thresholds for mapped blocks. While loading, glibc's initial value. While running, a value that keeps the activations of a
 # wide pass on the heap, so that passes do not map and unmap them; the trim threshold is twice that, as glibc itself sets it.
 _LOADING_BYTES, _RUNNING_BYTES = 128 << 10, 2 << 20
@@ -30,7 +30,7 @@ def freed_blocks_go_back() -> Iterator[None]:
     By default glibc raises that limit to the size of the largest block freed so far, up to 32 MiB, and keeps smaller freed
     blocks: 90 MiB after a load of 373 MiB of int8 matrices. On systems without mallopt (macOS, musl) this does nothing.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = _mallopt()
     if mallopt is None:
         yield
         return
@@ -40,6 +40,21 @@ def freed_blocks_go_back() -> Iterator[None]:
     finally:  # passes allocate and free activations; these blocks should stay with the process
         mallopt(_MMAP_THRESHOLD, _RUNNING_BYTES)
         mallopt(_TRIM_THRESHOLD, 2 * _RUNNING_BYTES)
+
+
+def use_one_heap() -> None:
+    """Let all threads that start from now on allocate from one heap of glibc, in the whole process.
+
+    By default each thread has a heap of its own, which keeps pages when the thread has ended. The threads of a session
+    seldom allocate at the same time. On systems without mallopt this does nothing.
+    """
+    mallopt = _mallopt()
+    if mallopt is not None:
+        mallopt(_HEAPS, 1)
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
 
 
 def release_pages(array: NDArray[np.uint8]) -> None:

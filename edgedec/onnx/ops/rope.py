@@ -12,10 +12,8 @@ from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 
-__all__ = ["SPARE_POSITIONS", "lower", "rotary_tables"]
+__all__ = ["lower", "rotary_tables"]
 
-# Rows of tables behind those of a model, for its draft model, whose guesses go on behind the text: at most those of a pass.
-SPARE_POSITIONS = 64
 _POSITIONS = 512  # rows of the tables that are computed at a time
 # The tables of the models in memory by frequencies and magnitude: a draft model often has those of its target.
 _TABLES: WeakValueDictionary[tuple[tuple[float, ...], float], NDArray[np.float32]] = WeakValueDictionary()
@@ -76,17 +74,20 @@ def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
     key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     names = f"rope.{key}.cos", f"rope.{key}.sin"
     if not emitter.has_constant(names[0]):
-        for name, table in zip(names, _filled(op, emitter.positions), strict=True):
+        for name, table in zip(names, _filled(op, emitter.positions, emitter.pass_rows), strict=True):
             emitter.large_constant(name, table)
     return names
 
 
-def _filled(op: Rope, positions: int) -> NDArray[np.float32]:
-    """Return cos and sin, float32 [2, positions, pairs]: those that a model has already, or else new ones."""
+def _filled(op: Rope, positions: int, spare: int) -> NDArray[np.float32]:
+    """Return cos and sin, float32 [2, positions, pairs]: those that a model has already, or else new ones.
+
+    New ones have ``spare`` positions more, because a draft model has room for a tree after the last position of its target.
+    """
     key = (op.inverse_frequencies, op.magnitude)
     made = _TABLES.get(key)
     if made is None or made.shape[1] < positions:
-        rows = positions + SPARE_POSITIONS
+        rows = positions + spare
         made = np.empty((2, rows, len(op.inverse_frequencies)), np.float32)
         for start in range(0, rows, _POSITIONS):  # in parts, because angles are float64
             stop = min(start + _POSITIONS, rows)
