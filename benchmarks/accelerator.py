@@ -31,11 +31,17 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from edgedec.install_hint import install_extra
+
+if find_spec("amaranth") is None:
+    sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
 from benchmarks import _accelerator_docs as docs
 from benchmarks._accelerator_figures import (

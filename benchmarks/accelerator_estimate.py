@@ -24,10 +24,16 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from edgedec.install_hint import install_extra
+
+if find_spec("amaranth") is None:
+    sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
 from benchmarks._docs_tables import markdown_table, write_blocks
 from benchmarks._estimate_cycles import cycle_errors

@@ -33,10 +33,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from edgedec.install_hint import install_extra
+
+if find_spec("amaranth") is None:
+    sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
 from benchmarks import _accelerator_docs as accelerator_docs
 from benchmarks import _device_docs as docs

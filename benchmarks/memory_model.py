@@ -23,10 +23,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the path of a script has only its own folder
+
+from edgedec.install_hint import install_extra
+
+if find_spec("amaranth") is None:
+    sys.exit(f"this benchmark needs the package amaranth; run: {install_extra('hdl')}")
 
 from benchmarks._accelerator_figures import CONDITIONS, PassCase
 from benchmarks._accelerator_traffic import Traffic, memory_model_text
