@@ -17,7 +17,7 @@ static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
 namespace edgedec {
 namespace {
 
-// Lines between shifts of the sums. Unshifted codes have up to 4^3 times their value: 4096 x 4 columns x 128 x 128 < 2^31.
+// Lines whose unshifted codes, of up to 4^3 times their value, have sums in int32: 4096 x 4 columns x 128 x 128 < 2^31.
 constexpr int64_t kUnshiftedLines = 4096;
 
 struct Dot {
@@ -26,7 +26,7 @@ struct Dot {
 
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {
-        if constexpr (T <= 4)
+        if (T <= 4 && count <= kUnshiftedLines)
             unshifted<T>(line, count, x, sums);
         else
             shifted<T>(line, count, x, sums);
@@ -36,29 +36,25 @@ struct Dot {
     // end. The four sums are also independent chains for the dot products, which take several cycles.
     template <int T>
     static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
-        __m512i total[T];
-        for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
-        while (count > 0) {
-            __m512i parts[T][4];
-            for (int t = 0; t < T; ++t)
-                for (int four = 0; four < 4; ++four) parts[t][four] = _mm512_setzero_si512();
-            const int64_t now = count < kUnshiftedLines ? count : kUnshiftedLines;
-            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += T * kLineColumns) {
-                prefetch_line(line);
-                const __m512i codes = _mm512_loadu_si512(line);
+        __m512i parts[T][4];
+        for (int t = 0; t < T; ++t)
+            for (int four = 0; four < 4; ++four) parts[t][four] = _mm512_setzero_si512();
+        for (int64_t i = 0; i < count; ++i, line += kLineBytes, x += T * kLineColumns) {
+            prefetch_line(line);
+            const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
-                for (int four = 0; four < 4; ++four) {
-                    const __m512i masked = _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(3 << 2 * four)));
+            for (int four = 0; four < 4; ++four) {
+                const __m512i masked = _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(3 << 2 * four)));
 #pragma GCC unroll 4
-                    for (int t = 0; t < T; ++t) add_products(parts[t][four], masked, x + 4 * (T * four + t));
-                }
+                for (int t = 0; t < T; ++t) add_products(parts[t][four], masked, x + 4 * (T * four + t));
             }
-            for (int t = 0; t < T; ++t)
-                for (int four = 0; four < 4; ++four)  // exact: a multiple of 4^four
-                    total[t] = _mm512_add_epi32(total[t], _mm512_srai_epi32(parts[t][four], 2 * four));
-            count -= now;
         }
-        for (int t = 0; t < T; ++t) _mm512_storeu_si512(sums[t], total[t]);
+        for (int t = 0; t < T; ++t) {
+            __m512i total = parts[t][0];
+            for (int four = 1; four < 4; ++four)  // exact: a multiple of 4^four
+                total = _mm512_add_epi32(total, _mm512_srai_epi32(parts[t][four], 2 * four));
+            _mm512_storeu_si512(sums[t], total);
+        }
     }
 
     template <int T>
