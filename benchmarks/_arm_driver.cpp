@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
         path->int8_rows(w, x.view(0), 0, kTileRows * parts, out.data(), kOutputs);
     } else if (ternary) {
         const Ternary w{kOutputs, kInputs, 1, 0, nullptr, scales.data(), nullptr};
-        const std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()), 0x64);
+        const std::vector<uint8_t> codes(static_cast<size_t>(w.bytes()), 0x64);
         Ternary filled = w;
         filled.codes = codes.data();
         x.arrange(*path);

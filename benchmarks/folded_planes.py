@@ -50,9 +50,7 @@ def seconds_of(run: Callable[[int, range], None], count: int) -> float:
     return spent[0] - spent[1]
 
 
-def layouts(
-    kernels: Kernels, tied: TernaryScheme, free: TernaryScheme
-) -> tuple[NDArray[np.uint8], tuple[NDArray[np.uint8], NDArray[np.float32]]]:
+def layouts(kernels: Kernels, tied: TernaryScheme, free: TernaryScheme) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return random planes in the layouts of both kernels: folded, and plane after plane with the same scales."""
     rng = np.random.default_rng(0)
     stored = tied.pack(rng.integers(-1, 2, (tied.planes, *SHAPE)).astype(np.int8))
@@ -60,7 +58,7 @@ def layouts(
     weight = tied.open("matrix", SHAPE, {"codes": stored, "scale": scale})
     assert isinstance(weight, TernaryWeight)
     folded = pack_grid("matrix", tied, {"codes": stored, "scale": scale}, SHAPE)
-    return folded, (kernels.pack(stored, SHAPE, free), kernels.pack_scales(weight.plane_scales(), SHAPE, free))
+    return folded, kernels.pack(stored, weight.plane_scales(), SHAPE, free)
 
 
 def measure_case(kernels: Kernels, tied: TernaryScheme, tokens: int, memory: bool, rounds: int) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def measure_case(kernels: Kernels, tied: TernaryScheme, tokens: int, memory: boo
     folded, planes = layouts(kernels, tied, free)
     count = MEMORY_BYTES // folded.nbytes if memory else 1
     folded_copies = [folded.copy() for _ in range(count)]
-    plane_copies = [(planes[0].copy(), planes[1].copy()) for _ in range(count)]
+    plane_copies = [planes.copy() for _ in range(count)]
     x = np.random.default_rng(1).integers(-127, 128, (tokens, SHAPE[1])).astype(np.int8)
     ones, out = np.ones(tokens, np.float32), np.empty((tokens, SHAPE[0]), np.float32)
 
@@ -78,7 +76,7 @@ def measure_case(kernels: Kernels, tied: TernaryScheme, tokens: int, memory: boo
         grid_matmul(kernels, x, ones, folded_copies[i], SHAPE[0], layout, tiles=tiles, out=out)
 
     def run_planes(i: int, tiles: range) -> None:
-        kernels.matmul(x, ones, *plane_copies[i], SHAPE[0], free, tiles=tiles, out=out)
+        kernels.matmul(x, ones, plane_copies[i], None, SHAPE[0], free, tiles=tiles, out=out)
 
     samples = [(seconds_of(run_folded, count), seconds_of(run_planes, count)) for _ in range(rounds)]
     ours, theirs = (median(column) for column in zip(*samples, strict=True))
@@ -87,7 +85,7 @@ def measure_case(kernels: Kernels, tied: TernaryScheme, tokens: int, memory: boo
         "group_size": tied.group_size,
         "tokens": tokens,
         "memory": memory,
-        "bytes_ratio": (planes[0].nbytes + planes[1].nbytes) / folded.nbytes,
+        "bytes_ratio": planes.nbytes / folded.nbytes,
         "ratio": theirs / ours,
         "folded_us": ours * 1e6,
         "planes_us": theirs * 1e6,

@@ -16,7 +16,6 @@ from edgedec.onnx.kv_cache import CacheLayout
 from edgedec.onnx.model_bytes import DataType, ExternalData, Node, TensorValue, ValueInfo, array_value, encode_model
 from edgedec.onnx.recurrent_layout import RecurrentLayout
 from edgedec.ops import Rope
-from edgedec.schemes import TernaryScheme
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 
@@ -170,10 +169,7 @@ class Emitter:
         self._external(codes, [nbytes], DataType.UINT8, 0, nbytes)
         if not count:
             return (codes,)
-        scheme = self.tensors[name].scheme
-        assert isinstance(scheme, TernaryScheme)
-        dtype = scheme.scale_dtype
-        self._external(scales, [count], _ONNX_DTYPES[dtype.name], 0, dtype.itemsize * count)
+        self._external(scales, [count], DataType.FLOAT, 0, 4 * count)
         return codes, scales
 
     def _external(self, label: str, shape: Sequence[int], dtype: DataType, offset: int, nbytes: int) -> None:

@@ -36,7 +36,7 @@ CODE_PATHS = (
 )  # names of kPaths in dispatch.cpp
 PORTABLE = "portable"  # name of the graph of standard operators, without kernels
 KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
-_ABI = 18  # value of edgedec_abi() in api.cpp
+_ABI = 19  # value of edgedec_abi() in api.cpp
 _TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
@@ -47,10 +47,8 @@ _FUNCTIONS: Functions = {
     "edgedec_error": (c_char_p, ()),
     "edgedec_path": (c_char_p, ()),
     "edgedec_path_usable": (c_int32, (c_char_p,)),
-    "edgedec_ternary_code_bytes": (c_int64, _SIZES),
-    "edgedec_ternary_scale_count": (c_int64, _SIZES),
-    "edgedec_ternary_pack": (c_int32, (c_void_p, *(c_int64,) * 3, c_int32, *(c_int64,) * 2, c_void_p)),
-    "edgedec_ternary_pack_scales": (c_int32, (c_void_p, *_SIZES, c_int32, *(c_int64,) * 2, c_void_p)),
+    "edgedec_ternary_bytes": (c_int64, (*_SIZES, c_int32)),
+    "edgedec_ternary_pack": (c_int32, (*(c_void_p,) * 2, c_int64, *_SIZES, c_int32, *(c_int64,) * 2, c_void_p)),
     "edgedec_quantize": (c_int32, (c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
     "edgedec_hadamard": (c_int32, (c_char_p, c_void_p, c_void_p, c_int64, c_int64, c_int32, c_void_p)),
     "edgedec_ternary_matmul": (
@@ -81,6 +79,11 @@ _FUNCTIONS: Functions = {
         ),
     ),
 }
+
+
+def _sizes(shape: tuple[int, int], scheme: TernaryScheme) -> tuple[int, ...]:
+    """Return outputs, inputs, planes, group_size and half_scales for the library."""
+    return *shape, scheme.planes, scheme.group_size, int(scheme.half_scales)
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
@@ -144,58 +147,50 @@ class Kernels:
         message: bytes = self._library.edgedec_error()
         return message.decode(errors="replace")
 
-    def code_bytes(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
-        """Return the bytes of the packed codes of a matrix [outputs, inputs]."""
-        sizes = (*shape, scheme.planes, scheme.group_size)
-        return self._check(self._library.edgedec_ternary_code_bytes(*sizes))
-
-    def scale_count(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
-        """Return the number of packed scales of a matrix [outputs, inputs]."""
-        sizes = (*shape, scheme.planes, scheme.group_size)
-        return self._check(self._library.edgedec_ternary_scale_count(*sizes))
+    def packed_bytes(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
+        """Return the bytes of a packed matrix [outputs, inputs]."""
+        return self._check(self._library.edgedec_ternary_bytes(*_sizes(shape, scheme)))
 
     def tiles(self, shape: tuple[int, int]) -> int:
         """Return the number of tiles of a matrix [outputs, inputs]."""
         return -(-shape[0] // _TILE_ROWS)
 
     def pack(
-        self, codes: NDArray[np.uint8], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
+        self,
+        codes: NDArray[np.uint8],
+        scales: NDArray[Any] | None,
+        shape: tuple[int, int],
+        scheme: TernaryScheme,
+        *,
+        tiles: range | None = None,
     ) -> NDArray[np.uint8]:
-        """Convert stored codes, uint8 [planes, outputs, blocks, block / 4], to the kernels' layout, uint8 [bytes].
+        """Convert the stored parts of a matrix [outputs, inputs] to the kernels' layout, uint8 [bytes].
 
-        ``tiles`` selects tiles of the result; None selects all.
+        Args:
+            codes: uint8 [planes, outputs, blocks, block / 4].
+            scales: scales of groups, [planes, outputs, groups] of the scheme's dtype. They are not read if there are no
+                groups, because the scale of a whole tensor is not a part of the layout.
+            shape: outputs and inputs.
+            scheme: scheme of the matrix.
+            tiles: tiles of the result; None: all.
 
         Raises:
-            EdgedecError: a code is not a trit, or the sizes are invalid.
+            EdgedecError: a code is not a trit, an array does not fit the sizes, or the sizes are invalid.
         """
-        stored = scheme.parts(shape)["codes"].shape
-        if codes.shape != stored or codes.dtype != np.uint8 or not codes.flags.c_contiguous:
-            raise EdgedecError(f"codes must be contiguous uint8 {stored}, not {codes.dtype} {codes.shape}")
+        parts = scheme.parts(shape)
+        arrays = {"codes": codes} | ({"scale": scales} if scheme.group_size else {})
+        for name, array in arrays.items():
+            stored = parts[name]
+            if array is None or not (
+                array.shape == stored.shape and array.dtype == stored.dtype and array.flags.c_contiguous
+            ):
+                given = "None" if array is None else f"{array.dtype} {array.shape}"
+                raise EdgedecError(f"{name} must be contiguous {stored.dtype} {stored.shape}, not {given}")
         tiles = tiles if tiles is not None else range(self.tiles(shape))
-        out = np.empty(self.code_bytes(shape, scheme) // self.tiles(shape) * len(tiles), np.uint8)
-        row_bytes = stored[2] * stored[3]
-        arguments = (row_bytes, *shape, scheme.planes, tiles.start, tiles.stop, _address(out))
-        self._check(self._library.edgedec_ternary_pack(_address(codes), *arguments))
-        return out
-
-    def pack_scales(
-        self, scales: NDArray[Any], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
-    ) -> NDArray[Any]:
-        """Convert stored scales, [planes, outputs, groups] of the scheme's dtype, to the kernels' layout, [n].
-
-        The scale of a whole tensor, [1], is returned unchanged. ``tiles`` selects tiles of the result; None selects all.
-        """
-        stored = scheme.parts(shape)["scale"].shape
-        if scales.shape != stored or scales.dtype != scheme.scale_dtype or not scales.flags.c_contiguous:
-            raise EdgedecError(
-                f"scales must be contiguous {scheme.scale_dtype} {stored}, not {scales.dtype} {scales.shape}"
-            )
-        if not scheme.group_size:
-            return scales
-        tiles = tiles if tiles is not None else range(self.tiles(shape))
-        out = np.empty(self.scale_count(shape, scheme) // self.tiles(shape) * len(tiles), scheme.scale_dtype)
-        sizes = (*shape, scheme.planes, scheme.group_size, int(scheme.half_scales), tiles.start, tiles.stop)
-        self._check(self._library.edgedec_ternary_pack_scales(_address(scales), *sizes, _address(out)))
+        out = np.empty(self.packed_bytes(shape, scheme) // self.tiles(shape) * len(tiles), np.uint8)
+        row_bytes = codes.shape[2] * codes.shape[3]
+        arguments = (row_bytes, *_sizes(shape, scheme), tiles.start, tiles.stop, _address(out))
+        self._check(self._library.edgedec_ternary_pack(_address(codes), _address(arrays.get("scale")), *arguments))
         return out
 
     def quantize(
@@ -213,7 +208,7 @@ class Kernels:
         x: NDArray[np.int8] | NDArray[np.uint8],
         token_scales: NDArray[np.float32],
         codes: NDArray[np.uint8],
-        scales: NDArray[Any],
+        scale: NDArray[np.float32] | None,
         outputs: int,
         scheme: TernaryScheme,
         *,
@@ -227,7 +222,8 @@ class Kernels:
         Args:
             x: int8, or uint8 with zero point 128, [tokens, inputs].
             token_scales: float32 [tokens].
-            codes, scales: results of ``pack`` and ``pack_scales``.
+            codes: result of ``pack``.
+            scale: the scale of the whole tensor, float32 [1]; not read if there are groups.
             outputs: number of outputs of the matrix.
             scheme: scheme of the matrix.
             bias: float32 [outputs]; None: no bias.
@@ -244,11 +240,10 @@ class Kernels:
         token_scales = np.ascontiguousarray(token_scales, np.float32)
         if x.dtype not in (np.int8, np.uint8):
             raise EdgedecError(f"activations must be int8 or uint8, not {x.dtype}")
-        packed = (self.code_bytes(shape, scheme), self.scale_count(shape, scheme), scheme.scale_dtype)
-        if (codes.size, scales.size, scales.dtype) != packed:
-            raise EdgedecError(
-                f"{codes.size} bytes and {scales.size} scales of {scales.dtype} are not a packed {shape} {scheme}"
-            )
+        if codes.size != self.packed_bytes(shape, scheme):
+            raise EdgedecError(f"{codes.size} bytes are not a packed {shape} {scheme}")
+        if not scheme.group_size and (scale is None or scale.shape != (1,) or scale.dtype != np.float32):
+            raise EdgedecError(f"a matrix without groups needs one scale, float32 (1,), not {scale}")
         if token_scales.size != tokens:
             raise EdgedecError(f"{tokens} tokens need as many scales, not {token_scales.size}")
         if out is None:
@@ -262,8 +257,8 @@ class Kernels:
         self._check(
             self._library.edgedec_ternary_matmul(
                 code_path.encode() if code_path else None,
-                *(*shape, scheme.planes, scheme.group_size, int(scheme.half_scales)),
-                *(_address(codes), _address(scales), _address(bias), _address(activations)),
+                *_sizes(shape, scheme),
+                *(_address(codes), _address(scale), _address(bias), _address(activations)),
                 *(128 if x.dtype == np.uint8 else 0, tokens),
                 *(_address(token_scales), tiles.start, tiles.stop, _address(out)),
             )

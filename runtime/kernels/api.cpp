@@ -68,7 +68,7 @@ struct StateValues {
 
 // Version of the layouts, signatures and operators. Increase it with every change of a layout, of a signature below, or of the
 // operators that models use.
-EDGEDEC_API int32_t edgedec_abi() { return 18; }
+EDGEDEC_API int32_t edgedec_abi() { return 19; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -87,47 +87,33 @@ EDGEDEC_API int32_t edgedec_path_usable(const char* path) {
     return found && found->tile && found->usable() && edgedec::self_test(*found);
 }
 
-// Return the bytes of the packed codes, and the number of packed scales; -1 if the sizes are invalid.
-EDGEDEC_API int64_t edgedec_ternary_code_bytes(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
-    return w.problem() ? fail(w.problem()) : w.code_bytes();
-}
-EDGEDEC_API int64_t edgedec_ternary_scale_count(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
-    return w.problem() ? fail(w.problem()) : w.scale_count();
+// Returns the bytes of a matrix in the kernels' layout; -1 if the sizes are invalid.
+EDGEDEC_API int64_t edgedec_ternary_bytes(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size,
+                                          int32_t half_scales) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr, half_scales != 0};
+    return w.problem() ? fail(w.problem()) : w.bytes();
 }
 
-// Converts tiles [first, last) of stored codes [planes][outputs][row_bytes] (trit + 2) to the kernels' layout at `out`, which
-// points to tile `first`, so that a large matrix can be converted piece by piece.
-EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs,
-                                         int32_t planes, int64_t first, int64_t last, uint8_t* out) {
-    const edgedec::Ternary w{outputs, inputs, planes, 0, nullptr, nullptr, nullptr};
+// Converts tiles [first, last) of stored codes [planes][outputs][row_bytes] (trit + 2) and scales [planes][outputs][groups] to
+// the kernels' layout at `out`, which points to tile `first`, so that a large matrix can be converted piece by piece. The
+// scales are float16 if `half_scales` is not 0. They are not read if there are no groups.
+EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, const void* scales, int64_t row_bytes, int64_t outputs,
+                                         int64_t inputs, int32_t planes, int32_t group_size, int32_t half_scales,
+                                         int64_t first, int64_t last, uint8_t* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr, half_scales != 0};
     if (w.problem()) return fail(w.problem());
     if (row_bytes < (inputs + 3) / 4) return fail("a stored row is shorter than its columns");
     if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
     for (int64_t tile = first; tile < last; ++tile)
-        for (int32_t plane = 0; plane < planes; ++plane, out += w.lines() * edgedec::kLineBytes) {
-            const int64_t bad =
-                edgedec::pack_tile(codes + plane * outputs * row_bytes, row_bytes, outputs, inputs, tile, out);
+        for (int32_t plane = 0; plane < planes; ++plane, out += w.plane_bytes()) {
+            const int64_t bad = edgedec::pack_codes(w, codes + plane * outputs * row_bytes, row_bytes, tile, out);
             if (bad >= 0)
                 return fail("row " + std::to_string(bad) + " of plane " + std::to_string(plane) +
                             " holds a code that is no trit");
+            if (!group_size) continue;
+            const int64_t before = plane * outputs * w.groups() * (half_scales ? 2 : 4);  // bytes of other planes
+            edgedec::pack_scales(w, static_cast<const uint8_t*>(scales) + before, tile, out);
         }
-    return 0;
-}
-
-// Converts the scales [planes][outputs][groups] of tiles [first, last) to the kernels' layout at `out` in the same way. Both
-// are float16 if `half_scales` is not 0.
-EDGEDEC_API int32_t edgedec_ternary_pack_scales(const void* scales, int64_t outputs, int64_t inputs, int32_t planes,
-                                                int32_t group_size, int32_t half_scales, int64_t first, int64_t last,
-                                                void* out) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, scales, nullptr, half_scales != 0};
-    if (w.problem()) return fail(w.problem());
-    if (!group_size) return fail("one scale of a whole tensor needs no packing");
-    if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
-    auto* to = static_cast<uint8_t*>(out);
-    for (int64_t tile = first; tile < last; ++tile, to += planes * w.groups() * edgedec::kTileRows * w.scale_size())
-        edgedec::pack_tile_scales(w, tile, to);
     return 0;
 }
 
@@ -153,13 +139,13 @@ EDGEDEC_API int32_t edgedec_hadamard(const char* path, const float* x, const flo
 }
 
 // Computes tiles [first, last) of out float32 [tokens][outputs]. x [tokens][inputs] is int8 (zero point 0) or uint8 (zero
-// point 128). `path` null: that of this process. `bias` may be null.
+// point 128). `path` null: that of this process. `bias` may be null, and `scale`, that of a whole tensor, if there are groups.
 EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t planes,
                                            int32_t group_size, int32_t half_scales, const uint8_t* codes,
-                                           const void* scales, const float* bias, const uint8_t* x, int32_t zero_point,
+                                           const float* scale, const float* bias, const uint8_t* x, int32_t zero_point,
                                            int64_t tokens, const float* token_scales, int64_t first, int64_t last,
                                            float* out) {
-    const edgedec::Ternary w{outputs, inputs, planes, group_size, codes, scales, bias, half_scales != 0};
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, codes, scale, bias, half_scales != 0};
     if (w.problem()) return fail(w.problem());
     if (zero_point != 0 && zero_point != 128) return fail("the zero point must be 0 (int8) or 128 (uint8)");
     if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");

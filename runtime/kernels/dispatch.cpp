@@ -180,8 +180,8 @@ uint32_t next(uint32_t& state) { return (state = state * 1664525u + 1013904223u)
 // any block size. Scales of groups are float16 for an odd `seed`.
 std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int32_t planes, int32_t group_size) {
     Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr, group_size && seed % 2};
-    std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()));
-    std::vector<float> scales(static_cast<size_t>(w.scale_count())), bias(21);
+    std::vector<uint8_t> codes(static_cast<size_t>(w.bytes()));
+    std::vector<float> scales(static_cast<size_t>(planes * w.outputs * w.groups())), bias(21);
     for (auto& byte : codes)
         for (int shift = 0; shift < 8; shift += 2) byte = static_cast<uint8_t>(byte | next(seed) % 3 << shift);
     std::vector<uint16_t> halves(scales.size());
@@ -189,9 +189,13 @@ std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int3
         scales[i] = static_cast<float>(next(seed)) / 65536.0f;
         halves[i] = to_half(scales[i]);
     }
+    for (int64_t at = 0; group_size && at < w.tiles() * planes; ++at) {
+        const int64_t first = at % planes * w.outputs * w.groups();
+        pack_scales(w, w.half_scales ? static_cast<const void*>(halves.data() + first) : scales.data() + first, at / planes,
+                    codes.data() + at * w.plane_bytes());
+    }
     for (auto& value : bias) value = static_cast<float>(next(seed));
-    w.codes = codes.data(), w.bias = bias.data();
-    w.scales = w.half_scales ? static_cast<const void*>(halves.data()) : scales.data();
+    w.codes = codes.data(), w.scale = scales.data(), w.bias = bias.data();
     Staging x;
     x.resize(tokens, w.inputs);
     for (int64_t t = 0; t < tokens; ++t) {

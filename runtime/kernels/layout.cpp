@@ -15,21 +15,36 @@ const char* Ternary::problem() const {
     return nullptr;
 }
 
-int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs, int64_t tile,
-                  uint8_t* out) {
-    const int64_t lines = (inputs + kLineColumns - 1) / kLineColumns;
-    std::memset(out, 0x55, static_cast<size_t>(lines * kLineBytes));  // four zero trits, whose code is 1
-    for (int row = 0; row < kTileRows && tile * kTileRows + row < outputs; ++row) {
+namespace {
+
+// Returns the place of a plane's line of codes, or of the scales of a group, in a tile at `out`.
+uint8_t* line_at(const Ternary& shape, int64_t line, uint8_t* out) {
+    if (!shape.group_size) return out + line * kLineBytes;
+    const int64_t before = line * kLineColumns / (shape.group_size * shape.line_groups()) + 1;  // lines of scales
+    return out + (line + before) * kLineBytes;
+}
+uint8_t* scales_at(const Ternary& shape, int64_t group, uint8_t* out) {
+    const int64_t first = group / shape.line_groups() * shape.line_groups();  // of the line of scales
+    return line_at(shape, first * shape.group_size / kLineColumns, out) - kLineBytes + (group - first) * shape.group_bytes();
+}
+
+}  // namespace
+
+int64_t pack_codes(const Ternary& shape, const uint8_t* codes, int64_t row_bytes, int64_t tile, uint8_t* out) {
+    const int64_t lines = shape.lines();
+    for (int64_t i = 0; i < lines; ++i)  // four zero trits, whose code is 1
+        std::memset(line_at(shape, i, out), 0x55, static_cast<size_t>(kLineBytes));
+    for (int row = 0; row < kTileRows && tile * kTileRows + row < shape.outputs; ++row) {
         const int64_t number = tile * kTileRows + row;
         const uint8_t* from = codes + number * row_bytes;
         for (int64_t i = 0; i < lines; ++i) {
             uint8_t stored[kLineColumns];  // trit + 2; zero trits after the last column
             for (int column = 0; column < kLineColumns; ++column) {
                 const int64_t at = i * kLineColumns + column;
-                stored[column] = at < inputs ? from[at / 4] >> (2 * (at % 4)) & 3 : 2;
+                stored[column] = at < shape.inputs ? from[at / 4] >> (2 * (at % 4)) & 3 : 2;
                 if (stored[column] == 0) return number;
             }
-            uint8_t* to = out + i * kLineBytes + 4 * row;
+            uint8_t* to = line_at(shape, i, out) + 4 * row;
             for (int j = 0; j < 4; ++j)
                 to[j] = static_cast<uint8_t>((stored[j] - 1) | (stored[j + 4] - 1) << 2 | (stored[j + 8] - 1) << 4 |
                                              (stored[j + 12] - 1) << 6);
@@ -38,26 +53,19 @@ int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int6
     return -1;
 }
 
-namespace {
-
-// The bits of 0 are the same in float32 and in float16, so that scales of each kind are moved as integers.
-template <class Bits>
-void pack_scales(const Ternary& shape, int64_t tile, Bits* out) {
-    const auto* scales = static_cast<const Bits*>(shape.scales);
-    const int64_t groups = shape.groups();
-    for (int64_t plane = 0; plane < shape.planes; ++plane)
-        for (int64_t group = 0; group < groups; ++group)
-            for (int64_t row = 0; row < kTileRows; ++row) {
-                const int64_t number = tile * kTileRows + row;
-                *out++ = number < shape.outputs ? scales[(plane * shape.outputs + number) * groups + group] : Bits{0};
-            }
-}
-
-}  // namespace
-
-void pack_tile_scales(const Ternary& shape, int64_t tile, void* out) {
-    shape.half_scales ? pack_scales(shape, tile, static_cast<uint16_t*>(out))
-                      : pack_scales(shape, tile, static_cast<uint32_t*>(out));
+void pack_scales(const Ternary& shape, const void* scales, int64_t tile, uint8_t* out) {
+    const int64_t groups = shape.groups(), padded = shape.scale_lines() * shape.line_groups();
+    const size_t size = shape.half_scales ? 2 : 4;
+    for (int64_t group = 0; group < padded; ++group) {
+        uint8_t* const to = scales_at(shape, group, out);
+        std::memset(to, 0, static_cast<size_t>(shape.group_bytes()));
+        for (int64_t row = 0; row < kTileRows && group < groups; ++row) {
+            const int64_t number = tile * kTileRows + row;
+            if (number >= shape.outputs) break;
+            const auto at = static_cast<size_t>(number * groups + group);
+            std::memcpy(to + static_cast<size_t>(row) * size, static_cast<const uint8_t*>(scales) + at * size, size);
+        }
+    }
 }
 
 }  // namespace edgedec

@@ -3,9 +3,9 @@
 Matrices are converted once and loaded from then on.
 
 The file is in the bundle's folder, whose format permits caches, or in the user's cache folder if the bundle cannot be
-written. It has a header of 4,096 bytes, and then the codes and scales of each matrix, each at a multiple of 64 bytes;
-offsets and sizes follow from the manifest. The header has the hash of the bundle and the hash of the rest of the file. A
-file that is damaged, or was linked or copied from another bundle, is written again.
+written. It has a header of 4,096 bytes, and then each matrix at a multiple of 64 bytes, and the scale of a matrix that has
+only one at the next such place. Offsets and sizes follow from the manifest. The header has the hash of the bundle and the
+hash of the rest of the file. A file that is damaged, or was linked or copied from another bundle, is written again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +47,11 @@ __all__ = [
 FILE = ".cpu-kernels.layout"  # name of the file in a bundle's folder
 LOAD_BYTES = 4 << 20  # peak memory of a conversion or check, which is a few pieces
 _HEADER_BYTES = 4096  # size of the header
-_VERSION = 2  # version of the file, which is increased with every change of the layouts in ternary.hpp and grid.hpp
+_VERSION = 3  # version of the file, which is increased with every change of the layouts in ternary.hpp and grid.hpp
 _PIECE_BYTES = 1 << 20  # bytes that are converted or hashed at a time
 _GRID_EXPANSION = 4  # bytes of arrays during the conversion of a matrix with evenly spaced levels, for each stored byte
-_TILE_ROWS, _LINE_COLUMNS = 16, 16  # kTileRows and kLineColumns of ternary.hpp
+_TILE_ROWS, _LINE_COLUMNS, _LINE_BYTES = 16, 16, 64  # kTileRows, kLineColumns and kLineBytes of ternary.hpp
+_SCALE_BYTES = 4  # bytes of the scale of a whole matrix
 _LOG = logging.getLogger(__name__)
 _FOUND, _WRITTEN = (
     f"%s: %d bytes of weights in the kernels' layout, {how}" for how in ("found and checked", "made now")
@@ -60,17 +60,16 @@ _FOUND, _WRITTEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutEntry:
-    """The offsets and sizes of one matrix in the file."""
+    """The place of one matrix in the file.
+
+    Members:
+        codes_offset, codes_bytes: place of its codes, with the scales of groups.
+        scale_offset: place of the scale of a matrix that has one for all, float32; None: it has groups.
+    """
 
     codes_offset: int
     codes_bytes: int
-    scales_offset: int
-    scale_count: int
-    scale_dtype: np.dtype[Any]
-
-    @property
-    def scales_bytes(self) -> int:
-        return self.scale_count * self.scale_dtype.itemsize
+    scale_offset: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +81,8 @@ class Layout:
 
     def arrays(
         self, read: Callable[[Path], NDArray[np.uint8]] = file_bytes
-    ) -> dict[str, tuple[NDArray[np.uint8], NDArray[Any]]]:
-        """Load the file and return the codes, uint8 [bytes], and scales, float32 or float16 [n], of each matrix.
+    ) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32] | None]]:
+        """Load the file and return the codes, uint8 [bytes], and the scale, [1] or None, of each matrix.
 
         Args:
             read: returns the bytes of a file; with ``FileReader.begin`` they have their values later.
@@ -92,18 +91,20 @@ class Layout:
         return {
             name: (
                 loaded[entry.codes_offset : entry.codes_offset + entry.codes_bytes],
-                loaded[entry.scales_offset : entry.scales_offset + entry.scales_bytes].view(entry.scale_dtype),
+                None
+                if entry.scale_offset is None
+                else loaded[entry.scale_offset : entry.scale_offset + _SCALE_BYTES].view(np.float32),
             )
             for name, entry in self.entries.items()
         }
 
     def matrix(
-        self, name: str, codes: NDArray[np.uint8] | None = None, scales: NDArray[np.uint8] | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-        """Read one matrix into usual memory, and return its codes, uint8 [bytes], and scales, float32 or float16 [n].
+        self, name: str, codes: NDArray[np.uint8] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
+        """Read one matrix into usual memory, and return its codes, uint8 [bytes], and its scale, [1] or None.
 
         Args:
-            codes, scales: bytes that are returned in the place of those of the file, unless they are None or empty.
+            codes: bytes that are returned in the place of those of the file; None: those of the file.
 
         Raises:
             OSError: the file cannot be read.
@@ -111,9 +112,9 @@ class Layout:
         entry = self.entries[name]
         if codes is None:
             codes = np.fromfile(self.path, np.uint8, entry.codes_bytes, offset=entry.codes_offset)
-        if scales is not None and scales.size:
-            return codes, scales.view(entry.scale_dtype)
-        return codes, np.fromfile(self.path, entry.scale_dtype, entry.scale_count, offset=entry.scales_offset)
+        if entry.scale_offset is None:
+            return codes, None
+        return codes, np.fromfile(self.path, np.float32, 1, offset=entry.scale_offset)
 
 
 def _scheme(tensor: Tensor) -> TernaryScheme | Int4Scheme:
@@ -126,19 +127,18 @@ def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[
     entries, end = {}, _HEADER_BYTES
     for name in names:
         (outputs, inputs), scheme = tensors[name].shape, _scheme(tensors[name])
-        rows = -(-outputs // _TILE_ROWS) * _TILE_ROWS
-        if grid := grid_layout(scheme):  # the scales are among the codes
-            codes, scales, dtype = grid.nbytes((outputs, inputs)), 0, np.dtype(np.float32)
+        scale_bytes = 0
+        if grid := grid_layout(scheme):
+            codes = grid.nbytes((outputs, inputs))
         else:
             assert isinstance(scheme, TernaryScheme)
-            codes = rows * scheme.planes * -(-inputs // _LINE_COLUMNS) * (_LINE_COLUMNS // 4)
-            scales = rows * scheme.planes * scheme.groups(inputs) if scheme.group_size else 1
-            dtype = scheme.scale_dtype
+            lines, scale_bytes = -(-inputs // _LINE_COLUMNS), 0 if scheme.group_size else _SCALE_BYTES
+            if scheme.group_size:
+                lines += -(-scheme.groups(inputs) * _TILE_ROWS * scheme.scale_dtype.itemsize // _LINE_BYTES)
+            codes = -(-outputs // _TILE_ROWS) * scheme.planes * lines * _LINE_BYTES
         after = end + codes  # aligned, because the size of a tile is a multiple of the alignment
-        entry = LayoutEntry(
-            codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales, scale_dtype=dtype
-        )
-        entries[name], end = entry, -(-(after + entry.scales_bytes) // ALIGNMENT) * ALIGNMENT
+        entry = LayoutEntry(codes_offset=end, codes_bytes=codes, scale_offset=after if scale_bytes else None)
+        entries[name], end = entry, -(-(after + scale_bytes) // ALIGNMENT) * ALIGNMENT
     return entries, end
 
 
@@ -193,7 +193,9 @@ def _whole(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> boo
 
 
 def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of one matrix in order: codes, then scales. The stored arrays are read piece by piece, not mapped."""
+    """Yield the bytes of one matrix in order: tiles, then the scale of all. The stored arrays are read piece by piece, not
+    mapped.
+    """
     tensor = bundle.tensors[name]
     (outputs, inputs), scheme = tensor.shape, _scheme(tensor)
     parts = scheme.parts(tensor.shape)
@@ -201,29 +203,31 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
         yield from _converted_grid(bundle, name)
         return
     assert isinstance(scheme, TernaryScheme)
+    stored = ("codes", "scale") if scheme.group_size else ("codes",)
+    row_bytes = {part: parts[part].nbytes // (scheme.planes * outputs) for part in stored}
+    step = max(1, _PIECE_BYTES // (_TILE_ROWS * scheme.planes * sum(row_bytes.values()))) * _TILE_ROWS
     with bundle.weights_file.open("rb", buffering=0) as file:
-        for part in ("codes", "scale"):
-            spec, offset = parts[part], tensor.offsets[part]
-            if part == "scale" and not scheme.group_size:
-                yield np.frombuffer(os.pread(file.fileno(), 4, offset), np.uint8)
-                continue
-            row_bytes = spec.nbytes // (scheme.planes * outputs)
-            step = max(1, _PIECE_BYTES // (_TILE_ROWS * scheme.planes * row_bytes)) * _TILE_ROWS
-            for first in range(0, outputs, step):
-                rows = min(step, outputs - first)
-                at = [offset + (plane * outputs + first) * row_bytes for plane in range(scheme.planes)]
-                data = b"".join(os.pread(file.fileno(), rows * row_bytes, start) for start in at)
-                shape = (rows, inputs)
-                stored = np.frombuffer(data, spec.dtype).reshape(scheme.parts(shape)[part].shape)
-                try:
-                    pack = kernels.pack if part == "codes" else kernels.pack_scales
-                    yield pack(stored, shape, scheme).view(np.uint8)
-                except BundleError:
-                    raise
-                except EdgedecError as error:
-                    raise BundleError(
-                        f"{bundle.weights_file}: tensor {name}, from row {first}: {error}; quantize the checkpoint again"
-                    ) from error
+        for first in range(0, outputs, step):
+            rows = min(step, outputs - first)
+            shape, pieces = (rows, inputs), {}
+            for part, piece in scheme.parts(shape).items():
+                if part not in stored:
+                    continue
+                at = [
+                    tensor.offsets[part] + (plane * outputs + first) * row_bytes[part] for plane in range(scheme.planes)
+                ]
+                data = b"".join(os.pread(file.fileno(), rows * row_bytes[part], start) for start in at)
+                pieces[part] = np.frombuffer(data, piece.dtype).reshape(piece.shape)
+            try:
+                yield kernels.pack(pieces["codes"], pieces.get("scale"), shape, scheme)
+            except BundleError:
+                raise
+            except EdgedecError as error:
+                raise BundleError(
+                    f"{bundle.weights_file}: tensor {name}, from row {first}: {error}; quantize the checkpoint again"
+                ) from error
+        if not scheme.group_size:
+            yield np.frombuffer(os.pread(file.fileno(), _SCALE_BYTES, tensor.offsets["scale"]), np.uint8)
 
 
 def _converted_grid(bundle: Bundle, name: str) -> Iterator[NDArray[np.uint8]]:

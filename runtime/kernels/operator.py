@@ -125,12 +125,12 @@ def _ternary_node(kernels: Kernels, codes: I8, scale: F32) -> _TestNode:
                     scales[plane, :, group] if scheme.group_size else scales
                 )
         expected.append(total * scale)
-        packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
-        packed_scales = kernels.pack_scales(stored, (outputs, inputs), scheme)
-        weights |= {f"t{number}": packed, f"u{number}": packed_scales}
+        weights[f"t{number}"] = kernels.pack(scheme.pack(trits), stored, (outputs, inputs), scheme)
+        if not scheme.group_size:
+            weights["scale"] = stored
     node = Node(
         kind=OPERATOR,
-        inputs=["x", "t0", "u0", "t1", "u1"],
+        inputs=["x", "t0", "scale", "t1"],
         outputs=["ternary0", "ternary1"],
         domain=DOMAIN,
         attributes={

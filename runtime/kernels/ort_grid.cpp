@@ -76,8 +76,8 @@ class Kernel final : public Products<Kernel, Grid> {
     static const void* codes(const Grid& w) { return w.data; }
     static int64_t threads_parts(const Grid& w) { return w.tiles(); }
     // `first` is the first row of a tile.
-    static Grid rows_of(const Grid& w, int64_t first, int64_t end, const LoadedPart& place) {
-        return {end - first, w.inputs, w.bits, w.form, w.group_size, place.codes, w.bias ? w.bias + first : nullptr};
+    static Grid rows_of(const Grid& w, int64_t first, int64_t end, const uint8_t* codes) {
+        return {end - first, w.inputs, w.bits, w.form, w.group_size, codes, w.bias ? w.bias + first : nullptr};
     }
 };
 

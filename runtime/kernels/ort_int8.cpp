@@ -76,8 +76,8 @@ class Kernel final : public Products<Kernel, Int8Matrix> {
     static const void* codes(const Int8Matrix& w) { return w.codes; }
     static int64_t threads_parts(const Int8Matrix& w) { return (w.outputs + w.part() - 1) / w.part(); }
     // Only matrices by rows are streamed, because a part of the rows is one range of the file.
-    static Int8Matrix rows_of(const Int8Matrix& w, int64_t first, int64_t end, const LoadedPart& place) {
-        return {end - first,       w.inputs, w.by_rows, reinterpret_cast<const int8_t*>(place.codes),
+    static Int8Matrix rows_of(const Int8Matrix& w, int64_t first, int64_t end, const uint8_t* codes) {
+        return {end - first,       w.inputs, w.by_rows, reinterpret_cast<const int8_t*>(codes),
                 w.scales + first, w.bias ? w.bias + first : nullptr};
     }
 

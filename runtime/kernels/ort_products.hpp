@@ -23,7 +23,7 @@ constexpr int64_t kSerialElements = 4096;
 //     Weights part_weights(size_t part) const                      returns the weights of a matrix from this part on
 //     static int32_t group_size(const Matrix&)
 //     static const void* codes(const Matrix&)                      returns the address that the session has for its codes
-//     static Matrix rows_of(const Matrix&, int64_t first, int64_t end, const LoadedPart&)
+//     static Matrix rows_of(const Matrix&, int64_t first, int64_t end, const uint8_t* codes)
 //     static int64_t threads_parts(const Matrix&)                  returns the parts that threads compute one at a time
 //     void run_matrix(const Matrix&, const Staging&, int64_t part, float* out, int64_t stride) const
 // and its `create` fills the members.
@@ -129,8 +129,7 @@ class Products : public Operator, private Upcoming {
         for (size_t at = 0; at < parts.size(); ++at) {
             const StreamPart& part = parts[at];
             if (part.matrix != Kernel::codes(matrices_[matrix])) continue;
-            if (last && last->codes && part.codes == last->codes + last->codes_bytes &&
-                (!part.scales_bytes || part.scales == last->scales + last->scales_bytes))
+            if (last && last->codes && part.codes == last->codes + last->codes_bytes)
                 pieces_.back().end = part.end;
             else
                 pieces_.push_back({&stream, at, matrix, part.first, part.end});
@@ -143,12 +142,12 @@ class Products : public Operator, private Upcoming {
             const Matrix& whole = matrices_[piece.matrix];
             Matrix rows = whole;
             if (piece.stream) {
-                LoadedPart place{};
+                const uint8_t* codes = nullptr;
                 context.rest(true);
-                const std::string why = piece.stream->acquire(piece.part, place);
+                const std::string why = piece.stream->acquire(piece.part, codes);
                 context.rest(false);
                 if (!why.empty()) return refuse(why);
-                rows = Kernel::rows_of(whole, piece.first, piece.end, place);
+                rows = Kernel::rows_of(whole, piece.first, piece.end, codes);
             }
             PiecePass pass{&kernel(), &staging, &rows, outs[piece.matrix] + piece.first, whole.outputs};
             OrtStatus* const status =

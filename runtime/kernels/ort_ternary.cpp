@@ -1,10 +1,10 @@
 // The ONNX Runtime operator edgedec::TernaryMatMul, the products of one activation and several ternary matrices (q, k and v;
 // gate and up).
 //
-// Inputs: x float32 [..., columns], then for each matrix its packed codes (uint8), its packed scales (float32 or float16) and,
-// if it has one, its bias (float32 [rows]); all except x are initializers. Attributes: columns (int), and one int per matrix in
-// rows, planes, group_sizes, half_scales (0 or 1) and biases (0 or 1). Outputs: float32 [..., rows], one per matrix. x is
-// quantized once, per token.
+// Inputs: x float32 [..., columns], then for each matrix its bytes in the layout of ternary.hpp (uint8), its scale if it has no
+// groups (float32 [1]), and its bias if it has one (float32 [rows]); all except x are initializers. Attributes: columns (int),
+// and one int per matrix in rows, planes, group_sizes, half_scales (0 or 1) and biases (0 or 1). Outputs: float32 [..., rows],
+// one per matrix. x is quantized once, per token.
 #include <string>
 #include <vector>
 
@@ -44,17 +44,18 @@ class Kernel final : public Products<Kernel, Ternary> {
                       nullptr,    nullptr, nullptr, halves[i] != 0};
             if (w.problem()) return refuse(w.problem());
             const void* data = nullptr;
-            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, w.code_bytes(), &data));
+            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, w.bytes(), &data));
             w.codes = static_cast<const uint8_t*>(data);
-            const auto type = w.half_scales ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 : ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-            EDGEDEC_TRY(constant(info, next++, given, type, w.scale_count(), &data));
-            w.scales = data;
+            if (!w.group_size) {
+                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 1, &data));
+                w.scale = static_cast<const float*>(data);
+            }
             if (biases[i]) {
                 EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
                 w.bias = static_cast<const float*>(data);
             }
             parts_ += static_cast<size_t>(w.tiles());
-            bytes_ += w.code_bytes();
+            bytes_ += w.bytes();
             matrices_.push_back(w);
         }
         if (next != given) return refuse("has more inputs than its attributes say");
@@ -71,17 +72,17 @@ class Kernel final : public Products<Kernel, Ternary> {
     }
     Weights part_weights(size_t part) const {
         return run_tile(part, [](size_t, const Ternary& w, int64_t tile) {
-            const int64_t first = w.code_bytes() / w.tiles() * tile;
-            return Weights{w.codes + first, static_cast<size_t>(w.code_bytes() - first)};
+            const int64_t first = w.tile_bytes() * tile;
+            return Weights{w.codes + first, static_cast<size_t>(w.bytes() - first)};
         });
     }
     static int32_t group_size(const Ternary& w) { return w.group_size; }
     static const void* codes(const Ternary& w) { return w.codes; }
     static int64_t threads_parts(const Ternary& w) { return w.tiles(); }
     // `first` is the first row of a tile.
-    static Ternary rows_of(const Ternary& w, int64_t first, int64_t end, const LoadedPart& place) {
-        return {end - first, w.inputs,      w.planes, w.group_size, place.codes, place.scales ? place.scales : w.scales,
-                w.bias ? w.bias + first : nullptr, w.half_scales};
+    static Ternary rows_of(const Ternary& w, int64_t first, int64_t end, const uint8_t* codes) {
+        return {end - first, w.inputs, w.planes, w.group_size, codes, w.scale, w.bias ? w.bias + first : nullptr,
+                w.half_scales};
     }
 };
 

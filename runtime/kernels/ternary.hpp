@@ -3,9 +3,11 @@
 // Layout of the codes. A *tile* is 16 output rows; a *line* is 64 bytes, 16 rows x 16 columns. Byte 4 * r + j of a line
 // holds columns j, 4 + j, 8 + j and 12 + j of row r in bits 0-1, 2-3, 4-5 and 6-7. Masking one pair of bits gives 16 rows
 // x 4 columns in the order of byte dot products (vpdpbusd, sdot). The code is trit + 1. The order of lines is
-// [tile][plane][column / 16], so that a tile is one sequential read. Rows and columns after the last one are zero trits.
+// [tile][plane][column / 16]. Rows and columns after the last one are zero trits.
 //
-// Layout of the scales: one float32 for the whole tensor (group_size 0), or [tile][plane][group][16] of float32 or float16.
+// Layout of the scales: one float32 for the whole tensor (group_size 0), or a line among the codes, [group][16]. It has the
+// scales of one group (float32) or of two groups (float16) and lies before their codes, so that a tile is one sequential read.
+// Scales of rows and groups after the last one are 0.
 //
 // Order of the float operations of one output, for every path, number of tokens and number of threads, which is that of
 // edgedec/reference/float_profile/ops/linear.py, so that results are equal to the bit:
@@ -35,17 +37,23 @@ constexpr int64_t kMostOutputs = int64_t{1} << 26;
 struct Ternary {
     int64_t outputs, inputs;
     int32_t planes, group_size;
-    const uint8_t* codes;
-    const void* scales;
+    const uint8_t* codes;      // with the scales of groups
+    const float* scale;        // that of the whole tensor; not read if there are groups
     const float* bias;         // [outputs], or null
-    bool half_scales = false;  // whether the scales are float16
+    bool half_scales = false;  // whether the scales of groups are float16
 
     EDGEDEC_INLINE int64_t tiles() const { return (outputs + kTileRows - 1) / kTileRows; }
-    EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }  // lines of a tile of one plane
+    // Lines of codes of a tile of one plane.
+    EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }
     EDGEDEC_INLINE int64_t groups() const { return group_size ? (inputs + group_size - 1) / group_size : 1; }
-    EDGEDEC_INLINE int64_t code_bytes() const { return tiles() * planes * lines() * kLineBytes; }
-    EDGEDEC_INLINE int64_t scale_count() const { return group_size ? tiles() * planes * groups() * kTileRows : 1; }
-    EDGEDEC_INLINE int64_t scale_size() const { return half_scales ? 2 : 4; }  // bytes of a scale
+    EDGEDEC_INLINE int64_t group_bytes() const { return kTileRows * (half_scales ? 2 : 4); }  // of a group's scales in a tile
+    EDGEDEC_INLINE int64_t line_groups() const { return kLineBytes / group_bytes(); }          // groups of a line of scales
+    EDGEDEC_INLINE int64_t scale_lines() const {  // lines of scales of a tile of one plane
+        return group_size ? (groups() + line_groups() - 1) / line_groups() : 0;
+    }
+    EDGEDEC_INLINE int64_t plane_bytes() const { return (lines() + scale_lines()) * kLineBytes; }  // of a tile
+    EDGEDEC_INLINE int64_t tile_bytes() const { return planes * plane_bytes(); }
+    EDGEDEC_INLINE int64_t bytes() const { return tiles() * tile_bytes(); }
     const char* problem() const;  // the reason why the sizes are invalid, or null
 };
 
@@ -134,11 +142,11 @@ const Path* chosen_path(const char** message);
 // Returns whether the results of a path equal those of the scalar path.
 bool self_test(const Path&);
 
-// Converts rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme: trits + 2 in two bits) to the lines of `tile`
-// at `out`. Returns the row of the first code that is not a trit, or -1.
-int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs, int64_t tile, uint8_t* out);
-// Converts the scales of `shape`, [planes][outputs][groups], to those of one tile, [planes][groups][16].
-void pack_tile_scales(const Ternary& shape, int64_t tile, void* out);
+// Converts rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme: trits + 2 in two bits) to the lines of codes
+// of a plane of `tile`, which begins at `out`. Returns the row of the first code that is not a trit, or -1.
+int64_t pack_codes(const Ternary& shape, const uint8_t* codes, int64_t row_bytes, int64_t tile, uint8_t* out);
+// Converts the scales of the groups of one plane, [outputs][groups], to its lines of scales in the same way.
+void pack_scales(const Ternary& shape, const void* scales, int64_t tile, uint8_t* out);
 
 // Declares the functions of a path, which EDGEDEC_DEFINE_PATH and similar macros define in the path's files.
 #define EDGEDEC_DECLARE_PATH(name)                                            \

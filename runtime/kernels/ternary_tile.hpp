@@ -71,16 +71,22 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     if constexpr (Dot::kRagged) tokens = dot.tokens;
     const int64_t lines = w.lines(), groups = w.groups();
     const int64_t group_lines = w.group_size ? w.group_size / kLineColumns : lines;
-    const uint8_t* line = w.codes + tile * w.planes * lines * kLineBytes;
-    const int64_t scale_bytes = kTileRows * w.scale_size();  // of a group
-    const auto* scales = static_cast<const uint8_t*>(w.scales);
-    if (w.group_size) scales += tile * w.planes * groups * scale_bytes;
+    const uint8_t *line = w.codes + tile * w.tile_bytes(), *scales = nullptr;
     Floats total[T][kVectors] = {};
     for (int32_t plane = 0; plane < w.planes; ++plane) {
         const int8_t* codes = codes_in(Dot::kOrder, x) + first * x.stride;
         int64_t left = lines;
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t count = left < group_lines ? left : group_lines;
+            if (w.group_size) {
+                if (w.half_scales && group % 2) {
+                    scales += kLineBytes / 2;
+                } else {
+                    prefetch_line(line);
+                    scales = line;
+                    line += kLineBytes;
+                }
+            }
             alignas(64) int32_t sums[T][kTileRows];
             dot.template run<T>(line, count, codes, x.stride, sums);
             Floats factor[kVectors];
@@ -88,8 +94,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
                 read_halves(scales, factor);
             else
                 for (int v = 0; v < kVectors; ++v)
-                    factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v]
-                                             : Floats{} + *reinterpret_cast<const float*>(scales);
+                    factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v] : Floats{} + *w.scale;
             for (int t = 0; t < tokens; ++t) {
                 const int32_t offset = x.sums[(first + t) * groups + group];
                 for (int v = 0; v < kVectors; ++v) {
@@ -100,7 +105,6 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
             line += count * kLineBytes;
             codes += count * kLineColumns * column_bytes(Dot::kOrder, T);
             left -= count;
-            if (w.group_size) scales += scale_bytes;
         }
     }
     const int64_t row0 = tile * kTileRows;

@@ -1,8 +1,8 @@
 """The parts of a model's weights that can be read while a pass computes, and the choice of those that stay in memory.
 
-A *part* is some rows of one matrix: one range of a file, or two if the scales are apart. Parts are listed in the order in
-which a pass uses them. A *split* pins some of them, and streams the others through a window of equal slots
-(``weight_stream.py``). It is computed from the manifest alone, so that a plan and a run have the same one.
+A *part* is some rows of one matrix: one range of a file. Parts are listed in the order in which a pass uses them. A *split*
+pins some of them, and streams the others through a window of equal slots (``weight_stream.py``). It is computed from the
+manifest alone, so that a plan and a run have the same one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class WeightPart:
     Members:
         matrix: name of the matrix.
         packed: True if its place is in the file of the kernels' layout, False if it is in the bundle's own file.
-        scales_bytes: bytes of scales that lie apart from the codes; 0: none do.
     """
 
     matrix: str
@@ -48,18 +47,16 @@ class WeightPart:
     packed: bool
     codes_offset: int
     codes_bytes: int
-    scales_offset: int = 0
-    scales_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory, if the part is pinned."""
-        return _aligned(self.codes_bytes) + _aligned(self.scales_bytes)
+        return _aligned(self.codes_bytes)
 
     @property
     def read_bytes(self) -> int:
         """Bytes of the pages that it lies in, which are read."""
-        return _pages(self.codes_offset, self.codes_bytes) + _pages(self.scales_offset, self.scales_bytes)
+        return _pages(self.codes_offset, self.codes_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +90,7 @@ class WeightSplit:
     def streamed_bytes(self) -> int:
         """Bytes of the streamed parts, which each pass uses once."""
         streamed = [part for part, is_pinned in zip(self.parts, self.pinned, strict=True) if not is_pinned]
-        return sum(part.codes_bytes + part.scales_bytes for part in streamed)
+        return sum(part.codes_bytes for part in streamed)
 
 
 def _aligned(count: int) -> int:
@@ -136,7 +133,6 @@ def _make_parts(bundle: Bundle, graph: Graph) -> tuple[WeightPart, ...]:
         tensor = bundle.tensors[name]
         if name in entries:
             entry = entries[name]
-            apart = isinstance(scheme, TernaryScheme) and scheme.group_size and not scheme.tied
             whole = WeightPart(
                 matrix=name,
                 first=0,
@@ -144,8 +140,6 @@ def _make_parts(bundle: Bundle, graph: Graph) -> tuple[WeightPart, ...]:
                 packed=True,
                 codes_offset=entry.codes_offset,
                 codes_bytes=entry.codes_bytes,
-                scales_offset=entry.scales_offset if apart else 0,
-                scales_bytes=entry.scales_bytes if apart else 0,
             )
         elif isinstance(scheme, Int8Scheme) and scheme.rows:
             whole = WeightPart(
@@ -171,7 +165,6 @@ def _cut(whole: WeightPart, size: int) -> list[WeightPart]:
     edges = [tiles * at // count for at in range(count + 1)]
     # The last tile of a packed matrix is stored whole, that of an int8 matrix has the rows that are left.
     codes = whole.codes_bytes // tiles if whole.packed else whole.codes_bytes // whole.end * _TILE_ROWS
-    scales = whole.scales_bytes // tiles
     return [
         WeightPart(
             matrix=whole.matrix,
@@ -180,8 +173,6 @@ def _cut(whole: WeightPart, size: int) -> list[WeightPart]:
             packed=whole.packed,
             codes_offset=whole.codes_offset + begin * codes,
             codes_bytes=min(stop * codes, whole.codes_bytes) - begin * codes,
-            scales_offset=whole.scales_offset + begin * scales if scales else 0,
-            scales_bytes=(stop - begin) * scales,
         )
         for begin, stop in pairwise(edges)
     ]
@@ -193,7 +184,7 @@ class PartSizes:
 
     Members:
         count: number of parts.
-        stored_bytes: bytes of their codes and scales.
+        stored_bytes: bytes of their codes.
         memory_bytes: bytes in memory, if all of them are pinned.
         slot_bytes: bytes of a slot of the window, which has room for every part.
     """
@@ -208,7 +199,7 @@ class PartSizes:
         """Add up the sizes of parts."""
         return cls(
             count=len(parts),
-            stored_bytes=sum(part.codes_bytes + part.scales_bytes for part in parts),
+            stored_bytes=sum(part.codes_bytes for part in parts),
             memory_bytes=sum(part.nbytes for part in parts),
             slot_bytes=max((part.read_bytes for part in parts), default=0),
         )

@@ -94,9 +94,8 @@ std::string WeightStream::open(const std::vector<std::string>& files) {
     }
     for (const StreamPart& part : parts_) {
         if (part.file < 0 || static_cast<size_t>(part.file) >= files_.size()) return "a part of the weights names no file";
-        const int64_t codes = up(part.codes_offset + part.codes_bytes) - down(part.codes_offset);
-        const int64_t scales = part.scales_bytes ? up(part.scales_offset + part.scales_bytes) - down(part.scales_offset) : 0;
-        if (codes + scales > slot_bytes_) return "a part of the weights is larger than a slot";
+        const int64_t pages = up(part.codes_offset + part.codes_bytes) - down(part.codes_offset);
+        if (pages > slot_bytes_) return "a part of the weights is larger than a slot";
         if (part.codes)
             if (std::string why = pin(part); !why.empty()) return why;
     }
@@ -165,10 +164,6 @@ std::string WeightStream::load(const StreamPart& part, uint8_t* slot) {
     const File& file = files_[static_cast<size_t>(part.file)];
     const uint8_t* at = nullptr;
     if (std::string why = read(file, part.codes_offset, part.codes_bytes, slot, &at); !why.empty()) return why;
-    if (part.scales_bytes) {
-        uint8_t* const after = slot + up(part.codes_offset + part.codes_bytes) - down(part.codes_offset);
-        if (std::string why = read(file, part.scales_offset, part.scales_bytes, after, &at); !why.empty()) return why;
-    }
     return unchanged(file);
 }
 
@@ -177,9 +172,6 @@ std::string WeightStream::pin(const StreamPart& part) {
     const uint8_t* at = nullptr;
     if (std::string why = read(file, part.codes_offset, part.codes_bytes, slots_, &at); !why.empty()) return why;
     std::memcpy(part.codes, at, static_cast<size_t>(part.codes_bytes));
-    if (!part.scales_bytes) return {};
-    if (std::string why = read(file, part.scales_offset, part.scales_bytes, slots_, &at); !why.empty()) return why;
-    std::memcpy(part.scales, at, static_cast<size_t>(part.scales_bytes));
     return {};
 }
 
@@ -232,10 +224,10 @@ void WeightStream::start_at(std::unique_lock<std::mutex>& lock, size_t number) {
     changed_.notify_all();
 }
 
-std::string WeightStream::acquire(size_t part, LoadedPart& place) {
+std::string WeightStream::acquire(size_t part, const uint8_t*& codes) {
     const StreamPart& it = parts_[part];
     if (it.codes) {
-        place = {it.codes, it.scales_bytes ? it.scales : nullptr};
+        codes = it.codes;
         return {};
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -254,10 +246,8 @@ std::string WeightStream::acquire(size_t part, LoadedPart& place) {
         return stopped_ ? "the weights are not read any more" : failure_;
     }
     uint8_t* const at = slot(acquired_++);
-    counters_.used_bytes += it.codes_bytes + it.scales_bytes;
-    place.codes = at + (it.codes_offset - down(it.codes_offset));
-    uint8_t* const after = at + up(it.codes_offset + it.codes_bytes) - down(it.codes_offset);
-    place.scales = it.scales_bytes ? after + (it.scales_offset - down(it.scales_offset)) : nullptr;
+    counters_.used_bytes += it.codes_bytes;
+    codes = at + (it.codes_offset - down(it.codes_offset));
     return {};
 }
 

@@ -22,14 +22,14 @@
 
 namespace edgedec {
 
-// Rows [first, end) of a matrix, as `StreamPart` of weight_stream.py lays it out. `codes` and `scales` are the places of a
-// pinned part; those of a streamed part are null. `scales_bytes` is 0 if the part has no scales of its own.
+// Rows [first, end) of a matrix, as `StreamPart` of weight_stream.py lays it out. `codes` is the place of a pinned
+// part; that of a streamed part is null.
 struct StreamPart {
     const void* matrix;  // the session's address of the matrix's codes
     int64_t first, end;
     int64_t file;  // number of its file
-    int64_t codes_offset, codes_bytes, scales_offset, scales_bytes;
-    uint8_t *codes, *scales;
+    int64_t codes_offset, codes_bytes;
+    uint8_t* codes;
 };
 
 // As `StreamCounters` of weight_stream.py lays it out. Bytes and seconds are those of the streamed parts since the opening.
@@ -39,12 +39,6 @@ struct StreamCounters {
     double read_seconds;     // time of the reading thread in reads
     double waited_seconds;   // time that passes waited for parts
     int64_t restarts;        // times that a pass began with another part than the one that was expected
-};
-
-// Where the bytes of a part are now; `scales` is null if it has none of its own.
-struct LoadedPart {
-    const uint8_t* codes;
-    const void* scales;
 };
 
 class WeightStream {
@@ -69,10 +63,10 @@ class WeightStream {
     bool direct() const;
     StreamCounters counters();
 
-    // Waits until a part is in memory and sets `place`. Returns a message if it cannot be read, or an empty one. `release`
+    // Waits until a part is in memory and sets `codes` to its place. Returns a message if it cannot be read, or an empty one. `release`
     // must follow when a streamed part has been used. Passes use the parts in their order; a pass that begins anew, after one
     // that failed, starts the reading again.
-    std::string acquire(size_t part, LoadedPart& place);
+    std::string acquire(size_t part, const uint8_t*& codes);
     void release(size_t part);
 
   private:

@@ -45,8 +45,7 @@ class StreamPart(ctypes.Structure):
 
     _fields_ = (
         *(("matrix", c_void_p), ("first", c_int64), ("end", c_int64), ("file", c_int64)),
-        *(("codes_offset", c_int64), ("codes_bytes", c_int64), ("scales_offset", c_int64), ("scales_bytes", c_int64)),
-        *(("codes", c_void_p), ("scales", c_void_p)),
+        *(("codes_offset", c_int64), ("codes_bytes", c_int64), ("codes", c_void_p)),
     )
 
 
@@ -70,8 +69,8 @@ class WeightStream:
 
     Members:
         split: the parameter.
-        matrices: for each matrix the arrays that the session gets: codes and scales, uint8 [bytes], of which the second are
-            empty if they do not lie apart. They must not be read: there is no memory behind them.
+        matrices: for each matrix the array of codes that the session gets, uint8 [bytes]. It must not be read: there is no
+            memory behind it.
 
     Raises:
         DeviceError: a file cannot be read.
@@ -102,26 +101,20 @@ class WeightStream:
         weakref.finalize(self, self._library.edgedec_stream_stop, address)
 
     def _parts(self, at: int) -> Iterable[StreamPart]:
-        """Yield the parts for the library. The codes of the pinned ones are from address ``at`` on, then their scales."""
-        pinned = [part for part, is_pinned in zip(self.split.parts, self.split.pinned, strict=True) if is_pinned]
-        scales = at + sum(-(-part.codes_bytes // ALIGNMENT) * ALIGNMENT for part in pinned)
+        """Yield the parts for the library. The codes of the pinned ones are from address ``at`` on."""
         for part, is_pinned in zip(self.split.parts, self.split.pinned, strict=True):
-            place: tuple[int | None, int | None] = (None, None)
+            place = None
             if is_pinned:
-                place = at, scales
+                place = at
                 at += -(-part.codes_bytes // ALIGNMENT) * ALIGNMENT
-                scales += -(-part.scales_bytes // ALIGNMENT) * ALIGNMENT
             yield StreamPart(
-                matrix=self.matrices[part.matrix][0].ctypes.data,
+                matrix=self.matrices[part.matrix].ctypes.data,
                 first=part.first,
                 end=part.end,
                 file=0 if part.packed else 1,
                 codes_offset=part.codes_offset,
                 codes_bytes=part.codes_bytes,
-                scales_offset=part.scales_offset,
-                scales_bytes=part.scales_bytes,
-                codes=place[0],
-                scales=place[1],
+                codes=place,
             )
 
     @property
@@ -145,19 +138,15 @@ class WeightStream:
         self._library.edgedec_stream_throttle(self._address, bytes_per_second)
 
 
-def _names(parts: Iterable[WeightPart]) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+def _names(parts: Iterable[WeightPart]) -> dict[str, NDArray[np.uint8]]:
     """Return arrays of the sizes of the matrices, which have addresses and no memory."""
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
     for part in parts:
-        codes, scales = sizes.get(part.matrix, (0, 0))
-        sizes[part.matrix] = codes + part.codes_bytes, scales + part.scales_bytes
+        sizes[part.matrix] = sizes.get(part.matrix, 0) + part.codes_bytes
     places, end = {}, 0
-    for name, (codes, scales) in sizes.items():
-        places[name] = end, (after := end + -(-codes // ALIGNMENT) * ALIGNMENT)
-        end = after + -(-scales // ALIGNMENT) * ALIGNMENT
+    for name, size in sizes.items():
+        places[name] = end
+        end += -(-size // ALIGNMENT) * ALIGNMENT
     reserved = mmap.mmap(-1, max(PAGE_BYTES, end), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
     whole = np.frombuffer(reserved, np.uint8)
-    return {
-        name: (whole[at : at + codes], whole[after : after + scales])
-        for (name, (at, after)), (codes, scales) in zip(places.items(), sizes.values(), strict=True)
-    }
+    return {name: whole[at : at + sizes[name]] for name, at in places.items()}

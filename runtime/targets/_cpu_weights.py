@@ -103,12 +103,12 @@ def load_weights(bundle: Bundle, kernels: Kernels, graph: Graph, limits: Limits,
         path = bundle.weights_file if layout is None else layout.path
         stream = WeightStream(kernels, split, layout=path, weights=bundle.weights_file)
         for name in streamed.intersection(stored):
-            initializers |= _int8_initializer(name, bundle.tensors[name], stream.matrices[name][0])
+            initializers |= _int8_initializer(name, bundle.tensors[name], stream.matrices[name])
     packed: dict[str, tuple[int, int]] = {}
-    for name, (codes, scales) in _packed_arrays(layout, stream, files).items():
-        parts = (codes, scales) if scales.size else (codes,)  # without scales, they are among the codes
+    for name, (codes, scale) in _packed_arrays(layout, stream, files).items():
+        parts = (codes,) if scale is None else (codes, scale)
         initializers |= dict(zip(onnx_names(name), parts, strict=False))
-        packed[name] = (codes.size, scales.size)
+        packed[name] = (codes.size, len(parts) - 1)
     return LoadedWeights(initializers=initializers, packed=packed, stream=stream)
 
 
@@ -209,13 +209,13 @@ def _int8_initializer(name: str, tensor: Tensor, codes: NDArray[np.uint8]) -> di
 
 def _packed_arrays(
     layout: Layout | None, stream: WeightStream | None, files: FileReader
-) -> dict[str, tuple[NDArray[np.uint8], NDArray[Any]]]:
-    """Return codes and scales of the matrices in the kernels' layout."""
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32] | None]]:
+    """Return the codes of the matrices in the kernels' layout, and the scale of those that have one for all."""
     if layout is None:
         return {}
     if stream is None:
         return layout.arrays(files.begin)
-    return {name: layout.matrix(name, *stream.matrices.get(name, (None, None))) for name in layout.entries}
+    return {name: layout.matrix(name, stream.matrices.get(name)) for name in layout.entries}
 
 
 @dataclass(frozen=True, kw_only=True)

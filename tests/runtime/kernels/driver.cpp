@@ -3,17 +3,17 @@
 // whose library no Python here could load.
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 extern "C" {
 const char* edgedec_error();
 const char* edgedec_path();
-int64_t edgedec_ternary_code_bytes(int64_t, int64_t, int32_t, int32_t);
-int64_t edgedec_ternary_scale_count(int64_t, int64_t, int32_t, int32_t);
-int32_t edgedec_ternary_pack(const uint8_t*, int64_t, int64_t, int64_t, int32_t, int64_t, int64_t, uint8_t*);
-int32_t edgedec_ternary_pack_scales(const void*, int64_t, int64_t, int32_t, int32_t, int32_t, int64_t, int64_t, void*);
+int64_t edgedec_ternary_bytes(int64_t, int64_t, int32_t, int32_t, int32_t);
+int32_t edgedec_ternary_pack(const uint8_t*, const void*, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int64_t,
+                             int64_t, uint8_t*);
 int32_t edgedec_path_usable(const char*);
-int32_t edgedec_ternary_matmul(const char*, int64_t, int64_t, int32_t, int32_t, int32_t, const uint8_t*, const void*,
+int32_t edgedec_ternary_matmul(const char*, int64_t, int64_t, int32_t, int32_t, int32_t, const uint8_t*, const float*,
                                const float*, const uint8_t*, int32_t, int64_t, const float*, int64_t, int64_t, float*);
 }
 
@@ -46,16 +46,13 @@ int main(int argc, char** argv) {
         const auto x = take<uint8_t>(tokens * inputs);
         const auto token_scales = take<float>(tokens);
         const auto bias = take<float>(has_bias ? outputs : 0);
-        std::vector<uint8_t> codes(static_cast<size_t>(edgedec_ternary_code_bytes(outputs, inputs, planes, group)));
-        std::vector<uint8_t> scales(static_cast<size_t>(size * edgedec_ternary_scale_count(outputs, inputs, planes, group)));
+        std::vector<uint8_t> packed(static_cast<size_t>(edgedec_ternary_bytes(outputs, inputs, planes, group, half)));
+        float scale = 0;  // that of the whole tensor
+        if (!group) std::memcpy(&scale, stored_scales.data(), sizeof scale);
         std::vector<float> out(static_cast<size_t>(tokens * outputs));
-        int32_t failed = edgedec_ternary_pack(stored.data(), row_bytes, outputs, inputs, planes, 0, tiles, codes.data());
-        if (group)
-            failed |= edgedec_ternary_pack_scales(stored_scales.data(), outputs, inputs, planes, group, half, 0, tiles,
-                                                  scales.data());
-        else
-            scales = stored_scales;
-        failed |= edgedec_ternary_matmul(argv[1], outputs, inputs, planes, group, half, codes.data(), scales.data(),
+        int32_t failed = edgedec_ternary_pack(stored.data(), stored_scales.data(), row_bytes, outputs, inputs, planes, group,
+                                              half, 0, tiles, packed.data());
+        failed |= edgedec_ternary_matmul(argv[1], outputs, inputs, planes, group, half, packed.data(), &scale,
                                          has_bias ? bias.data() : nullptr, x.data(), 0, tokens, token_scales.data(), 0,
                                          tiles, out.data());
         if (failed) {

@@ -75,18 +75,18 @@ def laid_out(bundle: Bundle) -> Layout:
 def check(layout: Layout, bundle: Bundle) -> None:
     """Compare products with the mapped arrays with those of the stored matrices."""
     assert KERNELS is not None
-    for name, (codes, scales) in layout.arrays().items():
+    for name, (codes, scale) in layout.arrays().items():
         weight, scheme = bundle.weight(name), bundle.tensors[name].scheme
         if grid := grid_layout(scheme):
             x = np.random.default_rng(0).integers(-127, 128, (3, bundle.tensors[name].shape[1])).astype(np.int8)
             product = grid_matmul(KERNELS, x, np.ones(3, np.float32), codes, bundle.tensors[name].shape[0], grid)
             assert np.array_equal(product, reference_product((x, np.ones((3, 1), np.float32)), weight))
-            assert not scales.size
+            assert scale is None
             continue
         assert isinstance(weight, TernaryWeight)
         assert isinstance(scheme, TernaryScheme)
         x = np.random.default_rng(0).integers(-127, 128, (3, weight.trits.shape[2])).astype(np.int8)
-        actual = KERNELS.matmul(x, np.ones(3, np.float32), codes, scales, weight.trits.shape[1], scheme)
+        actual = KERNELS.matmul(x, np.ones(3, np.float32), codes, scale, weight.trits.shape[1], scheme)
         expected = x.astype(np.float64) @ (weight.trits * weight.column_scales().astype(np.float64)).sum(axis=0).T
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-3)
 

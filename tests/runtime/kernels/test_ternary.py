@@ -139,14 +139,13 @@ def many_tokens() -> list[Case]:
 def run(case: Case, code_path: str | None = None, *, unsigned: bool = False, parts: int = 1) -> F32:
     """Run the library's product, with its tiles dealt to ``parts`` callers like to threads."""
     assert KERNELS is not None
-    codes = KERNELS.pack(case.scheme.pack(case.trits), case.shape, case.scheme)
-    scales = KERNELS.pack_scales(case.scales, case.shape, case.scheme)
+    codes = KERNELS.pack(case.scheme.pack(case.trits), case.scales, case.shape, case.scheme)
     x = case.x.view(np.uint8) ^ np.uint8(128) if unsigned else case.x
     out = np.full((len(x), case.shape[0]), np.nan, np.float32)
     count = KERNELS.tiles(case.shape)
     for part in range(parts):
         tiles = range(part * count // parts, (part + 1) * count // parts)
-        arguments = (x, case.token_scales, codes, scales, case.shape[0], case.scheme)
+        arguments = (x, case.token_scales, codes, case.scales, case.shape[0], case.scheme)
         KERNELS.matmul(*arguments, bias=case.bias, code_path=code_path, tiles=tiles, out=out)
     return out
 
@@ -298,27 +297,31 @@ def test_bad_arguments_are_refused() -> None:
     assert KERNELS is not None
     case = make(5, outputs=20, inputs=70, tokens=2, group_size=32)
     stored = case.scheme.pack(case.trits)
-    codes, scales = (
-        KERNELS.pack(stored, case.shape, case.scheme),
-        KERNELS.pack_scales(case.scales, case.shape, case.scheme),
-    )
+    codes = KERNELS.pack(stored, case.scales, case.shape, case.scheme)
+    with pytest.raises(EdgedecError, match=r"scale must be contiguous float32 \(1, 20, 3\), not float16 \(1, 20, 3\)"):
+        KERNELS.pack(stored, case.scales.astype(np.float16), case.shape, case.scheme)
+    with pytest.raises(EdgedecError, match=r"scale must be contiguous float32 \(1, 20, 3\), not None"):
+        KERNELS.pack(stored, None, case.shape, case.scheme)
+    single = TernaryScheme()
+    with pytest.raises(EdgedecError, match="a matrix without groups needs one scale"):
+        KERNELS.matmul(case.x, case.token_scales, KERNELS.pack(stored, None, case.shape, single), None, 20, single)
     with pytest.raises(EdgedecError, match="are not a packed"):
-        KERNELS.matmul(case.x, case.token_scales, codes[:-1], scales, 20, case.scheme)
+        KERNELS.matmul(case.x, case.token_scales, codes[:-1], None, 20, case.scheme)
     with pytest.raises(EdgedecError, match="are not a packed"):
-        KERNELS.matmul(case.x[:, :-7], case.token_scales, codes, scales, 20, case.scheme)
+        KERNELS.matmul(case.x[:, :-7], case.token_scales, codes, None, 20, case.scheme)
     with pytest.raises(EdgedecError, match="2 tokens need as many scales, not 1"):
-        KERNELS.matmul(case.x, case.token_scales[:1], codes, scales, 20, case.scheme)
+        KERNELS.matmul(case.x, case.token_scales[:1], codes, None, 20, case.scheme)
     with pytest.raises(EdgedecError, match="there are no such tiles"):
-        KERNELS.matmul(case.x, case.token_scales, codes, scales, 20, case.scheme, tiles=range(3))
+        KERNELS.matmul(case.x, case.token_scales, codes, None, 20, case.scheme, tiles=range(3))
     with pytest.raises(EdgedecError, match="bias must be contiguous float32"):
-        KERNELS.matmul(case.x, case.token_scales, codes, scales, 20, case.scheme, bias=np.ones(19, np.float32))
+        KERNELS.matmul(case.x, case.token_scales, codes, None, 20, case.scheme, bias=np.ones(19, np.float32))
     with pytest.raises(EdgedecError, match="avx9 is no code path"):
-        KERNELS.matmul(case.x, case.token_scales, codes, scales, 20, case.scheme, code_path="avx9")
+        KERNELS.matmul(case.x, case.token_scales, codes, None, 20, case.scheme, code_path="avx9")
     with pytest.raises(EdgedecError, match="inputs must be 1 to 2\\^20"):
-        KERNELS.code_bytes((16, 1 << 21), TernaryScheme())
+        KERNELS.packed_bytes((16, 1 << 21), TernaryScheme())
     stored[0, 17, 1, 2] &= 0xFC
     with pytest.raises(EdgedecError, match="row 17 of plane 0 holds a code that is no trit"):
-        KERNELS.pack(stored, case.shape, case.scheme)
+        KERNELS.pack(stored, case.scales, case.shape, case.scheme)
 
 
 @needs_library
@@ -328,10 +331,8 @@ def test_packing_in_pieces_equals_packing_at_once(half_scales: bool) -> None:
     case = make(6, outputs=90, inputs=200, tokens=1, planes=2, group_size=64, half_scales=half_scales)
     stored = case.scheme.pack(case.trits)
     pieces = (range(2), range(2, 3), range(3, 6))
-    codes = [KERNELS.pack(stored, case.shape, case.scheme, tiles=tiles) for tiles in pieces]
-    scales = [KERNELS.pack_scales(case.scales, case.shape, case.scheme, tiles=tiles) for tiles in pieces]
-    assert np.array_equal(np.concatenate(codes), KERNELS.pack(stored, case.shape, case.scheme))
-    assert np.array_equal(np.concatenate(scales), KERNELS.pack_scales(case.scales, case.shape, case.scheme))
+    packed = [KERNELS.pack(stored, case.scales, case.shape, case.scheme, tiles=tiles) for tiles in pieces]
+    assert np.array_equal(np.concatenate(packed), KERNELS.pack(stored, case.scales, case.shape, case.scheme))
 
 
 LOAD = "from edgedec.runtime.kernels import load; import sys; sys.stdout.write(load().code_path)"

@@ -48,7 +48,7 @@ METHODS: Mapping[str, dict[str, Any]] = {
 @st.composite
 def some_parts(draw: st.DrawFn) -> list[WeightPart]:
     """Draw parts of different sizes."""
-    sizes = draw(st.lists(st.tuples(st.integers(1, 70_000), st.integers(0, 9_000)), min_size=1, max_size=30))
+    sizes = draw(st.lists(st.integers(1, 80_000), min_size=1, max_size=30))
     return [
         WeightPart(
             matrix=str(at),
@@ -56,11 +56,9 @@ def some_parts(draw: st.DrawFn) -> list[WeightPart]:
             end=1,
             packed=True,
             codes_offset=draw(st.integers(0, 1 << 30)),
-            codes_bytes=codes,
-            scales_offset=draw(st.integers(0, 1 << 30)) if scales else 0,
-            scales_bytes=scales,
+            codes_bytes=size,
         )
-        for at, (codes, scales) in enumerate(sizes)
+        for at, size in enumerate(sizes)
     ]
 
 
@@ -78,7 +76,7 @@ def test_a_split_fills_the_memory_and_no_more(parts: list[WeightPart], more: int
     pinned = sum(part.nbytes for part, is_pinned in zip(parts, split.pinned, strict=True) if is_pinned)
     left = [part for part, is_pinned in zip(parts, split.pinned, strict=True) if not is_pinned]
     assert all(pinned + part.nbytes > room for part in left), "no other part has room"
-    assert split.streamed_bytes == sum(part.codes_bytes + part.scales_bytes for part in left)
+    assert split.streamed_bytes == sum(part.codes_bytes for part in left)
 
 
 @given(count=st.integers(4, 200), share=st.floats(0.1, 0.9))
@@ -117,7 +115,6 @@ def test_parts_cover_each_matrix_in_the_order_of_its_rows(
             assert before.end == after.first
             assert after.first % 16 == 0
             assert before.codes_offset + before.codes_bytes == after.codes_offset
-            assert not before.scales_bytes or before.scales_offset + before.scales_bytes == after.scales_offset
         last = parts[-1]
         if name in entries:
             entry = entries[name]
@@ -126,7 +123,6 @@ def test_parts_cover_each_matrix_in_the_order_of_its_rows(
                 entry.codes_offset,
                 entry.codes_offset + entry.codes_bytes,
             )
-            assert sum(part.scales_bytes for part in parts) == (4 * entry.scale_count if method == "planes" else 0)
         else:
             assert not parts[0].packed
             assert parts[0].codes_offset == tensor.offsets["codes"]

@@ -72,9 +72,7 @@ def cpu_ternary(
     x: I8, scale: F32, codes: NDArray[np.uint8], scales: F32, scheme: TernaryScheme, bias: F32 | None = None
 ) -> F32:
     kernels, shape = cpu_kernels(), (codes.shape[1], x.shape[1])
-    packed = kernels.pack(codes, shape, scheme)
-    packed_scales = kernels.pack_scales(scales, shape, scheme)
-    return kernels.matmul(x, scale, packed, packed_scales, shape[0], scheme, bias=bias)
+    return kernels.matmul(x, scale, kernels.pack(codes, scales, shape, scheme), scales, shape[0], scheme, bias=bias)
 
 
 @pytest.mark.thorough(sample=1)
