@@ -36,14 +36,14 @@ struct Dot {
             for (int64_t i = 0; i < count; ++i, at += kLineBytes * kBits, fours += T * kBlockColumns) {
                 __m256i highest[kHalves] = {};
                 if constexpr (kBits == 5) {
-                    prefetch_line(at + 4 * kLineBytes);
+                    prefetch_codes(at + 4 * kLineBytes);
                     for (int h = 0; h < kHalves; ++h)
                         highest[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 4 * kLineBytes + 32 * h));
                 }
 #pragma GCC unroll 8
                 for (int four = 0; four < 8; ++four) {
                     const uint8_t* line = at + four / 2 * kLineBytes;
-                    if (four % 2 == 0) prefetch_line(line);
+                    if (four % 2 == 0) prefetch_codes(line);
                     __m256i codes[kHalves];
                     for (int h = 0; h < kHalves; ++h) {
                         codes[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 32 * h));

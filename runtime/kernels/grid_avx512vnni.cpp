@@ -18,13 +18,13 @@ struct Dot {
         for (int64_t i = 0; i < count; ++i, block += kLineBytes * kBits, x += T * kBlockColumns) {
             __m512i highest = _mm512_setzero_si512();
             if constexpr (kBits == 5) {
-                prefetch_line(block + 4 * kLineBytes);
+                prefetch_codes(block + 4 * kLineBytes);
                 highest = _mm512_loadu_si512(block + 4 * kLineBytes);
             }
 #pragma GCC unroll 8
             for (int four = 0; four < 8; ++four) {
                 const uint8_t* line = block + four / 2 * kLineBytes;
-                if (four % 2 == 0) prefetch_line(line);
+                if (four % 2 == 0) prefetch_codes(line);
                 __m512i codes = _mm512_loadu_si512(line);
                 codes = _mm512_and_si512(four % 2 ? _mm512_srli_epi16(codes, 4) : codes, fifteen);
                 if constexpr (kBits == 5) {

@@ -23,7 +23,7 @@ typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_ali
 
 // Distances of prefetches in bytes, into the L2 cache and into the L1 cache. The processor itself does not prefetch across
 // pages of 4 KiB. An address after the end of the codes is harmless.
-constexpr int64_t kFar = 16384, kNear = 512;
+constexpr int64_t kFar = 8192, kNear = 256;
 
 // Converts 16 values of float16.
 EDGEDEC_INLINE void read_halves(const uint8_t* from, Floats* to) {
@@ -48,9 +48,9 @@ EDGEDEC_INLINE void read_halves(const uint8_t* from, Floats* to) {
 }
 
 // Prefetches the lines that are read after `line`.
-EDGEDEC_INLINE void prefetch_line(const uint8_t* line) {
-    __builtin_prefetch(line + kFar, 0, 2);
-    __builtin_prefetch(line + kNear, 0, 3);
+EDGEDEC_INLINE void prefetch_line(const uint8_t* line, int64_t far = kFar, int64_t near = kNear) {
+    __builtin_prefetch(line + far, 0, 2);
+    __builtin_prefetch(line + near, 0, 3);
 }
 
 // Returns the codes of the activations in an order.
