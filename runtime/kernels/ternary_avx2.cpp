@@ -40,11 +40,12 @@ struct Dot {
         const __m256i three = _mm256_set1_epi8(3), twelve = _mm256_set1_epi8(12), ones = _mm256_set1_epi16(1);
         __m256i wide[2], wide_by_4[2];
         for (int h = 0; h < 2; ++h) wide[h] = wide_by_4[h] = _mm256_setzero_si256();
-        for (int64_t left = count; left > 0; left -= kWidenUnshifted) {
+        const uint8_t* const end = line + count * kLineBytes;
+        while (line < end) {
             __m256i narrow[2], narrow_by_4[2];
             for (int h = 0; h < 2; ++h) narrow[h] = narrow_by_4[h] = _mm256_setzero_si256();
-            const int64_t now = left < kWidenUnshifted ? left : kWidenUnshifted;
-            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += kLineColumns) {
+            const uint8_t* const most = line + kWidenUnshifted * kLineBytes;
+            for (const uint8_t* const stop = end < most ? end : most; line < stop; line += kLineBytes, x += kLineColumns) {
                 prefetch_line(line);
                 const __m256i act[4] = {four_columns(x), four_columns(x + 4), four_columns(x + 8), four_columns(x + 12)};
                 for (int h = 0; h < 2; ++h) {
