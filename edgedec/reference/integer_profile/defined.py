@@ -20,7 +20,7 @@ from edgedec.ops import (
     Split,
 )
 from edgedec.plugins import names
-from edgedec.reference.integer_profile.site import norms_heads, unsupported
+from edgedec.reference.integer_profile.site import norms_heads, norms_outputs, unsupported
 
 __all__ = ["OPS", "check_accelerated", "check_defined"]
 
@@ -43,7 +43,9 @@ def check_defined(graph: Graph) -> None:
     readers = graph.readers()
     for op in graph.operations:
         heads = norms_heads(op, readers.get(op.outputs[0], ()))
-        reason = _undefined(op) or (_parts_of_heads(op, graph, readers) if heads else _misplaced_norm(op, makers))
+        reason = _undefined(op, graph) or (
+            _parts_of_heads(op, graph, readers) if heads else _misplaced_norm(op, makers, readers)
+        )
         if reason:
             raise unsupported(op, reason + (_INSTEAD if op.kind in names(OPS) else _REFERENCE))
 
@@ -64,7 +66,7 @@ def check_accelerated(graph: Graph) -> None:
             raise UnsupportedError(f"the accelerator cannot run {op.kind} {op.name}: {reason}{_INSTEAD}")
 
 
-def _undefined(op: Operation) -> str | None:
+def _undefined(op: Operation, graph: Graph) -> str | None:
     known = names(OPS)
     match op:
         case _ if op.kind not in known:
@@ -75,8 +77,8 @@ def _undefined(op: Operation) -> str | None:
             return "each column of its state has a decay of its own"
         case Rope() if op.magnitude > _MOST_MAGNITUDE:
             return f"it multiplies rotated columns by {op.magnitude:g}, more than {_MOST_MAGNITUDE:g}"
-        case Attention() | Linear() if op.soft_cap is not None:
-            return f"its {'scores' if isinstance(op, Attention) else 'sums'} have a soft-cap of {op.soft_cap:g}"
+        case Linear() if op.soft_cap is not None and not set(op.outputs) <= set(graph.outputs):
+            return f"its sums have a soft-cap of {op.soft_cap:g}, and are no logits"
     return None
 
 
@@ -96,12 +98,21 @@ def _source(name: str, makers: Mapping[str, Operation]) -> Operation | None:
     return _source(made.inputs[0], makers) if isinstance(made, Split) else made
 
 
-def _misplaced_norm(op: Operation, makers: Mapping[str, Operation]) -> str | None:
+def _misplaced_norm(
+    op: Operation, makers: Mapping[str, Operation], readers: Mapping[str, Sequence[Operation]]
+) -> str | None:
     if isinstance(op, RmsNorm) and op.heads > 1 and not isinstance(makers.get(op.inputs[0]), GatedDeltaRule):
         return f"it normalizes each of {op.heads} parts of a row separately, which are no heads of queries or keys"
     if isinstance(op, RmsNorm) and op.heads == 1 and isinstance(made := _source(op.inputs[0], makers), Linear):
+        if norms_outputs(op, readers.get(op.outputs[0], ())) and makers.get(op.inputs[0]) is made:
+            return None
         return f"it normalizes the output of the linear {made.name}, which has no unit by definition"
     if not isinstance(op, Add):
         return None
-    norms = [makers[name].name for name in op.inputs if isinstance(makers.get(name), RmsNorm)]
-    return f"the output of {norms[0]} is added to the residual stream" if norms else None
+    norms = [made for name in op.inputs if isinstance(made := makers.get(name), RmsNorm)]
+    others = [norm.name for norm in norms if not isinstance(makers.get(norm.inputs[0]), Linear)]
+    return (
+        f"the output of {others[0]}, which normalizes no linear's output, is added to the residual stream"
+        if others
+        else None
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.errors import UnsupportedError
 from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift
 from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_negative
 from edgedec.reference.integer_profile.values import Logits
@@ -16,13 +17,17 @@ _DIFFERENCE_SHIFT = 6
 
 
 def real(logits: Logits) -> NDArray[np.float64]:
-    """Return the logits as real numbers, float64 [r, vocab]."""
+    """Return the logits as real numbers, float64 [r, vocab], with their soft-cap."""
     unit: NDArray[np.float64] = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
-    return logits.values.astype(np.float64) * unit[:, None]
+    uncapped = logits.values.astype(np.float64) * unit[:, None]
+    return uncapped if logits.cap is None else logits.cap * np.tanh(uncapped / logits.cap)
 
 
 def top(logits: Logits, k: int) -> NDArray[np.int32]:
-    """Return the ids of the k largest logits of each row, [r, k]: larger logits first, and smaller ids first if equal."""
+    """Return the ids of the k largest logits of each row, [r, k]: larger logits first, and smaller ids first if equal.
+
+    The integers are compared, so that a soft-cap, which is monotonic, makes no more of them equal.
+    """
     order = np.argsort(-logits.values, axis=1, kind="stable")
     return order[:, :k].astype(np.int32)
 
@@ -32,7 +37,14 @@ def sum_of_exponentials(logits: Logits) -> tuple[I64, I64]:
 
     d = min((largest - logit) >> 6, 2^26 - 1); u = rs(d * rs(A * 47274, 16), -(exponent + 15)), at most 4607; p as in
     attention.
+
+    Raises:
+        UnsupportedError: the logits have a soft-cap; exponentials of capped logits are computed by the host.
     """
+    if logits.cap is not None:
+        raise UnsupportedError(
+            f"logits with a soft-cap of {logits.cap:g} have no integer sum of exponentials; use real()"
+        )
     largest = logits.values.max(axis=1)
     d = np.minimum((largest[:, None] - logits.values) >> _DIFFERENCE_SHIFT, (1 << 26) - 1)
     factor = round_shift(logits.mantissa * LOG2E, 16)

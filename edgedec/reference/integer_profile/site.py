@@ -32,10 +32,11 @@ from edgedec.reference.integer_profile.tables import GATE_FRACTION_BITS
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import Weight
 
-__all__ = ["Site", "divides", "fraction_bits", "in_residual", "norms_heads", "unsupported"]
+__all__ = ["Site", "divides", "fraction_bits", "in_residual", "norms_heads", "norms_outputs", "unsupported"]
 
 _RESIDUAL_HEADROOM = 8.0
 _NARROW_HEADROOM = 2.0
+_OUTPUT_HEADROOM = 8.0  # of outputs that are normed before they are added, which are as wide as the residual
 # Limits of the fraction bits. A finer unit has no benefit, and the norm's eps, in squared units, would exceed 48 bits.
 _MOST_RESIDUAL_FRACTION = 24
 _MOST_FRACTION = 22
@@ -66,6 +67,12 @@ def norms_heads(op: Operation, readers: Iterable[Operation]) -> bool:
     """Return True for the norm of each head of queries or keys, which rotations and attention read, and nothing else."""
     kinds = {type(reader) for reader in readers}
     return isinstance(op, RmsNorm) and bool(kinds) and kinds <= {Rope, Attention}
+
+
+def norms_outputs(op: Operation, readers: Iterable[Operation]) -> bool:
+    """Return True for the norm of the output of a linear that is added to the residual, and that nothing else reads."""
+    kinds = {type(reader) for reader in readers}
+    return isinstance(op, RmsNorm) and op.heads == 1 and kinds == {Add}
 
 
 def divides(op: Operation, readers: Iterable[Operation]) -> bool:
@@ -132,7 +139,9 @@ class Site:
         return width
 
     def of_linear(self, op: Linear, name: str) -> Form:
-        """Return the form of a linear's output: that of the residual if it is added, and a calibrated narrow one otherwise.
+        """Return the form of a linear's output: that of the residual if it is added, and a calibrated one otherwise.
+
+        The latter is wide if the output is normed before it is added, and else narrow.
 
         Raises:
             UnsupportedError: its readers need different units, or nothing reads it.
@@ -140,6 +149,9 @@ class Site:
         uses = self.uses(name)
         if uses and all(isinstance(reader, Add) for reader, _ in uses):
             return self.residual
+        if uses and all(norms_outputs(reader, self.readers(reader.outputs[0])) for reader, _ in uses):
+            fraction = fraction_bits(_OUTPUT_HEADROOM * self.calibration.most(name), WIDE_BITS, _MOST_RESIDUAL_FRACTION)
+            return Form(unit=2.0**-fraction, width=WIDE_BITS, fraction=fraction)
         normed = [norms_heads(reader, self.readers(reader.outputs[0])) for reader, _ in uses]
         if uses and all(norm or isinstance(reader, _NARROW) for norm, (reader, _) in zip(normed, uses, strict=True)):
             return self._narrow(op, name, uses, _MOST_NORMED_FRACTION if any(normed) else _MOST_FRACTION)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from edgedec.reference.integer_profile.numbers import I64, round_shift
 
 __all__ = [
+    "CAP_FRACTION_BITS",
+    "CAP_LAST",
+    "CAP_VALUE_BITS",
     "EXP2_FRACTION_BITS",
     "EXP2_LAST",
     "GATE_FRACTION_BITS",
@@ -19,6 +22,8 @@ __all__ = [
     "POWER_FRACTION_BITS",
     "ROTARY_FRACTION_BITS",
     "STEP_FRACTION_BITS",
+    "cap_table",
+    "capped",
     "exp2_negative",
     "exp2_table",
     "gate_positive",
@@ -33,6 +38,9 @@ EXP2_LAST = 18 * 256 - 1  # integer part 17, for which any 16-bit entry rounds t
 # Fraction bits of a gate's argument, of which 8 interpolate; the table of SiLU ends at 16, that of GELU at 8.
 GATE_FRACTION_BITS: Mapping[str, int] = {"silu": 12, "gelu_tanh": 13}
 GATE_LAST = (1 << 16) - 1  # the largest argument
+CAP_FRACTION_BITS = 16  # fraction bits of the argument of a soft-cap's tanh, of which 10 interpolate
+CAP_LAST = (1 << 18) - 1  # the largest argument, just below 4
+CAP_VALUE_BITS = 17  # fraction bits of a tanh
 ROTARY_FRACTION_BITS = 14
 POWER_FRACTION_BITS = 17  # fraction bits of the factor of a state
 LONGEST_POWER = 31 << 16  # the largest argument of ``power_of_two``, of which nothing is left
@@ -78,6 +86,25 @@ def gate_positive(x: I64, activation: str) -> I64:
     """Return s of x, u16 with the activation's fraction bits, as u16 with 16: interpolated, with an error of at most 4."""
     value, step = gate_table(activation)
     result: I64 = value[x >> 8] + round_shift(step[x >> 8] * (x & 255), 8)
+    return result
+
+
+@cache
+def cap_table() -> tuple[I64, I64]:
+    """Return values u17 [256], floor(2^17 * tanh(i / 64) + 0.5), and the steps u12 [256] to the next value."""
+    value = _half_up(2.0**CAP_VALUE_BITS * np.tanh(np.arange(257) / 64))
+    step = np.diff(value)
+    value.flags.writeable = step.flags.writeable = False
+    return value[:-1], step
+
+
+def capped(x: I64) -> I64:
+    """Return tanh of x, u18 with 16 fraction bits, as u17 with 17: interpolated, with an error of at most 4.
+
+    It does not decrease. Its last value, 0.99933, stands for all larger arguments.
+    """
+    value, step = cap_table()
+    result: I64 = value[x >> 10] + round_shift(step[x >> 10] * (x & 1023), 10)
     return result
 
 

@@ -43,11 +43,15 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Logits:
-    """Logits of rows: ``values`` s32 [r, vocab]; the real ones are values * mantissa u16 [r] * 2^exponent s16 [r]."""
+    """Logits of rows: ``values`` s32 [r, vocab]; the real ones are y = values * mantissa u16 [r] * 2^exponent s16 [r].
+
+    With ``cap``, which the host applies to the real numbers, they are cap * tanh(y / cap).
+    """
 
     values: I64
     mantissa: I64
     exponent: I64
+    cap: float | None = None
 
 
 Value = I64 | Normed | Scale | Logits

@@ -31,10 +31,18 @@ from edgedec.reference.integer_profile.numbers import (
     to_fixed,
 )
 from edgedec.reference.integer_profile.site import Site, unsupported
-from edgedec.reference.integer_profile.tables import EXP2_FRACTION_BITS, EXP2_LAST, exp2_negative
+from edgedec.reference.integer_profile.tables import (
+    CAP_FRACTION_BITS,
+    CAP_LAST,
+    CAP_VALUE_BITS,
+    EXP2_FRACTION_BITS,
+    EXP2_LAST,
+    capped,
+    exp2_negative,
+)
 from edgedec.reference.integer_profile.values import Form, Value
 
-__all__ = ["AttentionConstants", "prepare", "run", "visible_keys"]
+__all__ = ["AttentionConstants", "capped_scores", "prepare", "run", "visible_keys"]
 
 QUERY_BITS = 12  # fits the multiplier of p (u16); with 8 bits and heads of 8, top-1 agreement is a point lower
 _WIDEST_HEAD = 8192  # columns, so that a score fits s32
@@ -56,7 +64,8 @@ class AttentionConstants:
     Members:
         q, k, v: factors to codes, per column of q [heads, head_dim] and k [kv_heads, head_dim], per head of v [kv_heads, 1].
         k_middle: s18 [kv_heads, head_dim], subtracted from every key, which does not change a softmax.
-        score: factors of scores to the exponential's unit [heads].
+        score: factors of scores, or of capped ones, to the exponential's unit [heads].
+        cap: factors of scores to the argument of a soft-cap's tanh [heads]; None without a soft-cap.
         output: scale of the values [kv_heads].
     """
 
@@ -66,6 +75,7 @@ class AttentionConstants:
     k_middle: I64
     score: Mantissas
     output: Mantissas
+    cap: Mantissas | None = None
 
 
 def _ranges(site: Site, name: str, heads: int, form: Form) -> NDArray[np.float64]:
@@ -107,7 +117,13 @@ def prepare(op: Attention, site: Site) -> AttentionConstants:
     v_scale = _ranges(site, v_name, state.kv_heads, v_form) / code  # [kv_heads, 1]
     output = mantissas(v_scale, least_exponent=_LEAST_V_EXPONENT)
     site.set_form(op, Form(unit=2.0 ** (output.exponent - 3), width=WIDE_BITS))
-    score = q_scale[:, 0] * op.scale * (1 << EXP2_FRACTION_BITS) * math.log2(math.e)
+    octaves = (1 << EXP2_FRACTION_BITS) * math.log2(math.e)
+    score, cap = q_scale[:, 0] * op.scale * octaves, None
+    if op.soft_cap is not None:
+        cap = _factor(
+            op, "capped scores", q_scale[:, 0] * op.scale / op.soft_cap * (1 << CAP_FRACTION_BITS), LONGEST_SHIFT
+        )
+        score = np.full(op.heads, op.soft_cap * octaves / (1 << CAP_VALUE_BITS))
     return AttentionConstants(
         q=_factor(op, q_name, q_form.unit * k_scale[shared] / q_scale, _LONGEST_CODE_SHIFT),
         k=k,
@@ -115,6 +131,7 @@ def prepare(op: Attention, site: Site) -> AttentionConstants:
         v=_factor(op, v_name, v_form.unit / v_scale, _LONGEST_CODE_SHIFT),
         score=_factor(op, "scores", score, LONGEST_SHIFT),
         output=output,
+        cap=cap,
     )
 
 
@@ -142,6 +159,13 @@ def _integers(x: Value) -> I64:
     return x
 
 
+def capped_scores(scores: I64, factors: I64, shift: int) -> I64:
+    """Return tanh(score * factor * 2^-(shift + 16)), s18 with 17 fraction bits; factors u16 broadcast against scores."""
+    size = np.minimum(np.abs(scores), (1 << _DIFFERENCE_BITS) - 1)
+    positive = capped(np.minimum(round_shift(size * factors, shift), CAP_LAST))
+    return np.where(scores < 0, -positive, positive)
+
+
 def _exact(bound: int) -> Any:
     """Return the smaller float type that is exact for sums up to ``bound``, in any order: 2^24 or 2^53 is its limit."""
     return np.float32 if bound < 1 << 24 else np.float64
@@ -163,6 +187,9 @@ def run(
     queries = q.transpose(1, 0, 2).astype(kind)  # [heads, n, head_dim]
     keys = context.cache.keys[op.state][:, shared].transpose(1, 2, 0).astype(kind)  # [heads, head_dim, t]
     scores = (queries @ keys).astype(np.int64)
+    if constants.cap is not None:
+        scores = capped_scores(scores, constants.cap.values[:, None, None], -constants.cap.exponent)
+        context.check.signed(f"{name}.capped", scores, CAP_VALUE_BITS + 1)
     largest_score = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
     context.signed(f"{name}.max", largest_score, 32)
     d = np.minimum(np.where(seen, largest_score - scores, 0), (1 << _DIFFERENCE_BITS) - 1)

@@ -241,5 +241,12 @@ def run(
         logits = context.signed(
             matrix.name, round_shift(t * matrix.scale.values, LOGIT_SHIFT + matrix.row_shift), SUM_BITS
         )
-        outputs.append(Logits(values=logits, mantissa=scale.mantissa, exponent=scale.exponent + matrix.logit_exponent))
+        outputs.append(
+            Logits(
+                values=logits,
+                mantissa=scale.mantissa,
+                exponent=scale.exponent + matrix.logit_exponent,
+                cap=op.soft_cap,
+            )
+        )
     return tuple(outputs)

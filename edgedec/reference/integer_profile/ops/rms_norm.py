@@ -1,7 +1,8 @@
 """Root mean square normalization, as gain times input, and the root separately.
 
 The root cancels in the int8 codes of the product. It is only needed in the drain of the next linear, so that nothing waits
-for it. The norms of the heads of queries and keys are followed by no quantizer, and are divided by their roots.
+for it. The norms of the heads of queries and keys are followed by no quantizer, and are divided by their roots. So are the
+norms of the outputs of linears, which are added to the residual.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from edgedec.reference.integer_profile.numbers import (
     round_shift,
     saturate,
 )
-from edgedec.reference.integer_profile.site import Site, divides, unsupported
+from edgedec.reference.integer_profile.site import Site, divides, norms_outputs, unsupported
 from edgedec.reference.integer_profile.values import Form, Normed, Value
 
 __all__ = [
     "HeadNormConstants",
     "NormConstants",
+    "OutputNormConstants",
     "gain_of_parts",
     "gain_of_rows",
     "normed",
     "normed_heads",
+    "normed_rows",
     "prepare",
     "root_mean_square",
     "run",
@@ -49,6 +52,7 @@ _EPS_BITS = 48
 _RECIPROCAL_BITS = 32  # a reciprocal is (2^32 - 1) // root
 _MOST_GATED_FRACTION = 16  # fraction bits of the normed heads of a delta rule, which a gate multiplies
 _LEAST_WIDE_SHIFT = 15  # least shift of a head that is not widened, whose exponent is at least -15
+_LEAST_OUTPUT_SHIFT = 0  # least shift of the output of a linear, without its root's exponent
 _LEAST_SHIFT = 6  # least shift of a head without its root's exponent, which is at least -6 unless the head is zero
 
 
@@ -82,13 +86,31 @@ class HeadNormConstants:
     widened: int = _COARSE
 
 
-def prepare(op: RmsNorm, site: Site) -> NormConstants | HeadNormConstants:
+@dataclass(frozen=True, kw_only=True)
+class OutputNormConstants:
+    """The constants of a norm of a linear's output, which is divided by its root and has the residual's unit.
+
+    Members:
+        gain: s16 mantissas [width]; the real gain, times sqrt(width), is values * 2^exponent.
+        eps: u48, width * eps in squared units of the input.
+        shift: shift of the product with the reciprocal, without the root's exponent; 0 to 47.
+    """
+
+    gain: Mantissas
+    eps: int
+    shift: int
+
+
+def prepare(op: RmsNorm, site: Site) -> NormConstants | HeadNormConstants | OutputNormConstants:
     """Compute the constants.
 
     Raises:
         UnsupportedError: the row is too wide, eps is too large for the unit, or a reader is not a quantizer.
     """
     unit, width = site.form(op.inputs[0]).unit, site.width(op.inputs[0])
+    if norms_outputs(op, site.readers(op.outputs[0])):
+        gain, shift = _gain_of_outputs(op, site, width)
+        return OutputNormConstants(gain=gain, eps=_eps(op, width, unit), shift=shift)
     if divides(op, site.readers(op.outputs[0])):
         wide = site.form(op.inputs[0]).width == WIDE_BITS
         widened = 0 if wide else _COARSE
@@ -147,6 +169,18 @@ def gain_of_parts(
     return gain, shift
 
 
+def _gain_of_outputs(op: RmsNorm, site: Site, width: int) -> tuple[Mantissas, int]:
+    """Return the gains s16 [width] of a norm of a linear's output and its ``shift``; its output has the residual's unit."""
+    if width > _WIDEST:
+        raise unsupported(op, f"its rows are {width} wide; at most {_WIDEST}")
+    gain = mantissas((site.weights(op.weight).dense() + op.offset) * width**0.5, bits=15)
+    shift = _RECIPROCAL_BITS - _GAIN_SHIFT - gain.exponent - site.residual.fraction
+    if not _LEAST_OUTPUT_SHIFT <= shift <= LONGEST_SHIFT:
+        raise unsupported(op, f"its gains are near 2^{gain.exponent + _GAIN_SHIFT}; use the float targets")
+    site.set_form(op, site.residual)
+    return gain, shift
+
+
 def _eps(op: RmsNorm, width: int, unit: float) -> int:
     """Return ``width`` * eps in squared units."""
     eps = int(np.floor(width * op.eps / unit**2 + 0.5))
@@ -188,8 +222,20 @@ def normed_heads(x: I64, gains: I64, eps: I64 | int, shift: int, widened: int = 
     return saturate(out, NARROW_BITS).reshape(x.shape)
 
 
+def normed_rows(x: I64, gains: I64, eps: I64 | int, shift: int) -> I64:
+    """Return rows x s27 [n, width], normed with gains s16 [width] and divided by their roots: s27 [n, width]."""
+    small, big = sums_of_squares(x)
+    root, exponent = root_mean_square(small + eps, big)
+    reciprocal = ((1 << _RECIPROCAL_BITS) - 1) // root  # u17
+    y = round_shift(x * gains, _GAIN_SHIFT)
+    return saturate(round_shift(y * reciprocal[:, None], clamp_shift(shift + exponent)[:, None]), WIDE_BITS)
+
+
 def run(
-    op: RmsNorm, constants: NormConstants | HeadNormConstants, inputs: Sequence[Value], context: IntegerPassContext
+    op: RmsNorm,
+    constants: NormConstants | HeadNormConstants | OutputNormConstants,
+    inputs: Sequence[Value],
+    context: IntegerPassContext,
 ) -> tuple[Value, ...]:
     (x,) = inputs
     assert isinstance(x, np.ndarray)
@@ -197,6 +243,9 @@ def run(
     if isinstance(constants, HeadNormConstants):
         divided = normed_heads(x, constants.gain.values, constants.eps, constants.shift, constants.widened)
         return (context.signed(name, divided, NARROW_BITS),)
+    if isinstance(constants, OutputNormConstants):
+        divided = normed_rows(x, constants.gain.values, constants.eps, constants.shift)
+        return (context.signed(name, divided, WIDE_BITS),)
     return (normed(name, x, constants.gain.values, constants.eps, context),)
 
 
