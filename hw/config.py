@@ -24,11 +24,12 @@ __all__ = [
     "configuration_text",
     "constant_queues",
     "head_gains",
+    "row_gains",
 ]
 
 ROWS = 5  # rows of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # columns that share a table
-HEAD_NORM_ITEMS = 4  # items of 16 bits before the gains of a norm of heads: three of eps, and the shift
+HEAD_NORM_ITEMS = 4  # items of 16 bits before the gains of a norm of heads or of rows: three of eps, and the shift
 ACCUMULATOR_BITS = 32  # bits of a sum
 ADDRESS_BITS = 40  # bits of an address on the bus
 CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the depth of a RAMB18
@@ -43,6 +44,8 @@ _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
 _BEATS_UNDER_WAY = 256  # beats of a read port that are requested and not received
 _LEAST_BURSTS, _MOST_BURSTS = 8, 64  # bursts of a read port that are under way; the limit of ReadMaster
+# Members of later versions, whose default is that the feature is missing.
+_LATER = ("window", "shared", "head_norms", "post_norms", "score_cap", "gelu")
 _RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
@@ -83,6 +86,8 @@ class AcceleratorConfig:
         shared: whether query heads that share keys and values attend together where a pass leaves slots unused; the keys
             and values are then read once for them (``together``).
         head_norms: whether there is a unit that norms each head of queries and keys before its rotation.
+        post_norms: whether there is a unit that norms the rows of a matrix before they are added to the residual.
+        score_cap: whether attention applies a soft-cap to its scores; there must then be one in all layers.
         gelu: whether the table of the gated activation is that of GELU (gelu_tanh), in place of SiLU's.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
@@ -111,6 +116,8 @@ class AcceleratorConfig:
     head_dim: int = 96
     shared: bool = False
     head_norms: bool = False
+    post_norms: bool = False
+    score_cap: bool = False
     gelu: bool = False
     softmax_lanes: int = 1
     scaling: bool = False
@@ -261,7 +268,7 @@ class AcceleratorConfig:
         A member that says that a later feature is missing is left out, so that earlier programs keep their hash.
         """
         members = asdict(self)
-        later = [name for name in ("window", "shared", "head_norms", "gelu") if not members[name]]
+        later = [name for name in _LATER if not members[name]]
         for name in ("clock_hz", "ultra", "burst_beats", *later):
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
@@ -278,6 +285,11 @@ def head_gains(head_dim: int) -> int:
     return HEAD_NORM_ITEMS + head_dim
 
 
+def row_gains(elements: int) -> int:
+    """Return the items of GAINS of a matrix whose rows are normed: eps and shift, and the gains of the whole vector."""
+    return HEAD_NORM_ITEMS + elements
+
+
 def constant_queues(config: AcceleratorConfig) -> Mapping[str, int]:
     """Return the items that the queue of each kind of constant holds.
 
@@ -285,7 +297,13 @@ def constant_queues(config: AcceleratorConfig) -> Mapping[str, int]:
     """
     columns = config.heads * config.head_dim
     return {
-        "gains": max(config.width, config.hidden, 2, 2 * head_gains(config.head_dim) if config.head_norms else 0),
+        "gains": max(
+            config.width,
+            config.hidden,
+            2,
+            2 * head_gains(config.head_dim) if config.head_norms else 0,
+            row_gains(config.hidden) if config.post_norms else 0,
+        ),
         "rows": config.tile_rows,
         "coding": columns,
         "factors": max(config.heads, 2),

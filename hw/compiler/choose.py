@@ -9,8 +9,9 @@ from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.ops import Attention, Linear, QuantizeActivation
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
-from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, OutputNormConstants
 
 __all__ = ["config_for", "lowered", "ports_of", "ring_window", "ringed", "shape_of", "small_config"]
 
@@ -83,6 +84,10 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
             isinstance(one, GateConstants) and one.activation == "gelu_tanh" for one in model.constants.values()
         ),
         "head_norms": any(isinstance(one, HeadNormConstants) for one in model.constants.values()),
+        "post_norms": any(isinstance(one, OutputNormConstants) for one in model.constants.values()),
+        "score_cap": any(
+            isinstance(one, AttentionConstants) and one.cap is not None for one in model.constants.values()
+        ),
         "scaling": any(matrix.groups is not None for matrix in matrices),
         "per_row": any(matrix.trits is None for matrix in matrices),
         "tile_rows": min(_MOST_TILE_ROWS, -(-2 * most_rows // (2 * ROWS)) * 2 * ROWS),

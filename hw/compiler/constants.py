@@ -68,7 +68,10 @@ def gain_items(gains: I64) -> U8:
 
 
 def head_norm_items(gains: I64, eps: int, shift: int) -> U8:
-    """Pack eps u48 from its low 16 bits on, the shift, and the gains s16 [head_dim] into uint8 [4 + head_dim, 2]."""
+    """Pack eps u48 from its low 16 bits on, the shift, and the gains s16 [n] into uint8 [4 + n, 2].
+
+    n is head_dim for a norm of heads, and the width of the residual for a norm of rows.
+    """
     before = [eps & 0xFFFF, eps >> 16 & 0xFFFF, eps >> 32, shift]
     return _laid(len(gains) + HEAD_NORM_ITEMS, _GAIN_BYTES, (0, "<u2", np.concatenate([before, gains & 0xFFFF])))
 

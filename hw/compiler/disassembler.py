@@ -18,7 +18,10 @@ _NAMES: dict[str, type[IntEnum]] = {
     "when": When,
 }
 # Fields of one bit.
-_FLAGS = ("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2", "ring")
+_FLAGS = (
+    *("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2", "ring"),
+    *("norm_heads", "norm_rows"),
+)
 
 
 def describe(program: Program, index: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from edgedec.hw.compiler.constants import angle_items, load_items
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.isa.instructions import Destination
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Logits
@@ -29,19 +30,20 @@ class Results:
     Members:
         ids, logits: int32 and int64 [r, k], the largest logit first, of equal ones the smaller id; k is at most the
             vocabulary.
-        mantissa, exponent: int64 [r]; a logit's real value is logit * mantissa * 2^exponent.
+        mantissa, exponent: int64 [r]; a logit's real value is logit * mantissa * 2^exponent, before its soft-cap.
+        cap: the soft-cap; None without one.
     """
 
     ids: I32
     logits: I64
     mantissa: I64
     exponent: I64
+    cap: float | None = None
 
     @property
     def real(self) -> NDArray[np.float64]:
         """The logits as real numbers, [r, k]."""
-        unit: NDArray[np.float64] = np.ldexp(self.mantissa.astype(np.float64), self.exponent)
-        return self.logits * unit[:, None]
+        return real(Logits(values=self.logits, mantissa=self.mantissa, exponent=self.exponent, cap=self.cap))
 
 
 class ProgramHost:
@@ -125,6 +127,7 @@ class ProgramHost:
             logits=best[..., 0].astype(np.int64),
             mantissa=mantissa,
             exponent=self._exponent(scales),
+            cap=self.program.host.logits_cap,
         )
 
     def logits(self, output: U8, rows: I32) -> Logits:
@@ -133,7 +136,12 @@ class ProgramHost:
         raw = np.ascontiguousarray(output[ROWS_OFFSET : ROWS_OFFSET + self.program.host.vocab * size])
         values = raw.view("<i4").reshape(-1, size // 4)[:, rows].T.astype(np.int64)
         scales = np.ascontiguousarray(output[: 8 * config.slots]).view("<i2").reshape(config.slots, 4)[rows]
-        return Logits(values=values, mantissa=scales[:, 0].astype(np.int64) & 0xFFFF, exponent=self._exponent(scales))
+        return Logits(
+            values=values,
+            mantissa=scales[:, 0].astype(np.int64) & 0xFFFF,
+            exponent=self._exponent(scales),
+            cap=self.program.host.logits_cap,
+        )
 
     def _exponent(self, scales: NDArray[np.int16]) -> I64:
         return scales[:, 1].astype(np.int64) + self.program.host.logit_exponent

@@ -37,7 +37,7 @@ from edgedec.ops import (
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
-from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants, OutputNormConstants
 
 __all__ = ["Lowering"]
 
@@ -60,6 +60,7 @@ class Lowering:
         magnitude: factor of the rotated columns.
         embedding_scale: factor of the embedding's rows.
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
+        logits_cap: soft-cap of the logits, which the host applies; None without one.
         cache_beats: beats of all layers' keys and values.
     """
 
@@ -70,6 +71,7 @@ class Lowering:
         self.angles: tuple[float, ...] = ()
         self.magnitude = self.embedding_scale = 1.0
         self.logit_exponent: int | None = None
+        self.logits_cap: float | None = None
         self._routes = Routes(model.graph)
         self._rings = {name: int(_is_ring(state, config)) for name, state in self.graph.states.items()}
         runs = {name: config.cache_rows(ring).run for name, ring in self._rings.items()}
@@ -87,6 +89,7 @@ class Lowering:
         self._vectors: deque[str] = deque()  # codes for which there is a VECTOR and no MATRIX yet
         self._current = ""  # codes of the last MATRIX
         self._residual = ""  # value that the residual holds
+        self._gains: tuple[str, U8] | None = None  # gains of an announced vector whose READ follows its matrix
         self._coded: set[str] = set()  # names of the queries, keys and values that were passed to attention
 
     def run(self) -> None:
@@ -126,8 +129,12 @@ class Lowering:
         assert isinstance(width, int)
         return width
 
-    def vector(self, value: str, source: Source) -> bool:
-        """Emit the VECTOR of the quantizer of ``value``. Return False if there is no quantizer, and thus no VECTOR."""
+    def vector(self, value: str, source: Source, *, later: bool = False) -> bool:
+        """Emit the VECTOR of the quantizer of ``value``. Return False if there is no quantizer, and thus no VECTOR.
+
+        Args:
+            later: whether the READ of its gains is left to ``late_gains``, because those of a norm of rows come first.
+        """
         takers = [op for op in self._routes.readers(value) if not isinstance(op, Add)]
         if not takers:
             return False
@@ -137,7 +144,7 @@ class Lowering:
         (op,) = takers
         if isinstance(op, SelectRows):
             self.cover(op)
-            return self.vector(op.outputs[0], source)
+            return self.vector(op.outputs[0], source, later=later)
         norm = None
         if isinstance(op, RmsNorm):
             norm = op
@@ -155,9 +162,17 @@ class Lowering:
         else:
             constants: NormConstants = self.constants[norm.name]
             self.out.emit(Opcode.VECTOR, name, **fields, normed=1, eps=constants.eps)
-            self.out.constants(Destination.GAINS, name, gain_items(constants.gain.values))
+            self._gains = name, gain_items(constants.gain.values)
+            if not later:
+                self.late_gains()
         self._vectors.append(op.outputs[0])
         return True
+
+    def late_gains(self) -> None:
+        """Emit the READ of the gains of the latest VECTOR, if that is still to come."""
+        if self._gains is not None:
+            self.out.constants(Destination.GAINS, *self._gains)
+            self._gains = None
 
     def fresh(self, op: Linear) -> bool:
         """Return whether the codes of a linear are a new vector; if so, they become the current one."""
@@ -211,14 +226,14 @@ class Lowering:
         fields: Mapping[str, int],
         *,
         coding: tuple[I64, I64] | None = None,
-        heads: U8 | None = None,
+        gains: U8 | None = None,
         variants: tuple[When, ...] = (),
     ) -> None:
         """Emit all pieces of a matrix with their reads.
 
         Args:
             coding: mantissas and middles for the codes of attention.
-            heads: items of the norm of heads.
+            gains: items of the norm of heads or of rows.
             variants: conditions under which the instruction is emitted, with shared reads; without logits nothing goes
                 ``onward``.
         """
@@ -237,8 +252,8 @@ class Lowering:
             for when in variants or (out.when,):
                 dropped = {"onward": 0} if when == When.WITHOUT_LOGITS else {}
                 out.emit(Opcode.MATRIX, name, when=when, **(members | dropped))
-            if heads is not None and index == 0:
-                out.constants(Destination.GAINS, name, heads)
+            if gains is not None and index == 0:
+                out.constants(Destination.GAINS, name, gains)
             if coding is not None and index == 0:
                 out.constants(Destination.CODING, name, coding_items(*coding))
             if matrix.row_constants:
@@ -249,24 +264,40 @@ class Lowering:
         add = job.reader
         assert add is not None
         (output,) = (op.outputs[index] for index in job.indices)
-        other = [name for name in add.inputs if name != output]
+        norm = self._routes.row_norm(output)
+        added = output if norm is None else norm.outputs[0]
+        other = [name for name in add.inputs if name != added]
         if other != [self._residual]:
-            raise unsupported(add, f"{output} is added to {', '.join(other) or output}, not to the residual stream")
+            raise unsupported(add, f"{added} is added to {', '.join(other) or added}, not to the residual stream")
         self.cover(add)
+        gains = None if norm is None else self._row_norm(norm)
         self._residual = add.outputs[0]
         last = self.out.when == When.ALWAYS and self._at > self._last_attention
         if last:  # only the head reads the values after the last keys and values
             self.out.when = When.WITH_LOGITS
-        onward = self.vector(self._residual, Source.RESIDUAL)
-        name, fields = f"{output} -> {self._residual}", {"wide": 1, "onward": int(onward)}
+        onward = self.vector(self._residual, Source.RESIDUAL, later=norm is not None)
+        name = " -> ".join([output, *([] if norm is None else norm.outputs), self._residual])
+        fields = {"wide": 1, "onward": int(onward), "norm_rows": int(norm is not None)}
+        if norm is not None:
+            fields["elements"] = matrix.rows
         if not last:
-            self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields)
+            self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields, gains=gains)
+            self.late_gains()
             return
         # A pass without logits must consume the codes of its attention as well, or they would remain.
         self.out.when = When.ALWAYS
         variants = (When.WITH_LOGITS, When.WITHOUT_LOGITS)
-        self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields, variants=variants)
+        self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields, gains=gains, variants=variants)
         self.out.when = When.WITH_LOGITS
+        self.late_gains()
+
+    def _row_norm(self, op: RmsNorm) -> U8:
+        """Return the items of a norm of the rows of a matrix."""
+        if not self.config.post_norms:
+            raise unsupported(op, "it norms a linear's output; generate the accelerator with post_norms=True")
+        self.cover(op)
+        constants: OutputNormConstants = self.constants[op.name]
+        return head_norm_items(constants.gain.values, constants.eps, constants.shift)
 
     def to_attention(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         attention, rope = job.reader, self._routes.rope(job)
@@ -280,12 +311,12 @@ class Lowering:
         middles = constants.k_middle.reshape(-1) if job.sink == Sink.KEYS else np.zeros(len(mantissas), np.int64)
         if matrix.order is not None:
             mantissas, middles = mantissas[matrix.order], middles[matrix.order]
-        norm, heads = self._routes.norm(job), None
+        norm, gains = self._routes.norm(job), None
         if norm is not None:
-            heads = self._head_norm(norm, job)
+            gains = self._head_norm(norm, job)
         made = [op.outputs[job.indices[0]], *(step.outputs[0] for step in (norm, rope) if step is not None)]
         fields = {"rotate": int(rope is not None), "shift": -factor.exponent, "norm_heads": int(norm is not None)}
-        self._matrix(matrix, job.sink, " -> ".join(made), fresh, fields, coding=(mantissas, middles), heads=heads)
+        self._matrix(matrix, job.sink, " -> ".join(made), fresh, fields, coding=(mantissas, middles), gains=gains)
         self._coded.add(attention.inputs[PARTS.index(job.sink)])
 
     def _head_norm(self, op: RmsNorm, job: RouteJob) -> U8:
@@ -345,13 +376,26 @@ class Lowering:
         # A window as long as the cache hides nothing.
         window = 0 if state.window is None or state.window > most else state.window
         sinks = min(state.sinks, most) if window else 0
+        cap, factors = self._cap(op, constants)
         self.out.emit(
-            Opcode.ATTEND, name, wait=1, **place, **heads, kv_heads=state.kv_heads, window=window, sinks=sinks
+            Opcode.ATTEND, name, wait=1, **place, **heads, kv_heads=state.kv_heads, window=window, sinks=sinks, **cap
         )
-        self.out.constants(Destination.FACTORS, name, factor_items(constants.score.values, -constants.score.exponent))
+        self.out.constants(Destination.FACTORS, name, factor_items(factors.values, -factors.exponent))
         scales = np.repeat(constants.output.values, group, axis=0)
         self.out.constants(Destination.SCALES, name, scale_items(scales))
         self.out.emit(Opcode.CACHE, op.state, **place, **heads)
+
+    def _cap(self, op: Attention, constants: AttentionConstants) -> tuple[dict[str, int], Mantissas]:
+        """Return the fields of the factor of capped scores, and the factors of the scores of each head."""
+        if (constants.cap is not None) != self.config.score_cap:
+            what = "have no soft-cap" if constants.cap is None else "have a soft-cap"
+            raise unsupported(
+                op, f"its scores {what}; generate the accelerator with score_cap={constants.cap is not None}"
+            )
+        if constants.cap is None:
+            return {}, constants.score
+        # A capped score has the same unit in all heads.
+        return {"cap_factor": int(constants.score.values[0]), "cap_shift": -constants.score.exponent}, constants.cap
 
     def to_gate(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         gated = job.reader
@@ -370,6 +414,7 @@ class Lowering:
     def to_logits(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         (index,) = job.indices
         self.logit_exponent = self.constants[op.name].matrices[index].logit_exponent
+        self.logits_cap = op.soft_cap
         self._matrix(matrix, Sink.LOGITS, op.outputs[index], fresh, {"elements": matrix.rows})
 
     def nothing(self, op: Operation) -> None:

@@ -46,6 +46,7 @@ class HostFacts:
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         magnitude: factor of the rotated columns.
         embedding_scale: factor of a row.
+        logits_cap: soft-cap of the logits, which the host applies to their real values; None without one.
     """
 
     bundle: str
@@ -57,6 +58,7 @@ class HostFacts:
     logit_exponent: int
     magnitude: float = 1.0
     embedding_scale: float = 1.0
+    logits_cap: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,5 +274,6 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
             logit_exponent=lowering.logit_exponent,
             magnitude=lowering.magnitude,
             embedding_scale=lowering.embedding_scale,
+            logits_cap=lowering.logits_cap,
         ),
     )

@@ -52,7 +52,7 @@ def save_program(program: Program, path: Path) -> None:
             "version": VERSION,
             "created_by": f"edgedec {__version__}",
             "config": asdict(program.config),
-            "host": asdict(program.host),
+            "host": {name: value for name, value in asdict(program.host).items() if value is not None},
             "names": list(program.names),
             "input_beats": program.input_beats,
             "cache_beats": program.cache_beats,
@@ -167,11 +167,20 @@ def _count(content: Mapping[str, Any], name: str) -> int:
 def _host(content: dict[str, Any]) -> HostFacts:
     factors = {"magnitude": 1.0, "embedding_scale": 1.0}  # earlier programs do not say them
     content = {**factors, **content}
-    kinds = {"bundle": str, "embedding": str, "inverse_frequencies": list, **dict.fromkeys(factors, float)}
+    kinds = {
+        "bundle": str,
+        "embedding": str,
+        "inverse_frequencies": list,
+        **dict.fromkeys((*factors, "logits_cap"), float),
+    }
     for member in fields(HostFacts):
         kind = kinds.get(member.name, int)
+        if member.name == "logits_cap" and content.get(member.name) is None:
+            continue
         if type(content.get(member.name)) is not kind:
             raise ValueError(f"{member.name} is {reprlib.repr(content.get(member.name))}")
+    if not content.get("logits_cap", 1.0) > 0:
+        raise ValueError("logits_cap must be positive")
     if not all(type(frequency) in (int, float) for frequency in content["inverse_frequencies"]):
         raise ValueError("inverse_frequencies are not all numbers")
     if content["hidden"] < 1 or content["vocab"] < 1 or abs(content["residual_fraction"]) > 1 << 10:

@@ -6,7 +6,7 @@ for a later part of the stream. The items are counted here, instruction by instr
 counts from its READ until everything in the stream has arrived that its unit needs to take it.
 
 - A gain is taken once the matrix, the attention or the rows that make its vector have arrived, that of a norm of heads
-  with the last piece of the matrix.
+  or of rows with the last piece of the matrix. Gains of a vector whose rows are normed first arrive after that piece.
 - A row's constants are taken once the weights of its piece have arrived, the constants of codes with the last piece.
 - Factors and scales are taken once the keys and values of the layer have arrived.
 - A VECTOR leaves its queue when its vector is complete, a MATRIX once its weights have arrived.
@@ -85,7 +85,8 @@ class _Walk:
         most: largest such numbers so far.
         vectors: announced vectors that are not complete.
         matrix: MATRIX whose weights are arriving.
-        heads: gains of its norm of heads.
+        heads: gains of its norm of heads or of rows.
+        fed: the weights of its last piece have arrived.
     """
 
     config: AcceleratorConfig
@@ -94,6 +95,7 @@ class _Walk:
     vectors: list[_Vector] = field(default_factory=list)
     matrix: Instruction | None = None
     heads: int = 0
+    fed: bool = False
 
     def step(self, instruction: Instruction) -> None:
         if instruction.opcode == Opcode.READ:
@@ -105,7 +107,7 @@ class _Walk:
             self.vectors.append(_Vector(source=instruction["source"]))
             self._add("vectors", 1)
         elif instruction.opcode == Opcode.MATRIX:
-            self.matrix = instruction
+            self.matrix, self.fed = instruction, False
             self._add("matrices", 1)
         elif instruction.opcode == Opcode.CACHE:
             self.waiting["factors"] = self.waiting["scales"] = 0
@@ -115,11 +117,15 @@ class _Walk:
         destination, config = Destination(instruction["destination"]), self.config
         if destination == Destination.LOAD:
             self._complete(Source.LOAD)
+        if destination == Destination.WEIGHTS and self.matrix is not None:
+            self.fed = not self.matrix["more"]
         name = _QUEUED.get(destination.name)
         if name is None:
             return
         items = instruction["beats"] * config.beat_bytes // item_bytes(destination, config) - instruction["spare"]
-        if destination == Destination.GAINS and self.matrix is not None:
+        if destination == Destination.GAINS and self.fed:
+            self._release_gains()
+        if destination == Destination.GAINS and self.matrix is not None and not self.fed:
             self.heads += items
         elif destination == Destination.GAINS and self.vectors:
             self.vectors[-1].gains += items
@@ -136,14 +142,19 @@ class _Walk:
         self.waiting["rows"] = 0
         if matrix["more"]:
             return
+        self.fed = False
+        self._release_gains()
         if matrix["sink"] in _PARTS:
             self.waiting["coding"] = 0
-            self.waiting["gains"] -= self.heads
-            self.heads = 0
         if matrix["sink"] == Sink.GATE:
             self._complete(Source.GATE)
         if matrix["sink"] == Sink.RESIDUAL and matrix["onward"]:
             self._complete(Source.RESIDUAL)
+
+    def _release_gains(self) -> None:
+        """Release the gains of the norm of the matrix."""
+        self.waiting["gains"] -= self.heads
+        self.heads = 0
 
     def _complete(self, source: Source) -> None:
         """Release the first announced vector of a source, if there is one, with its gains."""

@@ -21,7 +21,11 @@ PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)  # sinks of an attention's inputs
 
 @dataclass(frozen=True, kw_only=True)
 class RouteJob:
-    """Matrices of a linear that go to one sink together; ``reader`` is the operation that reads them there."""
+    """Matrices of a linear that go to one sink together.
+
+    Members:
+        reader: operation that reads them there, after their norm if there is one.
+    """
 
     sink: Sink
     indices: tuple[int, ...]
@@ -65,6 +69,8 @@ class Routes:
             if len(readers) != 1:
                 raise unsupported(op, f"{len(readers)} operations read {output}; one can: repeat the matrix")
             (reader,) = readers
+            if isinstance(reader, RmsNorm) and isinstance(self.only_reader(reader), Add):
+                reader = self.only_reader(reader)
             if isinstance(reader, Add):
                 jobs.append(RouteJob(sink=Sink.RESIDUAL, indices=(index,), reader=reader))
             elif isinstance(reader, GatedActivation):
@@ -86,6 +92,11 @@ class Routes:
         if not isinstance(reader, Attention) or reader.inputs.count(value) != 1:
             raise unsupported(op, f"{reader.kind} {reader.name} reads {output}; an addition, attention or a gate can")
         return RouteJob(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
+
+    def row_norm(self, output: str) -> RmsNorm | None:
+        """Return the norm of a linear's output between it and the residual, or None."""
+        (reader,) = self.readers(output)
+        return reader if isinstance(reader, RmsNorm) else None
 
     def rope(self, job: RouteJob) -> Rope | None:
         """Return the rotation between a linear and its attention, or None."""

@@ -28,8 +28,8 @@ from edgedec.reference.integer_profile.numbers import Mantissas
 from edgedec.reference.integer_profile.ops.attention import AttentionConstants
 from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
 from edgedec.reference.integer_profile.ops.linear import LinearConstants, MatrixConstants
-from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants
-from edgedec.reference.integer_profile.site import norms_heads
+from edgedec.reference.integer_profile.ops.rms_norm import HeadNormConstants, NormConstants, OutputNormConstants
+from edgedec.reference.integer_profile.site import norms_heads, norms_outputs
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
 
@@ -103,6 +103,7 @@ def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = Fals
             logit_exponent=lowering.logit_exponent,
             magnitude=lowering.magnitude,
             embedding_scale=lowering.embedding_scale,
+            logits_cap=lowering.logits_cap,
         ),
     )
 
@@ -116,6 +117,10 @@ def _constants(graph: Graph, op: Any, real: bool) -> Any:
         (width,) = graph.weights[op.weight].shape
         gain = Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-11)
         return HeadNormConstants(gain=gain, eps=1, shift=16)
+    if isinstance(op, RmsNorm) and norms_outputs(op, graph.readers()[op.outputs[0]]):
+        (width,) = graph.weights[op.weight].shape
+        gain = Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-9)
+        return OutputNormConstants(gain=gain, eps=1, shift=14)
     if isinstance(op, RmsNorm):
         (width,) = graph.weights[op.weight].shape
         return NormConstants(gain=Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-14), eps=1)
@@ -131,6 +136,7 @@ def _constants(graph: Graph, op: Any, real: bool) -> Any:
             k_middle=np.zeros(keys, np.int64),
             score=_ones(op.heads),
             output=_ones(*keys),
+            cap=None if op.soft_cap is None else _ones(op.heads),
         )
     if isinstance(op, Linear):
         parts = zip(op.weights, op.schemes, op.biases, strict=True)

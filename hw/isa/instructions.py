@@ -125,6 +125,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     #   onward: the new residual is also the vector of a VECTOR (RESIDUAL).
     #   rotate, shift: of codes (QUERIES, KEYS, VALUES).
     #   norm_heads: each head is normed before its rotation (QUERIES, KEYS).
+    #   norm_rows: the whole vector, of ``elements`` elements, is normed before it is added (RESIDUAL).
     #   relu2, gate_shift: of the activation (GATE).
     #   elements: of the whole vector; first: id of the first row (LOGITS).
     Opcode.MATRIX: {
@@ -154,10 +155,11 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "relu2": 1,
         "gate_shift": 4,
         "norm_heads": 1,
+        "norm_rows": 1,
     },
     # Computes attention of all heads. start, run: place of the layer in the cache, where its new rows are written.
     # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides. kv_heads: heads /
-    # group. ring: as in CACHE.
+    # group. ring: as in CACHE. cap_factor, cap_shift: c and sc of capped scores (docs/integer-profile.md).
     Opcode.ATTEND: {
         "heads": 8,
         "group": 8,
@@ -167,11 +169,13 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "window": 17,
         "sinks": 17,
         "ring": 1,
+        "cap_factor": 16,
+        "cap_shift": 6,
     },
 }
 SIGNED = frozenset({"base0", "base1"})  # names of the signed fields
 OPTIONAL = frozenset(
-    {"norm_heads"}
+    {"cap_factor", "cap_shift", "norm_heads", "norm_rows"}
 )  # names of the fields at the end of an instruction that only some accelerators read
 
 

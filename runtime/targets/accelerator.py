@@ -20,6 +20,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
 from edgedec.progress import Progress
+from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.cost import CycleCost
 from edgedec.runtime.accelerator.memories import board_memories
@@ -285,7 +286,9 @@ class ProgramTarget:
         if not tokens.all():
             return None
         ids = results.ids.astype(np.int64)
-        values = _floats(Logits(values=results.logits, mantissa=results.mantissa, exponent=results.exponent))
+        values = _floats(
+            Logits(values=results.logits, mantissa=results.mantissa, exponent=results.exponent, cap=results.cap)
+        )
         np.put_along_axis(self._rows, self._finite, -np.inf, axis=1)
         self._finite[: len(ids)] = ids
         logits = self._rows[: len(ids)]
@@ -345,11 +348,10 @@ def _no_taps(taps: Sequence[str]) -> UnsupportedError:
 def _floats(logits: Logits) -> NDArray[np.float32]:
     """Return logits as float32 [rows, n].
 
-    Rounding to float32 must not make a smaller integer equal to the largest of its row, so that the likeliest token is the
-    same in both representations.
+    Neither rounding to float32 nor a soft-cap may make a smaller integer equal to the largest of its row, so that the
+    likeliest token is the same in both representations.
     """
-    units = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)[:, None]
-    floats: NDArray[np.float32] = (logits.values * units).astype(np.float32)
+    floats: NDArray[np.float32] = real(logits).astype(np.float32)
     top = floats.max(axis=1, keepdims=True)
     rounded_up = (floats == top) & (logits.values < logits.values.max(axis=1, keepdims=True))
     return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), floats)

@@ -12,6 +12,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.instructions import Instruction
 from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normalize16, round_shift, saturate
+from edgedec.reference.integer_profile.ops.attention import capped_scores
 from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
 from edgedec.sim.interpreter.streams import integers
 
@@ -127,10 +128,12 @@ class HeadConstants:
     Members:
         factors: uint8 [heads, 4].
         scales: uint8 [heads * head_dim, 2].
+        cap: c and sc of capped scores; None without a soft-cap, and else the factors are those of the argument of tanh.
     """
 
     factors: U8
     scales: U8
+    cap: tuple[int, int] | None = None
 
     def of(self, head_dim: int) -> tuple[I64, I64, I64]:
         """Return (c [heads], sc [heads], V [heads, head_dim]), the names of docs/integer-profile.md."""
@@ -153,6 +156,9 @@ def attended(
     # The sums of both products stay below 2^53, so float64 computes them exactly, and faster than integers.
     products = queries.transpose(1, 0, 2).astype(np.float64) @ keys.transpose(0, 2, 1).astype(np.float64)
     scores = products.astype(np.int64)  # [heads, n, t]
+    if constants.cap is not None:
+        scores = capped_scores(scores, c[:, None, None], int(sc[0]))
+        c, sc = (np.full(heads, value, np.int64) for value in constants.cap)
     largest = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
     trace(f"{name}.max", largest)
     d = np.minimum(np.where(seen, largest - scores, 0), (1 << _DIFFERENCE_BITS) - 1)

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
-from edgedec.hw.config import HEAD_NORM_ITEMS, ROWS, AcceleratorConfig, head_gains
+from edgedec.hw.config import HEAD_NORM_ITEMS, ROWS, AcceleratorConfig, head_gains, row_gains
 from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source
 from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
 from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, gate_factor
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
-from edgedec.reference.integer_profile.ops.rms_norm import normed_heads, root_mean_square, sums_of_squares
+from edgedec.reference.integer_profile.ops.rms_norm import normed_heads, normed_rows, root_mean_square, sums_of_squares
 from edgedec.reference.integer_profile.values import Scale
 from edgedec.sim.interpreter.attention import (
     HeadConstants,
@@ -239,7 +239,7 @@ class Units:
         constants = self._take(Destination.ROWS, rows) if rows else None
         out = drained(of, acc, scale, constants, per_row=self._config.per_row)
         self._pieces.append(out)
-        if of["sink"] == Sink.RESIDUAL:
+        if of["sink"] == Sink.RESIDUAL and not of["norm_rows"]:
             self._sums.append(self._added(job, out))
         if not of["more"]:
             whole, self._pieces = np.concatenate(self._pieces, axis=1), []
@@ -247,9 +247,9 @@ class Units:
         return True
 
     def _added(self, job: _Issued, out: I64) -> I64:
-        """Add a piece to its words of the residual, and return their new values."""
+        """Add a piece, or a whole vector that was normed, to its words of the residual, and return their new values."""
         of = job.fields
-        rows = self._residual[:, of["start"] :][:, : out.shape[1]]
+        rows = self._residual[:, 0 if of["norm_rows"] else of["start"] :][:, : out.shape[1]]
         if rows.shape != out.shape:
             raise _fault(job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden} elements of the residual")
         rows[:] = saturate(rows + out, WIDE_BITS)
@@ -259,6 +259,8 @@ class Units:
         of = job.fields
         sink = Sink(of["sink"])
         self._trace(job.made[0], out)
+        if sink == Sink.RESIDUAL and of["norm_rows"]:
+            self._sums.append(self._added(job, self._normed_rows(job, out)))
         if sink == Sink.RESIDUAL:
             total, self._sums = np.concatenate(self._sums, axis=1), []
             self._trace(job.made[-1], total)
@@ -301,12 +303,28 @@ class Units:
         count = head_gains(self._config.head_dim)
         if not self._config.head_norms or len(self._fifos[Destination.GAINS]) < count:
             raise _fault(job.index, Opcode.MATRIX, f"there is no unit that norms heads, or no {count} items of GAINS")
-        items = self._take(Destination.GAINS, count)
-        low, middle, high, shift = integers(items[:HEAD_NORM_ITEMS], "<u2", 0, 1)[:, 0].tolist()
-        gains = integers(items[HEAD_NORM_ITEMS:], "<i2", 0, 1)[:, 0]
-        x = normed_heads(x, gains, low | middle << 16 | high << 32, shift)
+        gains, eps, shift = self._norm_items(count)
+        x = normed_heads(x, gains, eps, shift)
         self._trace(job.made[min(1, len(job.made) - 1)], x)
         return x
+
+    def _normed_rows(self, job: _Issued, x: I64) -> I64:
+        """Norm the vector with the next items of GAINS."""
+        count = row_gains(x.shape[1])
+        if not self._config.post_norms or len(self._fifos[Destination.GAINS]) < count:
+            raise _fault(job.index, Opcode.MATRIX, f"there is no unit that norms rows, or no {count} items of GAINS")
+        if job.fields["elements"] != x.shape[1]:
+            raise _fault(job.index, Opcode.MATRIX, f"{job.fields['elements']} elements are not the {x.shape[1]} rows")
+        gains, eps, shift = self._norm_items(count)
+        x = normed_rows(x, gains, eps, shift)
+        self._trace(job.made[1], x)
+        return x
+
+    def _norm_items(self, count: int) -> tuple[I64, int, int]:
+        """Take the items of a norm, and return its gains, eps and shift."""
+        items = self._take(Destination.GAINS, count)
+        low, middle, high, shift = integers(items[:HEAD_NORM_ITEMS], "<u2", 0, 1)[:, 0].tolist()
+        return integers(items[HEAD_NORM_ITEMS:], "<i2", 0, 1)[:, 0], low | middle << 16 | high << 32, shift
 
     def _gate(self, job: _Issued, out: I64) -> None:
         gate, up = out[:, 0::2], out[:, 1::2]
@@ -337,6 +355,7 @@ class Units:
         constants = HeadConstants(
             factors=self._take(Destination.FACTORS, heads),
             scales=self._take(Destination.SCALES, needed[Destination.SCALES]),
+            cap=(of["cap_factor"], of["cap_shift"]) if config.score_cap else None,
         )
         queries, *own = (self._codes.pop(sink).reshape(at.slots, -1, config.head_dim) for sink in _PARTS)
         shared = any(part.shape[1] != of["kv_heads"] for part in own) or of["kv_heads"] * of["group"] != heads

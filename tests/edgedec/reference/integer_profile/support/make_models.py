@@ -20,6 +20,10 @@ from tests.support.make_tiny import CONFIG, random_schemes, random_tensors
 # Odd sizes on purpose: heads of 8 and 10, grouped heads, widths that are multiples of nothing, every storage of
 # weights.
 _BITNET: Mapping[str, Any] = {"model_type": "bitnet", "hidden_size": 32, "head_dim": 8, "attention_bias": False}
+_GEMMA: Mapping[str, Any] = {
+    **{"model_type": "gemma2", "query_pre_attn_scalar": 10, "sliding_window": 8, "attention_bias": False},
+    **{"tie_word_embeddings": True},
+}
 _GROUPS_128 = TernaryScheme(group_size=128)
 KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "int8": (Int8Scheme(), {"mlp_bias": True}),
@@ -31,6 +35,8 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "normed": (TernaryScheme(), {"model_type": "qwen3", "rope_interleaved": True}),
     "bonsai": (_GROUPS_128, {"model_type": "qwen3", "tie_word_embeddings": True, "attention_bias": False}),
     "gelu": (Int8Scheme(), {"model_type": "gemma", "attention_bias": False, "tie_word_embeddings": True}),
+    "gemma2": (TernaryScheme(), {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0}),
+    "gemma2-int8": (Int8Scheme(), {**_GEMMA, "attn_logit_softcapping": 50.0, "num_key_value_heads": 1}),
     "bitnet": (TernaryScheme(), _BITNET),
     "bitnet-silu": (TernaryScheme(), {**_BITNET, "hidden_act": "silu"}),
 }
