@@ -15,7 +15,7 @@ from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.fifo import Fifo, small_queue
-from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.instruction_layouts import layout, optional
 from edgedec.hw.blocks.payloads import beat, codes, payload, rows, scales, word, words
 from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
 from edgedec.hw.blocks.resources import Resources, total
@@ -106,6 +106,7 @@ class Datapath(CostedComponent):
             ultra=_ultra_scores(config),
             shared=config.shared,
             norms=config.head_norms,
+            capped=config.score_cap,
         )
         self._matrix = MatrixPath(
             beat_bytes=size,
@@ -116,9 +117,11 @@ class Datapath(CostedComponent):
             per_row=config.per_row,
         )
         self._mac = MacArray(lanes=size, slots=slots, chunk=config.chunk)
-        self._residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
+        self._residual = ResidualPath(
+            slots=slots, depth=config.hidden, style=config.style(config.hidden), norms=config.post_norms
+        )
         self._gate = GatedActivation(slots=slots, gelu=config.gelu)
-        self._sinks = SinkRouter(slots=slots, depth=config.hidden, norms=config.head_norms)
+        self._sinks = SinkRouter(slots=slots, depth=config.hidden, norms=config.head_norms, row_norms=config.post_norms)
         longest = _longest(config)
         self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
         self._slices = {
@@ -361,6 +364,14 @@ class Datapath(CostedComponent):
         ]
         # Attention counts from the first position that is read of the cache.
         first = Mux(item.ring, now.ring_first, 0) if self._config.ring else 0
+        if self._config.score_cap:
+            cap = Signal(head_factor())
+            m.d.comb += path.cap.eq(cap)
+            with m.If(source.valid & source.ready):
+                m.d.sync += [
+                    cap.factor.eq(optional(Opcode.ATTEND, item, "cap_factor")),
+                    cap.shift.eq(optional(Opcode.ATTEND, item, "cap_shift")),
+                ]
         with m.If(source.valid & source.ready):
             m.d.sync += [
                 *(visible.committed.eq(now.committed - first), visible.own.eq(now.slots)),
@@ -413,7 +424,7 @@ class Datapath(CostedComponent):
         config, attention = self._config, self._attention
         angles = Signal(attention.angles.payload.shape())
         sinks = {
-            "gains": self._shared_gains(m, quantize.gains) if config.head_norms else quantize.gains,
+            "gains": self._shared_gains(m, quantize.gains),
             "rows": self._matrix.rows,
             "coding": attention.coding,
             "factors": attention.factors,
@@ -442,18 +453,27 @@ class Datapath(CostedComponent):
     def _shared_gains(self, m: Module, vectors: Any) -> Any:
         """Return the stream of all gains: those of a norm of heads are at its front when that takes them, and only then.
 
-        The codes that its matrix is multiplied by were made with the gains before them.
+        The codes that its matrix is multiplied by were made with the gains before them. The same holds for a norm of rows,
+        and the vector that is made of those rows has its gains after them.
         """
-        heads = self._attention.gains
-        gains = heads.signature.create(path=("gains",))
+        config = self._config
+        if config.post_norms:
+            vectors = self._gains_of(m, self._residual.gains, vectors, "row_gains", "Norms of a vector and of rows")
+        if config.head_norms:
+            vectors = self._gains_of(m, self._attention.gains, vectors, "gains", "Norms of a vector and of heads")
+        return vectors
+
+    def _gains_of(self, m: Module, first: Any, others: Any, name: str, both: str) -> Any:
+        """Return the stream of the gains of ``first``, when that takes some, and of ``others``."""
+        gains = first.signature.create(path=(name,))
         m.d.comb += [
-            heads.payload.eq(gains.payload),
-            heads.valid.eq(gains.valid),
-            vectors.payload.eq(gains.payload),
-            vectors.valid.eq(gains.valid & ~heads.ready),
-            gains.ready.eq(heads.ready | vectors.ready),
+            first.payload.eq(gains.payload),
+            first.valid.eq(gains.valid),
+            others.payload.eq(gains.payload),
+            others.valid.eq(gains.valid & ~first.ready),
+            gains.ready.eq(first.ready | others.ready),
         ]
-        contract(m, ~(heads.ready & vectors.ready), "Norms of a vector and of heads do not take gains at once")
+        contract(m, ~(first.ready & others.ready), f"{both} do not take gains at once")
         return gains
 
     def _constant_items(self, m: Module, names: list[str]) -> dict[str, Any]:

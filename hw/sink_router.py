@@ -29,11 +29,13 @@ class SinkRouter(CostedComponent):
         slots: number of slots, 1 to 8.
         depth: elements of the residual, 1 to 65536.
         norms: whether the attention path has a norm of heads.
+        row_norms: whether the residual has a norm of summands.
 
     Members:
         matrices: In(stream of layout(Opcode.MATRIX)). Matrices in the order of their rows.
         input: In(words(32, slots)). ``last`` ends each matrix.
-        additions: Out(stream addition(depth)). One item per matrix for the residual.
+        additions: Out(stream addition(depth, norms=row_norms)). One item per matrix for the residual, or per vector that
+            is normed.
         residual: Out(words(27, slots)). Rows for the residual.
         parts: Out(stream edgedec.hw.attention.parts.part(norms=norms)). One item per vector of attention.
         attention: Out(words(18, slots)). Rows of queries, keys and values.
@@ -48,15 +50,15 @@ class SinkRouter(CostedComponent):
     Throughput: one row per cycle; two cycles between matrices.
     """
 
-    def __init__(self, *, slots: int, depth: int, norms: bool = False) -> None:
+    def __init__(self, *, slots: int, depth: int, norms: bool = False, row_norms: bool = False) -> None:
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
-        self._slots, self._depth, self._norms = slots, depth, norms
+        self._slots, self._depth, self._norms, self._row_norms = slots, depth, norms, row_norms
         super().__init__(
             lambda: {
                 "matrices": In(stream.Signature(layout(Opcode.MATRIX))),
                 "input": In(words(_DRAINED, slots)),
-                "additions": Out(stream.Signature(addition(depth))),
+                "additions": Out(stream.Signature(addition(depth, norms=row_norms))),
                 "residual": Out(words(_WIDE, slots)),
                 "parts": Out(stream.Signature(part(norms=norms))),
                 "attention": Out(words(_NARROW, slots)),
@@ -107,7 +109,7 @@ class SinkRouter(CostedComponent):
                     m.next = "tell"
             with m.State("tell"):
                 with m.If(now.sink == Sink.RESIDUAL):
-                    m.d.comb += [self.additions.valid.eq(1), told.eq(self.additions.ready)]
+                    m.d.comb += self._add(m, now, continued, told)
                 with m.Elif(continued):
                     m.d.comb += told.eq(1)
                 with m.Elif(attending):
@@ -137,6 +139,17 @@ class SinkRouter(CostedComponent):
             for narrow, value in zip(_elements(sink), _elements(source), strict=True):
                 m.d.comb += narrow.eq(value[: len(narrow)].as_signed())
         return m
+
+    def _add(self, m: Module, now: Any, continued: Signal, told: Signal) -> list[Any]:
+        """Return the assignments that describe an addition; a vector that is normed is one addition of all its matrices."""
+        addition_ = self.additions
+        if not self._row_norms:
+            return [addition_.valid.eq(1), told.eq(addition_.ready)]
+        normed = optional(Opcode.MATRIX, now, "norm_rows")
+        again = normed & continued
+        with m.If(normed):
+            m.d.comb += [addition_.p.elements.eq(now.elements), addition_.p.more.eq(0)]
+        return [addition_.p.normed.eq(normed), addition_.valid.eq(~again), told.eq(addition_.ready | again)]
 
 
 def _elements(port: Any) -> list[Any]:

@@ -52,6 +52,7 @@ class AttentionPath(CostedComponent):
         lanes, ultra: parameters of Attention.
         shared: whether heads that share keys and values may attend together.
         norms: whether heads of queries and keys may be normed. Without it the port ``gains`` does not exist.
+        capped: whether scores have a soft-cap. Without it the port ``cap`` does not exist.
 
     Members:
         parts: In(stream part(norms=norms)). One item per vector. A second vector of a kind overwrites the first.
@@ -62,6 +63,7 @@ class AttentionPath(CostedComponent):
             be offered before the first element of the vector that needs them, and after the vector before it.
         attends: In(stream attend()). Numbers of heads.
         factors: In(stream head_factor()). One item per query head; taken in advance.
+        cap: In(head_factor()). As in AttentionHeads.
         scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(slots, context).
             The beats of a run that several query heads share are repeated for each of them, or for those that attend
             together.
@@ -95,9 +97,10 @@ class AttentionPath(CostedComponent):
         ultra: bool = False,
         shared: bool = False,
         norms: bool = False,
+        capped: bool = False,
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-        self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra, capped=capped)
         self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
         self._norm = HeadNorm(slots=slots, head_dim=head_dim) if norms else None
         self._turned = RegisterSlice(shape=word(_NARROW, slots))
@@ -105,7 +108,7 @@ class AttentionPath(CostedComponent):
         check("key_columns", key_columns, head_dim, 1 << 16)
         heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
         queries = SharedQueries if shared else HeadFeeder
-        self._head_dim = head_dim
+        self._head_dim, self._capped = head_dim, capped
         self._splitter = HeadSplitter(slots=slots, head_dim=head_dim) if shared else None
         self._feeders = {
             QUERIES: queries(width=_QUERY_BITS, depth=query_columns, **heads),
@@ -128,6 +131,7 @@ class AttentionPath(CostedComponent):
                 "angles": In(stream.Signature(angles(slots, 1))),
                 "attends": In(stream.Signature(attend())),
                 "factors": In(stream.Signature(head_factor())),
+                **({"cap": In(head_factor())} if capped else {}),
                 "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), 1))),
                 "beats": In(beat(beat_bytes)),
                 "visibility": In(visibility(slots, context)),
@@ -305,6 +309,8 @@ class AttentionPath(CostedComponent):
         for name in ("beats", "scores", "columns"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.work, flipped(self.work))
+        if self._capped:
+            m.d.comb += inner.cap.eq(self.cap)
         if self._splitter is None:
             m.d.comb += queries.once.ready.eq(1)
             self._attend_alone(m, begin)

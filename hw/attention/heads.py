@@ -7,6 +7,7 @@ from amaranth.lib import data, fifo, stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.attention.issue import AttentionIssue
+from edgedec.hw.attention.parts import head_factor
 from edgedec.hw.attention.score_memory import READ_STAGES, ScoreMemory, visibility
 from edgedec.hw.attention.softmax import SOFTMAX_STAGES, Softmax, probabilities
 from edgedec.hw.attention.weighted_values import WeightedValues
@@ -56,9 +57,12 @@ class AttentionHeads(CostedComponent):
         out_lanes: elements of the output per row and cycle; divides ``chunk``.
         query_bits: signed bits of a query's code, 8 to 16; codes are symmetric.
         ultra: whether the scores are stored in UltraRAM.
+        capped: whether scores have a soft-cap: the factors of a head are then those of its scores to the argument of
+            tanh. Without it the port ``cap`` does not exist.
 
     Members:
         visibility: In(visibility(slots, context)). Steady from a pass's first item to its last output.
+        cap: In(head_factor()). c and sc of capped scores, steady like ``visibility``.
         heads: In(stream head_constants(slots)). One item per head.
         beats: In(beat(beat_bytes)). The committed positions' runs in the order K0 K1 V0 K2 V1 ... V(n-1); none without
             committed positions.
@@ -90,10 +94,12 @@ class AttentionHeads(CostedComponent):
         out_lanes: int = 1,
         query_bits: int = 12,
         ultra: bool = False,
+        capped: bool = False,
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
         self._issue = AttentionIssue(**shape, lanes=lanes, query_bits=query_bits)
-        self._scores = ScoreMemory(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra)
+        self._scores = ScoreMemory(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra, capped=capped)
+        self._capped = capped
         self._softmax = Softmax(slots=slots, lanes=lanes)
         self._mixture = WeightedValues(**shape, lanes=lanes, out_lanes=out_lanes)
         self._slots = slots
@@ -103,6 +109,7 @@ class AttentionHeads(CostedComponent):
         super().__init__(
             lambda: {
                 "visibility": In(visibility(slots, context)),
+                **({"cap": In(head_factor())} if capped else {}),
                 "heads": In(stream.Signature(head_constants(slots))),
                 "beats": In(beat(beat_bytes)),
                 "queries": In(stream.Signature(rows(query_bits, slots, chunk))),
@@ -175,11 +182,21 @@ class AttentionHeads(CostedComponent):
             sink.p.distances.as_value().eq(distances.p.distances.as_value()),
             sink.p.visible.as_value().eq(distances.p.visible.as_value()),
             sink.p.last.eq(distances.p.last),
-            sink.p.factors.as_value().eq(current.factors.as_value()),
-            *(sink.p.shifts[slot].eq(current.shift) for slot in range(self._slots)),
+            sink.p.factors.as_value().eq(
+                Cat([self.cap.factor] * self._slots) if self._capped else current.factors.as_value()
+            ),
+            *(sink.p.shifts[slot].eq(self.cap.shift if self._capped else current.shift) for slot in range(self._slots)),
             sink.valid.eq(distances.valid),
-            early.r_en.eq(distances.valid & distances.p.last),
         ]
-        contract(m, ~distances.valid | early.r_rdy, "A head's constants are taken before its first distance")
+        if self._capped:
+            first = self._scores.factors
+            m.d.comb += [
+                first.payload.as_value().eq(early.r_data),
+                first.valid.eq(early.r_rdy),
+                early.r_en.eq(first.ready),
+            ]
+        else:
+            m.d.comb += early.r_en.eq(distances.valid & distances.p.last)
+            contract(m, ~distances.valid | early.r_rdy, "A head's constants are taken before its first distance")
         ends = self._mixture.ends
         m.d.comb += [ends.valid.eq(late.r_rdy), ends.payload.eq(late.r_data), late.r_en.eq(ends.ready)]

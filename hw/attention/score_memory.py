@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.attention.score_cap import CAP_STAGES, CAPPED_BITS, ScoreCap, cap_factors
 from edgedec.hw.attention.softmax import DISTANCE_BITS
 from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.contract import contract
 from edgedec.hw.blocks.payloads import rows
-from edgedec.hw.blocks.pipeline import check, delayed
+from edgedec.hw.blocks.pipeline import carried, check, delayed
 from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.isa.kv_layout import KvLayout
@@ -52,6 +53,7 @@ class ScoreMemory(CostedComponent):
         lanes: positions per cycle, in and out; a power of two that divides the positions of a group, at most 8.
         query_bits: signed bits of a query's code, 8 to 16.
         ultra: whether the scores are stored in UltraRAM.
+        capped: whether scores have a soft-cap. Without it the port ``factors`` does not exist.
 
     Members:
         visibility: In(visibility(slots, context)). Steady while a pass is in progress.
@@ -60,12 +62,14 @@ class ScoreMemory(CostedComponent):
             lanes``
             cycles apart, and a head begins only once all distances of the second head before it are taken: two heads
             are stored.
+        factors: In(stream cap_factors(slots)). One item per head, offered before its first score.
         room: In(1). A word of distances may be read.
         reads: Out(1). A word of distances is read; only while ``room`` is high. It leaves 4 cycles later.
         output: Out(stream {distances u26 [lanes, slots], visible, last}, always ready). Distances of a head's positions
             in order, saturated; the last group is complete, beyond the last position too.
 
-    Latency: positions / lanes + log2(lanes) + 7 cycles from a head's last item to its first distance.
+    Latency: positions / lanes + log2(lanes) + 7 cycles from a head's last item to its first distance;
+        ``CAP_STAGES`` more with a soft-cap.
     Throughput: lanes * slots scores per cycle, in and out at once.
     Source: docs/integer-profile.md, "Attention".
     """
@@ -81,6 +85,7 @@ class ScoreMemory(CostedComponent):
         lanes: int = 1,
         query_bits: int = 12,
         ultra: bool = False,
+        capped: bool = False,
     ) -> None:
         layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
         check("slots", slots, 1, 8)
@@ -90,7 +95,9 @@ class ScoreMemory(CostedComponent):
             raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
         check("query_bits", query_bits, 8, 16)
         self._layout, self._slots, self._lanes, self._ultra = layout, slots, lanes, ultra
-        self._bits = query_bits + 7 + (head_dim - 1).bit_length()  # bits of a score of symmetric codes
+        self._sum_bits = query_bits + 7 + (head_dim - 1).bit_length()  # bits of a score of symmetric codes
+        self._bits = CAPPED_BITS if capped else self._sum_bits  # bits of a score that is stored
+        self._cap = ScoreCap(slots=slots, lanes=lanes, bits=self._sum_bits) if capped else None
         self._depth = (layout.groups(context) + layout.groups(slots)) * (layout.positions // lanes)
         per_slot = data.ArrayLayout(data.ArrayLayout(unsigned(DISTANCE_BITS), slots), lanes)
         visibility_shape = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
@@ -104,6 +111,7 @@ class ScoreMemory(CostedComponent):
                         always_ready=True,
                     )
                 ),
+                **({"factors": In(stream.Signature(cap_factors(slots)))} if capped else {}),
                 "room": In(1),
                 "reads": Out(1),
                 "output": Out(stream.Signature(item, always_ready=True)),
@@ -117,16 +125,23 @@ class ScoreMemory(CostedComponent):
         width = each_cycle * (bits + 1)
         # LUTs of a bit: chunks added, then serialized; distances; the largest score
         per_bit = positions + 3 * lanes + 2.37 + 0.67 * (lanes - 1)
-        return Resources(
+        own = Resources(
             lut=round(bits * slots * per_bit) + 20 * each_cycle + 74,
             ff=bits * slots * (2 * positions + 4 * lanes + 2) + 4 * each_cycle + 104,
             bram18=0 if self._ultra else block_rams(width, depth),
             uram=ultra_rams(width, depth) if self._ultra else 0,
         )
+        if self._cap is None:
+            return own
+        wider = (self._sum_bits - bits) * slots  # bits of the sums before the soft-cap
+        index = self._depth.bit_length()
+        before = Resources(lut=round(wider * (positions + lanes)), ff=wider * (2 * positions + lanes))
+        following = Resources(lut=each_cycle + index + 5, ff=2 * (each_cycle + index) + 10)
+        return own + self._cap.resources + before + following
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        word = self._serialise(m)
+        word = self._capped(m, self._serialise(m))
         entry = data.StructLayout({"scores": word.scores.shape(), "visible": word.visible.shape()})
         attributes = {"ram_style": "ultra"} if self._ultra else {}
         m.submodules.scores = scores = memory.Memory(shape=entry, depth=2 * self._depth, init=[], attrs=attributes)
@@ -141,10 +156,32 @@ class ScoreMemory(CostedComponent):
         self._replay(m, scores.read_port(), largest, done, word)
         return m
 
+    def _capped(self, m: Module, word: Any) -> Any:
+        """Return the words with capped scores, ``CAP_STAGES`` cycles later, if there is a soft-cap."""
+        if self._cap is None:
+            return word
+        m.submodules.cap = cap = self._cap
+        members = dict(word.shape().members)
+        members["scores"] = cap.output.shape()
+        later = Signal(data.StructLayout(members), name="capped")
+        m.d.comb += [
+            cap.factors.eq(self.factors.payload),
+            cap.input.eq(word.scores),
+            self.factors.ready.eq(word.valid & word.last),
+            later.scores.eq(cap.output),
+        ]
+        contract(m, ~word.valid | self.factors.valid, "The factors of a head are offered before its first score")
+        for name in members:
+            if name != "scores":
+                field = word[name] if isinstance(word[name], Value) else word[name].as_value()
+                delay = delayed if name == "valid" else carried
+                m.d.comb += Value.cast(later[name]).eq(delay(m, Const(1), field, CAP_STAGES, name=f"capped_{name}"))
+        return later
+
     def _serialise(self, m: Module) -> Any:
         """Add up chunks and emit the positions of a group, ``lanes`` at a time, with their visibility."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
-        scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
+        scores = data.ArrayLayout(data.ArrayLayout(signed(self._sum_bits), self._slots), positions)
         total = Signal(scores)
         partial = Signal(scores, reset_less=True)
         waiting = Signal(scores, reset_less=True)
@@ -169,7 +206,7 @@ class ScoreMemory(CostedComponent):
     def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
         """Return the registered word of scores with its place and visibility."""
         config, words = self.visibility, self._layout.positions // self._lanes
-        per_lane = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), self._lanes)
+        per_lane = data.ArrayLayout(data.ArrayLayout(signed(self._sum_bits), self._slots), self._lanes)
         visibility_shape = data.ArrayLayout(data.ArrayLayout(1, self._slots), self._lanes)
         word = Signal(
             data.StructLayout(

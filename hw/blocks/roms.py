@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-__all__ = ["EXP2", "GELU_STEP", "GELU_VALUE", "LAST_EXPONENT", "SIGMOID_STEP", "SIGMOID_VALUE"]
+__all__ = ["CAP_STEP", "CAP_VALUE", "EXP2", "GELU_STEP", "GELU_VALUE", "LAST_EXPONENT", "SIGMOID_STEP", "SIGMOID_VALUE"]
 
 EXP2: tuple[int, ...] = tuple(math.floor(65535 * 2 ** (-i / 256) + 0.5) for i in range(256))  # u16: 65535 * 2^(-i/256)
 LAST_EXPONENT = 18 * 256 - 1  # largest exponent with whole part 17; every entry is shifted to zero from there on
@@ -21,3 +21,7 @@ _GELU = tuple(
 )
 GELU_VALUE: tuple[int, ...] = _GELU[:-1]
 GELU_STEP: tuple[int, ...] = tuple(b - a for a, b in pairwise(_GELU))
+# tanh(i / 64) in units of 2^-17, u17, and the u12 differences to the next.
+_CAP = tuple(math.floor((1 << 17) * math.tanh(i / 64) + 0.5) for i in range(257))
+CAP_VALUE: tuple[int, ...] = _CAP[:-1]
+CAP_STEP: tuple[int, ...] = tuple(b - a for a, b in pairwise(_CAP))

@@ -46,6 +46,7 @@ def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **h
         head_dim=head_dim,
         context=24,
         norms=layer.normed is not None,
+        capped=layer.constants.cap is not None,
         query_columns=layer.heads * head_dim,
         key_columns=kv_heads * head_dim,
         **{name: how.pop(name) for name in ("lanes", "ultra", "eager", "shared") if name in how},
@@ -153,6 +154,27 @@ def test_heads_are_normed_before_their_rotation(
     passes = [layer.attend(slots=2, **chain(2), commit=[0, 1]), layer.attend(slots=2, **tree(2), commit=[1])]
     assert all(np.abs(work.output).max() > 1 << 16 for work in passes)
     check(layer, passes, beat_bytes=8, slots=2, idle=idle, stall=stall)
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize(
+    ("shape", "group", "lanes", "shared", "idle", "stall"),
+    [
+        ({"beat_bytes": 8, "slots": 2}, 2, 1, False, 0.0, 0.0),
+        ({"beat_bytes": 16, "slots": 4}, 1, 2, False, {"factors": 0.9, "beats": 0.3}, {"output": 0.8}),
+        ({"beat_bytes": 8, "slots": 4}, 2, 1, True, {"beats": 0.5}, 0.0),
+    ],
+)
+def test_capped_scores_equal_the_reference(
+    shape: dict[str, Any], group: int, lanes: int, shared: bool, idle: Any, stall: Any
+) -> None:
+    """Run heads whose factors differ, so that a factor that comes early or late changes the output."""
+    slots = shape["slots"]
+    layer = Layer(np.random.default_rng(9), heads=4, group=group, head_dim=8, capped=True)
+    passes = [layer.attend(slots=slots, **chain(2), commit=[0, 1]), layer.attend(slots=slots, **tree(2), commit=[1])]
+    passes.append(layer.attend(slots=slots, **chain(1), commit=[]))
+    assert all(np.abs(work.output).max() > 1 << 16 for work in passes)
+    check(layer, passes, lanes=lanes, shared=shared, idle=idle, stall=stall, **shape)
 
 
 @pytest.mark.rtl

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.graph import KvState
 from edgedec.hw.attention.attention_path import AttentionPath
-from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES
+from edgedec.hw.attention.parts import KEYS, QUERIES, VALUES, head_factor
 from edgedec.hw.attention.score_memory import visibility
 from edgedec.hw.compiler.constants import head_norm_items
 from edgedec.hw.isa.kv_layout import KvLayout
@@ -79,8 +79,14 @@ class Layer:
         sinks: int = 0,
         rotated: tuple[bool, bool] = (True, True),
         normed: tuple[bool, bool] | None = None,
+        capped: bool = False,
     ) -> None:
-        """Draw the constants; ``normed`` says whether queries and keys are normed, None that there is no unit for it."""
+        """Draw the constants.
+
+        Args:
+            normed: whether queries and keys are normed; None if there is no unit for it.
+            capped: whether scores have a soft-cap, which most of them reach partly.
+        """
         self.rng, self.heads, self.group, self.head_dim, self.rotated = rng, heads, group, head_dim, rotated
         self.normed = normed
         norms = range(2) if normed else ()
@@ -107,6 +113,9 @@ class Layer:
             score=factors(22, 26, heads),
             output=Mantissas(values=rng.choice([1, 1 << 15, 65535, int(rng.integers(1 << 16))], shape), exponent=-21),
         )
+        if capped:
+            of_capped = Mantissas(values=np.full(heads, int(rng.integers(1 << 12, 1 << 16))), exponent=-20)
+            self.constants = replace(self.constants, score=of_capped, cap=factors(14, 17, heads))
 
     def _rotate(self, x: Value, context: IntegerPassContext) -> Value:
         assert isinstance(x, np.ndarray)
@@ -181,7 +190,8 @@ class Together(Component):
     With ``eager`` the caller offers them as soon as heads attend; all passes are like the first.
 
     Members:
-        passes: In(stream {seen, turns}). Visibility, and whether there are new angles; three parts belong to each.
+        passes: In(stream {seen, turns, cap}). Visibility, whether there are new angles, and the factor of capped scores;
+            three parts belong to each.
         begun: Out(stream 1). First ``work`` of a pass.
         others: ports of the path.
     """
@@ -203,8 +213,8 @@ class Together(Component):
         )
         self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=12)
         self._half = head_dim // 2
-        pass_layout = data.StructLayout({"seen": visibility(slots, context), "turns": 1})
-        own_ports = ("work", "scores", "columns", "visibility")
+        pass_layout = data.StructLayout({"seen": visibility(slots, context), "turns": 1, "cap": head_factor()})
+        own_ports = ("work", "scores", "columns", "visibility", "cap")
         begun_port = stream.Signature(1, always_ready=True)
         ports = {name: m for name, m in self.path.signature.members.items() if name not in own_ports}
         super().__init__({**ports, "passes": In(stream.Signature(pass_layout)), "begun": Out(begun_port)})
@@ -248,6 +258,11 @@ class Together(Component):
         with m.If(path.work.valid):
             m.d.sync += armed.eq(0)
         visibility_register = Signal(self.passes.p.seen.shape())
+        if hasattr(path, "cap"):
+            cap = Signal(head_factor())
+            m.d.comb += path.cap.eq(cap)
+            with m.If(self.passes.valid & self.passes.ready):
+                m.d.sync += cap.eq(self.passes.p.cap)
         m.d.comb += [
             path.visibility.as_value().eq(visibility_register.as_value()),
             self.passes.ready.eq(path.idle & (angles == 0) & (parts == 0) & ~attends),
@@ -293,7 +308,9 @@ def _together(group: int, own: int, slots: int) -> int:
 def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout, slots: int, together: int) -> None:
     constants, heads, group = layer.constants, layer.heads, layer.group
     fields = {name: getattr(work, name) for name in ("committed", "own", "first", "sinks")}
-    items["passes"].append({"seen": {**fields, "mask": work.mask.tolist()}, "turns": int(work.turns)})
+    seen = {**fields, "mask": work.mask.tolist()}
+    cap = {"factor": int(constants.score.values[0]), "shift": -constants.score.exponent}
+    items["passes"].append({"seen": seen, "turns": int(work.turns), "cap": cap})
     if work.turns:
         items["angles"] += [
             {"cos": [c], "sin": [s]} for c, s in zip(work.cos.T.tolist(), work.sin.T.tolist(), strict=True)
@@ -320,7 +337,8 @@ def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout
         ]
     logs = {"together": together.bit_length() - 1, "stride": (work.own - 1).bit_length()}
     items["attends"].append({"heads": heads, "group": group, **logs})
-    items["factors"] += [{"factor": c, "shift": -constants.score.exponent} for c in constants.score.values.tolist()]
+    of_scores = constants.score if constants.cap is None else constants.cap
+    items["factors"] += [{"factor": c, "shift": -of_scores.exponent} for c in of_scores.values.tolist()]
 
     def run(codes: I64, head: int) -> list[Any]:
         fill = int(layer.rng.integers(-128, 128))
