@@ -25,10 +25,11 @@ from edgedec.hw.isa.instructions import Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
 from edgedec.ops import Embed
+from edgedec.reference.integer_profile.head import real
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
-from edgedec.schemes import TernaryScheme
+from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.schemes import Int8Scheme, TernaryScheme
 from edgedec.sim.interpreter import Interpreter
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.hw.support.bench_accelerator import simulated
@@ -51,6 +52,13 @@ BONSAI = (
     TernaryScheme(group_size=128),
 )
 
+# A model with soft-caps and norms of the rows of o and down, which are divided into two matrices each.
+_CAPS = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 4}
+GEMMA = (
+    Int8Scheme(),
+    {**SHAPE, "model_type": "gemma2", "tie_word_embeddings": True, "sliding_window": 8, **_CAPS},
+)
+
 # A ring of 34 groups of two positions, of which a pass reads two.
 RING = {"context": 256, "window": 4}
 
@@ -65,12 +73,14 @@ def compiled(
     window: int | None = None,
     shared: bool = False,
     bonsai: bool = False,
+    gemma: bool = False,
 ) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
-    graph, weights = float_model(*BONSAI) if bonsai else float_model(TernaryScheme(), SHAPE)
+    kind = BONSAI if bonsai else GEMMA if gemma else (TernaryScheme(), SHAPE)
+    graph, weights = float_model(*kind)
     states = {name: replace(state, window=window) for name, state in graph.states.items()}
     model = prepared(replace(graph, states=states), weights)
-    small = {"tile_rows": 20, "context": context, "prefetch_beats": 16, "top_k": 2}
+    small = {"tile_rows": 10 if gemma else 20, "context": context, "prefetch_beats": 16, "top_k": 2}
     small |= {"beat_bytes": beat_bytes, "ports": ports, "slots": slots}
     program = compile_model(model, config_for(model, **small, shared=shared, ultra=False, clock_hz=1e6))
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
@@ -175,13 +185,34 @@ def test_tokens_equal_the_integer_model() -> None:
 
 @pytest.mark.rtl
 def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
-    """Run a prompt of two, and a tree of which a part is kept; compare the cache as well."""
     model, program, embedding = compiled(bonsai=True)
     assert program.config.head_norms
     assert not any(one["int8"] for one in program.instructions if one.opcode == Opcode.MATRIX)
+    run_trees(model, program, embedding)
+
+
+@pytest.mark.rtl
+def test_tokens_of_a_gemma_2_equal_the_integer_model() -> None:
+    """Rows that are normed come from two matrices each; the last ones of a pass without logits go nowhere."""
+    model, program, embedding = compiled(gemma=True)
+    assert program.config.post_norms
+    assert program.config.score_cap
+    matrices = [one for one in program.instructions if one.opcode == Opcode.MATRIX]
+    assert sum(one["norm_rows"] and one["more"] for one in matrices) >= 2
+    best = run_trees(model, program, embedding)
+    assert np.abs(best).max() < GEMMA[1]["final_logit_softcapping"]
+
+
+def run_trees(model: IntegerModel, program: Program, embedding: Any) -> Any:
+    """Run a prompt of two without and with logits, and a tree of which a part is kept; compare the cache as well.
+
+    Returns:
+        the real values of the likeliest tokens of the last pass.
+    """
     device = simulated(program.config, laid_out(program.sizes, program.config.ports)[1])
     sequence, interpreter, host = model.open(), Interpreter(program), ProgramHost(program, embedding)
     passes: list[tuple[list[int], list[int], list[int]]] = [
+        ([7, 14], [0b01, 0b11], []),
         ([7, 14], [0b01, 0b11], [0, 1]),
         ([21, 3], [0b01, 0b10], [1]),
     ]
@@ -192,10 +223,10 @@ def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
             positions = (committed + visible.sum(axis=1) - 1).astype(np.int32)
             array = np.array(ids, np.int32)
             expected = sequence.forward(array, positions=positions, visible=visible, check=True)
-            driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
-            logits = driver.logits(rows)
+            driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS if kept else NO_LOGITS)
+            logits = driver.logits(rows) if kept else expected
             assert np.array_equal(logits.values, expected.values)
-            assert np.array_equal(units(logits), units(expected))
+            assert np.array_equal(real(logits), real(expected))
             interpreter.input[:] = host.input(array, positions)
             interpreter.run_pass(len(ids), committed, masks, positions.tolist(), logits=1)
             for holder in (driver, sequence):
@@ -203,6 +234,7 @@ def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
             interpreter.commit(committed, sum(1 << slot for slot in kept))
         cache = stripe(interpreter.cache, ports=program.config.ports, port_bytes=program.config.port_bytes)
         assert np.array_equal(driver.regions["cache"].fetched()[: cache.size], cache)
+        return driver.results(rows).real
 
 
 @pytest.mark.rtl
