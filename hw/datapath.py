@@ -210,7 +210,8 @@ class Datapath(CostedComponent):
             layout(Opcode.VECTOR).size, VECTORS_AHEAD
         )
         slices = total(part.resources for part in self._slices.values())
-        return queues + slices + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)
+        capped = head_factor().size if self._config.score_cap else 0
+        return queues + slices + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12 + capped)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

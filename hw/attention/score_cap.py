@@ -68,7 +68,7 @@ class ScoreCap(CostedComponent):
             Multiplier(x_bits=max(size + 1, 17), y_bits=min(size + 1, 17)).resources
             + Multiplier(x_bits=13, y_bits=_FRACTION + 1).resources
         )
-        each = Resources(lut=9 * size + 90, ff=4 * size + 190, bram18=1)
+        each = Resources(lut=6 * size + 107, ff=6 * size + 68, bram18=1)
         return (products + each) * (self._slots * self._lanes)
 
     def elaborate(self, platform: Any) -> Module:

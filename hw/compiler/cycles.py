@@ -36,6 +36,8 @@ SERIAL = 9  # AttentionPath, from the last element to ``coded``; with rotation 7
 HEAD_GAINS = 5  # HeadNorm, to take the gains, plus head_dim
 HEAD_ROOTS = (16, 18)  # HeadNorm, from head to head, plus head_dim, and for each slot
 HEAD_NORMED = (29, 37)  # HeadNorm, from the last word of a head to its first normed word, and for each slot
+ROWS_NORMED = (31, 37)  # OutputNorm, from the last row to the normed first one, and for each slot; then a row per cycle
+CAPPED = 15  # ScoreCap
 SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
 SCORES = (
     37  # MacArray 7, ScoreMemory 11, Softmax 13 and 2, collecting a group 4: from a run of keys to that of its values
@@ -277,12 +279,12 @@ class _Walk:
         config, together = self.config, self.config.together(instruction["group"], self.slots)
         heads = instruction["heads"] // together  # heads that attend together count as one
         output_cycles = together * config.head_dim  # cycles of their queries, and of their output
+        capped = CAPPED if config.score_cap else 0
         self._wait(self.attended + output_cycles + 6)
         if not self.committed:
             every = max(EACH_ALONE, output_cycles)
-            self._finish_vector(
-                Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + output_cycles
-            )
+            first = self.stream.now + ALONE + capped + config.slots
+            self._finish_vector(Source.ATTENTION, first + (heads - 1) * every + output_cycles)
             return
         layout = config.kv_layout
         pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles per beat
@@ -294,7 +296,7 @@ class _Walk:
             values = run == 2 * heads - 1 or (run >= 2 and run % 2 == 0)
             head = (run - 1) // 2 if values else (run + 1) // 2
             if values:
-                self.stream.wait(max(ended[head] + SCORES, began + head * output_cycles), "dependency")
+                self.stream.wait(max(ended[head] + SCORES + capped, began + head * output_cycles), "dependency")
             for _, beats in ranges:
                 self.stream.take(beats, ceil(beats * pace), "sweeps")
             self.stream.wait(self.stream.now + own, "dependency")
@@ -345,6 +347,8 @@ class _Walk:
         self.stream.wait(self.rows - delay - each * config.tile_words, "sweeps")
         if matrix["more"]:
             return
+        if matrix["norm_rows"]:
+            self.rows += ROWS_NORMED[0] + ROWS_NORMED[1] * config.slots + matrix["elements"]
         if sink == Sink.RESIDUAL and matrix["onward"]:
             self._finish_vector(Source.RESIDUAL, self.rows + RESIDUAL)
         elif sink == Sink.GATE:

@@ -230,12 +230,13 @@ def test_a_window_makes_another_accelerator_and_none_makes_the_earlier_one() -> 
     assert AcceleratorConfig(window=64).hash != AcceleratorConfig().hash
 
 
-@pytest.mark.parametrize("member", ["head_norms", "gelu"])
+@pytest.mark.parametrize("member", ["head_norms", "post_norms", "score_cap", "gelu"])
 def test_a_later_unit_makes_another_accelerator(member: str) -> None:
     config = AcceleratorConfig(**{member: True})
     assert config.hash != AcceleratorConfig().hash
     narrow = replace(config, width=64, hidden=64)  # the gains of queries and of keys may wait for their rows
-    assert constant_queues(narrow)["gains"] == (2 * (4 + narrow.head_dim) if narrow.head_norms else 64)
+    gains = {"head_norms": 2 * (4 + narrow.head_dim), "post_norms": 4 + narrow.hidden}
+    assert constant_queues(narrow)["gains"] == gains.get(member, 64)
 
 
 @pytest.mark.parametrize(

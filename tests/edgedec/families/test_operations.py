@@ -18,7 +18,7 @@ import pytest
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.graph import Graph, WeightSpec
-from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
+from edgedec.ops import Embed, GatedActivation, Linear, RmsNorm, Rope
 from edgedec.passes import fuse_linears, quantize_activations
 from edgedec.reference.float_profile.cache import FloatCache
 from edgedec.reference.float_profile.model import FloatPassContext, ReferenceModel
@@ -185,8 +185,7 @@ def _replaced(kind: type, **fields: Any) -> Callable[[Graph], Graph]:
     [
         (_replaced(Rope, magnitude=2.0), r"rope layers\.0\.q: it multiplies rotated columns by 2, more than 1\.9999"),
         (_replaced(RmsNorm, heads=2), r"layers\.0\.attn_norm: it normalizes each of 2 parts of a row separately"),
-        (_replaced(Attention, soft_cap=50.0), r"attention layers\.0\.attn: its scores have a soft-cap of 50"),
-        (_replaced(Linear, soft_cap=30.0), "its sums have a soft-cap of 30"),
+        (_replaced(Linear, soft_cap=30.0), r"its sums have a soft-cap of 30, and are no logits"),
     ],
 )
 def test_the_integer_profile_refuses_what_it_does_not_define(change: Callable[[Graph], Graph], message: str) -> None:
@@ -216,15 +215,17 @@ def test_a_norm_of_queries_must_norm_each_head() -> None:
 
 
 def test_an_addend_must_come_from_a_linear() -> None:
-    graph = build_graph({**reference_golden.read("gemma2/no_caps").config, "rms_norm_offset": 0})
-    graph = _replaced(GatedActivation, activation="silu")(graph)
-    with pytest.raises(UnsupportedError, match=r"attn_post_norm: it normalizes the output of the linear layers\.0\.o"):
-        check_defined(graph)
+    """Check the norm of an addend: it may be that of a linear, and of nothing else, and nothing else may read it."""
+    graph = build_graph(reference_golden.read("gemma2/plain").config)
+    check_defined(graph)
     norms = [op for op in graph.operations if isinstance(op, RmsNorm)]
-    stream = norms[0].inputs[0]
-    graph = _replaced(RmsNorm, inputs=(stream,))(graph)
+    stream, added = norms[0].inputs[0], norms[1].outputs[0]
+    moved = _replaced(RmsNorm, inputs=(stream,))(graph)
     with pytest.raises(UnsupportedError, match=r"add layers\.0\.attn_out: the output of layers\.0\.attn_post_norm"):
-        check_defined(graph)
+        check_defined(moved)
+    shared = [replace(op, inputs=(added,)) if op.name == "layers.0.mlp_norm" else op for op in graph.operations]
+    with pytest.raises(UnsupportedError, match=r"attn_post_norm: it normalizes the output of the linear layers\.0\.o"):
+        check_defined(replace(graph, operations=tuple(shared)))
 
 
 def test_an_offset_is_added_to_the_gain() -> None:

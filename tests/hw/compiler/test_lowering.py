@@ -317,6 +317,8 @@ def test_other_blocks_are_compiled(kind: str) -> None:
     ("kind", "member", "message"),
     [
         ("bonsai", "head_norms", r"rms_norm layers\.0\.q_norm: it norms each head; .*with head_norms=True"),
+        ("gemma2", "post_norms", r"layers\.0\.attn_post_norm: it norms a linear's output; .*with post_norms=True"),
+        ("gemma2", "score_cap", r"layers\.0\.attn: its scores have a soft-cap; .*with score_cap=True"),
         ("gelu", "gelu", r"layers\.0\.gated: its activation is gelu_tanh; .*with gelu=True"),
     ],
 )
@@ -332,6 +334,30 @@ def test_an_accelerator_with_the_table_of_gelu_refuses_silu() -> None:
     model = tiny("native")[2]
     with pytest.raises(UnsupportedError, match="its activation is silu; generate the accelerator with gelu=False"):
         compile_model(model, replace(config_for(model), gelu=True))
+
+
+def test_an_accelerator_with_a_soft_cap_refuses_scores_without_one() -> None:
+    model = tiny("native")[2]
+    with pytest.raises(
+        UnsupportedError, match="its scores have no soft-cap; generate the accelerator with score_cap=False"
+    ):
+        compile_model(model, replace(config_for(model), score_cap=True))
+
+
+def test_gains_of_rows_come_before_those_of_the_vector_that_they_make() -> None:
+    """Check the order around every matrix whose rows are normed: its gains, weights, and the gains of the next vector."""
+    program = compile_model(tiny("gemma2")[2], config_for(tiny("gemma2")[2]))
+    reads = [
+        (name, Destination(one["destination"]))
+        for one, name in zip(program.instructions, program.names, strict=True)
+        if one.opcode == Opcode.READ
+    ]
+    made = [index for index, (name, kind) in enumerate(reads) if "post_norm" in name and kind == Destination.GAINS]
+    assert len(made) == 4
+    for index in made:
+        kinds = [kind for _, kind in reads[index : index + 4] if kind != Destination.ROWS]
+        assert kinds[:3] == [Destination.GAINS, Destination.WEIGHTS, Destination.GAINS]
+        assert reads[index + 1][0] == reads[index][0] != reads[index + 2][0]
 
 
 def test_a_group_that_is_wider_than_the_matrix_has_the_blocks_of_the_matrix() -> None:

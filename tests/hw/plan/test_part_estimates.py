@@ -10,8 +10,12 @@ from functools import cache
 import pytest
 
 from edgedec.hw.attention.head_norm import HeadNorm
+from edgedec.hw.attention.score_cap import ScoreCap
+from edgedec.hw.attention.score_memory import ScoreMemory
+from edgedec.hw.blocks.component import CostedComponent
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.plan.estimate import estimate
+from edgedec.hw.vector.output_norm import OutputNorm
 from edgedec.sim.synthesis.estimate_parts import CONFIGS
 
 # configuration, part, LUT, FF, RAMB18, UltraRAM, DSP
@@ -235,6 +239,27 @@ def test_the_norm_of_heads_is_within_5_percent_of_its_synthesis(
     assert estimated.lut == pytest.approx(lut, rel=0.05)
     assert estimated.ff == pytest.approx(ff, rel=0.05)
     assert (estimated.bram18, estimated.dsp) == (bram18, dsp)
+
+
+@pytest.mark.parametrize(
+    ("part", "lut", "ff", "bram18", "dsp"),
+    [
+        (OutputNorm(slots=1, depth=128), 1055, 1721, 1, 3),
+        (OutputNorm(slots=4, depth=128), 2436, 4000, 3, 12),
+        (ScoreCap(slots=1, lanes=1, bits=27), 267, 428, 1, 2),
+        (ScoreCap(slots=4, lanes=1, bits=23), 933, 1600, 4, 8),
+        (ScoreCap(slots=2, lanes=2, bits=20), 894, 1452, 4, 8),
+        (ScoreMemory(beat_bytes=8, head_dim=16, chunk=4, slots=4, context=64, capped=True), 1719, 2530, 7, 8),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, CostedComponent) else str(value),
+)
+def test_units_of_gemma_2_are_within_5_percent_of_their_synthesis(
+    part: CostedComponent, lut: int, ff: int, bram18: int, dsp: int
+) -> None:
+    """Compare units by themselves, which no configuration above has."""
+    assert part.resources.lut == pytest.approx(lut, rel=0.05)
+    assert part.resources.ff == pytest.approx(ff, rel=0.05)
+    assert (part.resources.bram18, part.resources.dsp) == (bram18, dsp)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in _rows()}))

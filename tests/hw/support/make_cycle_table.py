@@ -50,6 +50,9 @@ def _programs() -> Iterator[tuple[str, Program]]:
     scheme, changes = KINDS["bonsai"]
     model = prepared(*float_model(scheme, {**changes, "head_dim": 8}, EMBEDDINGS["bonsai"]))
     yield "tiny, bonsai", compile_model(model, replace(SMALL, head_norms=True))
+    scheme, changes = KINDS["gemma2"]
+    model = prepared(*float_model(scheme, {**changes, "head_dim": 8}))
+    yield "tiny, gemma2", compile_model(model, replace(SMALL, post_norms=True, score_cap=True, gelu=True))
 
 
 def table() -> dict[str, Mapping[str, int]]:

@@ -23,21 +23,27 @@ from tests.sim.support.make_small_top import CONFIG
 # The top takes minutes to compile.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
+_GEMMA: Mapping[str, Any] = {
+    **{"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "sliding_window": 8},
+    **{"tie_word_embeddings": True, "attention_bias": False},
+}
 _GROUPS_128 = TernaryScheme(group_size=128)
 MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]] | tuple[Scheme, Mapping[str, Any], Scheme]] = {
     "native": (TernaryScheme(), {"attention_bias": False}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
     "planes3": (TernaryScheme(planes=3, group_size=64), {"rope_interleaved": True}),
     "int8": (Int8Scheme(), {"mlp_bias": True}),
+    "gemma2": (TernaryScheme(), {"model_type": "gemma2", "query_pre_attn_scalar": 8, **_GEMMA}),
     "bonsai": (_GROUPS_128, {"model_type": "qwen3", "tie_word_embeddings": True}, _GROUPS_128),
 }
 
 
 def opened(kind: str, memory: str = "ideal") -> TokenRun:
-    """Open a model; one whose heads are normed has a top of its own."""
+    """Open a model; one that needs units that most models do not need has a top of its own."""
     scheme, changes, *embedding = MODELS[kind]
     model = prepared(*float_model(scheme, {"head_dim": 8, **changes}, *embedding))
-    return TokenRun(model, replace(CONFIG, head_norms=config_for(model).head_norms), memory=memory)
+    units = {name: getattr(config_for(model), name) for name in ("head_norms", "post_norms", "score_cap", "gelu")}
+    return TokenRun(model, replace(CONFIG, **units), memory=memory)
 
 
 @pytest.mark.parametrize("kind", MODELS)
