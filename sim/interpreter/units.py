@@ -317,7 +317,7 @@ class Units:
             raise _fault(job.index, Opcode.MATRIX, f"{job.fields['elements']} elements are not the {x.shape[1]} rows")
         gains, eps, shift = self._norm_items(count)
         x = normed_rows(x, gains, eps, shift)
-        self._trace(job.made[1], x)
+        self._trace(job.made[min(1, len(job.made) - 1)], x)
         return x
 
     def _norm_items(self, count: int) -> tuple[I64, int, int]:

@@ -36,7 +36,7 @@ __all__ = ["Site", "divides", "fraction_bits", "in_residual", "norms_heads", "no
 
 _RESIDUAL_HEADROOM = 8.0
 _NARROW_HEADROOM = 2.0
-_OUTPUT_HEADROOM = 8.0  # of outputs that are normed before they are added, which are as wide as the residual
+_OUTPUT_HEADROOM = 8.0  # headroom of outputs that are normed before they are added, and as wide as the residual
 # Limits of the fraction bits. A finer unit has no benefit, and the norm's eps, in squared units, would exceed 48 bits.
 _MOST_RESIDUAL_FRACTION = 24
 _MOST_FRACTION = 22

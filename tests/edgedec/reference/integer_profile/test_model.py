@@ -159,7 +159,13 @@ def test_logits_are_near_those_of_the_float_profile(kind: str) -> None:
     actual = subject.open().forward(ids, check=True)
     error = head.real(actual) - expected
     assert np.sqrt(np.square(error).mean() / np.square(expected).mean()) < 0.08
-    logits = head.real(actual)
+    logits = head.real(replace(actual, cap=None))
+    if actual.cap is not None:
+        assert np.allclose(head.real(actual), actual.cap * np.tanh(logits / actual.cap))
+        assert np.abs(head.real(actual)).max() < 0.97 * np.abs(logits).max()
+        with pytest.raises(UnsupportedError, match="have no integer sum of exponentials"):
+            head.sum_of_exponentials(actual)
+        actual = replace(actual, cap=None)
     largest, total = head.sum_of_exponentials(actual)
     unit = np.ldexp(actual.mantissa.astype(float), actual.exponent)
     exact = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
