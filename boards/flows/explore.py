@@ -330,7 +330,7 @@ def _program(config: AcceleratorConfig, lowering: Lowering) -> Program:
         embedding="",
         residual_fraction=0,
         hidden=config.hidden,
-        inverse_frequencies=lowering.angles,
+        inverse_frequencies=(),
         vocab=lowering.vocab,
         logit_exponent=0,
     )

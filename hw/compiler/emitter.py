@@ -45,11 +45,20 @@ class ProgramEmitter:
         """Add a matrix to the image, built together with it, and emit its READ."""
         self._read(Base.IMAGE, Destination.WEIGHTS, name, self.image.add(beats, make), beats, 0)
 
-    def input(self, destination: Destination, name: str, items: int) -> None:
-        """Append ``items`` items to the input buffer, and emit their READ."""
+    def input(self, destination: Destination, name: str, items: int, *, start: int | None = None) -> int:
+        """Emit the READ of ``items`` items of the input buffer, which are appended to it unless they have a place there.
+
+        Args:
+            start: the first beat of items that an earlier call appended.
+
+        Returns:
+            the first beat of the items.
+        """
         beats, spare = beats_of(items, item_bytes(destination, self.config), self.config.beat_bytes)
-        start, self.input_beats = self.input_beats, self.input_beats + beats
+        if start is None:
+            start, self.input_beats = self.input_beats, self.input_beats + beats
         self._read(Base.INPUT, destination, name, start, beats, spare)
+        return start
 
     def _read(self, base: Base, destination: Destination, name: str, start: int, beats: int, spare: int) -> None:
         while beats:

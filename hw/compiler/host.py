@@ -64,10 +64,14 @@ class ProgramHost:
             )
         self.program = program
         # Computed once, because a board's processor is slow: the places of the items, and the angles of all positions.
-        destinations = [Destination.LOAD, *([Destination.ANGLES] if facts.inverse_frequencies else [])]
-        self._offsets = {destination: program.input_offset(destination) for destination in destinations}
+        (self._rows,) = program.input_offsets(Destination.LOAD)
+        turns = [(facts.inverse_frequencies, facts.magnitude), (facts.second_frequencies, facts.second_magnitude)]
+        self._turns = [turn for turn in turns if turn[0]]
+        starts = program.input_offsets(Destination.ANGLES) if self._turns else ()
+        if len(starts) != len(self._turns):
+            raise UsageError(f"the program reads {len(starts)} tables of angles, and names {len(self._turns)}")
         context = np.arange(program.config.context, dtype=np.int32)
-        self._cos, self._sin = self._table_of(context)
+        self._tables = {start: self._table_of(context, *turn) for start, turn in zip(starts, self._turns, strict=True)}
 
     def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
         """Return the input buffer of a pass, uint8 [input_bytes].
@@ -88,23 +92,16 @@ class ProgramHost:
                 f"ids {int(ids.min())}..{int(ids.max())} are not in {-embed_count}..{self.program.host.vocab - 1}"
             )
         buffer = np.zeros(self.program.input_bytes, np.uint8)
-        self._put(buffer, Destination.LOAD, load_items(self._table.rows(ids, embeds), slots))
-        if Destination.ANGLES in self._offsets:
-            self._put(buffer, Destination.ANGLES, angle_items(*self._turned(positions), slots))
+        _put(buffer, self._rows, load_items(self._table.rows(ids, embeds), slots))
+        inside = 0 <= int(positions.min()) <= int(positions.max()) < self.program.config.context
+        for (start, (cos, sin)), turn in zip(self._tables.items(), self._turns, strict=True):
+            # The accelerator refuses other positions.
+            turned = (cos[positions], sin[positions]) if inside else self._table_of(positions, *turn)
+            _put(buffer, start, angle_items(*turned, slots))
         return buffer
 
-    def _turned(self, positions: I32) -> tuple[I64, I64]:
-        if 0 <= int(positions.min()) <= int(positions.max()) < len(self._cos):
-            return self._cos[positions], self._sin[positions]
-        return self._table_of(positions)  # the accelerator refuses such positions
-
-    def _table_of(self, positions: I32) -> tuple[I64, I64]:
-        facts = self.program.host
-        return rotary(positions, facts.inverse_frequencies, facts.magnitude, pairs=self.program.config.head_dim // 2)
-
-    def _put(self, buffer: U8, destination: Destination, items: U8) -> None:
-        at = self._offsets[destination]
-        buffer[at : at + items.size] = items.reshape(-1)
+    def _table_of(self, positions: I32, frequencies: tuple[float, ...], magnitude: float) -> tuple[I64, I64]:
+        return rotary(positions, frequencies, magnitude, pairs=self.program.config.head_dim // 2)
 
     def results(self, output: U8, rows: I32) -> Results:
         """Return the likeliest tokens of the slots ``rows`` from the output buffer of a pass with logits.
@@ -145,3 +142,7 @@ class ProgramHost:
 
     def _exponent(self, scales: NDArray[np.int16]) -> I64:
         return scales[:, 1].astype(np.int64) + self.program.host.logit_exponent
+
+
+def _put(buffer: U8, at: int, items: U8) -> None:
+    buffer[at : at + items.size] = items.reshape(-1)

@@ -45,6 +45,7 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 _MOST_ELEMENTS = (1 << 20) - 1  # rows of logits, limited by an instruction's field
+_MOST_TABLES = 2  # tables of angles in the input buffer
 _WINDOW_BITS = 17  # bits of a window in an instruction
 # Sinks whose last row the next step, or the host, waits for.
 _URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE, Sink.LOGITS)
@@ -56,8 +57,7 @@ class Lowering:
     Members:
         out: emitted instructions and image.
         pass_ends: index of the first instruction of a commit.
-        angles: inverse frequencies of the rotations; empty without any.
-        magnitude: factor of the rotated columns.
+        tables: inverse frequencies and magnitude of each table of angles in the input buffer, in its order; at most two.
         embedding_scale: factor of the embedding's rows.
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         logits_cap: soft-cap of the logits, which the host applies; None without one.
@@ -68,8 +68,9 @@ class Lowering:
         self.graph, self.constants, self.config, self.vocab = model.graph, model.constants, config, model.vocab
         self.out = ProgramEmitter(config)
         self.pass_ends = 0
-        self.angles: tuple[float, ...] = ()
-        self.magnitude = self.embedding_scale = 1.0
+        self.tables: dict[tuple[tuple[float, ...], float], int] = {}  # first beats of the tables in the input buffer
+        self._turning: tuple[tuple[float, ...], float] | None = None  # the table that the accelerator has
+        self.embedding_scale = 1.0
         self.logit_exponent: int | None = None
         self.logits_cap: float | None = None
         self._routes = Routes(model.graph)
@@ -200,8 +201,22 @@ class Lowering:
         self.out.input(Destination.LOAD, name, hidden)
         ropes = [rope for rope in self.graph.operations if isinstance(rope, Rope)]
         if ropes:
-            self.angles, self.magnitude = ropes[0].inverse_frequencies, ropes[0].magnitude
-            self.out.input(Destination.ANGLES, "angles", ropes[0].head_dim // 2)
+            self._take_angles(ropes[0])
+
+    def _take_angles(self, rope: Rope) -> None:
+        """Emit the READ of the angles of a rotation, unless the accelerator has them.
+
+        Raises:
+            UnsupportedError: it is the third table.
+        """
+        table = rope.inverse_frequencies, rope.magnitude
+        if table == self._turning:
+            return
+        if table not in self.tables and len(self.tables) == _MOST_TABLES:
+            raise unsupported(rope, f"its frequencies are those of neither of {_MOST_TABLES} other rotations")
+        start = self.tables.get(table)
+        self.tables[table] = self.out.input(Destination.ANGLES, "angles", rope.head_dim // 2, start=start)
+        self._turning = table
 
     def linear(self, op: Linear) -> None:
         self.cover(op)
@@ -348,17 +363,18 @@ class Lowering:
             )
 
     def _turns(self, op: Attention, rope: Rope) -> None:
-        """Check that queries and keys are rotated alike, by the only table of angles."""
+        """Check that queries and keys are rotated alike, and read the table of angles that they need."""
         others = [self._routes.maker(name) for name in op.inputs[:2]]
         if not all(isinstance(other, Rope) and other.layout == rope.layout for other in others):
             raise unsupported(
                 rope, f"queries and keys of {op.name} are not rotated alike; rotate both, with one layout"
             )
-        table = (rope.inverse_frequencies, rope.magnitude)
-        if table != (self.angles, self.magnitude) or rope.head_dim != self.config.head_dim:
-            raise unsupported(rope, "its frequencies are not the first layer's; there is one table of angles")
+        tables = {(other.inverse_frequencies, other.magnitude) for other in others if isinstance(other, Rope)}
+        if len(tables) > 1 or rope.head_dim != self.config.head_dim:
+            raise unsupported(rope, f"queries and keys of {op.name} are not rotated alike; rotate both by one table")
         if rope.inputs[1] != "positions":
             raise unsupported(rope, f"it turns by {rope.inputs[1]}; only the pass's positions")
+        self._take_angles(rope)
         self.cover(rope)
 
     def attention(self, op: Attention) -> None:

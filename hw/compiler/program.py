@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,16 @@ from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 
-__all__ = ["HostFacts", "Program", "compile_model", "laid_out", "lowered_sizes", "result_bytes", "ring_beats"]
+__all__ = [
+    "HostFacts",
+    "Program",
+    "compile_model",
+    "laid_out",
+    "lowered_sizes",
+    "result_bytes",
+    "ring_beats",
+    "rotations",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +56,8 @@ class HostFacts:
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         magnitude: factor of the rotated columns.
         embedding_scale: factor of a row.
+        second_frequencies, second_magnitude: those of the layers that rotate otherwise than the first one; empty without
+            such.
         logits_cap: soft-cap of the logits, which the host applies to their real values; None without one.
     """
 
@@ -59,6 +71,8 @@ class HostFacts:
     magnitude: float = 1.0
     embedding_scale: float = 1.0
     logits_cap: float | None = None
+    second_frequencies: tuple[float, ...] = ()
+    second_magnitude: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +153,20 @@ class Program:
         digest.update(self.image.data)
         return digest.hexdigest()
 
-    def input_offset(self, destination: Destination) -> int:
-        """Return the first byte in the input buffer of the items for LOAD or ANGLES.
+    def input_offsets(self, destination: Destination) -> tuple[int, ...]:
+        """Return the first bytes in the input buffer of the items for LOAD, or of each table for ANGLES.
 
         Raises:
             KeyError: the input has no items for this destination.
         """
+        starts = dict[int, None]()
         for instruction in self.instructions:
             is_input = instruction.opcode == Opcode.READ and instruction["base"] == Base.INPUT
             if is_input and instruction["destination"] == destination:
-                return instruction["start"] * self.config.beat_bytes
-        raise KeyError(destination.name)
+                starts[instruction["start"] * self.config.beat_bytes] = None
+        if not starts:
+            raise KeyError(destination.name)
+        return tuple(starts)
 
     def astray(self) -> int | None:
         """Return the number of the first instruction that reads or writes outside of its buffer, or None.
@@ -202,6 +219,15 @@ def _row_bytes(config: AcceleratorConfig) -> int:
 
 def _output_bytes(config: AcceleratorConfig, vocab: int) -> int:
     return ROWS_OFFSET + vocab * _row_bytes(config)
+
+
+def rotations(lowering: Lowering) -> dict[str, Any]:
+    """Return the members of HostFacts that describe the tables of angles."""
+    (first, magnitude), *more = lowering.tables or [((), 1.0)]
+    facts: dict[str, Any] = {"inverse_frequencies": first, "magnitude": magnitude}
+    for frequencies, second_magnitude in more:
+        facts |= {"second_frequencies": frequencies, "second_magnitude": second_magnitude}
+    return facts
 
 
 def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
@@ -269,10 +295,9 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
             embedding=embed.weight,
             residual_fraction=model.forms[embed.outputs[0]].fraction,
             hidden=lowering.width(embed.outputs[0]),
-            inverse_frequencies=lowering.angles,
+            **rotations(lowering),
             vocab=model.graph.weights[embed.weight].shape[0],
             logit_exponent=lowering.logit_exponent,
-            magnitude=lowering.magnitude,
             embedding_scale=lowering.embedding_scale,
             logits_cap=lowering.logits_cap,
         ),

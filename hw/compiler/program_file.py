@@ -52,7 +52,7 @@ def save_program(program: Program, path: Path) -> None:
             "version": VERSION,
             "created_by": f"edgedec {__version__}",
             "config": asdict(program.config),
-            "host": {name: value for name, value in asdict(program.host).items() if value is not None},
+            "host": _said(program.host),
             "names": list(program.names),
             "input_beats": program.input_beats,
             "cache_beats": program.cache_beats,
@@ -164,13 +164,21 @@ def _count(content: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def _said(host: HostFacts) -> dict[str, Any]:
+    """Return the facts without those of later versions that the program does not need, which earlier ones do not know."""
+    later = [] if host.second_frequencies else ["second_frequencies", "second_magnitude"]
+    later += [] if host.logits_cap else ["logits_cap"]
+    return {name: value for name, value in asdict(host).items() if name not in later}
+
+
 def _host(content: dict[str, Any]) -> HostFacts:
-    factors = {"magnitude": 1.0, "embedding_scale": 1.0}  # earlier programs do not say them
-    content = {**factors, **content}
+    factors = {"magnitude": 1.0, "embedding_scale": 1.0, "second_magnitude": 1.0}  # earlier programs do not say them
+    content = {**factors, "second_frequencies": [], **content}
+    tables = ("inverse_frequencies", "second_frequencies")
     kinds = {
         "bundle": str,
         "embedding": str,
-        "inverse_frequencies": list,
+        **dict.fromkeys(tables, list),
         **dict.fromkeys((*factors, "logits_cap"), float),
     }
     for member in fields(HostFacts):
@@ -181,11 +189,12 @@ def _host(content: dict[str, Any]) -> HostFacts:
             raise ValueError(f"{member.name} is {reprlib.repr(content.get(member.name))}")
     if not content.get("logits_cap", 1.0) > 0:
         raise ValueError("logits_cap must be positive")
-    if not all(type(frequency) in (int, float) for frequency in content["inverse_frequencies"]):
-        raise ValueError("inverse_frequencies are not all numbers")
+    for name in tables:
+        if not all(type(frequency) in (int, float) for frequency in content[name]):
+            raise ValueError(f"{name} are not all numbers")
     if content["hidden"] < 1 or content["vocab"] < 1 or abs(content["residual_fraction"]) > 1 << 10:
         raise ValueError("hidden, vocab or residual_fraction is out of range")
-    return HostFacts(**{**content, "inverse_frequencies": tuple(map(float, content["inverse_frequencies"]))})
+    return HostFacts(**{**content, **{name: tuple(map(float, content[name])) for name in tables}})
 
 
 def _check_ranges(path: Path, program: Program) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.hw.compiler.lowering import Lowering
-from edgedec.hw.compiler.program import HostFacts, Program
+from edgedec.hw.compiler.program import HostFacts, Program, rotations
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
@@ -98,10 +98,9 @@ def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = Fals
             embedding=embed.weight,
             residual_fraction=_RESIDUAL.fraction,
             hidden=lowering.width(embed.outputs[0]),
-            inverse_frequencies=lowering.angles,
+            **rotations(lowering),
             vocab=model.vocab,
             logit_exponent=lowering.logit_exponent,
-            magnitude=lowering.magnitude,
             embedding_scale=lowering.embedding_scale,
             logits_cap=lowering.logits_cap,
         ),

@@ -21,7 +21,7 @@ from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.isa.instructions import Opcode, When
+from edgedec.hw.isa.instructions import Destination, Opcode, When
 from edgedec.hw.isa.registers import COUNTS
 from edgedec.hw.isa.striping import stripe
 from edgedec.ops import Embed
@@ -59,6 +59,12 @@ GEMMA = (
     {**SHAPE, "model_type": "gemma2", "tie_word_embeddings": True, "sliding_window": 8, **_CAPS},
 )
 
+# A model of two layers with norms of heads and of rows, whose layers are rotated by different angles.
+GEMMA_3 = (
+    TernaryScheme(),
+    {**GEMMA[1], "model_type": "gemma3_text", "num_hidden_layers": 2, "sliding_window_pattern": 2},
+)
+
 # A ring of 34 groups of two positions, of which a pass reads two.
 RING = {"context": 256, "window": 4}
 
@@ -73,11 +79,11 @@ def compiled(
     window: int | None = None,
     shared: bool = False,
     bonsai: bool = False,
-    gemma: bool = False,
+    gemma: int | None = None,
 ) -> tuple[IntegerModel, Program, Any]:
     """Return a model, its program, and its table of embeddings."""
-    kind = BONSAI if bonsai else GEMMA if gemma else (TernaryScheme(), SHAPE)
-    graph, weights = float_model(*kind)
+    kinds = {None: (TernaryScheme(), SHAPE), 2: GEMMA, 3: GEMMA_3}
+    graph, weights = float_model(*(BONSAI if bonsai else kinds[gemma]))
     states = {name: replace(state, window=window) for name, state in graph.states.items()}
     model = prepared(replace(graph, states=states), weights)
     small = {"tile_rows": 10 if gemma else 20, "context": context, "prefetch_beats": 16, "top_k": 2}
@@ -194,13 +200,23 @@ def test_tokens_of_a_bonsai_equal_the_integer_model() -> None:
 @pytest.mark.rtl
 def test_tokens_of_a_gemma_2_equal_the_integer_model() -> None:
     """Rows that are normed come from two matrices each; the last ones of a pass without logits go nowhere."""
-    model, program, embedding = compiled(gemma=True)
+    model, program, embedding = compiled(gemma=2)
     assert program.config.post_norms
     assert program.config.score_cap
     matrices = [one for one in program.instructions if one.opcode == Opcode.MATRIX]
     assert sum(one["norm_rows"] and one["more"] for one in matrices) >= 2
     best = run_trees(model, program, embedding)
     assert np.abs(best).max() < GEMMA[1]["final_logit_softcapping"]
+
+
+@pytest.mark.rtl
+def test_tokens_of_a_gemma_3_equal_the_integer_model() -> None:
+    """The second layer's angles are read between the two, and the first one's again in the next pass."""
+    model, program, embedding = compiled(gemma=3)
+    assert program.config.post_norms
+    assert program.config.head_norms
+    assert len(program.input_offsets(Destination.ANGLES)) == 2
+    run_trees(model, program, embedding)
 
 
 def run_trees(model: IntegerModel, program: Program, embedding: Any) -> Any:

@@ -56,21 +56,14 @@ def check_accelerated(graph: Graph) -> None:
     Raises:
         UnsupportedError: it has none; the message names the operation, and targets that run it.
     """
-    ropes = [op for op in graph.operations if isinstance(op, Rope)]
     for op in graph.operations:
         reason = None
-        if isinstance(op, Rope) and _angles(op) != _angles(ropes[0]):
-            reason = f"its frequencies are not those of {ropes[0].name}; it has one table of angles"
         if isinstance(op, Hadamard):
             reason = f"it has no unit for a Walsh-Hadamard transform of {op.block} columns"
         elif op.kind in _RECURRENT:
             reason = "it has no units for recurrent states, and for what stands around them"
         if reason:
             raise UnsupportedError(f"the accelerator cannot run {op.kind} {op.name}: {reason}{_INSTEAD}")
-
-
-def _angles(op: Rope) -> tuple[tuple[float, ...], float]:
-    return op.inverse_frequencies, op.magnitude
 
 
 def _undefined(op: Operation, graph: Graph) -> str | None:

@@ -34,7 +34,7 @@ def test_angles_are_those_of_the_positions(positions: list[int]) -> None:
     """Use positions in the cache, and some past it, which the accelerator refuses itself."""
     ours, array = host(), np.array(positions, np.int32)
     buffer = ours.input(np.array([1, 2], np.int32), array)
-    start = ours.program.input_offset(Destination.ANGLES)
+    start = ours.program.input_offsets(Destination.ANGLES)[0]
     cos, sin = rotary(array, ours.program.host.inverse_frequencies)
     item = 16  # bytes: two halves of each of three slots, and room for a fourth
     for pair in range(cos.shape[1]):

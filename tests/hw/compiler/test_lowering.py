@@ -112,7 +112,8 @@ def test_the_words_of_a_vector_s_matrices_less_their_spare_are_its_elements(kind
         width = sum(widths[part] for part in name.split(" -> ")[0].split("|"))
         assert 0 <= instruction["spare"] < 5
         assert instruction["start"] == (rows if instruction["sink"] == Sink.RESIDUAL else 0)
-        assert instruction["elements"] == (width if instruction["sink"] == Sink.LOGITS else 0)
+        whole = instruction["sink"] == Sink.LOGITS or instruction["norm_rows"]
+        assert instruction["elements"] == (width if whole else 0)
         rows += 5 * instruction["words"] - instruction["spare"]
         assert rows == width if not instruction["more"] else rows < width
         sinks.add(Sink(instruction["sink"]))
@@ -209,13 +210,39 @@ def test_keys_with_another_rotary_layout_are_refused() -> None:
         config_for(changed("native", other_layout))
 
 
-def test_a_second_table_of_angles_is_refused() -> None:
+def test_keys_with_other_frequencies_than_queries_are_refused() -> None:
     def other_angles(op: Any) -> Any:
-        late = isinstance(op, Rope) and op.name.startswith("layers.1")
-        return replace(op, inverse_frequencies=(1.0,) * 5) if late else op
+        return replace(op, inverse_frequencies=(1.0,) * 5) if isinstance(op, Rope) and op.name.endswith("1.k") else op
 
-    with pytest.raises(UnsupportedError, match=r"rope layers\.1\.q.*frequencies.*one table of angles"):
+    with pytest.raises(UnsupportedError, match=r"rope layers\.1\.q.*not rotated alike; rotate both by one table"):
         config_for(changed("native", other_angles))
+
+
+def test_layers_rotate_by_one_of_two_tables() -> None:
+    """Each layer that needs another table than the one before it reads it again; a third one is refused."""
+    graph, weights = float_model(
+        TernaryScheme(), {**KINDS["gemma3"][1], "num_hidden_layers": 6, "sliding_window_pattern": 3}
+    )
+    program = compile_model(model := prepared(graph, weights), config_for(model))
+    reads = [
+        (name, one["start"])
+        for one, name in zip(program.instructions, program.names, strict=True)
+        if one.opcode == Opcode.READ and one["destination"] in (Destination.ANGLES, Destination.WEIGHTS)
+    ]
+    angles = [start for name, start in reads if name == "angles"]
+    assert len(angles) == 4
+    assert angles[0] == angles[2] != angles[1] == angles[3], "layers 0 and 1, 2, 3, 4 and 5"
+    assert program.input_offsets(Destination.ANGLES) == tuple(16 * 4 * start for start in angles[:2])
+    near, far = program.host.inverse_frequencies, program.host.second_frequencies
+    assert len(near) == len(far) == 5
+    assert near[1:] != far[1:]
+
+    def third(op: Any) -> Any:
+        return replace(op, inverse_frequencies=(1.0,) * 5) if isinstance(op, Rope) and "layers.4." in op.name else op
+
+    operations = tuple(third(op) for op in graph.operations)
+    with pytest.raises(UnsupportedError, match=r"rope layers\.4\.q: .*neither of 2 other rotations"):
+        config_for(IntegerModel(replace(graph, operations=operations), model.constants, model.forms))
 
 
 def with_matrix(kind: str, name: str, **changes: Any) -> IntegerModel:
@@ -294,7 +321,7 @@ def test_given_embeddings_replace_rows_of_the_table() -> None:
     rows = np.random.default_rng(0).standard_normal((2, 36)).astype(np.float32)
     ids = np.array([-2, 7, -1], np.int32)
     input_bytes = host.input(ids, np.arange(3, dtype=np.int32), rows)
-    at, size = program.input_offset(Destination.LOAD), 16
+    at, size = program.input_offsets(Destination.LOAD)[0], 16
     items = input_bytes[at : at + 36 * size].copy().view("<i4").reshape(36, 4)
     assert np.array_equal(items[:, :3].T, embed.rows(ids, rows))
     assert not items[:, 3].any()

@@ -74,7 +74,7 @@ def test_a_tiny_model_equals_the_profile(kind: str, widths: dict[str, Any]) -> N
     names = pair.compared
     parts = ["attn_norm.codes", "v", "attn", "attn_out", "gate", "up", "gated", "out", "o", "down"]
     assert {f"layers.0.{part}" for part in parts} <= names
-    assert ("layers.0.attn_post_norm" in names) == kind.startswith("gemma2")
+    assert ("layers.0.attn_post_norm" in names) == kind.startswith(("gemma2", "gemma3"))
     assert {"logits", "final_norm.scale.mantissa", "layers.0.attn.p", "layers.0.attn.v8"} <= names
     assert {"layers.0.q_proj", "layers.0.q", "layers.0.k", "layers.0.attn.q12", "layers.0.attn.k8"} <= names
 

@@ -54,7 +54,6 @@ def _recurrent(kind: str) -> dict[str, str]:
 
 _PORTABLE = {EXECUTORS[1]: "cannot run 'causal_conv'"}
 _RECURRENT = _PORTABLE | {"accelerator": "it has no units for recurrent states"}  # the profile defines them
-_TWO_ROTATIONS = {"accelerator": "it has one table of angles"}  # the profile defines them
 
 ROWS = (
     Row(title="Llama 1 to 3, TinyLlama, SmolLM 1 and 2", family="llama", golden="grouped_tied"),
@@ -99,7 +98,6 @@ ROWS = (
         title="Gemma 3, its language model",
         family="gemma3_text",
         golden="gemma3_text/plain",
-        refused=_TWO_ROTATIONS,
         note="the reader leaves out the vision model",
     ),
     Row(

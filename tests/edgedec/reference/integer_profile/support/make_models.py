@@ -37,6 +37,7 @@ KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "gelu": (Int8Scheme(), {"model_type": "gemma", "attention_bias": False, "tie_word_embeddings": True}),
     "gemma2": (TernaryScheme(), {**_GEMMA, "attn_logit_softcapping": 10.0, "final_logit_softcapping": 5.0}),
     "gemma2-int8": (Int8Scheme(), {**_GEMMA, "attn_logit_softcapping": 50.0, "num_key_value_heads": 1}),
+    "gemma3": (TernaryScheme(), {**_GEMMA, "model_type": "gemma3_text", "sliding_window_pattern": 2}),
     "bitnet": (TernaryScheme(), _BITNET),
     "bitnet-silu": (TernaryScheme(), {**_BITNET, "hidden_act": "silu"}),
 }
