@@ -140,6 +140,27 @@ def test_a_third_head_waits_for_the_distances_of_the_first() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("offered", [False, True])
+def test_the_factors_of_a_head_come_before_its_scores(offered: bool) -> None:
+    memory = ScoreMemory(**SHAPE, capped=True)
+
+    async def bench(context: Any) -> None:
+        context.set(memory.visibility.own, 1)
+        context.set(memory.factors.valid, offered)
+        context.set(memory.input.valid, 1)
+        await context.tick()
+        context.set(memory.input.valid, 0)
+        for _ in range(CYCLES):
+            await context.tick()
+
+    if offered:
+        run(memory, bench)
+        return
+    with pytest.raises(AssertionError, match="The factors of a head are offered before its first score"):
+        run(memory, bench)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("held", [1, 2, 3])
 def test_a_staged_reset_is_held_long_enough(held: int) -> None:
     m, clear = Module(), Signal()

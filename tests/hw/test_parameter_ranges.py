@@ -14,6 +14,7 @@ from edgedec.hw.attention.head_feeder import HeadFeeder
 from edgedec.hw.attention.head_norm import HeadNorm
 from edgedec.hw.attention.issue import AttentionIssue
 from edgedec.hw.attention.rotary import Rotary
+from edgedec.hw.attention.score_cap import ScoreCap
 from edgedec.hw.attention.score_memory import ScoreMemory
 from edgedec.hw.attention.shared_heads import SharedQueries
 from edgedec.hw.attention.softmax import Softmax
@@ -46,6 +47,7 @@ from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.vector.gated_activation import GatedActivation
+from edgedec.hw.vector.output_norm import OutputNorm
 from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.hw.vector.residual import Residual
 from edgedec.hw.vector.residual_path import ResidualPath
@@ -108,6 +110,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (WeightedValues, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
     (HeadNorm, {"slots": 1, "head_dim": 8}, {"slots": SLOTS, "head_dim": (2, 2048)}),
     (Normalize, {"bits": 64}, {"bits": (16, 64), "mantissa_bits": (1, 64), "tag_bits": (0, 8)}),
+    (OutputNorm, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": (1, 1 << 14)}),
     (ReadIssue, {"config": CONFIG}, {"address_bits": (16, 64)}),
     (RegisterBlock, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),
     (Requantizer, {"slots": 1}, {"slots": SLOTS}),
@@ -117,6 +120,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (Root, {}, {"bits": (2, 64)}),
     (Rotary, {"slots": 1, "head_dim": 32}, {"slots": SLOTS, "head_dim": (2, 2048), "lanes": (1, 16)}),
     (RowPacker, {"lanes": 8, "slots": 1, "width": 32}, {"lanes": (2, 64), "slots": SLOTS, "width": (19, 64)}),
+    (ScoreCap, {"slots": 1, "lanes": 1, "bits": 20}, {"slots": SLOTS, "lanes": (1, 8), "bits": (2, 40)}),
     (ScoreMemory, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
     (SinkRouter, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
     (Softmax, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),

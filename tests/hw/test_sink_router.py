@@ -76,3 +76,39 @@ def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:
     ]
     assert collected["vectors"] == [{"first": 0, "elements": 13}, {"first": 1 << 17, "elements": 1}]
     assert {name: collected[name] for name in BITS} == expected
+
+
+@pytest.mark.rtl(sample=1)
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+def test_matrices_of_a_vector_that_is_normed_are_one_addition(stall: float) -> None:
+    """Route one of two matrices, one that is not normed, and one of a single matrix."""
+    normed = {"sink": Sink.RESIDUAL, "norm_rows": 1}
+    sequence = [
+        matrix(**normed, words=2, more=1, onward=1, elements=13),
+        matrix(**normed, words=1, spare=2, start=10, onward=1, elements=13),
+        matrix(sink=Sink.RESIDUAL, words=1, spare=1, start=4),
+        matrix(**normed, words=1, elements=5),
+    ]
+    payloads, expected = list[dict[str, Any]](), list[dict[str, Any]]()
+    for item in sequence:
+        rows = 5 * item["words"] - item.get("spare", 0)
+        for row in range(rows):
+            payloads.append({"values": [[len(payloads)]], "last": row == rows - 1})
+            expected.append({**payloads[-1], "last": row == rows - 1 and not item.get("more")})
+    # The bits of the optional fields are the first ones after the others.
+    items = [
+        {**{k: v for k, v in one.items() if k != "norm_rows"}, "unused": one.get("norm_rows", 0) << 1}
+        for one in sequence
+    ]
+    collected = run(
+        SinkRouter(slots=1, depth=18, row_norms=True),
+        {"matrices": items, "input": payloads},
+        {"residual": len(expected), "additions": 3},
+        stall=stall,
+    )
+    assert collected["residual"] == expected
+    assert collected["additions"] == [
+        {"start": 0, "elements": 13, "more": 0, "onward": 1, "normed": 1},
+        {"start": 4, "elements": 4, "more": 0, "onward": 0, "normed": 0},
+        {"start": 0, "elements": 5, "more": 0, "onward": 0, "normed": 1},
+    ]

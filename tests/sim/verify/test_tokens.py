@@ -34,6 +34,7 @@ MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]] | tuple[Scheme, Mapping[st
     "planes3": (TernaryScheme(planes=3, group_size=64), {"rope_interleaved": True}),
     "int8": (Int8Scheme(), {"mlp_bias": True}),
     "gemma2": (TernaryScheme(), {"model_type": "gemma2", "query_pre_attn_scalar": 8, **_GEMMA}),
+    "gemma3": (Int8Scheme(), {"model_type": "gemma3_text", "sliding_window_pattern": 2, **_GEMMA}),
     "bonsai": (_GROUPS_128, {"model_type": "qwen3", "tie_word_embeddings": True}, _GROUPS_128),
 }
 
