@@ -56,8 +56,8 @@ class HostFacts:
         logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
         magnitude: factor of the rotated columns.
         embedding_scale: factor of a row.
-        second_frequencies, second_magnitude: those of the layers that rotate otherwise than the first one; empty without
-            such.
+        second_frequencies, second_magnitude: inverse frequencies and magnitude of the layers that rotate otherwise than the
+            first one; empty without such.
         logits_cap: soft-cap of the logits, which the host applies to their real values; None without one.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from edgedec.errors import BundleError
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model
-from edgedec.hw.compiler.program_file import load_program, save_program
+from edgedec.hw.compiler.program_file import MANIFEST, load_program, save_program
 from tests.edgedec.reference.integer_profile.support.make_models import tiny
 
 
@@ -40,6 +41,21 @@ def test_the_largest_and_smallest_numbers_are_read_again(tmp_path: Path) -> None
         ]
     ):
         assert same(loaded(stored, tmp_path / str(number)), stored)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3"])
+def test_facts_that_few_programs_have_are_read_again(kind: str, tmp_path: Path) -> None:
+    """A program that has none of them does not say so, so that earlier versions of edgedec read it."""
+    model = tiny(kind)[2]
+    stored = compile_model(model, config_for(model, context=64))
+    facts = stored.host
+    assert (facts.logits_cap, len(facts.second_frequencies)) == ((5.0, 0) if kind == "gemma2" else (None, 5))
+    again = loaded(stored, tmp_path / "program")
+    assert same(again, stored)
+    assert again.host == facts
+    save_program(program(), tmp_path / "plain")
+    said = json.loads((tmp_path / "plain" / MANIFEST).read_text("utf-8"))["host"]
+    assert not {"logits_cap", "second_frequencies", "second_magnitude"} & set(said)
 
 
 def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:

@@ -255,14 +255,18 @@ def test_limits_past_those_of_the_accelerator_are_refused(bundle: Bundle) -> Non
     values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=20),
     mantissa=st.integers(1 << 15, (1 << 16) - 1),
     exponent=st.integers(-60, 10),
+    cap=st.one_of(st.none(), st.floats(1e-3, 1e3)),
 )
-def test_the_likeliest_float_is_that_of_the_integers(values: list[int], mantissa: int, exponent: int) -> None:
-    """Use two integers that are one float32: the smaller one must not win by its id."""
+def test_the_likeliest_float_is_that_of_the_integers(
+    values: list[int], mantissa: int, exponent: int, cap: float | None
+) -> None:
+    """Use two integers that are one float32, or reach a soft-cap: the smaller one must not win by its id."""
     for row in (values, [max(values) - 1, *values], [values[0], max(values) - 1, max(values)]):
         integers = np.array([row], np.int64)
-        floats = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent])))
+        floats = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent]), cap=cap))
         assert int(floats.argmax()) == int(integers.argmax())
-        np.testing.assert_allclose(floats, np.ldexp(integers * float(mantissa), exponent), rtol=1e-6)
+        real = np.ldexp(integers * float(mantissa), exponent)
+        np.testing.assert_allclose(floats, real if cap is None else cap * np.tanh(real / cap), rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", [{"method": "int8"}, {"method": "ternary", "planes": 2, "group_size": 64}])

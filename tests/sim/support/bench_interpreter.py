@@ -68,6 +68,7 @@ class Both:
             k = best.ids.shape[1]
             assert np.array_equal(best.ids, head.top(expected, k))
             assert np.array_equal(best.logits, np.take_along_axis(expected.values, best.ids, axis=1))
+            assert np.array_equal(best.real, np.take_along_axis(head.real(expected), best.ids.astype(np.int64), axis=1))
             assert np.array_equal(best.mantissa, expected.mantissa)
             assert np.array_equal(best.exponent, expected.exponent)
         if logits == 2:
