@@ -24,7 +24,16 @@ from edgedec.progress import Progress, silent
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme
 
-__all__ = ["BITNET_073B", "BONSAI_17B", "REVISION", "gguf_name", "token_ids", "write_bundle", "write_gguf"]
+__all__ = [
+    "BITNET_073B",
+    "BONSAI_17B",
+    "GEMMA_2_2B",
+    "REVISION",
+    "gguf_name",
+    "token_ids",
+    "write_bundle",
+    "write_gguf",
+]
 
 BITNET_073B: Mapping[str, Any] = {
     "model_type": "bitnet",
@@ -54,6 +63,22 @@ BONSAI_17B: Mapping[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 1e6,
     "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,  # one matrix gives both, but the accelerator reads the head's only
+}
+# Gemma 2 2B, as ``quantize --method ternary`` leaves it.
+GEMMA_2_2B: Mapping[str, Any] = {
+    "model_type": "gemma2",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "vocab_size": 256000,
+    "sliding_window": 4096,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 8192,
     "tie_word_embeddings": False,  # one matrix gives both, but the accelerator reads the head's only
 }
 REVISION = 2  # revision of the written models; part of the names of their files

@@ -16,6 +16,7 @@ The speed of decoding is given as a range: what else the memory does, and whethe
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--json]
     .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bonsai-1.7b
+    .venv/bin/python benchmarks/accelerator.py --board kv260 --shape gemma2-2b --estimate
     .venv/bin/python benchmarks/accelerator.py --write-docs      # write the KV260's figures into the pages
 
 With --write-docs the figures go to benchmarks/figures/ and from there into the blocks of the pages; with --simulate as well,
@@ -62,7 +63,7 @@ from benchmarks._accelerator_figures import (
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._docs_tables import write_blocks
-from benchmarks._shapes import BITNET_073B, BONSAI_17B
+from benchmarks._shapes import BITNET_073B, BONSAI_17B, GEMMA_2_2B
 from edgedec.board import RESOURCES, Board
 from edgedec.boards import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
@@ -76,7 +77,12 @@ from edgedec.schemes import TernaryScheme
 
 # The embedded model. Its head is int8 in a bundle, as BitNet's is here.
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
-SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "bonsai-1.7b": BONSAI_17B, "demo": DEMO}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "bitnet-0.73b": BITNET_073B,
+    "bonsai-1.7b": BONSAI_17B,
+    "gemma2-2b": GEMMA_2_2B,
+    "demo": DEMO,
+}
 _TERNARY_128 = TernaryScheme(group_size=128)
 SCHEMES: Mapping[str, ShapeSchemes] = {"bonsai-1.7b": ShapeSchemes(linear=_TERNARY_128, head=_TERNARY_128)}
 # Members of a chosen configuration that a shape needs for its speed.
