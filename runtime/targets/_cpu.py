@@ -39,7 +39,7 @@ from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
-from edgedec.runtime.targets._heap import trim_heap, use_small_pages
+from edgedec.runtime.targets._heap import freed_blocks_go_back, trim_heap, use_small_pages
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._slots import RecurrentSlots
@@ -150,7 +150,9 @@ class CpuTarget:
         return self.bundle.weight(name).dense()
 
     def _open(self, threads: int) -> KernelSession:
-        weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
+        with freed_blocks_go_back():  # a bundle's first start converts matrices
+            weights = load_weights(self.bundle, self._kernels, self.graph, self.limits, self._files)
+        trim_heap()
         self.stream = weights.stream
         arrays = dict(weights.initializers)
         fused = is_fused()

@@ -35,6 +35,7 @@ KV_CHOICES = (16, 8, 4, 32)  # supported bits of keys and values; the first is t
 _ACTIVATION_COPIES = 6
 # Memory of a session of ONNX Runtime that is the first one after the plan: nothing before it has left free blocks for it.
 _LATE_BYTES = 5 << 18
+_HOLES = 16  # one part of so many is added to the buffers of a program, for holes between them in the heap (measured)
 _BLOCK_ROWS = 8  # kRows of attention.hpp
 _BLOCK_BYTES = 64  # Python objects for each block of the arena: its number, its place among the free ones, its holders
 
@@ -107,7 +108,9 @@ def cpu_footprint(
         # Two tables for each sequence and kind of states.
         "block_tables": _BLOCK_BYTES * sum(layout.blocks) + 2 * 4 * rows * blocks * len(layout.kinds),
         "logits": 4 * results * (vocab + (0 if room is None else room.results)),
-        "activations": 4 * rows * (width + (_ACTIVATION_COPIES * widest if room is None else room.floats)),
+        "activations": 4
+        * rows
+        * (width + (_ACTIVATION_COPIES * widest if room is None else room.floats + room.floats // _HOLES)),
         "workspace": (threads or physical_cores()) * (thread_bytes + 4 * (recurrent.head_floats if recurrent else 0)),
         "load_transient": converting,
         SELF_TEST: testing,
