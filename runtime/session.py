@@ -289,6 +289,7 @@ class Session:
         ids = self.tokenizer.encode(prompt)
         if not len(ids):
             raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
+        trim_heap()  # because the tokenizer has freed some hundred bytes for each token
         return ids
 
     def may_fit(self, text: str) -> bool:

@@ -50,6 +50,10 @@ class Tokenizer:
         self.size = _size(self._hf)
         if not self.size:
             raise BundleError(f"{name}: the tokenizer has no tokens; copy the file again")
+        # The cache of words takes up to a megabyte that no plan has, and its memory grows with each new word.
+        drop = getattr(self._hf.model, "_resize_cache", None)
+        if drop is not None:  # models without words to keep, and other releases, do not have it
+            drop(0)
         self._hf.no_truncation()
         self._hf.no_padding()
         added = self._hf.get_added_tokens_decoder().values()

@@ -555,6 +555,28 @@ def test_a_run_with_recurrent_states_stays_within_its_plan(drafter: str, ctx_siz
     check_ceiling(drafter, plan.total_bytes, bundle=str(hybrid.path), ctx_size=ctx_size, threads=2)
 
 
+# script for a process of its own: what a long prompt leaves behind when its tokens are known
+_LONG_TEXT = """
+from edgedec import demo
+from edgedec.runtime.session import Session
+with Session.open(demo.bundle_path(), ctx_size=4096, threads=1) as session:
+    session.encode("a")
+    before = session.meter.mark()
+    ids = session.encode(demo.HELD_OUT.read_text(encoding="utf-8")[:14000])
+    print(len(ids), session.meter.mark() - before)
+"""
+
+
+@pytest.mark.thorough
+@needs_proc
+def test_the_tokenizer_keeps_nothing_of_a_long_text() -> None:
+    """Check this because it once kept each word of the prompt, up to a megabyte of them that no plan had."""
+    command = [sys.executable, "-c", _LONG_TEXT]
+    tokens, kept = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert tokens > 1000
+    assert kept < 16 * tokens
+
+
 _DEEP = {"num_hidden_layers": 24, "hidden_size": 256, "vocab_size": 1024, "max_position_embeddings": 1024}
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512}
 _DELTA = {
