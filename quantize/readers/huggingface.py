@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.bitnet import read_bitnet_tensors
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.huggingface_layout import language_config, translate
 from edgedec.quantize.readers.safetensors_file import StoredTensor, TensorEntry, read_entries
-from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_tokenizer
-from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
+from edgedec.quantize.readers.tokenizers.folder import end_ids, read_folder_tokenizer, token_ids
+from edgedec.quantize.readers.untrusted import member, read_object, shown
 
 __all__ = ["read_huggingface"]
+
+log = logging.getLogger(__name__)
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HADAMARD = "hadamard.json"  # PrismML's description of rotated weights
@@ -42,44 +44,29 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
             f"{rotation} says that weights of the folder are stored rotated, which edgedec reads from GGUF files alone; use "
             "the GGUF file of the model, or a folder whose weights are not rotated"
         )
-    config = language_config(config_path, read_object(config_path))
+    stated = read_object(config_path)
+    config = language_config(config_path, stated)
     vocab_size = config.get("vocab_size")
     if type(vocab_size) is not int or vocab_size < 1:
         raise BundleError(f"{config_path}: vocab_size must be a positive integer, not {shown(vocab_size)}")
     config, entries = translate(config_path, config, _find_entries(folder))
     tensors, read_tensor = _tensors(config_path, config, config.pop("quantization_config", None), entries)
-    checked = read_tokenizer(tokenizer or find_tokenizer(folder, "tokenizer.json"), vocab_size)
-    home = checked.path.parent
-    settings_path = member(home, "tokenizer_config.json")
-    settings = read_object(settings_path) if settings_path else {}
-    generation_path = member(folder, "generation_config.json")
-    generation = read_object(generation_path) if generation_path else {}
-
-    known = checked.vocabulary
-    bos_token, bos_id = _named_token(home, settings, "bos_token", known)
-    eos_token, eos_id = _named_token(home, settings, "eos_token", known)
-    bos_ids = _ids(config_path, config, "bos_token_id", vocab_size)
-    eos_ids = [
-        *(_ids(generation_path, generation, "eos_token_id", vocab_size) if generation_path else []),
-        *_ids(config_path, config, "eos_token_id", vocab_size),
-        *([] if eos_id is None else [eos_id]),
-    ]
-    if bos_id is None and bos_ids:
-        bos_id = bos_ids[0]
-        bos_token = None if "bos_token" in settings else known.id_to_token(bos_id)
-    if eos_token is None and eos_ids and "eos_token" not in settings:
-        eos_token = known.id_to_token(eos_ids[0])
+    read = read_folder_tokenizer(tokenizer or folder, vocab_size, stated if tokenizer is None else {})
+    bos_ids = token_ids(config_path, config, "bos_token_id", vocab_size)
+    bos = read.token_id("bos_token")
+    bos = bos_ids[0] if bos is None and bos_ids else bos
+    eos = end_ids(folder, config, vocab_size, read)
     return Checkpoint(
         source=folder,
         config=config,
         tensors=tensors,
         read_tensor=read_tensor,
-        tokenizer_json=checked.json,
-        chat_template=_chat_template(home, settings),
-        bos_token=bos_token,
-        bos_token_id=bos_id,
-        eos_token=eos_token,
-        eos_token_ids=tuple(dict.fromkeys(eos_ids)),
+        tokenizer_json=read.checked.json,
+        chat_template=read.chat_template(bos, eos[0] if eos else None),
+        bos_token=read.names.get("bos_token"),
+        bos_token_id=bos,
+        eos_token=read.names.get("eos_token"),
+        eos_token_ids=eos,
     )
 
 
@@ -132,8 +119,9 @@ def _sharded_entries(folder: Path, index: Path) -> dict[str, TensorEntry]:
             if path is None:
                 raise BundleError(f"{where} should be in {name}, which is missing; the checkpoint is incomplete")
             shards[name] = read_entries(path)
-        if tensor not in shards[name]:
-            raise BundleError(f"{where} should be in {name}, which does not have it")
+    absent = [tensor for tensor, name in weight_map.items() if tensor not in shards[name]]
+    if absent:  # buffers that older programs saved; what the model needs is missed later, by name
+        log.warning("%s: names %d tensors that no file has, such as %s", index, len(absent), shown(absent[0]))
     entries: dict[str, TensorEntry] = {}
     for name, shard in shards.items():
         for tensor, entry in shard.items():
@@ -141,47 +129,3 @@ def _sharded_entries(folder: Path, index: Path) -> dict[str, TensorEntry]:
                 raise BundleError(f"{folder}: tensor {tensor!r} is in both {entries[tensor].path.name} and {name}")
             entries[tensor] = entry
     return entries
-
-
-def _named_token(home: Path, settings: dict[str, Any], key: str, known: Tokenizer) -> tuple[str | None, int | None]:
-    """Return a special token of ``tokenizer_config.json``, a string or an object with ``content``, and its id."""
-    token = settings.get(key)
-    if isinstance(token, dict):
-        token = token.get("content")
-    if token is None:
-        return None, None
-    where = f"{home / 'tokenizer_config.json'}: {key}"
-    if not isinstance(token, str):
-        raise BundleError(f"{where} must be a string, not {shown(token)}")
-    token_id = known.token_to_id(token)
-    if token_id is None:
-        raise BundleError(f"{where} is {shown(token)}, which the tokenizer does not have")
-    return token, token_id
-
-
-def _ids(path: Path, values: dict[str, Any], key: str, vocab_size: int) -> list[int]:
-    """Return the ids of a key that holds one token id, a list of ids, or null."""
-    value = values.get(key)
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(item) is int and 0 <= item < vocab_size for item in ids):
-        raise BundleError(f"{path}: {key} must be ids below vocab_size ({vocab_size}), not {shown(value)}")
-    return ids
-
-
-def _chat_template(home: Path, settings: dict[str, Any]) -> str | None:
-    """Return the template of ``chat_template.jinja``, ``chat_template.json`` or ``tokenizer_config.json``, in this order."""
-    jinja = member(home, "chat_template.jinja")
-    if jinja is not None:
-        return read_text(jinja, MAX_JSON_BYTES)
-    where, value = home / "tokenizer_config.json", settings.get("chat_template")
-    separate = member(home, "chat_template.json")
-    if separate is not None:
-        where, value = separate, read_object(separate).get("chat_template")
-    if isinstance(value, list):
-        defaults = [item for item in value if isinstance(item, dict) and item.get("name") == "default"]
-        if not defaults:
-            raise UnsupportedError(f'{where}: no chat template of the list is named "default"; rename the one to use')
-        value = defaults[0].get("template")
-    if value is not None and not isinstance(value, str):
-        raise BundleError(f"{where}: chat_template must be text, not {shown(value)}")
-    return value

@@ -14,8 +14,9 @@ from typing import Any
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import REFUSED, build_graph, check_family
+from edgedec.ops import Embed
 from edgedec.quantize.readers.checkpoint import model_graph
-from edgedec.quantize.readers.safetensors_file import TensorEntry
+from edgedec.quantize.readers.safetensors_file import TensorEntry, same_values
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["language_config", "translate"]
@@ -81,7 +82,7 @@ def translate(
         tensors = _renamed(path, tensors, {name: _KIMI_MLP.sub(".mlp.", name) for name in tensors})
     config, tensors = _reproduced_bitnet(path, config, tensors)
     tensors = _taken_apart(path, config, tensors)
-    return _with_tie(config, tensors), tensors
+    return _with_head(path, config, tensors)
 
 
 def _renamed(path: Path, entries: Mapping[str, TensorEntry], names: Mapping[str, str]) -> dict[str, TensorEntry]:
@@ -175,12 +176,28 @@ def _rows(path: Path, name: str, entry: TensorEntry, shapes: Mapping[str, tuple[
     return result
 
 
-def _with_tie(config: dict[str, Any], entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the configuration with ``tie_word_embeddings`` set if the files leave it to the default of the class."""
-    if config.get("tie_word_embeddings") is not None or "lm_head.weight" in entries:
-        return config
+def _with_head(
+    path: Path, config: dict[str, Any], entries: dict[str, TensorEntry]
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Return configuration and tensors with the head that transformers gives the model.
+
+    A head that is tied by the configuration, or by the default of the class, is the one matrix that is stored, under
+    either name. If both are stored and differ, they are not tied.
+    """
     try:
-        tied = "lm_head.weight" not in build_graph(config).weights
+        graph, untied = build_graph(config), build_graph(config | {"tie_word_embeddings": False})
     except EdgedecError:  # raised again, with a better message, where the graph is needed
-        return config
-    return config | {"tie_word_embeddings": True} if tied else config
+        return config, entries
+    head = untied.operations[-1].weight_names[0]
+    embedding = next(op.weight for op in untied.operations if isinstance(op, Embed))
+    if head in graph.weights:
+        return config, entries
+    if head in entries and embedding not in entries:
+        entries = {embedding if name == head else name: entry for name, entry in entries.items()}
+    elif head in entries and not same_values(entries[head], entries[embedding]):
+        log.warning(
+            "%s: says that %s is tied to %s, but both are stored and differ, so the head is one of its own, as in "
+            "transformers", path, head, embedding,
+        )  # fmt: skip
+        return config | {"tie_word_embeddings": False}, entries
+    return config | {"tie_word_embeddings": True}, entries

@@ -22,10 +22,11 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import TensorInfo
 from edgedec.quantize.readers.untrusted import file_bytes, parse_object, read_array, read_bytes, shown
 
-__all__ = ["StoredTensor", "TensorEntry", "load_bytes", "load_entry", "read_entries"]
+__all__ = ["StoredTensor", "TensorEntry", "load_bytes", "load_entry", "read_entries", "same_values"]
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_RANK = 8
+_COMPARED_BYTES = 8 << 20  # bytes of a tensor that are compared at once
 _NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # excludes names that form a path
 _READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 _LOADED = {dtype.name: dtype for dtype in _READ.values()}
@@ -167,6 +168,22 @@ class StoredTensor:
             self.entry, offset=self.entry.offset + start * row_bytes, nbytes=(stop - start) * row_bytes, info=info
         )
         return load_entry(self.name, part)
+
+
+def same_values(one: TensorEntry, other: TensorEntry) -> bool:
+    """Return whether two tensors have the same shape and values, whatever float types they are stored in.
+
+    Raises:
+        BundleError: a file has shrunk since its header was read.
+    """
+    if one.info.shape != other.info.shape or not {one.info.dtype, other.info.dtype} <= _LOADED.keys():
+        return False
+    rows = max(1, _COMPARED_BYTES * one.info.shape[0] // max(one.nbytes, 1))
+    first, second = StoredTensor(name="one", entry=one), StoredTensor(name="other", entry=other)
+    return all(
+        np.array_equal(first[at : at + rows].astype(np.float32), second[at : at + rows].astype(np.float32))
+        for at in range(0, one.info.shape[0], rows)
+    )
 
 
 def load_bytes(name: str, entry: TensorEntry) -> NDArray[np.uint8]:

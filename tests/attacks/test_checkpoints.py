@@ -271,11 +271,6 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         BundleError,
         r"should be in gone.safetensors, which is missing",
     ),
-    "shard lacks a tensor": (
-        index({"lm_head.weight": "model-00001-of-00002.safetensors"}),
-        BundleError,
-        r"'lm_head.weight' should be in model-00001-of-00002.safetensors, which does not have it",
-    ),
     "index without a map": (index(None), BundleError, r"weight_map must be an object"),
     "index with an empty map": (index({}), BundleError, r"weight_map must be an object"),
     "the same tensor in two shards": (_same_tensor_in_two_shards, BundleError, r"is in both model-00001-of-00002"),
@@ -327,12 +322,52 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     "chat template a number": (
         text("tokenizer_config.json", {"chat_template": 1}),
         BundleError,
-        r"must be text, not 1",
+        r"must be text, or texts with names, not 1",
+    ),
+    "chat templates without names": (
+        text("tokenizer_config.json", {"chat_template": [{"name": ["default"]}, 3, {}]}),
+        BundleError,
+        r"must be text, or texts with names, not \[",
     ),
     "chat templates without a default": (
-        text("tokenizer_config.json", {"chat_template": [{"name": ["default"]}, 3, {}]}),
+        text("tokenizer_config.json", {"chat_template": [{"name": "rag", "template": "x"}]}),
         UnsupportedError,
-        r'no chat template of the list is named "default"',
+        r'no chat template is named "default", only \'rag\'; rename the one to use',
+    ),
+    "added token that is none": (
+        text("tokenizer_config.json", {"added_tokens_decoder": {"3": "<x>"}}),
+        BundleError,
+        r"added_tokens_decoder\[3\] must be an object whose content is a text, not '<x>'",
+    ),
+    "added tokens that are none": (
+        text("tokenizer_config.json", {"added_tokens_decoder": [1]}),
+        BundleError,
+        r"added_tokens_decoder must map ids to tokens, not \[1\]",
+    ),
+    "added token with a flag of text": (
+        text("tokenizer_config.json", {"added_tokens_decoder": {"3": {"content": "x", "special": "yes"}}}),
+        BundleError,
+        r"added_tokens_decoder\[3\] has a flag that is neither true nor false",
+    ),
+    "added token without a row": (
+        text("tokenizer_config.json", {"added_tokens_decoder": {"13": {"content": "<x>"}}}),
+        BundleError,
+        r"has token id 13 \('<x>'\), but the model's vocabulary ends at 12",
+    ),
+    "added_tokens.json without ids": (
+        text("added_tokens.json", {"<x>": "12"}),
+        BundleError,
+        r"added_tokens.json: '<x>' must have a token id, not '12'",
+    ),
+    "special tokens that are numbers": (
+        text("special_tokens_map.json", {"additional_special_tokens": [1]}),
+        BundleError,
+        r"additional_special_tokens must be a string, not 1",
+    ),
+    "a setting that splits special tokens": (
+        text("tokenizer_config.json", {"split_special_tokens": True}),
+        UnsupportedError,
+        r"split_special_tokens True changes how texts become tokens, and is not read",
     ),
     "chat template not UTF-8": (text("chat_template.jinja", b"\xff"), BundleError, r"is not UTF-8 at byte 0"),
     "tokenizer not JSON": (text("tokenizer.json", b"{"), BundleError, r"tokenizer.json is not a usable tokenizer"),

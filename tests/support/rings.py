@@ -1,7 +1,7 @@
 """Rings of tests: select the tests of a run, and keep slow tools out of the first ring.
 
 The first ring is what a person runs before each commit: all tests without a marker of ``OUTER``. The second ring is what
-``rtl`` and ``thorough`` mark, the third what ``slow`` marks, alone or with another.
+``rtl`` and ``thorough`` mark, the third what ``slow`` or ``compare`` marks, alone or with another.
 
 - ``pytest`` and ``pytest FOLDER`` run the first ring and say how many tests they left out.
 - ``pytest FILE`` runs the first and the second ring of the file.
@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 SECOND = ("rtl", "thorough")
-OUTER = (*SECOND, "slow")
+THIRD = ("slow", "compare")
+OUTER = (*SECOND, *THIRD)
 
 # Programs that no test of the first ring starts: compilers, synthesis, place and route, compiled simulators.
 TOOLS = frozenset(
@@ -78,7 +79,7 @@ def place_samples(items: Iterable[pytest.Item]) -> None:
 
 def ring(item: pytest.Item) -> int:
     """Return the ring of a test: 1, 2 or 3."""
-    if item.get_closest_marker("slow"):
+    if any(item.get_closest_marker(name) for name in THIRD):
         return 3
     return 2 if any(item.get_closest_marker(name) for name in SECOND) else 1
 

@@ -23,7 +23,17 @@ from typing import Any
 from edgedec.errors import BundleError
 from edgedec.quantize.readers.untrusted import shown
 
-__all__ = ["PieceKind", "PieceVocabulary", "VocabularyPiece", "added_token", "post_processor", "to_json"]
+__all__ = [
+    "PieceKind",
+    "PieceVocabulary",
+    "VocabularyPiece",
+    "added_token",
+    "check_pieces",
+    "decoder",
+    "metaspace",
+    "post_processor",
+    "to_json",
+]
 
 _UNDERLINE = "\u2581"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -57,9 +67,12 @@ class PieceVocabulary:
     """Pieces of a SentencePiece vocabulary and its settings.
 
     Members:
-        prefix: a space is added at the start of a text.
+        prefix: a space is added at the start of a text, and of each part of it between added tokens.
+        first_only: the space is added at the start of a text only, and not if it begins with one, as in transformers.
         charsmap: SentencePiece's compiled normalization; empty: characters stay as they are.
         squeeze: runs of spaces become one space, and spaces around a text are removed.
+        whole: pieces that users define are found in the normalized text, as in SentencePiece; False: in the text itself, as
+            added tokens, which is what llama.cpp does.
         unknown: id of the token for unknown characters if no piece is of kind UNKNOWN.
         begin: id of the token that is added before a text; None: no token.
         end: id of the token that is added after a text; None: no token.
@@ -68,8 +81,10 @@ class PieceVocabulary:
     pieces: Sequence[VocabularyPiece]
     unigram: bool = False
     prefix: bool = True
+    first_only: bool = False
     charsmap: bytes = b""
     squeeze: bool = False
+    whole: bool = False
     unknown: int | None = None
     begin: int | None = None
     end: int | None = None
@@ -109,9 +124,10 @@ def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
             unknown token is missing.
     """
     pieces = vocabulary.pieces
-    _check(path, pieces)
+    check_pieces(path, pieces)
     unknown = next((at for at, piece in enumerate(pieces) if piece.kind is PieceKind.UNKNOWN), vocabulary.unknown)
     has_bytes = any(piece.kind is PieceKind.BYTE for piece in pieces)
+    whole = [piece.text for piece in pieces if vocabulary.whole and piece.kind is PieceKind.USER_DEFINED]
     if unknown is None and (vocabulary.unigram or not has_bytes):
         raise BundleError(f"{path}: the vocabulary has no unknown token, and not all characters are in it")
     if vocabulary.unigram:
@@ -130,11 +146,13 @@ def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
             "end_of_word_suffix": None,
             "fuse_unk": True,
             "byte_fallback": has_bytes,
-            "ignore_merges": False,
+            "ignore_merges": bool(whole),
             "vocab": {piece.text: index for index, piece in enumerate(pieces)},
-            "merges": _merges(path, pieces),
+            "merges": _merges(pieces),
         }
-    special = {PieceKind.UNKNOWN: True, PieceKind.CONTROL: True, PieceKind.USER_DEFINED: False}
+    special = {PieceKind.UNKNOWN: True, PieceKind.CONTROL: True}
+    if not vocabulary.whole:
+        special[PieceKind.USER_DEFINED] = False
     return json.dumps(
         {
             "version": "1.0",
@@ -146,21 +164,28 @@ def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
                 if piece.kind in special and piece.text
             ],
             "normalizer": _normalizer(vocabulary),
-            "pre_tokenizer": None,
+            "pre_tokenizer": _pre_tokenizer(vocabulary, whole),
             "post_processor": post_processor(*(_named(path, pieces, at) for at in (vocabulary.begin, vocabulary.end))),
-            "decoder": _decoder(vocabulary.prefix),
+            "decoder": decoder(vocabulary.prefix),
             "model": model,
         },
         ensure_ascii=False,
     )
 
 
-def _check(path: Path, pieces: Sequence[VocabularyPiece]) -> None:
+def check_pieces(path: Path, pieces: Sequence[VocabularyPiece]) -> None:
+    """Check that pieces can be a vocabulary.
+
+    Raises:
+        BundleError: as ``to_json``.
+    """
     if not pieces:
         raise BundleError(f"{path}: the vocabulary is empty")
     text, count = Counter(piece.text for piece in pieces).most_common(1)[0]
     if count > 1:
         raise BundleError(f"{path}: the piece {shown(text)} appears {count} times")
+    if sum(len(piece.text) for piece in pieces) > _MAX_CHARACTERS:
+        raise BundleError(f"{path}: the pieces have more than {_MAX_CHARACTERS} characters; this is not a vocabulary")
     for index, piece in enumerate(pieces):
         if not math.isfinite(piece.score):
             raise BundleError(f"{path}: piece {index} ({shown(piece.text)}) has the score {piece.score}")
@@ -182,15 +207,16 @@ def _named(path: Path, pieces: Sequence[VocabularyPiece], index: int | None) -> 
 
 
 def _unigram_score(piece: VocabularyPiece) -> float:
-    """Return the score of a piece, which is so low for all but normal pieces that they are never chosen."""
-    return piece.score if piece.kind is PieceKind.NORMAL else -1e6
+    """Return the score of a piece, which is so low for all but normal pieces that they are never chosen.
+
+    A piece that users define is chosen where it is isolated, because scores are logarithms.
+    """
+    return {PieceKind.NORMAL: piece.score, PieceKind.USER_DEFINED: 0.0}.get(piece.kind, -1e6)
 
 
-def _merges(path: Path, pieces: Sequence[VocabularyPiece]) -> list[tuple[str, str]]:
+def _merges(pieces: Sequence[VocabularyPiece]) -> list[tuple[str, str]]:
     """Return every way to join two pieces to a third, the best-scored result first."""
     joinable = {piece.text: index for index, piece in enumerate(pieces) if piece.kind is PieceKind.NORMAL}
-    if sum(map(len, joinable)) > _MAX_CHARACTERS:
-        raise BundleError(f"{path}: the pieces have more than {_MAX_CHARACTERS} characters; this is not a vocabulary")
     splits = []
     for text, index in joinable.items():
         for cut in range(1, len(text)):
@@ -210,13 +236,30 @@ def _normalizer(vocabulary: PieceVocabulary) -> dict[str, Any]:
             {"type": "Replace", "pattern": {"Regex": "\\A +| +\\z"}, "content": ""}
         )  # Strip would remove tabs, too
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if vocabulary.prefix:
+    if vocabulary.prefix and not vocabulary.first_only:
         steps.append({"type": "Prepend", "prepend": _UNDERLINE})
     steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _UNDERLINE})
     return {"type": "Sequence", "normalizers": steps}
 
 
-def _decoder(prefix: bool) -> dict[str, Any]:
+def _pre_tokenizer(vocabulary: PieceVocabulary, whole: Sequence[str]) -> dict[str, Any] | None:
+    steps: list[dict[str, Any]] = []
+    if vocabulary.prefix and vocabulary.first_only:
+        steps.append(metaspace("first"))
+    if whole:
+        longest_first = sorted(whole, key=len, reverse=True)
+        pattern = {"Regex": "|".join(map(re.escape, longest_first))}
+        steps.append({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
+    return {"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0] if steps else None
+
+
+def metaspace(scheme: str) -> dict[str, Any]:
+    """Return the step that writes spaces as underlines, and adds one to the "first", "always" each or "never" a part."""
+    return {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": scheme, "split": False}
+
+
+def decoder(prefix: bool) -> dict[str, Any]:
+    """Return the decoder of pieces, which removes the space at the start of a text if ``prefix`` adds one."""
     steps: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _UNDERLINE}, "content": " "},
         {"type": "ByteFallback"},

@@ -13,11 +13,15 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from tokenizers.normalizers import Precompiled
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.tokenizers import byte_tokenizer
+from edgedec.quantize.readers.tokenizers.charsmap import check_charsmap
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     PieceKind,
     PieceVocabulary,
@@ -28,11 +32,13 @@ from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
 )
 from edgedec.quantize.readers.untrusted import file_bytes, read_bytes, shown
 
-__all__ = ["read_model_file"]
+__all__ = ["SentencePieceModel", "read_model_file", "read_sentencepiece"]
 
 _MAX_BYTES = 64 << 20
 _MAX_TOKEN_BYTES = 1024
 _UNIGRAM, _BPE = 1, 2
+# Named tokens, the number of the trainer's field that holds their id, and the id if it is absent.
+_NAMED_IDS = (("unk_token", 40, 0), ("bos_token", 41, 1), ("eos_token", 42, 2))
 _RANK = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,7})")
 _LLAMA3_RANKS = 128_000
 # Llama 3's special tokens, in the order of their ids, which follow the ranks. Reserved tokens are unused.
@@ -46,12 +52,43 @@ _LLAMA3_SPECIAL = (
 _Field = int | bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class SentencePieceModel:
+    """A ``.model`` file.
+
+    Members:
+        vocabulary: pieces and settings; ``begin`` is the id of BOS, which SentencePiece itself adds only if it is asked to.
+        names: texts of the named tokens that the model has: ``bos_token``, ``eos_token``, ``unk_token``.
+    """
+
+    vocabulary: PieceVocabulary
+    names: Mapping[str, str]
+
+    @property
+    def normalizes(self) -> bool:
+        """True if texts are normalized, or lose spaces, before they are split."""
+        return bool(self.vocabulary.charsmap) or self.vocabulary.squeeze
+
+
 def read_model_file(path: Path) -> str:
     """Return the ``tokenizer.json`` of a SentencePiece ``.model`` or of a list of ranks.
 
     Raises:
         BundleError: the file is neither of these, or is damaged.
-        UnsupportedError: it is a model of words or characters, or a list of ranks whose special tokens are not known.
+        UnsupportedError: see ``read_sentencepiece``; or it is a list of ranks whose special tokens are not known.
+    """
+    read = read_sentencepiece(path)
+    return read if isinstance(read, str) else to_json(path, read.vocabulary)
+
+
+def read_sentencepiece(path: Path) -> SentencePieceModel | str:
+    """Read a SentencePiece ``.model``, or return the ``tokenizer.json`` of a list of ranks.
+
+    Raises:
+        BundleError: the file is neither of these, or is damaged.
+        UnsupportedError: it is a model of words or characters, writes spaces at the ends of words or not at all, or has
+            pieces of its users that its normalization would change; or it is a list of ranks whose special tokens are not
+            known.
     """
     size = file_bytes(path)
     if not 1 <= size <= _MAX_BYTES:
@@ -59,7 +96,7 @@ def read_model_file(path: Path) -> str:
     data = read_bytes(path, offset=0, count=size, what="the model")
     if _RANK.fullmatch(data.split(b"\n", 1)[0].rstrip(b"\r")):
         return _ranks_to_json(path, data)
-    return to_json(path, _vocabulary(path, data))
+    return _model(path, data)
 
 
 def _varint(data: bytes, at: int, where: str) -> tuple[int, int]:
@@ -125,9 +162,9 @@ def _piece(data: bytes, where: str) -> VocabularyPiece:
     return VocabularyPiece(text, score, kind)
 
 
-def _vocabulary(path: Path, data: bytes) -> PieceVocabulary:
+def _model(path: Path, data: bytes) -> SentencePieceModel:
     pieces: list[VocabularyPiece] = []
-    training, normalizing = b"", b""
+    training, normalizing, denormalizing = b"", b"", b""
     for number, value in _fields(data, f"{path}: the model"):
         if number == 1:
             where = f"{path}: piece {len(pieces)}"
@@ -136,20 +173,52 @@ def _vocabulary(path: Path, data: bytes) -> PieceVocabulary:
             training = _bytes(value, f"{path}: the trainer's settings")
         elif number == 3:
             normalizing = _bytes(value, f"{path}: the normalizer's settings")
+        elif number == 5:
+            denormalizing = _bytes(value, f"{path}: the denormalizer's settings")
     trained = dict(_fields(training, f"{path}: the trainer's settings"))
     normal = dict(_fields(normalizing, f"{path}: the normalizer's settings"))
+    back = dict(_fields(denormalizing, f"{path}: the denormalizer's settings"))
     kind = trained.get(3, _UNIGRAM)
     if kind not in (_UNIGRAM, _BPE):
         raise UnsupportedError(f"{path} is a model of words or characters; only BPE and unigram models are read")
-    begin = trained.get(41, 1)
-    return PieceVocabulary(
+    for wrong, what in (
+        (trained.get(24, 0), "writes spaces at the ends of words (treat_whitespace_as_suffix)"),
+        (not normal.get(5, 1), "does not write spaces as pieces (escape_whitespaces is off)"),
+        (back.get(2), "changes texts that it decodes (a denormalizer)"),
+    ):
+        if wrong:
+            raise UnsupportedError(f"{path} {what}, which is not read; pass a tokenizer.json with --tokenizer")
+    ids = {name: trained.get(number, default) for name, number, default in _NAMED_IDS}
+    known = {name: at for name, at in ids.items() if isinstance(at, int) and at < len(pieces)}  # -1, none, is 2^64 - 1
+    vocabulary = PieceVocabulary(
         pieces=pieces,
         unigram=kind == _UNIGRAM,
         prefix=bool(normal.get(3, 1)),
         squeeze=bool(normal.get(4, 1)),
         charsmap=_bytes(normal.get(2, b""), f"{path}: the normalizer's map"),
-        begin=begin if isinstance(begin, int) and begin < len(pieces) else None,  # -1 is 2^64 - 1: no BOS
+        whole=True,
+        begin=known.get("bos_token"),
     )
+    _check_user_pieces(path, vocabulary)
+    return SentencePieceModel(vocabulary=vocabulary, names={name: pieces[at].text for name, at in known.items()})
+
+
+def _check_user_pieces(path: Path, vocabulary: PieceVocabulary) -> None:
+    """Refuse pieces of users that normalization changes, because SentencePiece looks for them before it."""
+    own = [piece.text for piece in vocabulary.pieces if piece.kind is PieceKind.USER_DEFINED]
+    changed = [text for text in own if vocabulary.squeeze and (" " in text or "\u2581" in text)]
+    if own and vocabulary.charsmap:
+        try:
+            check_charsmap(vocabulary.charsmap)
+        except ValueError as error:
+            raise BundleError(f"{path}: {error}; the file is damaged") from None
+        normalizer = Precompiled(vocabulary.charsmap)
+        changed += [text for text in own if normalizer.normalize_str(text) != text]
+    if changed:
+        raise UnsupportedError(
+            f"{path}: the model's normalization changes its user-defined piece {shown(changed[0])}, which SentencePiece "
+            "leaves as it is; pass a tokenizer.json with --tokenizer"
+        )
 
 
 def _byte_letters() -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from edgedec.errors import BundleError, UsageError
+from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.tokenizers.charsmap import check_charsmaps
 from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
@@ -18,7 +19,7 @@ from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
 from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_file
 from edgedec.quantize.readers.untrusted import member, printable, read_text, shown
 
-__all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_tokenizer"]
+__all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_json_text", "read_tokenizer"]
 
 _TAKEN = "tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's tokenizer.bin"
 _MODEL = "tokenizer.model"
@@ -62,7 +63,7 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
         raise BundleError(refusal(path, "tokenizer"))
     match path.suffix:
         case ".json":
-            text = read_text(path, _MAX_JSON_BYTES)
+            text = read_json_text(path)
         case ".bin":
             text = to_tokenizers_json(path, read_tokenizer_bin(path))
         case ".vocab":
@@ -74,29 +75,43 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
     return check_tokenizer(path, text, vocab_size)
 
 
-def check_tokenizer(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
+def read_json_text(path: Path) -> str:
+    """Return the text of a ``tokenizer.json``, which may be larger than other JSON files.
+
+    Raises:
+        BundleError: it is too large, or not UTF-8.
+    """
+    return read_text(path, _MAX_JSON_BYTES)
+
+
+def check_tokenizer(
+    path: Path, text: str, vocab_size: int, finish: Callable[[Tokenizer], bool] = lambda _tokenizer: False
+) -> CheckedTokenizer:
     """Check and try out a ``tokenizer.json`` from ``path``.
+
+    ``finish`` may change the tokenizer, and returns whether it has.
 
     Raises:
         BundleError: it is damaged, or has ids of ``vocab_size`` or more.
     """
     try:
-        return _checked(path, text, vocab_size)
-    except (KeyboardInterrupt, SystemExit, BundleError):
+        return _checked(path, text, vocab_size, finish)
+    except (KeyboardInterrupt, SystemExit, EdgedecError):
         raise
     except BaseException as error:  # the library's panics are not subclasses of Exception
         raise BundleError(f"{path} is not a usable tokenizer: {printable(str(error))}") from None
 
 
-def _checked(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
+def _checked(path: Path, text: str, vocab_size: int, finish: Callable[[Tokenizer], bool]) -> CheckedTokenizer:
     check_charsmaps(text)
     tokenizer = Tokenizer.from_str(text)
+    changed = finish(tokenizer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise BundleError(f"{path}: the vocabulary is empty")
     token, last = max(vocabulary.items(), key=lambda item: item[1])
     _check_last(path, token, last, vocab_size)  # before to_str, which takes time in proportion to the last id
-    if tokenizer.padding is not None or tokenizer.truncation is not None:
+    if changed or tokenizer.padding is not None or tokenizer.truncation is not None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         text = tokenizer.to_str()

@@ -14,9 +14,10 @@ from edgedec.ops import Rope
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers, TwoBitMaker
+from edgedec.quantize.readers.tokenizers.folder import end_ids, read_folder_tokenizer
 from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 
-__all__ = ["read_checkpoint", "read_vocabulary"]
+__all__ = ["read_checkpoint", "read_folder", "read_vocabulary"]
 
 _TEXT = "the <unk></s> Ω\u0301 \U0001f600\u2581 \u200d\r\n\ufb01 12"
 
@@ -81,3 +82,13 @@ def read_vocabulary(path: Path, vocab_size: int) -> None:
     checked = read_tokenizer(path, vocab_size)
     _check_tokenizer(checked.json)
     assert all(0 <= index < vocab_size for index in checked.vocabulary.get_vocab().values())
+
+
+def read_folder(folder: Path, vocab_size: int) -> None:
+    """Read the tokenizer of a folder, of a model of ``vocab_size`` rows, and all that its files say of it."""
+    read = read_folder_tokenizer(folder, vocab_size, {})
+    _check_tokenizer(read.checked.json)
+    ids = [*read.checked.vocabulary.get_vocab().values(), *end_ids(folder, {}, vocab_size, read)]
+    assert all(0 <= index < vocab_size for index in ids), "ids lie inside the vocabulary"
+    template = read.chat_template(read.token_id("bos_token"), read.token_id("eos_token"))
+    assert template is None or template.encode() is not None

@@ -21,6 +21,7 @@ from tests.attacks.fuzz.mutators.protobuf import field
 from tests.quantize.readers.support import make_checkpoints, make_gguf_checkpoint, make_qwen35_gguf
 from tests.quantize.readers.support import make_gguf as gguf
 from tests.quantize.readers.support.make_gguf import RawTensor
+from tests.quantize.readers.tokenizers.support.folder_styles import STYLES
 from tests.quantize.support import make_bitnet_models
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "sentencepiece_models",
     "sharded_folders",
     "tokenizer_bins",
+    "tokenizer_folders",
     "tokenizer_texts",
     "vocab_listings",
 ]
@@ -401,3 +403,13 @@ def tokenizer_texts() -> Iterator[bytes]:
     )
     for change in changes:
         yield json.dumps(make_checkpoints.hf_tokenizer(**change)).encode()
+
+
+def tokenizer_folders(names: tuple[str, ...]) -> Iterator[bytes]:
+    """Yield the folders of tokenizers in all styles that have the vocabulary ``names[0]``."""
+    small = list(sentencepiece_models())[3]  # BPE with bytes
+    if names[0].endswith(".json"):
+        small = json.dumps(make_checkpoints.hf_tokenizer()).encode()
+    for _, files in STYLES.values():
+        if names[0] in files:
+            yield framed([small, *(files.get(name, b"{}") for name in names[1:])])

@@ -20,7 +20,7 @@ from tests.attacks.fuzz.mutators.pieces import lines, ranks, tokenizer_records
 from tests.attacks.fuzz.mutators.protobuf import protobuf
 from tests.attacks.fuzz.mutators.raw import Mutator, mutate_bytes
 from tests.attacks.fuzz.mutators.safetensors import safetensors
-from tests.attacks.fuzz.reading import read_checkpoint, read_vocabulary
+from tests.attacks.fuzz.reading import read_checkpoint, read_folder, read_vocabulary
 from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, small_pieces, tokenizer_bin
 
 __all__ = ["MAX_INPUT_BYTES", "TARGETS", "File", "Target"]
@@ -78,6 +78,10 @@ def _vocabulary(name: str) -> Callable[[Path], None]:
     return lambda folder: read_vocabulary(folder / name, _VOCAB_SIZE)
 
 
+def _folder(folder: Path) -> None:
+    read_folder(folder, _VOCAB_SIZE)
+
+
 def _ranks(folder: Path) -> None:
     """Read with as many ranks required as an input has room for."""
     with patch.object(sentencepiece_model, "_LLAMA3_RANKS", seeds.RANKS):
@@ -97,6 +101,7 @@ _SHARDS = tuple(f"model-0000{at}-of-00002.safetensors" for at in (1, 2))
 _SHARDED = ("config.json", _INDEX_NAME, *_SHARDS)
 _PACKED = ("config.json", _WEIGHTS_NAME)
 _PARTS = tuple(f"m-0000{at}-of-00002.gguf" for at in (1, 2))
+_SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
 _TOKENIZER = {"tokenizer.json": _tokenizer_json()}
 
 _COMMON = frozenset({"untrusted", "tokenizers/tokenizer_file", "tokenizers/charsmap"})
@@ -110,7 +115,15 @@ _OF_GGUF = (
         "tokenizers/piece_tokenizer",
     }
 )
-_OF_FOLDERS = _COMMON | {"checkpoint", "huggingface", "huggingface_layout", "safetensors_file"}
+_OF_PIECES = frozenset({"tokenizers/sentencepiece_model", "tokenizers/piece_tokenizer"})
+_OF_SIDE_FILES = _COMMON | {
+    "chat_templates",
+    "tokenizers/folder",
+    "tokenizers/token_settings",
+    "tokenizers/transformers_class",
+    "tokenizers/vocabulary_files",
+}
+_OF_FOLDERS = _OF_SIDE_FILES | {"checkpoint", "huggingface", "huggingface_layout", "safetensors_file"}
 
 
 def _files(names: Iterable[str], mutate: Mutator) -> tuple[File, ...]:
@@ -183,7 +196,7 @@ TARGETS = (
         files=_files(["tokenizer.model"], protobuf),
         read=_vocabulary("tokenizer.model"),
         seeds=seeds.sentencepiece_models,
-        modules=_COMMON | {"tokenizers/sentencepiece_model", "tokenizers/piece_tokenizer"},
+        modules=_COMMON | _OF_PIECES,
     ),
     Target(
         name="ranks",
@@ -198,5 +211,18 @@ TARGETS = (
         read=_vocabulary("tokenizer.json"),
         seeds=seeds.tokenizer_texts,
         modules=_COMMON,
+    ),
+    *(
+        Target(
+            name=name,
+            files=(File(name=vocabulary, mutate=mutate), *_files(_SIDE_FILES, json_text(words.SETTINGS))),
+            read=_folder,
+            seeds=partial(seeds.tokenizer_folders, (vocabulary, *_SIDE_FILES)),
+            modules=_OF_SIDE_FILES | more,
+        )
+        for name, vocabulary, mutate, more in (
+            ("tokenizer-folder", "tokenizer.json", json_text(words.TOKENIZER), frozenset[str]()),
+            ("sentencepiece-folder", "tokenizer.model", protobuf, _OF_PIECES),
+        )
     ),
 )

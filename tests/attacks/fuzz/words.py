@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from edgedec.plugins import names
 from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS
+from edgedec.quantize.readers.tokenizers.transformers_class import CLASSES
 
-__all__ = ["ARCHITECTURES", "CONFIG", "GGUF_KEYS", "GGUF_TENSORS", "GGUF_TEXTS", "TENSORS", "TOKENIZER"]
+__all__ = ["ARCHITECTURES", "CONFIG", "GGUF_KEYS", "GGUF_TENSORS", "GGUF_TEXTS", "SETTINGS", "TENSORS", "TOKENIZER"]
 
 _MODULES = (
     *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o", "qkv")),
@@ -123,3 +124,11 @@ first never direction Right Left max_length strategy LongestFirst stride BatchLo
 pad_to_multiple_of start stop suffix
 """
 TOKENIZER = (*_TOKENIZER_WORDS.split(), "<s>", "<unk>", "a", "ab", "(a*)*b", "(?<=a)", "\\p{L}+|[^", "(a|a?)+$")
+SETTINGS = (
+    *("tokenizer_class", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "legacy"),
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "chat_template", "name", "template", "default", "tool_use"),
+    *(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "image")),
+    *("content", "lstrip", "rstrip", "normalized", "single_word", "special", "eos_token_id", "split_special_tokens"),
+    *CLASSES,
+    *("PreTrainedTokenizerFast", "<s>", "</s>", "<unk>", "<x>", "0", "3", "300"),
+)

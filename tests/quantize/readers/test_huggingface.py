@@ -43,18 +43,25 @@ def test_the_configuration_and_the_tokens_are_read(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_hf(tmp_path, rope_theta=5e5))
     assert checkpoint.source == tmp_path
     assert checkpoint.config["rope_theta"] == 5e5
-    assert (checkpoint.bos_token, checkpoint.bos_token_id) == ("<s>", 1)
-    assert (checkpoint.eos_token, checkpoint.eos_token_ids) == ("</s>", (2,))
+    assert (checkpoint.bos_token, checkpoint.bos_token_id) == (None, 1)  # no file says how the tokenizer names it
+    assert (checkpoint.eos_token, checkpoint.eos_token_ids) == (None, (2,))
     assert checkpoint.chat_template is None
     assert Tokenizer.from_str(checkpoint.tokenizer_json).encode("tha").tokens == ["<s>", "t", "h", "a"]
 
 
-def test_end_tokens_of_all_files_are_joined(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [({"eos_token_id": [4, 2]}, (9, 4, 2)), ({"eos_token_id": 4}, (9, 4)), ({}, (9, 2, 5)), (None, (9, 2, 5))],
+)
+def test_end_tokens_of_the_generation_replace_those_of_the_configuration(
+    tmp_path: Path, generation: dict[str, Any] | None, expected: tuple[int, ...]
+) -> None:
     write_hf(tmp_path, eos_token_id=[2, 5])
-    write_json(tmp_path / "generation_config.json", {"eos_token_id": [4, 2]})
+    if generation is not None:
+        write_json(tmp_path / "generation_config.json", generation)
     write_json(tmp_path / "tokenizer_config.json", {"eos_token": {"content": "the"}, "bos_token": None})
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.eos_token_ids == (4, 2, 5, 9)
+    assert checkpoint.eos_token_ids == expected  # the tokenizer's own first
     assert checkpoint.eos_token == "the"
     assert (checkpoint.bos_token, checkpoint.bos_token_id) == (None, 1)  # null in the file, as in Qwen2
 
@@ -67,7 +74,7 @@ def test_end_tokens_of_all_files_are_joined(tmp_path: Path) -> None:
         (
             {
                 "tokenizer_config.json": {
-                    "chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "list"}]
+                    "chat_template": [{"name": "rag", "template": "x"}, {"name": "default", "template": "list"}]
                 }
             },
             "list",
@@ -220,3 +227,48 @@ def test_paths_that_do_not_exist_are_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / ("a" * 5000))
     with pytest.raises(UsageError, match=r"give a tokenizer\.json, a SentencePiece"):
         open_checkpoint(tmp_path, tokenizer=write_llama2c(tmp_path / "x").rename(tmp_path / "tokenizer.txt"))
+
+
+def _head(folder: Path, head: str | None, **config: Any) -> Path:
+    """Write a model whose head is "its own", "equal" to the embedding in another type, "alone", or None: not stored."""
+    tensors = hf_tensors("F32")
+    embedding = tensors["model.embed_tokens.weight"].astype(DTYPES["BF16"]).astype(np.float32)
+    tensors = {name: array for name, array in tensors.items() if name != "lm_head.weight"}
+    tensors["model.embed_tokens.weight"] = embedding
+    if head == "its own":
+        tensors["lm_head.weight"] = embedding + 1
+    elif head == "equal":
+        tensors["lm_head.weight"] = embedding.astype(DTYPES["BF16"])
+    elif head == "alone":
+        tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes = {"intermediate_size": 12, "num_hidden_layers": 1, "max_position_embeddings": 16} | heads
+    return write_hf(folder, tensors, **sizes, rms_norm_eps=1e-5, **config)
+
+
+@pytest.mark.parametrize(("head", "tied"), [("its own", False), ("equal", True), ("alone", True), (None, True)])
+@pytest.mark.parametrize("stated", [True, None])
+def test_a_tied_head_is_what_transformers_makes_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, head: str | None, tied: bool, stated: bool | None
+) -> None:
+    family = {} if stated else {"model_type": "smollm3"}  # tied if the configuration does not say
+    folder = _head(tmp_path, head, **family, **({"tie_word_embeddings": True} if stated else {}))
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.config["tie_word_embeddings"] is tied
+    assert checkpoint.load("model.embed_tokens.weight").shape == (13, 8)
+    assert ("both are stored and differ" in caplog.text) is not tied
+
+
+def test_a_head_that_is_not_tied_stays_one_of_its_own(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(_head(tmp_path, "equal", tie_word_embeddings=False))
+    assert not checkpoint.config["tie_word_embeddings"]
+
+
+def test_an_index_may_name_buffers_that_no_file_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tensors = hf_tensors("F32")
+    write_hf(tmp_path, tensors, shards=2)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.layers.0.self_attn.rotary_emb.inv_freq"] = "model-00001-of-00002.safetensors"
+    write_json(tmp_path / "model.safetensors.index.json", index)
+    assert open_checkpoint(tmp_path).tensors.keys() == tensors.keys()
+    assert "names 1 tensors that no file has, such as 'model.layers.0.self_attn.rotary_emb.inv_freq'" in caplog.text

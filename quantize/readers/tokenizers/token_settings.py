@@ -1,0 +1,170 @@
+"""Read what the side files of a tokenizer say of its tokens: ``tokenizer_config.json`` and two older files.
+
+``special_tokens_map.json`` and ``added_tokens.json`` are read only if ``tokenizer_config.json`` has no
+``added_tokens_decoder``, as in transformers.
+
+Source: ``tokenization_utils_base.py`` of transformers 5.24.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers.untrusted import member, read_object, shown
+
+__all__ = ["IGNORED_KEYS", "NAMES", "TokenSettings", "read_token_settings"]
+
+log = logging.getLogger(__name__)
+
+CONFIG = "tokenizer_config.json"
+# The names of tokens that every tokenizer may have. Other keys that end in "_token" name tokens of one model.
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_USED = frozenset({
+    "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "add_bos_token", "add_eos_token",
+    "add_prefix_space", "legacy", "chat_template", "tokenizer_class",
+})  # fmt: skip
+# Keys that change no ids and no text: limits and habits of training, how the file was written, words to one program, and
+# what the names of tokens say again.
+IGNORED_KEYS = frozenset({
+    "model_max_length", "max_len", "padding_side", "truncation_side", "model_input_names", "max_length", "stride",
+    "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id", "padding", "truncation",
+    "name_or_path", "is_local", "local_files_only", "from_slow", "backend", "processor_class", "auto_map", "files_loaded",
+    "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "init_inputs", "trust_remote_code",
+    "use_default_system_prompt", "use_fast", "verbose", "errors", "trim_offsets", "tokenizer_type",
+    "spaces_between_special_tokens", "response_schema", "response_template", "chat_control_tokens",
+    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
+})  # fmt: skip
+# Keys that would change ids or text, and the values with which they do not.
+_REFUSED: Mapping[str, tuple[object, ...]] = {
+    "split_special_tokens": (False, None),
+    "fix_mistral_regex": (False, None),
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": (False, None),
+    "sp_model_kwargs": ({}, None),
+    "do_lower_case": (False, None),
+    "fast_tokenizer_files": (None, [], ["tokenizer.json"]),
+}
+_NOT_FOR_BPE = "clean_up_tokenization_spaces"  # transformers ignores it for BPE, and it was written for WordPiece
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """The settings of a tokenizer that its side files state.
+
+    Members:
+        stated: the content of ``tokenizer_config.json``, with the texts of ``special_tokens_map.json``; empty if there are
+            no such files.
+        names: named tokens that the files state; None is a token that the model does not have.
+        extra: further special tokens, without names; None: the files say nothing.
+        decoder: added tokens by the id that the files give them.
+        listed: the files list the added tokens (``added_tokens_decoder``).
+    """
+
+    stated: Mapping[str, Any]
+    names: Mapping[str, str | AddedToken | None]
+    extra: tuple[str | AddedToken, ...] | None
+    decoder: Mapping[int, AddedToken]
+    listed: bool
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return a truth value of the settings; null is the default."""
+        value = self.stated.get(key)
+        return default if value is None else bool(value)
+
+
+def read_token_settings(home: Path) -> TokenSettings:
+    """Read the side files of the tokenizer in a folder.
+
+    Raises:
+        BundleError: a file is damaged, or a token is not a text or an object with a text as ``content``.
+        UnsupportedError: a setting changes texts or ids in a way that is not read.
+    """
+    path = member(home, CONFIG)
+    stated = read_object(path) if path else {}
+    where = home / CONFIG
+    decoder: dict[int, AddedToken] = {}
+    listed = "added_tokens_decoder" in stated
+    if listed:
+        entries = stated["added_tokens_decoder"]
+        if not isinstance(entries, dict) or not all(key.isdecimal() and len(key) < 10 for key in entries):
+            raise BundleError(f"{where}: added_tokens_decoder must map ids to tokens, not {shown(entries)}")
+        decoder = {int(key): _added(where, f"added_tokens_decoder[{key}]", entries[key]) for key in entries}
+    else:
+        special_map = member(home, "special_tokens_map.json")
+        stated = stated | (read_object(special_map) if special_map else {})
+    _check_keys(where, stated)
+    names, extra = _named(where, stated), _extra(where, stated)
+    added = None if listed else member(home, "added_tokens.json")
+    if added is not None:
+        special = {str(token) for token in (*names.values(), *(extra or ())) if token is not None}
+        for text, index in read_object(added).items():
+            if type(index) is not int or index < 0 or not text:
+                raise BundleError(f"{added}: {shown(text)} must have a token id, not {shown(index)}")
+            decoder[index] = AddedToken(text, normalized=text not in special, special=text in special)
+    by_text = {str(token): token for token in decoder.values()}
+    names = {name: by_text.get(str(token), token) if token is not None else None for name, token in names.items()}
+    return TokenSettings(stated=stated, names=names, extra=extra, decoder=decoder, listed=listed)
+
+
+def _check_keys(where: Path, stated: Mapping[str, Any]) -> None:
+    """Refuse or name the keys whose effect is not read."""
+    for key, harmless in _REFUSED.items():
+        if stated.get(key) not in harmless:
+            raise UnsupportedError(
+                f"{where}: {key} {shown(stated[key])} changes how texts become tokens, and is not read; take it out, or "
+                "pass another tokenizer with --tokenizer"
+            )
+    known = _USED | IGNORED_KEYS | _REFUSED.keys() | {_NOT_FOR_BPE}
+    unknown = sorted(key for key in stated if key not in known and not key.endswith("_token"))
+    if unknown:
+        log.warning("%s: the settings %s are not known and not used", where, ", ".join(map(shown, unknown)))
+
+
+def _added(where: Path, what: str, value: object) -> AddedToken:
+    """Return a token that a file describes by an object."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(content, str) or not content:
+        raise BundleError(f"{where}: {what} must be an object whose content is a text, not {shown(value)}")
+    flags = {key: value[key] for key in _FLAGS if key in value}
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise BundleError(f"{where}: {what} has a flag that is neither true nor false: {shown(value)}")
+    return AddedToken(content, **flags)
+
+
+def _token(where: Path, what: str, value: object) -> str | AddedToken:
+    if isinstance(value, dict):
+        return _added(where, what, {**value, "special": True})
+    if not isinstance(value, str) or not value:
+        raise BundleError(f"{where}: {what} must be a string, not {shown(value)}")
+    return value
+
+
+def _named(where: Path, stated: Mapping[str, Any]) -> dict[str, str | AddedToken | None]:
+    """Return the named tokens, those of one model after those of every model."""
+    names: dict[str, str | AddedToken | None] = {}
+    more = stated.get("extra_special_tokens")
+    own = more if isinstance(more, dict) else {}
+    keys = [
+        key for key in stated if key.endswith("_token") and key not in (*NAMES, *_USED) and isinstance(stated[key], str)
+    ]
+    for key, value in {**{key: stated[key] for key in (*NAMES, *keys) if key in stated}, **own}.items():
+        names[key] = None if value is None else _token(where, key, value)
+    return names
+
+
+def _extra(where: Path, stated: Mapping[str, Any]) -> tuple[str | AddedToken, ...] | None:
+    """Return further special tokens."""
+    for key in ("extra_special_tokens", "additional_special_tokens"):
+        value = stated.get(key)
+        if isinstance(value, list) and (value or key == "additional_special_tokens"):
+            return tuple(_token(where, key, one) for one in value)
+        if value is not None and not isinstance(value, dict | list):
+            raise BundleError(f"{where}: {key} must be a list of tokens, not {shown(value)}")
+    return None

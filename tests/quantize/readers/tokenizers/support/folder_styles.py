@@ -1,0 +1,489 @@
+"""Write the tokenizer of a model as folders of many styles: the same small vocabularies, described by different files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+WORDS = ("the", "king", "hello", "cat", "and", "world", "user", "12", "34", "tool", "call")
+FAMILY_SIZES = {"vocab_size": 640, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
+TEXTS = (
+    "hello king",
+    "Hello  the cat",
+    "<|im_start|>user\nHi<|im_end|>\nthe",
+    " a <tool_call> b</tool_call>",
+    "<s>the</s> the",
+    "  two  spaces\n\n\tand",
+    "the<sep> cat<sep>the",
+    "12345 é é ＡＢ 1234",
+    "the king's 'S we'LL",
+    "<|im_end|>  \n y",
+    "[PAD] <img>the",
+    "naïve 🦙\r\n",
+    "",
+    "the▁cat",
+    "<mask> <pad>",
+)
+TURNS = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "hello"}]
+TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NAMING = (
+    "{{ pad_token }}|{{ unk_token }}|{{ sep_token }}|{{ image_token }}|{{ eos_token }}\n"
+    "   {% if true %}\nx{% endif %}  \n"
+)
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def flagged(text: str, **flags: bool) -> dict[str, Any]:
+    """Return an added token with all its flags."""
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"content": text, **plain, **flags}
+
+
+def _letters() -> list[str]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + at) for at in range(len(others))]
+
+
+def _chains(space: str) -> list[tuple[str, str]]:
+    """Return merges that build every word, with and without a space before it, letter by letter."""
+    merges: dict[tuple[str, str], None] = {}
+    for word in WORDS:
+        for text in (word, space + word):
+            for end in range(1, len(text)):
+                merges[text[:end], text[end]] = None
+    return list(merges)
+
+
+def byte_level(**changes: Any) -> dict[str, Any]:
+    """Return a ``tokenizer.json`` of Llama 3's form: control tokens, bytes, and words."""
+    merges = _chains("Ġ")
+    words = [*CONTROL, *_letters(), *dict.fromkeys("".join(merge) for merge in merges)]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": at, **flagged(text)} for at, text in enumerate(CONTROL)],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        },
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {text: at for at, text in enumerate(words)},
+            "merges": [list(merge) for merge in merges],
+        },
+    } | changes
+
+
+def pieces(*user: str) -> list[tuple[str, float, int]]:
+    """Return text, score and kind of the pieces of a SentencePiece model that falls back to bytes."""
+    joined = dict.fromkeys("".join(merge) for merge in _chains("▁"))
+    letters = dict.fromkeys("▁" + "".join(WORDS) + "aAbBcCxyHié'🦙")
+    texts = [*letters, *(text for text in joined if text not in letters)]
+    return [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        *((text, 0.0, 4) for text in user),
+        *((f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)),
+        *((text, -float(at), 1) for at, text in enumerate(texts) if text not in user),
+    ]
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def _message(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def sentencepiece(
+    *user: str, training: Mapping[int, int] | None = None, normalizing: Mapping[int, int] | None = None
+) -> bytes:
+    """Return a SentencePiece ``.model`` of BPE, as its protocol buffer is documented."""
+    trained = {3: 2, 35: 1} | dict(training or {})
+    normal = {3: 1, 4: 0, 5: 1} | dict(normalizing or {})
+    parts = [
+        _message(1, _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind]))
+        for text, score, kind in pieces(*user)
+    ]
+    for number, settings in ((2, trained), (3, normal)):
+        parts.append(_message(number, b"".join(_varint(key << 3) + _varint(value) for key, value in settings.items())))
+    return b"".join(parts)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _config(**changes: Any) -> dict[str, bytes]:
+    return {
+        "tokenizer_config.json": _json(
+            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"} | changes
+        )
+    }
+
+
+def _llama(**changes: Any) -> dict[str, bytes]:
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "tokenizer_class": "LlamaTokenizer"}
+    return {"tokenizer.model": sentencepiece(), "tokenizer_config.json": _json(named | changes)}
+
+
+def _decoder(*entries: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    return {"added_tokens_decoder": {str(index): token for index, token in entries}}
+
+
+_SIZE = len(byte_level()["model"]["vocab"])
+_PIECES = len(pieces())
+_LISTED = [(at, flagged(text)) for at, text in enumerate(CONTROL)]
+_SPM_LISTED = [(at, flagged(text)) for at, text in enumerate(("<unk>", "<s>", "</s>"))]
+
+
+def _spaced(scheme: str) -> dict[str, Any]:
+    """Return a ``tokenizer.json`` of SentencePiece's kind, which says itself where a space is added."""
+    plain = pieces()
+    merges = [list(merge) for merge in _chains("▁")]
+    tokens = {"id": 1, **flagged("<s>")}, {"id": 2, **flagged("</s>")}
+    return byte_level() | {
+        "added_tokens": [{"id": 0, **flagged("<unk>")}, *tokens],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                *([{"type": "Prepend", "prepend": "▁"}] if scheme == "prepend" else []),
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "pre_tokenizer": None
+        if scheme == "prepend"
+        else {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False},
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": byte_level()["model"]
+        | {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+        | {"vocab": {text: at for at, (text, _, _) in enumerate(plain)}, "merges": merges},
+    }
+
+
+def _merges_file(tree: Mapping[str, Any]) -> bytes:
+    return ("#version: 0.2\n" + "\n".join(" ".join(merge) for merge in tree["model"]["merges"]) + "\n").encode()
+
+
+def _post(*ends: str) -> dict[str, Any]:
+    begin, end = ([{"SpecialToken": {"id": text, "type_id": 0}}] if text else [] for text in ends)
+    sequence = [{"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*begin, *sequence, *end],
+        "pair": [*begin, *sequence, *end, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {text: {"id": text, "ids": [CONTROL.index(text)], "tokens": [text]} for text in ends if text},
+    }
+
+
+_PLAIN = _json(byte_level())
+_QWEN = {"model_type": "qwen3"}
+# Each style: the configuration's family and other keys, and the files of the tokenizer.
+STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
+    "json alone": ({}, {"tokenizer.json": _PLAIN}),
+    "json and settings": ({}, {"tokenizer.json": _PLAIN, **_config(chat_template=TEMPLATE, bos_token="<|endoftext|>")}),
+    "new tokens in added_tokens_decoder": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(
+                **_decoder(
+                    *_LISTED,
+                    (_SIZE, flagged("<tool_call>", special=False)),
+                    (_SIZE + 1, flagged("</tool_call>", special=False, lstrip=True)),
+                )
+            ),
+        },
+    ),
+    "flags in added_tokens_decoder": (
+        {},
+        {
+            "tokenizer.json": _json(
+                byte_level(
+                    added_tokens=[{"id": at, **flagged(text, special=at < 2)} for at, text in enumerate(CONTROL)]
+                )
+            ),
+            **_config(**_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", rstrip=True, special=True)))),
+        },
+    ),
+    "a word that becomes an added token": (
+        {},
+        {"tokenizer.json": _PLAIN, **_config(**_decoder(*_LISTED, (_SIZE - 1, flagged("Ġcall", special=False))))},
+    ),
+    "an id that tokens cannot have": (
+        {},
+        {"tokenizer.json": _PLAIN, **_config(**_decoder(*_LISTED, (_SIZE + 7, flagged("<sep>"))))},
+    ),
+    "special_tokens_map": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            "special_tokens_map.json": _json(
+                {
+                    "bos_token": "<|endoftext|>",
+                    "eos_token": flagged("<|im_end|>", lstrip=True),
+                    "sep_token": "<sep>",
+                    "additional_special_tokens": ["<img>"],
+                }
+            ),
+            **_config(eos_token=None, chat_template=TEMPLATE),
+        },
+    ),
+    "named tokens of one model": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(
+                chat_template=NAMING,
+                pad_token="<|endoftext|>",
+                unk_token="<|endoftext|>",
+                sep_token="<sep>",
+                image_token="<img>",
+                extra_special_tokens=["[PAD]"],
+            ),
+        },
+    ),
+    "named tokens in an object": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(chat_template=NAMING, extra_special_tokens={"image_token": "<img>"}, pad_token="[PAD]"),
+        },
+    ),
+    "added_tokens and settings": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            "added_tokens.json": _json({"<tool_call>": _SIZE, "<sep>": _SIZE + 1}),
+            **_config(sep_token="<sep>", bos_token="<|endoftext|>"),
+        },
+    ),
+    "a template for tools": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(
+                chat_template=[
+                    {"name": "default", "template": TEMPLATE},
+                    {
+                        "name": "tool_use",
+                        "template": "\n  {% for t in tools %}\n{{ t.function.name }}\n  {% endfor %} \n"
+                        + TEMPLATE
+                        + "\n",
+                    },
+                ]
+            ),
+        },
+    ),
+    "templates in files": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            "chat_template.jinja": (TEMPLATE + "\n").encode(),
+            "additional_chat_templates/tool_use.jinja": b"tools: {{ tools | length }}   \n",
+            **_config(chat_template="old"),
+        },
+    ),
+    "a post-processor in a sequence": (
+        {},
+        {
+            "tokenizer.json": _json(
+                byte_level(
+                    post_processor={
+                        "type": "Sequence",
+                        "processors": [byte_level()["post_processor"], _post("<|endoftext|>", "<|im_end|>")],
+                    }
+                )
+            ),
+            **_config(bos_token="<|endoftext|>", add_bos_token=False),
+        },
+    ),
+    "add_bos_token beside a json": (
+        {},
+        {"tokenizer.json": _PLAIN, **_config(bos_token="<|endoftext|>", add_bos_token=True, add_prefix_space=True)},
+    ),
+    "Llama's class and a byte-level json": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(tokenizer_class="LlamaTokenizerFast", bos_token="<|endoftext|>", legacy=False),
+        },
+    ),
+    "Llama's class and a json that prepends": (
+        {},
+        {
+            "tokenizer.json": _json(_spaced("prepend")),
+            **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>"),
+        },
+    ),
+    "Llama's class and a json, legacy": (
+        {},
+        {
+            "tokenizer.json": _json(_spaced("always")),
+            **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>", legacy=True),
+        },
+    ),
+    "a json that prepends": (
+        {},
+        {"tokenizer.json": _json(_spaced("prepend")), **_config(eos_token="</s>", bos_token="<s>")},
+    ),
+    "Qwen's class": (
+        _QWEN,
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(tokenizer_class="Qwen2Tokenizer", pad_token="<|endoftext|>", chat_template=TEMPLATE),
+        },
+    ),
+    "Qwen's class and added_tokens_decoder": (
+        _QWEN,
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(
+                tokenizer_class="Qwen2TokenizerFast",
+                **_decoder(*_LISTED, (_SIZE, flagged("<tool_call>", special=False))),
+                additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+            ),
+        },
+    ),
+    "Qwen's family, another class": (_QWEN, {"tokenizer.json": _PLAIN, **_config(pad_token="<|endoftext|>")}),
+    "GPT 2's class": (
+        {},
+        {"tokenizer.json": _PLAIN, **_config(tokenizer_class="GPT2Tokenizer", add_prefix_space=True)},
+    ),
+    "words and merges": (
+        {"model_type": "qwen2"},
+        {
+            "vocab.json": _json(byte_level()["model"]["vocab"]),
+            "merges.txt": _merges_file(byte_level()),
+            **_config(tokenizer_class="Qwen2Tokenizer", **_decoder(*_LISTED)),
+        },
+    ),
+    "pieces alone": ({}, {"tokenizer.model": sentencepiece()}),
+    "pieces, BOS": ({}, _llama(add_bos_token=True, legacy=False, chat_template=TEMPLATE)),
+    "pieces, BOS and EOS": ({}, _llama(add_bos_token=True, add_eos_token=True)),
+    "pieces, nothing said": ({}, _llama()),
+    "pieces, legacy": ({}, _llama(add_bos_token=True, legacy=True)),
+    "pieces, no space": ({}, _llama(add_bos_token=True, add_prefix_space=False)),
+    "pieces and added_tokens": (
+        {},
+        _llama(add_bos_token=True)
+        | {"added_tokens.json": _json({"<|im_start|>": _PIECES, "<|im_end|>": _PIECES + 1, "the": 3})},
+    ),
+    "pieces and added_tokens_decoder": (
+        {},
+        _llama(
+            **_decoder(
+                *_SPM_LISTED, (_PIECES, flagged("<|im_start|>")), (_PIECES + 1, flagged("<|im_end|>", rstrip=True))
+            ),
+            chat_template=TEMPLATE,
+        ),
+    ),
+    "pieces, Mistral": ({"model_type": "mistral"}, _llama(add_bos_token=True)),
+    "pieces, Mistral, not legacy": (
+        {"model_type": "mistral"},
+        _llama(
+            add_bos_token=True,
+            legacy=False,
+            **_decoder(*_SPM_LISTED, (_PIECES, flagged("<|im_start|>", normalized=True))),
+        ),
+    ),
+    "pieces of users": ({}, {"tokenizer.model": sentencepiece("<sep>", "cat", "▁▁")}),
+    "pieces of users, Llama's class": (
+        {},
+        _llama(add_bos_token=True) | {"tokenizer.model": sentencepiece("<sep>", "cat")},
+    ),
+    "pieces renamed": (
+        {"model_type": "mistral"},
+        _llama(**_decoder(*_SPM_LISTED, (3, flagged("<|im_start|>")))) | {"tokenizer.model": sentencepiece("[unused]")},
+    ),
+    "pieces, Gemma": (
+        {"model_type": "gemma"},
+        {
+            "tokenizer.model": sentencepiece("<mask>", "<pad>", normalizing={3: 0}),
+            "tokenizer_config.json": _json(
+                {
+                    "tokenizer_class": "GemmaTokenizer",
+                    "bos_token": "<s>",
+                    "eos_token": "</s>",
+                    "unk_token": "<unk>",
+                    "add_bos_token": True,
+                    "mask_token": "<mask>",
+                }
+            ),
+        },
+    ),
+}
+
+
+def write_style(folder: Path, name: str) -> Path:
+    """Write the folder of a style, without weights, and return it."""
+    config, files = STYLES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_bytes(_json({"model_type": "llama", **FAMILY_SIZES} | dict(config)))
+    for file, content in files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes(content)
+    return folder
+
+
+Rendered = Callable[[Sequence[Mapping[str, Any]] | None], str | None]
+
+
+def observed(
+    encode: Callable[[str], list[int]],
+    decode: Callable[[list[int]], str],
+    render: Rendered,
+    eos: str | None,
+    bos: str | None,
+) -> dict[str, Any]:
+    """Return all that is compared of a tokenizer: ids, texts, named tokens, and a conversation with and without tools."""
+    ids = [encode(text) for text in TEXTS]
+    return {
+        "ids": ids,
+        "texts": [decode(one) for one in ids],
+        "eos": eos,
+        "bos": bos,
+        "chat": render(None),
+        "chat with tools": render(TOOLS),
+    }
