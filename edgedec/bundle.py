@@ -34,6 +34,7 @@ from edgedec.manifest import (
     TEMPLATE,
     TERNARY_EMBEDDING,
     TOKENIZER,
+    TOKENIZER_IDENTITY,
     WEIGHTS,
     Manifest,
     Tensor,
@@ -309,8 +310,12 @@ class BundleWriter:
         tokens: Tokens,
         tokenizer_json: str,
         chat_template: str | None,
+        tokenizer_identity: str | None = None,
     ) -> None:
-        """Write the remaining files and the manifest. The tokenizer gets its canonical form, so that its hash names it."""
+        """Write the remaining files and the manifest. The tokenizer gets its canonical form, so that its hash names it.
+
+        ``tokenizer_identity`` names it instead if another file may describe the same tokenizer.
+        """
         self.features |= {key for key in (ROTATED_WEIGHTS, KV_POLICY) if config.get(key) is not None}
         self.file.flush()
         tokenizer_json = json.dumps(
@@ -325,6 +330,7 @@ class BundleWriter:
         content = {
             **({"requires": sorted(self.features)} if self.features else {}),
             "created_by": f"edgedec {__version__}",
+            **({} if tokenizer_identity is None else {TOKENIZER_IDENTITY: tokenizer_identity}),
             "config": dict(config),
             "quantization": dict(quantization),
             "tokens": asdict(tokens),

@@ -39,6 +39,7 @@ __all__ = [
     "TEMPLATE",
     "TERNARY_EMBEDDING",
     "TOKENIZER",
+    "TOKENIZER_IDENTITY",
     "VERSION",
     "WEIGHTS",
     "Manifest",
@@ -59,6 +60,7 @@ ROTATED_WEIGHTS = (
 # Features of a manifest's "requires" that this edgedec knows.
 FEATURES = frozenset({"int4", "tied_planes", "half_scales", TERNARY_EMBEDDING, ROTATED_WEIGHTS, KV_POLICY})
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
+TOKENIZER_IDENTITY = "tokenizer_identity"  # key of a manifest that names what the token ids mean
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300 bytes; hostile JSON can take 20 times its size in memory
 MAX_DIMENSIONS = 8
@@ -376,6 +378,14 @@ class Manifest:
     sha256: str
 
 
+def _tokenizer_hash(file: Path, content: Mapping[str, Any]) -> str:
+    """Return what names the tokenizer: what its ids mean, or the hash of its file in bundles that do not say that."""
+    identity = content.get(TOKENIZER_IDENTITY, content["files"][TOKENIZER]["sha256"])
+    if not isinstance(identity, str) or not re.fullmatch("[0-9a-f]{64}", identity):
+        raise BundleError(f"{file}: {TOKENIZER_IDENTITY} must be a SHA-256, not {reprlib.repr(identity)}")
+    return identity
+
+
 def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -> Manifest:
     """Read the manifest and check the folder against it.
 
@@ -407,7 +417,7 @@ def open_manifest(folder: Path, *, weights: bool = True, verify: bool = False) -
         tokens=_read_tokens(file, content["tokens"], content["config"].get("vocab_size")),
         tensors=tensors,
         file_bytes=file_bytes,
-        tokenizer_hash=content["files"][TOKENIZER]["sha256"],
+        tokenizer_hash=_tokenizer_hash(file, content),
         sha256=content["sha256"],
     )
 

@@ -34,6 +34,7 @@ from edgedec.quantize.methods.planes import Statistics
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
+from edgedec.quantize.readers.tokenizers.identity import tokenizer_identity
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
 from edgedec.workers import WorkerPool
@@ -345,5 +346,6 @@ def quantize(
             tokens=Tokens(size=vocab_limit, bos=checkpoint.bos_token_id, eos=checkpoint.eos_token_ids),
             tokenizer_json=checkpoint.tokenizer_json,
             chat_template=checkpoint.chat_template,
+            tokenizer_identity=tokenizer_identity(checkpoint.tokenizer_json),
         )
     return run.report

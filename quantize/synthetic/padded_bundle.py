@@ -208,6 +208,7 @@ def pad_bundle(
             tokens=source.tokens,
             tokenizer_json=source.tokenizer_file.read_text("utf-8"),
             chat_template=source.chat_template,
+            tokenizer_identity=source.tokenizer_hash,
         )
 
 

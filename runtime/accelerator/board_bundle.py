@@ -174,6 +174,7 @@ def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
             tokens=bundle.tokens,
             tokenizer_json=bundle.tokenizer_file.read_text("utf-8"),
             chat_template=bundle.chat_template,
+            tokenizer_identity=bundle.tokenizer_hash,
         )
 
 

@@ -342,3 +342,13 @@ def test_hashing_ends_when_it_is_stopped(tmp_path: Path) -> None:
     file.write_bytes(b"x" * (3 << 20))
     assert manifest._hash_file(file) == hashlib.sha256(file.read_bytes()).hexdigest()
     assert manifest._hash_file(file, lambda: True) == hashlib.sha256().hexdigest()
+
+
+def test_an_identity_names_the_tokenizer_in_place_of_the_hash_of_its_file(tmp_path: Path) -> None:
+    with BundleWriter.create(tmp_path / "model") as writer:
+        finish(writer, tokenizer_identity="ab" * 32)
+    assert Bundle.open(tmp_path / "model").tokenizer_hash == "ab" * 32
+    with BundleWriter.create(tmp_path / "wrong") as writer:
+        finish(writer, tokenizer_identity="ab")
+    with pytest.raises(BundleError, match=r"manifest.json: tokenizer_identity must be a SHA-256, not 'ab'"):
+        Bundle.open(tmp_path / "wrong")

@@ -17,7 +17,7 @@ from edgedec.quantize.readers.tokenizers.sentencepiece_model import SentencePiec
 from edgedec.quantize.readers.tokenizers.token_settings import TokenSettings
 from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_json_text
 from edgedec.quantize.readers.tokenizers.transformers_class import BACKEND, CLASSES, class_name
-from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, parse_object, read_text
+from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, parse_object, read_text, shown
 
 __all__ = ["Vocabulary", "find_vocabulary", "read_vocabulary"]
 
@@ -72,7 +72,9 @@ def read_vocabulary(path: Path, settings: TokenSettings, config: Mapping[str, An
         UnsupportedError: it is of a kind that is not read, or not with the class that its folder names.
     """
     stated = settings.stated.get("tokenizer_class") or config.get("tokenizer_class")
-    family = config.get("model_type")
+    if stated is not None and not isinstance(stated, str):
+        raise BundleError(f"{path.parent}: tokenizer_class must be the name of a class, not {shown(stated)}")
+    family = config.get("model_type") if isinstance(config.get("model_type"), str) else None
     if path.suffix == ".json" and path.name != _WORDS:
         text = read_json_text(path)
         name = class_name(family, stated, byte_level_json='"ByteLevel"' in text)

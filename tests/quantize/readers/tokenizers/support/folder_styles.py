@@ -169,7 +169,7 @@ _LISTED = [(at, flagged(text)) for at, text in enumerate(CONTROL)]
 _SPM_LISTED = [(at, flagged(text)) for at, text in enumerate(("<unk>", "<s>", "</s>"))]
 
 
-def _spaced(scheme: str) -> dict[str, Any]:
+def spaced(scheme: str) -> dict[str, Any]:
     """Return a ``tokenizer.json`` of SentencePiece's kind, which says itself where a space is added."""
     plain = pieces()
     merges = [list(merge) for merge in _chains("▁")]
@@ -353,20 +353,20 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "Llama's class and a json that prepends": (
         {},
         {
-            "tokenizer.json": _json(_spaced("prepend")),
+            "tokenizer.json": _json(spaced("prepend")),
             **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>"),
         },
     ),
     "Llama's class and a json, legacy": (
         {},
         {
-            "tokenizer.json": _json(_spaced("always")),
+            "tokenizer.json": _json(spaced("always")),
             **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>", legacy=True),
         },
     ),
     "a json that prepends": (
         {},
-        {"tokenizer.json": _json(_spaced("prepend")), **_config(eos_token="</s>", bos_token="<s>")},
+        {"tokenizer.json": _json(spaced("prepend")), **_config(eos_token="</s>", bos_token="<s>")},
     ),
     "Qwen's class": (
         _QWEN,

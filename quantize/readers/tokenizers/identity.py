@@ -1,0 +1,49 @@
+"""Name a tokenizer by what its ids mean, whatever library wrote its file.
+
+Two tokenizers are the same for a model and its draft if every id is the same token, special or not, and texts become the
+same ids: then a draft's guesses mean what the target reads. What a tokenizer adds before a text, and how it treats spaces
+beside control tokens, is the target's business alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+from tokenizers import Tokenizer
+
+__all__ = ["tokenizer_identity"]
+
+_TEXTS = (
+    "x The 12345 cats' toes, we'LL see\r\n\n\tthem  again: a.b(c) = \"d\"; e\u0301 \u00e9 \u212b \uff21\uff22 \ufb01",
+    "x \u6771\u4eac \U0001f999\u200d\U0001f308 \u0645\u0631\u062d\u0628\u0627 \u0e2a\u0e27\u0e31\u0e2a 1,000.50   end",
+)
+_AT_ONCE = 256  # tokens whose texts are encoded together
+
+
+def tokenizer_identity(text: str) -> str:
+    """Return a SHA-256, hexadecimal, that two tokenizers share if their ids mean the same.
+
+    Args:
+        text: a usable ``tokenizer.json``.
+    """
+    tokenizer = Tokenizer.from_str(text)
+    digest = hashlib.sha256()
+    vocabulary = sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+    added = tokenizer.get_added_tokens_decoder()
+    for token, index in vocabulary:
+        kind = "" if index not in added else "special" if added[index].special else "added"
+        digest.update(f"{index}\0{kind}\0{token}\0".encode())
+    contents = [token.content for token in added.values()]
+    for probe in (*_TEXTS, *_joined(tokenizer, [index for _, index in vocabulary])):
+        if not any(content in probe for content in contents):
+            digest.update(np.array(tokenizer.encode(probe, add_special_tokens=False).ids, "<i4").tobytes())
+    return digest.hexdigest()
+
+
+def _joined(tokenizer: Tokenizer, ids: list[int]) -> Iterator[str]:
+    """Yield the texts of tokens in lines, so that every merge is used."""
+    for start in range(0, len(ids), _AT_ONCE):
+        lines = [tokenizer.decode([index], skip_special_tokens=True) for index in ids[start : start + _AT_ONCE]]
+        yield "\n".join(["x", *(line for line in lines if line and "\ufffd" not in line)])
