@@ -34,7 +34,7 @@ from edgedec.quantize.methods.planes import Statistics
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
-from edgedec.quantize.readers.tokenizers.identity import tokenizer_identity
+from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
 from edgedec.workers import WorkerPool

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.bitnet import read_bitnet_tensors
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
+from edgedec.quantize.readers.config_keys import note_unread_keys
 from edgedec.quantize.readers.huggingface_layout import language_config, translate
 from edgedec.quantize.readers.safetensors_file import StoredTensor, TensorEntry, read_entries
 from edgedec.quantize.readers.tokenizers.folder import end_ids, read_folder_tokenizer, token_ids
@@ -50,6 +51,7 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     if type(vocab_size) is not int or vocab_size < 1:
         raise BundleError(f"{config_path}: vocab_size must be a positive integer, not {shown(vocab_size)}")
     config, entries = translate(config_path, config, _find_entries(folder))
+    note_unread_keys(config_path, config)
     tensors, read_tensor = _tensors(config_path, config, config.pop("quantization_config", None), entries)
     read = read_folder_tokenizer(tokenizer or folder, vocab_size, stated if tokenizer is None else {})
     bos_ids = token_ids(config_path, config, "bos_token_id", vocab_size)

@@ -123,7 +123,7 @@ _OF_SIDE_FILES = _COMMON | {
     "tokenizers/transformers_class",
     "tokenizers/vocabulary_files",
 }
-_OF_FOLDERS = _OF_SIDE_FILES | {"checkpoint", "huggingface", "huggingface_layout", "safetensors_file"}
+_OF_FOLDERS = _OF_SIDE_FILES | {"checkpoint", "config_keys", "huggingface", "huggingface_layout", "safetensors_file"}
 
 
 def _files(names: Iterable[str], mutate: Mutator) -> tuple[File, ...]:

@@ -243,7 +243,7 @@ def _head(folder: Path, head: str | None, **config: Any) -> Path:
         tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     sizes = {"intermediate_size": 12, "num_hidden_layers": 1, "max_position_embeddings": 16} | heads
-    return write_hf(folder, tensors, **sizes, rms_norm_eps=1e-5, **config)
+    return write_hf(folder, tensors, **{**sizes, "rms_norm_eps": 1e-5, **config})
 
 
 @pytest.mark.parametrize(("head", "tied"), [("its own", False), ("equal", True), ("alone", True), (None, True)])
@@ -272,3 +272,19 @@ def test_an_index_may_name_buffers_that_no_file_has(tmp_path: Path, caplog: pyte
     write_json(tmp_path / "model.safetensors.index.json", index)
     assert open_checkpoint(tmp_path).tensors.keys() == tensors.keys()
     assert "names 1 tensors that no file has, such as 'model.layers.0.self_attn.rotary_emb.inv_freq'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "noted"),
+    [
+        ("logit_temperature", 0.5, True),
+        ("attention_dropout", 0.1, False),
+        ("rms_norm_eps", 1e-6, False),
+        ("x", None, False),
+    ],
+)
+def test_a_key_of_the_configuration_that_nothing_reads_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: float | None, noted: bool
+) -> None:
+    open_checkpoint(_head(tmp_path, None, tie_word_embeddings=True, **{key: value}))
+    assert (f"config.json: nothing reads the keys {key} ({value})" in caplog.text) is noted

@@ -11,7 +11,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from edgedec.quantize.readers.tokenizers import byte_tokenizer
-from edgedec.quantize.readers.tokenizers.identity import tokenizer_identity
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     PieceKind,
     PieceVocabulary,
@@ -19,6 +18,7 @@ from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     added_token,
     to_json,
 )
+from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from tests.quantize.readers.tokenizers.support.folder_styles import CONTROL, byte_level, flagged, pieces, spaced
 
 Tree = dict[str, Any]
