@@ -313,11 +313,7 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     ),
     "scores of other tokens": (model(tokenizer__ggml__scores=[0.0]), BundleError, r"scores must be 13 numbers"),
     "score NaN": (model(tokenizer__ggml__scores=[float("nan")] * 13), BundleError, r"piece 0 .* has the score nan"),
-    "type of a token unknown": (
-        model(tokenizer__ggml__token_type=[9] * 13),
-        BundleError,
-        r"token_type holds 9, which is not a token type",
-    ),
+    "types of other tokens": (model(tokenizer__ggml__token_type=[1]), BundleError, r"token_type must be 13 numbers"),
     "a byte that is none": (model(tokenizer__ggml__token_type=[6] * 13), BundleError, r"has the type of a byte"),
     "begin token a string": (model(tokenizer__ggml__bos_token_id="1"), BundleError, r"must be a token id, not '1'"),
     "merges of no two": (
@@ -326,9 +322,9 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
         r"merges\[1\] must be two tokens, not 'ab'",
     ),
     "merges of what is not there": (
-        model(tokenizer__ggml__model="gpt2", tokenizer__ggml__pre="gpt-2", tokenizer__ggml__merges=["a zz"]),
-        BundleError,
-        r"is not a usable tokenizer",
+        model(tokenizer__ggml__model="gpt2", tokenizer__ggml__pre="gpt-2", tokenizer__ggml__merges=["a zz", "a z"]),
+        UnsupportedError,
+        r"merges joins 'a' and 'z', and 'z' is no token; pass the model's tokenizer.json",
     ),
     "template a number": (model(tokenizer__chat_template=1), BundleError, r"chat_template must be text, not 1"),
 }

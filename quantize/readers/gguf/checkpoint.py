@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,19 @@ from edgedec.quantize.readers.gguf.delta_net import DECAY, KERNELS, DeltaNet, He
 from edgedec.quantize.readers.gguf.hadamard import Rotations, read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.keys import ArchitectureKeys
-from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
+from edgedec.quantize.readers.gguf.models import (
+    HEAD,
+    ROPE_FACTORS,
+    Architecture,
+    RopeFactors,
+    architecture,
+    configuration,
+)
 from edgedec.quantize.readers.gguf.names import huggingface_names, layer_part
 from edgedec.quantize.readers.gguf.parts import read_parts
-from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer, special_ids
+from edgedec.quantize.readers.gguf.tokenizer import chat_templates, gguf_tokenizer, special_ids
 from edgedec.quantize.readers.gguf.trits import CODES, TWO_BIT
 from edgedec.quantize.readers.tokenizers.tokenizer_file import check_tokenizer, read_tokenizer
-from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_gguf"]
 
@@ -34,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LEAST_GROUP = 32  # columns that can have a scale of their own
+_ALWAYS = "qwen2"  # the family whose queries, keys and values always have biases
 _ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 
@@ -174,6 +182,8 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     sources = _sources(header, known, config, rotations)
     tensors = {name: source.info for name, source in sources.items()}
     makers = {name: source.maker() for name, source in sources.items()}
+    for name, rows in _absent_biases(config, tensors).items():
+        tensors[name], makers[name] = TensorInfo(shape=(rows,), dtype="float32"), partial(np.zeros, rows, np.float32)
     if rotations is not None:
         config |= rotations.configuration({name: source.tensor.name for name, source in sources.items()})
         used = {source.tensor.shape[-1] for source in sources.values() if rotations.turns(source.tensor.name)}
@@ -185,9 +195,9 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     else:
         checked = check_tokenizer(path, gguf_tokenizer(header), vocab_size)
     bos, eos = special_ids(header, vocab_size)
-    template = header.metadata.get("tokenizer.chat_template")
-    if template is not None and not isinstance(template, str):
-        raise BundleError(f"{path}: tokenizer.chat_template must be text, not {shown(template)}")
+    templates = chat_templates(header)
+    if others := [name for name in templates if name != "default"]:
+        log.warning("%s: chat templates other than the default one are left out: %s", path, ", ".join(others))
     words = checked.vocabulary
     return Checkpoint(
         source=path,
@@ -195,7 +205,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         tensors=tensors,
         read_tensor=Makers(makers),
         tokenizer_json=checked.json,
-        chat_template=template,
+        chat_template=templates.get("default"),
         bos_token=None if bos is None else words.id_to_token(bos),
         bos_token_id=bos,
         eos_token=words.id_to_token(eos[0]) if eos else None,
@@ -232,6 +242,9 @@ def _sources(
     for tensor in header.tensors.values():
         if tensor.name in ROPE_FACTORS or tensor.name in scales or tensor.name in guessing:
             continue
+        if tensor.name == HEAD and known.head == "left out":
+            log.warning("%s: tensor %r is left out, because the head is the embedding", header.path, HEAD)
+            continue
         names = huggingface_names(
             tensor.name, post_norms=known.post_norms, gated_up=known.gated_up, delta_nets=known.delta_nets
         )
@@ -260,6 +273,23 @@ def _sources(
                 scale=scale,
             )
     return sources
+
+
+def _absent_biases(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
+    """Return name and length of the biases that the family has and the file leaves out, which are 0.
+
+    In llama.cpp each bias is optional by itself; a family has all of attention or none, and all of the MLP or none.
+    """
+    parts: list[str] = []
+    if config.get("attention_bias") or config["model_type"] == _ALWAYS:
+        parts += [f"self_attn.{one}_proj" for one in ("qkv" if config["model_type"] == _ALWAYS else "qkvo")]
+    if config.get("mlp_bias"):
+        parts += [f"mlp.{one}_proj" for one in ("gate", "up", "down")]
+    ends = tuple(f".{part}.weight" for part in parts)
+    biases = {
+        f"{name.removesuffix('weight')}bias": info.shape[0] for name, info in tensors.items() if name.endswith(ends)
+    }
+    return {name: rows for name, rows in biases.items() if ends and name not in tensors}
 
 
 def _guessing(header: GgufHeader, known: Architecture, config: Mapping[str, Any]) -> frozenset[str]:

@@ -23,9 +23,9 @@ from edgedec.quantize.readers.gguf.header import GgufTensor
 from edgedec.quantize.readers.gguf.keys import ArchitectureKeys
 from edgedec.quantize.readers.gguf.names import layer_part
 
-__all__ = ["DECAY", "KERNELS", "DeltaNet", "HeadOrder", "decay_log", "delta_net_keys"]
+__all__ = ["DECAY", "KERNELS", "STEP", "DeltaNet", "HeadOrder", "decay_log", "delta_net_keys"]
 
-DECAY, KERNELS = "ssm_a", "ssm_conv1d.weight"
+DECAY, KERNELS, STEP = "ssm_a", "ssm_conv1d.weight", "ssm_dt.bias"
 _OUT = "ssm_out.weight"
 _FLOATS = ("F32", "F16", "BF16")
 _FULL, _LINEAR = "full_attention", "linear_attention"
@@ -123,7 +123,7 @@ class DeltaNet:
             "ssm_beta.weight": (heads, hidden),
             "ssm_alpha.weight": (heads, hidden),
             KERNELS: (first + values, config["linear_conv_kernel_dim"]),
-            "ssm_dt.bias": (heads,),
+            STEP: (heads,),
             DECAY: (heads,),
             "ssm_norm.weight": (dim,),
             _OUT: (hidden, values),

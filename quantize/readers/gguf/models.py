@@ -10,22 +10,24 @@ of bitnet.cpp's fork for ``bitnet-b1.58``, whose graph has a squared ReLU where 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import REFUSED
-from edgedec.quantize.readers.gguf.delta_net import delta_net_keys
+from edgedec.quantize.readers.gguf.delta_net import STEP, delta_net_keys
 from edgedec.quantize.readers.gguf.header import GgufHeader
-from edgedec.quantize.readers.gguf.keys import ArchitectureKeys
+from edgedec.quantize.readers.gguf.keys import ArchitectureKeys, check_general, short
+from edgedec.quantize.readers.gguf.names import layer_part
+from edgedec.quantize.readers.gguf.rotation import ROPE_FACTORS, RopeFactors, rope_scaling
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = [
+    "ARCHITECTURES",
+    "HEAD",
     "ROPE_FACTORS",
     "Architecture",
     "RopeFactors",
@@ -33,10 +35,10 @@ __all__ = [
     "configuration",
 ]
 
-# Tensors of rotation factors: for every context, for contexts up to the original one, and for longer contexts.
-ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-RopeFactors = Mapping[str, NDArray[np.float32]]
+log = logging.getLogger(__name__)
 
+HEAD = "output.weight"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _MAX_LAYERS = 1 << 12  # limit of the families, because some configurations list all layers
 _Config = dict[str, Any]
 
@@ -52,6 +54,8 @@ class Architecture:
         partial: only a part of each head may be rotated.
         gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
         delta_nets: some layers are gated delta nets (``delta_net``).
+        biases: linears that may have a bias in llama.cpp's graph, as parts of names; others are refused.
+        head: what llama.cpp does with a head of its own: "read", "left out" (then a note says so), or "refused".
         more: function that returns the keys of the configuration besides the common ones.
     """
 
@@ -61,21 +65,20 @@ class Architecture:
     partial: bool = False
     gated_up: bool = False
     delta_nets: bool = False
+    biases: tuple[str, ...] = ()
+    head: Literal["read", "left out", "refused"] = "read"
     more: Callable[[ArchitectureKeys, _Config], _Config] = lambda _reader, _config: {}
 
 
-def _short(value: float) -> float:
-    """Return a float32 of the file as the shortest decimal number that it represents."""
-    return float(f"{value:.7g}")
+def _llama(reader: ArchitectureKeys, config: _Config) -> _Config:
+    """Return Llama's activation, and whether any of its linears has a bias."""
+    return {"mlp_bias": _has_bias(reader, *_MLP), "hidden_act": "silu"}
 
 
-def _biases(reader: ArchitectureKeys, config: _Config) -> _Config:
-    """Return whether attention (all four projections) and MLP have biases, and Llama's activation."""
-    return {
-        "attention_bias": reader.tensor("blk.0.attn_output.bias"),
-        "mlp_bias": reader.tensor("blk.0.ffn_down.bias"),
-        "hidden_act": "silu",
-    }
+def _has_bias(reader: ArchitectureKeys, *parts: str) -> bool:
+    """Return whether a linear of any layer has a bias; those that have none get zeros (``checkpoint``)."""
+    ends = tuple(f".{part}.bias" for part in parts)
+    return any(name.endswith(ends) for name in reader.header.tensors)
 
 
 def _qwen(reader: ArchitectureKeys, config: _Config) -> _Config:
@@ -83,12 +86,11 @@ def _qwen(reader: ArchitectureKeys, config: _Config) -> _Config:
 
 
 def _bitnet(reader: ArchitectureKeys, config: _Config) -> _Config:
-    """Return silu and a tied head, which llama.cpp's graph always has."""
-    return {"hidden_act": "silu", "tie_word_embeddings": True}
+    return {"hidden_act": "silu"}
 
 
 def _bitnet_b158(reader: ArchitectureKeys, config: _Config) -> _Config:
-    return {"hidden_act": "relu2", "tie_word_embeddings": True}
+    return {"hidden_act": "relu2"}
 
 
 def _phi3(reader: ArchitectureKeys, config: _Config) -> _Config:
@@ -102,7 +104,7 @@ def _phi3(reader: ArchitectureKeys, config: _Config) -> _Config:
 
 
 def _gemma(reader: ArchitectureKeys, config: _Config) -> _Config:
-    return {"hidden_act": "gelu_pytorch_tanh", "rms_norm_offset": 0, "tie_word_embeddings": True}
+    return {"hidden_act": "gelu_pytorch_tanh", "rms_norm_offset": 0}
 
 
 def _query_scalar(config: _Config, layers_27b: int) -> float:
@@ -113,14 +115,10 @@ def _query_scalar(config: _Config, layers_27b: int) -> float:
 
 
 def _gemma2(reader: ArchitectureKeys, config: _Config) -> _Config:
-    if reader.integer("attention.sliding_window_pattern", 2) != 2:
-        raise UnsupportedError(
-            f"{reader.header.path}: windows in other than every second layer of a gemma2 are not read"
-        )
-    return {
+    reader.only("rope.freq_base_swa", reader.number("rope.freq_base", 10000.0), "a gemma2 has one rotation")
+    return _windows(reader, config, 2) | {
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_offset": 0,
-        "tie_word_embeddings": True,
         "query_pre_attn_scalar": _query_scalar(config, 46),
         "sliding_window": reader.integer("attention.sliding_window", 4096),
         "attn_logit_softcapping": reader.number("attn_logit_softcapping", 50.0),
@@ -128,56 +126,63 @@ def _gemma2(reader: ArchitectureKeys, config: _Config) -> _Config:
     }
 
 
+def _windows(reader: ArchitectureKeys, config: _Config, usual: int) -> _Config:
+    """Return the kinds of layers of a Gemma: a window in all but every ``usual``-th layer, unless the file has a list."""
+    key, layers = "attention.sliding_window_pattern", config["num_hidden_layers"]
+    listed = reader.flags(key, layers) if reader.lists(key) else None
+    period = usual if listed else reader.integer(key, usual, least=0)
+    sliding = listed or tuple(period == 0 or layer % period < period - 1 for layer in range(layers))
+    kinds = [_SLIDING if one else _FULL for one in sliding[:layers]]
+    for width in ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"):
+        reader.only(width, config["head_dim"], "heads of all layers have the same width")
+    return {} if period == usual and not listed else {"layer_types": kinds}
+
+
 def _gemma3(reader: ArchitectureKeys, config: _Config) -> _Config:
+    """Return the windows: without one, or with one of 0, all layers see everything and have the same rotation."""
     keys = {
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_offset": 0,
-        "tie_word_embeddings": True,
         "query_pre_attn_scalar": _query_scalar(config, 62),
-        "rope_local_base_freq": _short(reader.number("rope.freq_base_swa", 10000.0)),
-        "sliding_window_pattern": reader.integer("attention.sliding_window_pattern", 6),
+        "rope_local_base_freq": short(reader.number("rope.freq_base_swa", 10000.0)),
     }
     if reader.has("final_logit_softcapping"):
         keys["final_logit_softcapping"] = reader.number("final_logit_softcapping")
-    if reader.has("attention.sliding_window"):
-        keys["sliding_window"] = reader.integer("attention.sliding_window")
-    else:
-        keys["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
-    return keys
+    if window := reader.integer("attention.sliding_window", 0, least=0):
+        return keys | _windows(reader, config, 6) | {"sliding_window": window}
+    return keys | {"layer_types": [_FULL] * config["num_hidden_layers"]}
 
 
 def _smollm3(reader: ArchitectureKeys, config: _Config) -> _Config:
-    return {"hidden_act": "silu", "no_rope_layer_interval": 4, "attention_bias": False, "mlp_bias": False}
+    return {"hidden_act": "silu", "no_rope_layer_interval": 4, "mlp_bias": False}
 
 
 def _qwen35(reader: ArchitectureKeys, config: _Config) -> _Config:
-    """Return the sizes of the delta nets, and norms that hold 1 + weight.
-
-    The key ``rope.dimension_sections`` is left out: it divides the rotated columns between the coordinates of an image,
-    which are equal for text.
-    """
-    keys = delta_net_keys(reader, config)
-    first = keys["layer_types"].index("full_attention") if "full_attention" in keys["layer_types"] else 0
-    return keys | {
+    """Return the sizes of the delta nets, and norms that hold 1 + weight."""
+    return delta_net_keys(reader, config) | {
         "hidden_act": "silu",
         "rms_norm_offset": 0,
-        "attention_bias": reader.tensor(f"blk.{first}.attn_q.bias"),
         "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),  # the family's default is not llama.cpp's
     }
 
 
-_ARCHITECTURES = {
-    "llama": Architecture(model_type="llama", neighbours=True, more=_biases),
-    "qwen2": Architecture(model_type="qwen2", more=_qwen),
-    "qwen3": Architecture(model_type="qwen3", more=_qwen),
-    "bitnet": Architecture(model_type="bitnet", more=_bitnet),
-    "bitnet-b1.58": Architecture(model_type="bitnet", more=_bitnet_b158),
+_QKV = ("attn_q", "attn_k", "attn_v", "attn_qkv")
+_MLP = ("ffn_gate", "ffn_up", "ffn_down")
+_BITNET_CPP = Architecture(model_type="bitnet", head="left out", more=_bitnet_b158)
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(model_type="llama", neighbours=True, biases=(*_QKV, "attn_output", *_MLP), more=_llama),
+    "qwen2": Architecture(model_type="qwen2", biases=_QKV, more=_qwen),
+    "qwen3": Architecture(model_type="qwen3", biases=_QKV, more=_qwen),
+    "bitnet": Architecture(model_type="bitnet", head="refused", more=_bitnet),
+    "bitnet-b1.58": _BITNET_CPP,
+    "bitnet-25": _BITNET_CPP,
     "phi3": Architecture(model_type="phi3", partial=True, gated_up=True, more=_phi3),
-    "gemma": Architecture(model_type="gemma", more=_gemma),
-    "gemma2": Architecture(model_type="gemma2", post_norms=True, more=_gemma2),
-    "gemma3": Architecture(model_type="gemma3_text", post_norms=True, more=_gemma3),
-    "smollm3": Architecture(model_type="smollm3", neighbours=True, more=_smollm3),
-    "qwen35": Architecture(model_type="qwen3_5_text", partial=True, delta_nets=True, more=_qwen35),
+    "gemma": Architecture(model_type="gemma", biases=_QKV, head="refused", more=_gemma),
+    "gemma2": Architecture(model_type="gemma2", post_norms=True, biases=_QKV, head="refused", more=_gemma2),
+    "gemma3": Architecture(model_type="gemma3_text", post_norms=True, biases=_QKV, more=_gemma3),
+    "smollm3": Architecture(model_type="smollm3", neighbours=True, biases=_QKV, more=_smollm3),
+    "qwen35": Architecture(model_type="qwen3_5_text", partial=True, delta_nets=True, biases=_QKV, more=_qwen35),
 }
 
 _REFUSED = {"qwen35moe": REFUSED["qwen3_5_moe"]}
@@ -189,12 +194,13 @@ def architecture(header: GgufHeader) -> Architecture:
     Raises:
         UnsupportedError: edgedec does not support the architecture, or the file is not a language model.
     """
+    check_general(header)
     name = header.metadata.get("general.architecture")
-    known = _ARCHITECTURES.get(name) if isinstance(name, str) else None
+    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if known is None:
         reason = f": {_REFUSED[name]}" if isinstance(name, str) and name in _REFUSED else ""
         raise UnsupportedError(
-            f"{header.path}: general.architecture {shown(name)} is not read{reason}; known: {', '.join(_ARCHITECTURES)}"
+            f"{header.path}: general.architecture {shown(name)} is not read{reason}; known: {', '.join(ARCHITECTURES)}"
         )
     return known
 
@@ -210,8 +216,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
     name = header.metadata["general.architecture"]
     assert isinstance(name, str)
     reader = ArchitectureKeys(header, name)
-    if reader.integer("expert_count", 0, least=0):
-        raise UnsupportedError(f"{header.path}: {name}.expert_count: models with experts are not read")
+    _check(reader, known)
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise BundleError(
@@ -235,17 +240,63 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
         "num_attention_heads": heads,
         "num_key_value_heads": reader.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "vocab_size": embedding.shape[0],
+        "vocab_size": _vocab_size(reader, embedding.shape[0]),
         "max_position_embeddings": reader.integer("context_length"),
-        "rms_norm_eps": _short(reader.number("attention.layer_norm_rms_epsilon")),
-        "rope_theta": _short(reader.number("rope.freq_base", 10000.0)),
-        "tie_word_embeddings": "output.weight" not in header.tensors,
+        "rms_norm_eps": short(reader.number("attention.layer_norm_rms_epsilon")),
+        "rope_theta": short(reader.number("rope.freq_base", 10000.0)),
+        "tie_word_embeddings": known.head != "read" or not reader.tensor(HEAD),
     }
+    if known.biases:
+        config["attention_bias"] = _has_bias(reader, *(part for part in known.biases if part not in _MLP))
     if turned != head_dim:
         config["partial_rotary_factor"] = _share(reader, turned, head_dim)
     config |= known.more(reader, config)
-    scaling = _rope_scaling(reader, config, turned, rope_factors)
+    scaling = rope_scaling(reader, config, turned, rope_factors)
+    reader.note_others()
     return config | {"rope_scaling": scaling} if scaling else config
+
+
+def _check(reader: ArchitectureKeys, known: Architecture) -> None:
+    """Check what llama.cpp reads for every architecture and no family has.
+
+    Raises:
+        UnsupportedError: there are experts, attention that sees later tokens, layers that guess, or a head or a bias
+            that llama.cpp refuses.
+    """
+    path = reader.header.path
+    if reader.integer("expert_count", 0, least=0):
+        raise UnsupportedError(f"{path}: {reader.name}.expert_count: models with experts are not read")
+    for key in ("expert_used_count", "expert_group_count"):
+        reader.only(key, 0, "models with experts are not read")
+    reader.only("attention.causal", True, "attention sees earlier tokens only")
+    if not known.delta_nets:
+        reader.only("nextn_predict_layers", 0, f"a {reader.name} has no layers that guess")
+    if reader.tensor(HEAD) and known.head == "refused":
+        raise UnsupportedError(
+            f"{path}: tensor {HEAD!r}: the head of a {reader.name} is its embedding, and llama.cpp refuses another one"
+        )
+    for name in reader.header.tensors:
+        _, part = layer_part(name) or (0, "")
+        if part.endswith(".bias") and part.removesuffix(".bias") not in known.biases and part != STEP:
+            raise UnsupportedError(
+                f"{path}: tensor {name!r} has no place in a {known.model_type}; biases that llama.cpp has there: "
+                f"{', '.join(known.biases) or 'none'}"
+            )
+
+
+def _vocab_size(reader: ArchitectureKeys, rows: int) -> int:
+    """Return the number of rows of the embedding; another ``vocab_size`` only stands beside a vocabulary, with a note.
+
+    Raises:
+        BundleError: ``vocab_size`` is another number, and there is no vocabulary.
+    """
+    said, path = reader.integer("vocab_size", rows), reader.header.path
+    if said != rows:
+        differs = f"{path}: {reader.name}.vocab_size is {said}, but the embedding has {rows} rows"
+        if "tokenizer.ggml.tokens" not in reader.header.metadata:
+            raise BundleError(differs)
+        log.warning("%s; the rows count", differs)
+    return rows
 
 
 def _share(reader: ArchitectureKeys, turned: int, head_dim: int) -> float:
@@ -256,67 +307,3 @@ def _share(reader: ArchitectureKeys, turned: int, head_dim: int) -> float:
         )
     share = turned / head_dim
     return share if int(head_dim * share) == turned else math.nextafter(share, 1)
-
-
-def _rope_scaling(reader: ArchitectureKeys, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
-    """Return ``rope_scaling``, or None if there is none. ``turned`` columns of a head are rotated."""
-    path, kind = reader.header.path, reader.header.metadata.get(f"{reader.name}.rope.scaling.type", "none")
-    if not isinstance(kind, str):
-        raise BundleError(f"{path}: {reader.name}.rope.scaling.type must be text, not {shown(kind)}")
-    factor = _short(reader.number("rope.scaling.factor", 1.0))
-    if factors and (kind == "yarn" or (kind == "linear" and factor != 1)):
-        raise UnsupportedError(
-            f"{path}: {min(factors)!r} together with {reader.name}.rope.scaling.type {kind} is not read"
-        )
-    for name, values in factors.items():
-        if values.shape != (turned // 2,) or not np.isfinite(values).all() or (values <= 0).any():
-            raise BundleError(f"{path}: tensor {name!r} must be {turned // 2} positive numbers, not {values.shape}")
-    everywhere, short, long = (factors.get(name) for name in ROPE_FACTORS)
-    if everywhere is not None:
-        return _by_factors(config, turned, everywhere)
-    if short is not None and long is not None:
-        return {
-            "rope_type": "longrope",
-            "short_factor": [float(one) for one in short],
-            "long_factor": [float(one) for one in long],
-            "attention_factor": _short(reader.number("rope.scaling.attn_factor", 1.0)),
-            "original_max_position_embeddings": reader.integer("rope.scaling.original_context_length"),
-        }
-    if factors:
-        raise BundleError(f"{path}: tensor {min(factors)!r} needs the one for shorter or longer contexts as well")
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": factor} if factor != 1 else None
-    if kind == "yarn":
-        return {
-            "rope_type": "yarn",
-            "factor": _short(reader.number("rope.scaling.factor")),
-            "original_max_position_embeddings": reader.integer("rope.scaling.original_context_length"),
-        }
-    if kind != "none":
-        raise UnsupportedError(
-            f"{path}: {reader.name}.rope.scaling.type {shown(kind)} is not read; known: none, linear, yarn"
-        )
-    return None
-
-
-def _by_factors(config: _Config, turned: int, factors: NDArray[np.float32]) -> _Config:
-    """Return Llama 3.1's scaling if the factors match it, otherwise the factors themselves."""
-    plain = config["rope_theta"] ** (-2 * np.arange(turned // 2) / turned)
-    slowest, low, high, original = _short(float(factors.max())), 1.0, 4.0, 8192
-    keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)
-    if np.allclose(1 / (keep + (1 - keep) / slowest), factors, rtol=1e-4):
-        return {
-            "rope_type": "llama3",
-            "factor": slowest,
-            "low_freq_factor": low,
-            "high_freq_factor": high,
-            "original_max_position_embeddings": original,
-        }
-    listed = [float(factor) for factor in factors]
-    return {
-        "rope_type": "longrope",
-        "short_factor": listed,
-        "long_factor": listed,
-        "attention_factor": 1.0,
-        "original_max_position_embeddings": config["max_position_embeddings"],
-    }

@@ -158,12 +158,7 @@ def test_fused_rows_of_any_architecture_are_read(tmp_path: Path) -> None:
             r"'rope_freqs.weight' together with qwen2.rope.scaling.type yarn",
         ),
         ("qwen3/plain", {"rope.dimension_count": 4}, UnsupportedError, r"dimension_count other than the 8 columns"),
-        (
-            "gemma2/plain",
-            {**_GEMMA2, "attention.sliding_window_pattern": 3},
-            UnsupportedError,
-            r"windows in other than every second layer of a gemma2",
-        ),
+        ("gemma2/plain", {**_GEMMA2, "rope.freq_base_swa": 5000.0}, UnsupportedError, r"a gemma2 has one rotation"),
     ],
 )
 def test_unsupported_files_are_refused(

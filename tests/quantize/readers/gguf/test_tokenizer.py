@@ -113,8 +113,14 @@ def test_marks_stay_with_their_letters_in_qwen35_alone(pre: str, words: list[str
             {"tokenizer__ggml__model": "bert"},
             r"model 'bert' is not read; known: llama, gpt2; pass the model's tokenizer",
         ),
-        ({"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "default"}, r"pre 'default', a way to split texts"),
-        ({"tokenizer__ggml__model": "gpt2"}, r"pre None, a way to split texts into words, is not read; known: gpt-2"),
+        (
+            {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "spiral"},
+            r"pre 'spiral', a way to split texts into words, is not read; known: gpt-2",
+        ),
+        (
+            {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "kimi-k2"},
+            r"pre 'kimi-k2', .* is not read \(llama.cpp splits by code of its own\); known: gpt-2",
+        ),
     ],
 )
 def test_unknown_kinds_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
