@@ -137,6 +137,7 @@ class Model:
         params = self._library.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = 512
         params.n_threads = params.n_threads_batch = 1
+        params.kinds[4] = 0  # no flash attention, which rounds to float16
         params.type_k = params.type_v = _F32_CACHE
         context = self._library.llama_init_from_model(self._model, params)
         rows = []

@@ -22,7 +22,7 @@ from edgedec.quantize.readers.gguf.delta_net import STEP, delta_net_keys
 from edgedec.quantize.readers.gguf.header import GgufHeader
 from edgedec.quantize.readers.gguf.keys import ArchitectureKeys, check_general, short
 from edgedec.quantize.readers.gguf.names import layer_part
-from edgedec.quantize.readers.gguf.rotation import ROPE_FACTORS, RopeFactors, rope_scaling
+from edgedec.quantize.readers.gguf.rotation import ROPE_FACTORS, RopeFactors, rope_scaling, window_rotation
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = [
@@ -115,6 +115,8 @@ def _query_scalar(config: _Config, layers_27b: int) -> float:
 
 
 def _gemma2(reader: ArchitectureKeys, config: _Config) -> _Config:
+    if reader.text("rope.scaling.type", "linear") == "none":
+        reader.only("rope.scaling.factor", 1, "llama.cpp scales the layers with a window all the same")
     reader.only("rope.freq_base_swa", reader.number("rope.freq_base", 10000.0), "a gemma2 has one rotation")
     return _windows(reader, config, 2) | {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -252,6 +254,12 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
         config["partial_rotary_factor"] = _share(reader, turned, head_dim)
     config |= known.more(reader, config)
     scaling = rope_scaling(reader, config, turned, rope_factors)
+    if near := window_rotation(reader, config, turned) if "rope_local_base_freq" in config else {}:
+        bases = {"sliding": config["rope_local_base_freq"], "full": config["rope_theta"]}
+        config["rope_parameters"] = {
+            f"{kind}_attention": {"rope_theta": base, **((scaling or {}) if kind == "full" else near)}
+            for kind, base in bases.items()
+        }
     reader.note_others()
     return config | {"rope_scaling": scaling} if scaling else config
 
@@ -282,6 +290,9 @@ def _check(reader: ArchitectureKeys, known: Architecture) -> None:
                 f"{path}: tensor {name!r} has no place in a {known.model_type}; biases that llama.cpp has there: "
                 f"{', '.join(known.biases) or 'none'}"
             )
+        biases = [one for one in _QKV if reader.tensor(name.replace("attn_qkv.weight", f"{one}.bias"))]
+        if part == "attn_qkv.weight" and not known.delta_nets and len(biases) == 1 and biases[0] != "attn_qkv":
+            raise UnsupportedError(f"{path}: tensor {name!r} has only one of three biases, which llama.cpp leaves out")
 
 
 def _vocab_size(reader: ArchitectureKeys, rows: int) -> int:

@@ -21,11 +21,12 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.gguf.keys import ArchitectureKeys, short
 from edgedec.quantize.readers.untrusted import shown
 
-__all__ = ["ROPE_FACTORS", "SCALINGS", "RopeFactors", "rope_scaling"]
+__all__ = ["ROPE_FACTORS", "SCALINGS", "RopeFactors", "rope_scaling", "window_rotation"]
 
 # Tensors of rotation factors: for every context, for contexts up to the original one, and for longer contexts.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 RopeFactors = Mapping[str, NDArray[np.float32]]
+_LISTS = "phi3"  # the family whose only scaling is by lists of factors
 SCALINGS = ("none", "linear", "yarn", "longrope")  # values of rope.scaling.type; "longrope" alone scales as "linear"
 
 
@@ -70,7 +71,7 @@ def rope_scaling(
     if kind == "yarn":
         yarn: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
         return yarn if magnitude == 1 else yarn | {"attention_factor": (1 + 0.1 * math.log(factor)) * magnitude}
-    if magnitude != 1:
+    if magnitude != 1 or (factor != 1 and config["model_type"] == _LISTS):
         return _listed(config, np.full(turned // 2, factor, np.float32), magnitude)
     return {"rope_type": "linear", "factor": factor} if factor != 1 else None
 
@@ -87,6 +88,12 @@ def _factor(reader: ArchitectureKeys, kind: str) -> float:
     if kind == "yarn" and factor < 1:
         raise UnsupportedError(f"{reader.header.path}: {reader.name}.{keys[0]} {factor} of YaRN is below 1")
     return 1.0 if kind == "none" else factor
+
+
+def window_rotation(reader: ArchitectureKeys, config: Mapping[str, Any], turned: int) -> dict[str, Any]:
+    """Return the scaling in layers with a window, which have a base of their own and only the magnitude of the others."""
+    magnitude = short(reader.number("rope.scaling.attn_factor", 1.0))
+    return {} if magnitude == 1 else _listed(config, np.ones(turned // 2, np.float32), magnitude)
 
 
 def _numbers(factors: NDArray[np.float32]) -> list[float]:

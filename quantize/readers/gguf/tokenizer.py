@@ -49,6 +49,9 @@ _DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
 _WITHOUT_BOS = ("chatglm-bpe", "glm4", "glm5")  # values of tokenizer.ggml.pre whose models have no default BOS
 _NAMES = ("eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
 _OLD_NAMES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
+# Parts of general.name by which llama.cpp knows models whose control tokens take the spaces behind them, and exceptions.
+_TAKES_SPACES = ("phi-3", "phi3")
+_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 # Vocabularies that some of their tokens identify, and the way to split texts that belongs to them.
 KNOWN_VOCABULARIES: Mapping[str, tuple[str, Mapping[int, str]]] = {
     "Llama 3": ("llama-bpe", {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>"}),
@@ -62,12 +65,12 @@ class _Vocabulary:
 
     def __init__(self, header: GgufHeader, note: Callable[[str], None]) -> None:
         self.path, self._metadata, self.note = header.path, header.metadata, cache(note)
-        self.asked: set[str] = set()
+        self.asked = {f"{_AT}bos_token_id"}  # the bundle has it, even if it is not put before texts
         tokens = self._get("tokens")
         if not isinstance(tokens, list) or not tokens:
             raise BundleError(f"{self.path}: {_AT}tokens must be a list of strings; {_INSTEAD}")
         if empty := [at for at, text in enumerate(tokens) if not text]:
-            note(f"{len(empty)} tokens are empty and get names as in llama.cpp, the first at {empty[0]}")
+            note(f"tokens has {len(empty)} empty ones, the first at {empty[0]}; they get names, as in llama.cpp")
         self._count = len(tokens)
         self.tokens = [text or f"[EMPTY_{at}]" for at, text in enumerate(tokens)]
         self.model = self.text("model") or ""
@@ -77,9 +80,14 @@ class _Vocabulary:
         self.named = {f"{key}_token_id": self._named(key) for key in _NAMES}
         self.special = self._special()
         kinds, count = self.special.kinds, self._count
-        while count > 1 and kinds[count - 1] is PieceKind.UNUSED:  # padding, which must never be sampled
+        used = {*self.special.ends, self._metadata.get(f"{_AT}bos_token_id"), 0}
+        while kinds[count - 1] is PieceKind.UNUSED and count - 1 not in used:  # padding, which must never be sampled
             count -= 1
         self.tokens, self.kinds = self.tokens[:count], kinds[:count]
+        name = self._metadata.get("general.name")
+        self.takes_spaces = frozenset[int]()
+        if isinstance(name, str) and any(part in name.lower() for part in _TAKES_SPACES):
+            self.takes_spaces = frozenset(at for at, text in enumerate(self.tokens) if text not in _KEEPS_SPACES)
 
     def _get(self, key: str, default: Value | None = None) -> Value | None:
         self.asked.add(f"{_AT}{key}")
@@ -98,7 +106,7 @@ class _Vocabulary:
             known = set(PieceKind)
             kinds = [PieceKind(int(one)) if one in known else PieceKind.NORMAL for one in values.tolist()]
             if others := sum(one not in known for one in values.tolist()):
-                self.note(f"{others} tokens have no known type and are read as normal ones")
+                self.note(f"token_type has {others} types that do not exist; these tokens are read as normal ones")
         return special_tokens(self.tokens, kinds, self.named, self.note)
 
     def _numbers(self, key: str) -> NDArray[Any] | None:
@@ -201,6 +209,7 @@ def _by_pieces(words: _Vocabulary) -> str:
         unknown=None if PieceKind.UNKNOWN in words.kinds else words.token("unknown_token_id"),
         begin=begin,
         end=end,
+        takes_spaces=words.takes_spaces,
     )
     return pieces_to_json(words.path, vocabulary)
 
@@ -242,7 +251,7 @@ def _by_bytes(words: _Vocabulary) -> str:
         vocab=vocab,
         merges=_usable(words, vocab, words.merges()),
         added=[
-            added_token(at, text, _ADDED[kind])
+            added_token(at, text, _ADDED[kind], rstrip=at in words.takes_spaces)
             for at, (text, kind) in enumerate(zip(words.tokens, words.kinds, strict=True))
             if kind in _ADDED
         ],

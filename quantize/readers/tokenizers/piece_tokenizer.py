@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -76,6 +76,7 @@ class PieceVocabulary:
         unknown: id of the token for unknown characters if no piece is of kind UNKNOWN.
         begin: id of the token that is added before a text; None: no token.
         end: id of the token that is added after a text; None: no token.
+        takes_spaces: ids of control tokens and of tokens that users define that take the spaces behind them.
     """
 
     pieces: Sequence[VocabularyPiece]
@@ -88,11 +89,12 @@ class PieceVocabulary:
     unknown: int | None = None
     begin: int | None = None
     end: int | None = None
+    takes_spaces: Collection[int] = ()
 
 
-def added_token(index: int, text: str, special: bool) -> dict[str, Any]:
-    """Return an entry of ``added_tokens``."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+def added_token(index: int, text: str, special: bool, *, rstrip: bool = False) -> dict[str, Any]:
+    """Return an entry of ``added_tokens``; with ``rstrip`` the token takes the spaces behind it."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": rstrip, "normalized": False}
     return {"id": index, "content": text, **flags, "special": special}
 
 
@@ -159,7 +161,7 @@ def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
             "truncation": None,
             "padding": None,
             "added_tokens": [
-                added_token(index, piece.text, special[piece.kind])
+                added_token(index, piece.text, special[piece.kind], rstrip=index in vocabulary.takes_spaces)
                 for index, piece in enumerate(pieces)
                 if piece.kind in special and piece.text
             ],
