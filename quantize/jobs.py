@@ -11,22 +11,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import BundleError
+from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.methods.float_bits import Rows, all_finite, pieces
 from edgedec.quantize.methods.int4 import int4_parts
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.methods.native import NativeTernary, NotTernaryError, find_ternary, grouped_ternary
-from edgedec.quantize.methods.planes import Statistics, quantize_planes, quantize_tied
+from edgedec.quantize.methods.planes import ScaleRangeError, Statistics, quantize_planes, quantize_tied
 from edgedec.quantize.readers.checkpoint import Int4Maker, Maker, TernaryMaker, TwoBitMaker
 from edgedec.quantize.readers.safetensors_file import StoredTensor
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, split
 
-__all__ = ["Job", "JobResult", "fitted_parts", "load_finite", "run_job"]
+__all__ = ["Fitted", "Job", "JobResult", "fit", "load_finite", "run_job"]
 
 Array = NDArray[Any]
 
@@ -59,6 +59,7 @@ class JobResult:
         scheme: the scheme of the arrays.
         parts: arrays to store, with the names and shapes of ``scheme.parts``; none with a ``FloatScheme``, whose values need
             no conversion.
+        note: why the scheme is another than the job's, if the values are the reason; else empty.
         process: id of the process that ran the job.
         peak_bytes: peak resident memory of that process so far; 0 if the system does not report it.
     """
@@ -67,6 +68,15 @@ class JobResult:
     parts: Mapping[str, Array]
     process: int
     peak_bytes: int
+    note: str = ""
+
+
+class Fitted(NamedTuple):
+    """A matrix whose codes were fitted. ``note`` says why its scheme is not the one that was asked for, if it is not."""
+
+    scheme: Scheme
+    parts: dict[str, Array]
+    note: str = ""
 
 
 def load_finite(make: Maker, where: str) -> Array:
@@ -88,24 +98,24 @@ def run_job(job: Job) -> JobResult:
         BundleError: the tensor is damaged, or cannot be read.
         UnsupportedError: the job expects a ternary tensor and the tensor is not ternary, or its type is not supported.
     """
-    scheme, parts = _converted(job)
-    return JobResult(scheme=scheme, parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
+    scheme, parts, note = _converted(job)
+    return JobResult(scheme=scheme, parts=parts, process=os.getpid(), peak_bytes=_peak_bytes(), note=note)
 
 
-def _converted(job: Job) -> tuple[Scheme, dict[str, Array]]:
+def _converted(job: Job) -> Fitted:
     if isinstance(job.scheme, Int8Scheme):
-        return job.scheme, _int8(job)
+        return Fitted(job.scheme, _int8(job))
     if job.fitted:
         matrix = load_finite(job.make, job.where).astype(np.float32, copy=False)
-        return job.scheme, fitted_parts(matrix, job.scheme)
+        return fit(matrix, job.scheme, job.where)
     if isinstance(job.scheme, Int4Scheme):
-        return job.scheme, _native_int4(job)
+        return Fitted(job.scheme, _native_int4(job))
     try:
-        return _native_ternary(job, job.scheme)
+        return Fitted(*_native_ternary(job, job.scheme))
     except NotTernaryError:
         if job.otherwise is None:
             raise
-    return job.otherwise, _int8(job) if isinstance(job.otherwise, Int8Scheme) else {}
+    return Fitted(job.otherwise, _int8(job) if isinstance(job.otherwise, Int8Scheme) else {})
 
 
 def _rows(job: Job) -> Rows:
@@ -128,15 +138,27 @@ def _int8(job: Job) -> dict[str, Array]:
     return {"codes": codes, "scale": scale}
 
 
-def fitted_parts(
-    matrix: Array, scheme: Int4Scheme | TernaryScheme, statistics: Statistics | None = None
-) -> dict[str, Array]:
-    """Fit planes or int4 codes to a matrix float32 [out, in], and return what is stored."""
-    if isinstance(scheme, Int4Scheme):
-        return int4_parts(matrix, statistics)
-    fit = quantize_tied if scheme.tied else quantize_planes
-    trits, scale = fit(matrix, scheme.planes, scheme.group_size, statistics)
-    return {"codes": scheme.pack(trits), "scale": scale}
+def fit(matrix: Array, scheme: Int4Scheme | TernaryScheme, where: str, statistics: Statistics | None = None) -> Fitted:
+    """Fit planes or int4 codes to a matrix float32 [out, in], named ``where`` in messages.
+
+    The result is int8 if float16 does not hold the scales of int4 with all of their bits.
+
+    Raises:
+        UnsupportedError: float32 does not hold the scales of planes.
+    """
+    try:
+        if isinstance(scheme, Int4Scheme):
+            return Fitted(scheme, int4_parts(matrix, statistics))
+        fit_planes = quantize_tied if scheme.tied else quantize_planes
+        trits, scale = fit_planes(matrix, scheme.planes, scheme.group_size, statistics)
+    except ScaleRangeError as error:
+        if isinstance(scheme, TernaryScheme):
+            raise UnsupportedError(
+                f"{where} cannot be {scheme.kind}: {error}; quantize it with --method int8"
+            ) from None
+        codes, scale = quantize_int8(matrix)
+        return Fitted(Int8Scheme(rows=True), {"codes": codes, "scale": scale}, f"{where} is int8, not int4: {error}")
+    return Fitted(scheme, {"codes": scheme.pack(trits), "scale": scale})
 
 
 def _native_int4(job: Job) -> dict[str, Array]:

@@ -29,8 +29,9 @@ from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
-from edgedec.quantize.jobs import Job, fitted_parts, load_finite, run_job
+from edgedec.quantize.jobs import Job, fit, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics
+from edgedec.quantize.norm_shifts import norm_shifts, shifted
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
@@ -164,8 +165,23 @@ class _Run:
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done = sizes, 0
+        if options.method == "int4" and not self.has_codes:
+            self._shift_norms()
 
-    def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array]) -> None:
+    def _shift_norms(self) -> None:
+        """Move powers of two into norms where float16 could not hold the scales of the matrices that read them."""
+        shifts = norm_shifts(self.graph, self.inside(), tensor_loader(self.checkpoint, self.sources))
+        for name in (name for name in self.floats if name in shifts):
+            log.warning(
+                "%s: tensor %s is stored times 2^%d, and the matrices that read it are divided by that, so that float16 "
+                "holds their scales; the model is the same", self.checkpoint.source, name, shifts[name],
+            )  # fmt: skip
+        if shifts:
+            self.checkpoint = shifted(self.checkpoint, {self.sources[name]: shift for name, shift in shifts.items()})
+
+    def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array], note: str = "") -> None:
+        if note:
+            log.warning("%s", note)
         shape = self.graph.weights[name].shape
         self.writer.add(name, scheme, shape, parts, embedding=name == self.embedding)
         self.stored[name] = scheme
@@ -181,9 +197,9 @@ class _Run:
         """Fit and write one matrix, and return the dense matrix float32 [out, in] that is stored."""
         scheme = self.options.fitted_scheme
         assert scheme is not None
-        parts = fitted_parts(matrix, scheme, statistics)
-        self._add(name, scheme, parts)
-        return scheme.open(name, matrix.shape, parts).dense()
+        fitted = fit(matrix, scheme, f"{self.checkpoint.source}: tensor {self.sources[name]}", statistics)
+        self._add(name, *fitted)
+        return fitted.scheme.open(name, matrix.shape, fitted.parts).dense()
 
     def outside(self) -> list[str]:
         """Return the names of embedding, head (unless it is the embedding) and small tensors, in the bundle's order."""
@@ -239,7 +255,7 @@ class _Run:
                 continue
             if name == self.embedding and isinstance(result.scheme, Int8Scheme) and self.calibrated:
                 self.rounded = Int8Weight(codes=result.parts["codes"], scale=result.parts["scale"])
-            self._add(name, result.scheme, result.parts)
+            self._add(name, result.scheme, result.parts, result.note)
             del result
         assert next(results, None) is None  # lets the pool's map run to its end
 

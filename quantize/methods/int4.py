@@ -23,7 +23,8 @@ def int4_parts(weight: npt.NDArray[np.float32], statistics: Statistics | None = 
     error compensation as for ternary planes.
 
     Raises:
-        ValueError: the weight is not a matrix, is not finite, or its scales overflow float16.
+        ScaleRangeError: scales are outside the range in which float16 keeps all bits.
+        ValueError: the weight is not a matrix, or is not finite.
     """
     codes, scales = quantize_groups(weight, _CODES, Int4Scheme.GROUP, statistics, dtype=np.float16)
     stored = (codes[0] + np.int8(8)).view(np.uint8)

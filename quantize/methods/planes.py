@@ -24,7 +24,15 @@ from edgedec.quantize.methods.compensate import refine, round_groups, upper_fact
 from edgedec.quantize.methods.grid import Grid
 from edgedec.quantize.methods.levels import Codebook, FreePlanes
 
-__all__ = ["MAX_PLANES", "Statistics", "quantize_groups", "quantize_planes", "quantize_tied", "target_weight"]
+__all__ = [
+    "MAX_PLANES",
+    "ScaleRangeError",
+    "Statistics",
+    "quantize_groups",
+    "quantize_planes",
+    "quantize_tied",
+    "target_weight",
+]
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -36,7 +44,14 @@ MAX_PLANES = 3
 # 1.162 and 1.163 times with 16,000. 0.3 is not used because the few outlier inputs of larger models raise the mean.
 _DAMPING = 0.1
 _ROWS_AT_A_TIME = 1024  # rows quantized together; rows are independent, and this bounds the working memory
+_NOISE = (
+    2.0**-45
+)  # share of a row's largest scale below which a group holds rounding errors of float64 in place of zeros
 _PLAIN_STEPS = 100  # upper bound on the steps of the alternation, which converges long before
+
+
+class ScaleRangeError(ValueError):
+    """Scales are outside the range in which their type keeps all of its bits; the message says how many, and the range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +160,7 @@ def quantize_groups(
     the K are all 0 has the scale 0 there.
 
     Raises:
+        ScaleRangeError: a scale overflows ``dtype``, or is so small that ``dtype`` would drop bits of it.
         ValueError: an argument is out of range, has the wrong shape or is not finite.
     """
     if weight.ndim != 2 or 0 in weight.shape:
@@ -159,6 +175,7 @@ def quantize_groups(
     rows, columns = weight.shape
     codes = np.empty((codebook.scales, rows, columns), np.int8)
     scales = np.empty((codebook.scales, rows, -(-columns // group_size)), dtype)
+    outside = 0
     if statistics is not None and not np.trace(statistics.gram) > 0:
         statistics = None  # inputs that are always zero give no information
     if statistics is not None:
@@ -174,7 +191,25 @@ def quantize_groups(
             x = np.ascontiguousarray(weight[part].T, np.float64)
             fitted = np.stack([codebook.fit(group, _PLAIN_STEPS) for group in _groups(x, group_size)])
         codes[:, part], scales[:, part] = _pack(x, fitted.astype(np.float64), group_size, codebook, scales.dtype)
+        outside += int(np.count_nonzero(np.isnan(scales[:, part])))
+    if outside:
+        limits = np.finfo(scales.dtype)
+        raise ScaleRangeError(
+            f"{outside} of its {scales.size} scales would be outside {limits.smallest_normal:.3g} to {limits.max:.5g}, "
+            f"where {scales.dtype} keeps all bits"
+        )
     return codes, scales
+
+
+def _stored(scales: Float64, dtype: np.dtype[np.floating]) -> npt.NDArray[np.floating]:
+    """Return scales [groups, rows, K] as stored, NaN where ``dtype`` overflows or drops bits."""
+    magnitudes = np.abs(scales)
+    noise = magnitudes < _NOISE * magnitudes.max(axis=0, initial=0)
+    with np.errstate(over="ignore"):
+        stored = np.where(noise, 0, scales).astype(dtype)
+    lost = (np.abs(stored) < np.finfo(dtype).smallest_normal) & (magnitudes > 0) & ~noise
+    stored[lost | ~np.isfinite(stored)] = np.nan
+    return stored
 
 
 def _groups(x: Float64, group_size: int) -> list[Float64]:
@@ -184,13 +219,16 @@ def _groups(x: Float64, group_size: int) -> list[Float64]:
 def _pack(
     x: Float64, scales: Float64, group_size: int, codebook: Codebook, dtype: np.dtype[np.floating]
 ) -> tuple[Int8, npt.NDArray[np.floating]]:
-    """Return codes [K, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored."""
-    with np.errstate(over="ignore"):
-        stored = scales.astype(dtype)  # [groups, rows, K]
-    if not np.isfinite(stored).all():
-        raise ValueError(f"weight is too large: its scales overflow {dtype}")
+    """Return codes [K, rows, columns] of the levels nearest to ``x`` [columns, rows], and the scales as stored.
+
+    A scale that ``dtype`` does not hold with all of its bits is NaN.
+    """
+    stored = _stored(scales, dtype)  # [groups, rows, K]
     codes = np.concatenate(
-        [codebook.levels(s.astype(np.float64)).codes(g) for s, g in zip(stored, _groups(x, group_size), strict=True)],
+        [
+            codebook.levels(np.nan_to_num(s.astype(np.float64))).codes(g)
+            for s, g in zip(stored, _groups(x, group_size), strict=True)
+        ],
         axis=1,
     )
     for group, start in enumerate(range(0, len(x), group_size)):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgedec.quantize.methods.grid import Grid
 from edgedec.quantize.methods.int4 import int4_parts
-from edgedec.quantize.methods.planes import Statistics
+from edgedec.quantize.methods.planes import ScaleRangeError, Statistics
 from edgedec.schemes import Int4Scheme
 from tests.quantize.methods.test_planes import gaussian, layer_inputs
 
@@ -24,7 +24,7 @@ def rounded(weight: np.ndarray, statistics: Statistics | None = None) -> np.ndar
 @given(
     outputs=st.integers(1, 5),
     inputs=st.integers(1, 100),
-    size=st.sampled_from([1e-30, 1e-6, 1.0, 1e4]),
+    size=st.sampled_from([1e-2, 1.0, 1e4]),
     informed=st.booleans(),
     seed=st.integers(0, 1000),
 )
@@ -38,9 +38,7 @@ def test_every_shape_and_size_gives_a_weight_that_is_near(
     for name, part in SCHEME.parts(weight.shape).items():
         assert (parts[name].dtype, parts[name].shape) == (part.dtype, part.shape)
     dense = SCHEME.open("w", weight.shape, parts).dense()
-    if size == 1e-30:  # below float16: all scales are 0, and so are the codes
-        assert not dense.any()
-    elif not informed:
+    if not informed:
         assert np.abs(dense - weight).max() <= 0.2 * np.abs(weight).max() + 1e-7
 
 
@@ -82,6 +80,33 @@ def test_the_nearest_level_is_chosen_within_the_range() -> None:
     assert np.array_equal(levels.nearest(x), [[3.5, 4.0, 0.0], [-4.0, -3.5, 0.0], [0.5, 0.5, 0.0]])
 
 
-def test_weights_that_overflow_float16_are_refused() -> None:
-    with pytest.raises(ValueError, match="its scales overflow float16"):
-        int4_parts(np.full((1, 32), 1e6, np.float32))
+@pytest.mark.parametrize("informed", [False, True])
+@pytest.mark.parametrize("power", range(-60, 61, 5))
+def test_a_power_of_two_moves_to_the_scales_or_is_refused(power: int, informed: bool) -> None:
+    weight, x = gaussian(6, 100, 0), layer_inputs(50, 100, 0)
+    statistics = Statistics(gram=(x.T @ x).astype(np.float64)) if informed else None
+    usual = int4_parts(weight, statistics)
+    exact = np.ldexp(usual["scale"].astype(np.float64), power)
+    magnitudes = np.abs(exact[exact != 0])
+    try:
+        parts = int4_parts(np.ldexp(weight, power), statistics)
+    except ScaleRangeError:
+        assert magnitudes.min() < 2**-14 or magnitudes.max() > 65504
+    else:
+        assert np.array_equal(parts["codes"], usual["codes"])
+        assert np.array_equal(parts["scale"].astype(np.float64), exact)
+        assert magnitudes.min() >= 2**-14
+
+
+@pytest.mark.parametrize(("size", "groups"), [(1e6, 2), (1e-4, 2), (1e-30, 2)])
+def test_the_scales_that_float16_cannot_hold_are_counted(size: float, groups: int) -> None:
+    weight = np.ones((3, 64), np.float32)
+    weight[1] = np.float32(size)
+    with pytest.raises(ScaleRangeError, match=rf"{groups} of its 6 scales would be outside 6.1e-05 to 65504"):
+        int4_parts(weight)
+
+
+def test_groups_of_zeros_have_the_scale_0() -> None:
+    weight = np.zeros((2, 64), np.float32)
+    weight[0, 32:] = 1
+    assert (int4_parts(weight)["scale"] != 0).tolist() == [[False, True], [False, False]]
