@@ -1,7 +1,7 @@
 """Move powers of two from matrices into the norm before them, so that the float16 scales of int4 can hold the matrices.
 
-A norm's weight times 2^-n and every matrix that reads its output times 2^n are the same function, exactly. Checkpoints differ
-in where they keep that factor, and float16 has scales from 2^-14 to 65504 with all of their bits.
+A norm's weight times 2^-n and every matrix that reads its output times 2^n are the same function, exactly. Checkpoints
+differ in where they keep that factor, and float16 holds scales from 2^-14 to 65504 with all of their bits.
 """
 
 from __future__ import annotations

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.jobs import fit
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.session import Session
 from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
 from tests.quantize.test_pipeline import logits, run, tensors, write
@@ -48,7 +46,8 @@ def test_a_norm_of_another_type_than_float32_keeps_its_value(tmp_path: Path) -> 
     contents[INPUT] = contents[INPUT].astype(np.float16)
     bundle = run(write(tmp_path / "m", contents), tmp_path / "b", "int4")
     shift = np.log2(bundle.weight(INPUT).dense() / contents[INPUT].astype(np.float32))
-    assert len(set(shift.tolist())) == 1 and shift[0] < -20
+    assert len(set(shift.tolist())) == 1
+    assert shift[0] < -20
 
 
 def test_usual_weights_are_not_moved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -68,7 +67,8 @@ def test_a_matrix_without_a_norm_before_it_becomes_int8_with_a_note(
     assert f"tensor {OUTPUT} is int8, not int4: " in caplog.text
     codes, scale = quantize_int8(contents[OUTPUT])
     assert bundle.tensors[OUTPUT].scheme == Int8Scheme(rows=True)
-    assert np.array_equal(bundle.weight(OUTPUT).codes, codes) and np.array_equal(bundle.weight(OUTPUT).scale, scale)
+    assert np.array_equal(bundle.weight(OUTPUT).codes, codes)
+    assert np.array_equal(bundle.weight(OUTPUT).scale, scale)
     assert bundle.tensors[MLP[0]].scheme == Int4Scheme()
 
 
@@ -103,7 +103,8 @@ def test_a_fit_is_scaled_exactly_or_is_int8_or_is_refused_by_name(power: int) ->
         if other.scheme == scheme:
             assert np.array_equal(found, same.astype(np.float32))
         else:
-            assert other.scheme == Int8Scheme(rows=True) and other.note.startswith("tensor w is int8, not int4: ")
+            assert other.scheme == Int8Scheme(rows=True)
+            assert other.note.startswith("tensor w is int8, not int4: ")
             assert np.abs(found - moved).max() <= 0.51 * np.abs(moved).max() / 127
     with pytest.raises(UnsupportedError, match=r"tensor w cannot be ternary: .*float32 keeps all bits.*--method int8"):
         fit(np.ldexp(matrix, -130), TernaryScheme(planes=2, group_size=32), "tensor w")
