@@ -63,6 +63,8 @@ _TARGETS = {
 _THETAS = {"bitnet": 500000.0, "smollm3": 2000000.0, "gemma3_text": 1000000.0}  # defaults if the configuration has none
 _LOCAL_THETA = 10000.0
 _LONG = ("longrope", "su")
+# Parts of a name by which llama.cpp lets special tokens take the spaces beside them
+_TAKEN_NAMES = ("phi-3", "phi3", "modern-bert")
 _PERIODS = {"gemma2": 2, "gemma3": 6}  # llama.cpp's default distance, in layers, between layers with full attention
 
 
@@ -115,7 +117,9 @@ def metadata(bundle: Bundle, graph: Graph, name: str) -> dict[str, Value]:
     keys |= _windows(graph, name) | _caps(graph) | _rotation(bundle)
     front: dict[str, Value] = {
         "general.architecture": name,
-        "general.name": bundle.path.stem,
+        **(
+            {} if any(part in bundle.path.stem.lower() for part in _TAKEN_NAMES) else {"general.name": bundle.path.stem}
+        ),
         "general.quantization_version": 2,
     }
     return front | {f"{name}.{key}": value for key, value in keys.items()}

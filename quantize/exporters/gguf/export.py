@@ -48,6 +48,7 @@ from edgedec.quantize.exporters.gguf.file import (
     tq2_0,
     write_gguf,
 )
+from edgedec.quantize.exporters.gguf.read_back import check_read_back
 from edgedec.quantize.exporters.gguf.rotations import rotation_metadata, sign_weights
 from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.methods.int8 import quantize_int8
@@ -98,7 +99,7 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
     described = metadata(bundle, graph, target.name) | rotation_metadata(bundle, graph, target.name)
     same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
     check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
-    write_gguf(path, described | vocabulary(bundle), tensors, progress)
+    write_gguf(path, described | vocabulary(bundle), tensors, partial(check_read_back, bundle), progress)
     return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 

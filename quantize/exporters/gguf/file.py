@@ -183,18 +183,26 @@ def _header(metadata: Mapping[str, Value], tensors: Sequence[PlannedGgufTensor])
 
 
 def write_gguf(
-    path: Path, metadata: Mapping[str, Value], tensors: Sequence[PlannedGgufTensor], progress: Progress = silent
+    path: Path,
+    metadata: Mapping[str, Value],
+    tensors: Sequence[PlannedGgufTensor],
+    check: Callable[[Path], None],
+    progress: Progress = silent,
 ) -> None:
     """Write ``path``, completely or not at all, with one tensor in memory at a time.
+
+    ``check`` is called with the finished file before it gets its name; nothing remains if it raises an error.
 
     Raises:
         EdgedecError: the disk is full, or permission is denied; no partial output remains.
     """
-    with new_file(path) as partial, partial.open("wb") as file:
-        file.write(_header(metadata, tensors))
-        for done, tensor in enumerate(tensors, start=1):
-            data = tensor.make()
-            assert data.nbytes == tensor.kind.nbytes(tensor.shape), f"{tensor.name}: {data.nbytes} bytes"
-            file.write(np.ascontiguousarray(data).view(np.uint8).reshape(-1).data)
-            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            progress(tensor.name, done, len(tensors))
+    with new_file(path) as partial:
+        with partial.open("wb") as file:
+            file.write(_header(metadata, tensors))
+            for done, tensor in enumerate(tensors, start=1):
+                data = tensor.make()
+                assert data.nbytes == tensor.kind.nbytes(tensor.shape), f"{tensor.name}: {data.nbytes} bytes"
+                file.write(np.ascontiguousarray(data).view(np.uint8).reshape(-1).data)
+                file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+                progress(tensor.name, done, len(tensors))
+        check(partial)

@@ -44,6 +44,7 @@ CONFIG: Mapping[str, Any] = {
 QWEN = {"model_type": "qwen2"}
 QWEN3 = {"model_type": "qwen3"}
 BITNET = {"model_type": "bitnet", "rms_norm_eps": 1e-6}
+BOS = 38  # id of <s> in ``tokenizer()``
 
 
 def tokenizer(cut: str = "qwen2") -> str:
@@ -57,6 +58,13 @@ def tokenizer(cut: str = "qwen2") -> str:
         cut=cut,
         post=post_processor((vocab["<s>"], "<s>"), None) if "<s>" in vocab else None,
     )
+
+
+def write_letters(path: Path, count: int) -> Path:
+    """Write a byte-level tokenizer whose tokens are the first ``count`` letters, and return ``path``."""
+    vocab = {chr(97 + at): at for at in range(count)}
+    path.write_text(to_json(vocab=vocab, merges=[], added=[], cut="gpt-2", post=None), "utf-8")
+    return path
 
 
 def write(path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any] | None = None, seed: int = 0) -> Bundle:
@@ -91,7 +99,7 @@ def write(path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any] 
         writer.finish(
             config=config,
             quantization={"method": "ternary" if ternary else "int8"},
-            tokens=Tokens(size=40, bos=1, eos=(2, 3)),
+            tokens=Tokens(size=40, bos=BOS, eos=(2, 3)),
             tokenizer_json=tokenizer(),
             chat_template="{{ messages }}",
         )

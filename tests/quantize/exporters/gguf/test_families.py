@@ -4,7 +4,6 @@ text.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme
 from tests.edgedec.families.support import make_golden_models, reference_golden
 from tests.edgedec.families.support.make_golden_models import F32
-from tests.quantize.exporters.gguf.test_export import CONFIG, tokenizer
+from tests.quantize.exporters.gguf.test_export import BOS, CONFIG, tokenizer
 
 PLAIN: Mapping[str, Any] = {
     **CONFIG,
@@ -97,21 +96,11 @@ def write(path: Path, config: Mapping[str, Any], method: str = "float") -> Bundl
         writer.finish(
             config=dict(config),
             quantization={"method": method},
-            tokens=Tokens(size=40, bos=1, eos=(2, 3)),
-            tokenizer_json=words(config["model_type"]),
+            tokens=Tokens(size=40, bos=BOS, eos=(2, 3)),
+            tokenizer_json=tokenizer(),
             chat_template=None,
         )
     return Bundle.open(path)
-
-
-def words(family: str) -> str:
-    """Return a tokenizer with the tokens that llama.cpp looks up by name for phi3."""
-    tree = json.loads(tokenizer())
-    vocab = tree["model"]["vocab"]
-    for at, text in enumerate(("<unk>", "<s>", "</s>", "<|endoftext|>"), start=10):
-        if family == "phi3" and text not in vocab:
-            vocab[text] = vocab.pop(next(replaced for replaced, place in vocab.items() if place == at))
-    return json.dumps(tree)
 
 
 def logits(reference: ReferenceModel) -> F32:

@@ -17,6 +17,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf.header import read_header
 from edgedec.quantize.synthetic.padded_bundle import pad_bundle
+from tests.quantize.exporters.gguf.test_export import write_letters
 from tests.quantize.readers.support import make_rotated_gguf as rotated
 from tests.quantize.readers.support import make_ternary_gguf as maker
 from tests.quantize.readers.support.make_ternary_gguf import HIDDEN, INTER, Matrix
@@ -25,7 +26,8 @@ from tests.support.make_tiny import write_bundle
 
 
 def bundle_of(source: Path, folder: Path) -> Bundle:
-    quantize(open_checkpoint(source), folder, QuantizeOptions(method="ternary"), vocab_limit=maker.VOCAB)
+    letters = write_letters(folder.parent / "tokenizer.json", maker.VOCAB)
+    quantize(open_checkpoint(source, letters), folder, QuantizeOptions(method="ternary"), vocab_limit=maker.VOCAB)
     return Bundle.open(folder)
 
 

@@ -17,6 +17,7 @@ from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryScheme
+from tests.quantize.exporters.gguf.test_export import write_letters
 from tests.quantize.readers.support import make_ternary_gguf as maker
 from tests.quantize.readers.support.make_ternary_gguf import PACKINGS, Matrix
 
@@ -24,7 +25,9 @@ UP = "model.layers.0.mlp.up_proj.weight"
 
 
 def bundle_of(source: Path, folder: Path, planes: int = 0) -> Bundle:
-    quantize(open_checkpoint(source), folder, QuantizeOptions(method="ternary", planes=planes), vocab_limit=maker.VOCAB)
+    letters = write_letters(folder.parent / "tokenizer.json", maker.VOCAB)
+    options = QuantizeOptions(method="ternary", planes=planes)
+    quantize(open_checkpoint(source, letters), folder, options, vocab_limit=maker.VOCAB)
     return Bundle.open(folder)
 
 
