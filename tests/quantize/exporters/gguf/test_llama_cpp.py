@@ -1,0 +1,46 @@
+"""Test that a tokenizer is written as GGUF only if llama.cpp cuts texts as the bundle does."""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from edgedec.errors import UnsupportedError
+from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.same_tokens import TEXTS, added_texts
+from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, write_bundle
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_style_is_written_or_refused_by_name(tmp_path: Path, style: str) -> None:
+    bundle = write_bundle(tmp_path / "b", STYLES[style]())
+    if style in REFUSED:
+        with pytest.raises(UnsupportedError, match=REFUSED[style]):
+            export_gguf(bundle, tmp_path / "m.gguf")
+        assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    else:
+        export_gguf(bundle, tmp_path / "m.gguf")
+
+
+@pytest.mark.compare
+@pytest.mark.parametrize("style", sorted(STYLES.keys() - REFUSED.keys()))
+def test_llama_cpp_gives_the_ids_of_the_bundle(tmp_path: Path, caplog: pytest.LogCaptureFixture, style: str) -> None:
+    pytest.importorskip("xllamacpp")
+    from tests.support.llama_cpp import Model
+
+    bundle = write_bundle(tmp_path / "b", STYLES[style]())
+    with caplog.at_level(logging.WARNING):
+        export_gguf(bundle, tmp_path / "m.gguf")
+    model, words = Model(tmp_path / "m.gguf", vocab_only=True), Tokenizer.from_file(str(bundle.tokenizer_file))
+    composed = "which llama.cpp does not do" in caplog.text
+    different = {
+        text: (model.encode(text), words.encode(text).ids)
+        for text in [*TEXTS, *added_texts(words)]
+        if not composed or unicodedata.is_normalized("NFC", text)
+    }
+    assert {text: ids for text, ids in different.items() if ids[0] != ids[1]} == {}
+    assert set(bundle.tokens.eos) <= set(model.ends())
