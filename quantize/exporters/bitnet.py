@@ -10,7 +10,7 @@ Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,7 @@ def write_bitnet_checkpoint(
     dense: Mapping[str, Array],
     tokenizer_json: bytes,
     tokenizer_config: Mapping[str, Any] | None,
+    check: Callable[[Path], None] | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all. An existing checkpoint of this format is replaced.
 
@@ -75,6 +76,7 @@ def write_bitnet_checkpoint(
         dense: all other tensors of the model, float32, float16 or bfloat16. If all have the same type, the type is kept and
             becomes the ``dtype`` to which transformers rounds the scales. Otherwise all become float32, because
             transformers casts neither them nor the rows that they are multiplied by.
+        check: called with the finished folder before it gets its name; nothing remains if it raises an error.
 
     Raises:
         UsageError: the tensors do not match the model, a value or type is not allowed, or ``folder`` holds other files.
@@ -110,6 +112,8 @@ def write_bitnet_checkpoint(
         (new / "tokenizer.json").write_bytes(tokenizer_json)
         if tokenizer_config is not None:
             (new / "tokenizer_config.json").write_text(_json(tokenizer_config), encoding="utf-8")
+        if check is not None:
+            check(new)
 
 
 def _check_names(graph: Graph, ternary: Mapping[str, TernaryMatrix], dense: Mapping[str, Array]) -> None:

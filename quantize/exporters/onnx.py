@@ -15,14 +15,12 @@ Source: docs/ContribOperators.md of ONNX Runtime; the names of src/config.h in o
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from tokenizers import Tokenizer
 
 from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
@@ -32,6 +30,7 @@ from edgedec.graph import Graph
 from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Attention
 from edgedec.progress import Progress, silent
+from edgedec.quantize.exporters.folder_tokenizer import check_tokenizer, write_tokenizer
 from edgedec.quantize.exporters.onnx_graph import WEIGHTS, GraphWriter
 from edgedec.quantize.exporters.onnx_recurrent import PAST, PRESENT
 
@@ -202,22 +201,9 @@ def export_onnx(
         if not recurrent:
             positions = min(context_size(one.config) for one in (bundle, draft or bundle))
             write_config(new, decoder_config(bundle, "", threads=0), draft_config, bundle, positions, speculate=True)
-        shutil.copyfile(bundle.tokenizer_file, new / "tokenizer.json")
-        (new / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config(bundle), indent=1), encoding="utf-8")
+        write_tokenizer(bundle, new)
+        check_tokenizer(bundle, new)
     counts: dict[str, int] = {}
     for tensor in bundle.tensors.values():
         counts[tensor.scheme.kind] = counts.get(tensor.scheme.kind, 0) + 1
     return counts
-
-
-def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    """Return the settings that Hugging Face's and genai's tokenizers need in addition to ``tokenizer.json``."""
-    words = Tokenizer.from_file(str(bundle.tokenizer_file))
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if bundle.tokens.bos is not None:
-        settings["bos_token"] = words.id_to_token(bundle.tokens.bos)
-    if bundle.tokens.eos:
-        settings["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
-    if bundle.chat_template is not None:
-        settings["chat_template"] = bundle.chat_template
-    return settings

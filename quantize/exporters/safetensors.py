@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
@@ -24,6 +23,12 @@ from edgedec.families import build_graph
 from edgedec.kv_policy import check_no_policy
 from edgedec.ops import Hadamard, Linear
 from edgedec.quantize.exporters.bitnet import TernaryMatrix, write_bitnet_checkpoint
+from edgedec.quantize.exporters.folder_tokenizer import (
+    check_model_folder,
+    tokenizer_config,
+    with_special_ids,
+    write_tokenizer,
+)
 from edgedec.quantize.exporters.safetensors_file import LazyMapping, PlannedTensor, write_safetensors
 from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight
 
@@ -43,7 +48,7 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
     Raises:
         UsageError: ``folder`` holds other files.
         UnsupportedError: the BitNet layout cannot express a part of the model, which the message names, or its weights are
-            stored rotated, or the bundle was calibrated.
+            stored rotated, or the bundle was calibrated, or the folder would be read with another tokenizer.
     """
     config = bundle.config
     check_no_policy(bundle.path, config, "a Hugging Face folder")
@@ -61,7 +66,7 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
     rest = [name for name in graph.weights if name not in set(trits)]
     ternary = LazyMapping(trits, partial(_ternary, bundle))
     dense = LazyMapping(rest, partial(_dense, bundle))
-    shown = {key: value for key, value in config.items() if key not in _OWN_KEYS}
+    shown = {key: value for key, value in with_special_ids(bundle, config).items() if key not in _OWN_KEYS}
     if ternary:
         write_bitnet_checkpoint(
             folder,
@@ -69,10 +74,11 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
             ternary=ternary,
             dense=dense,
             tokenizer_json=bundle.tokenizer_file.read_bytes(),
-            tokenizer_config=_tokenizer_config(bundle),
+            tokenizer_config=tokenizer_config(bundle),
+            check=partial(check_model_folder, bundle),
         )
     else:
-        _write_float(bundle, folder, shown, dense, _tokenizer_config(bundle))
+        _write_float(bundle, folder, shown, dense)
     return ({"ternary": len(ternary)} if ternary else {}) | {"float": len(dense)}
 
 
@@ -111,25 +117,11 @@ def _plain(config: Mapping[str, Any], name: str, values: Array) -> Array:
     return _ordered(values, _order(config, name, len(values)))
 
 
-def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    words = Tokenizer.from_file(str(bundle.tokenizer_file))
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if bundle.tokens.bos is not None:
-        settings["bos_token"] = words.id_to_token(bundle.tokens.bos)
-    if bundle.tokens.eos:
-        settings["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
-    if bundle.chat_template is not None:
-        settings["chat_template"] = bundle.chat_template
-    return settings
-
-
 def _single(dense: Mapping[str, Array], name: str) -> Array:
     return dense[name].astype(np.float32, copy=False)
 
 
-def _write_float(
-    bundle: Bundle, folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array], settings: Mapping[str, Any]
-) -> None:
+def _write_float(bundle: Bundle, folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array]) -> None:
     with new_folder(folder, "config.json") as new:
         write_safetensors(
             new / "model.safetensors",
@@ -141,5 +133,5 @@ def _write_float(
             ],
         )
         (new / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2), encoding="utf-8")
-        (new / "tokenizer.json").write_bytes(bundle.tokenizer_file.read_bytes())
-        (new / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        write_tokenizer(bundle, new)
+        check_model_folder(bundle, new)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tokenizers import Tokenizer as Hf
+
 from edgedec.atomic import check_folder, new_folder
 from edgedec.bundle import Bundle
-from edgedec.errors import UsageError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.onnx.kv_cache import blocks_of
 from edgedec.progress import Progress, silent
@@ -18,7 +20,8 @@ from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.web.manifest import SITE, is_site
 from edgedec.runtime.web.probes import known_answer, probes, spellings
-from edgedec.runtime.web.site_writer import VARIANTS, SiteModel, write_site
+from edgedec.runtime.web.site_writer import TOKENIZER, VARIANTS, SiteModel, write_site
+from edgedec.same_tokens import TEXTS, added_texts, first_difference
 
 __all__ = ["export_web"]
 
@@ -51,7 +54,8 @@ def export_web(
 
     Raises:
         UsageError: the context or ``kv_bits`` is out of range, or ``output`` is something else.
-        UnsupportedError: an operation has no GPU kernel, or the tokenizer's text cannot be followed token by token.
+        UnsupportedError: an operation has no GPU kernel, or the tokenizer's text cannot be followed token by token, or it
+            is read back as another one.
         BundleError: the bundle lacks a tensor, or its chat template does not parse.
     """
     most = context_size(bundle.config)
@@ -85,8 +89,17 @@ def export_web(
     )
     with new_folder(output, SITE) as new:
         pieces = write_site(new, model, progress)
+        _check_tokenizer(bundle, new)
     program = programs[VARIANTS[0]]
     return {"kernels": len(program.kernels), "dispatches": len(program.steps), "pieces": len(pieces)}
+
+
+def _check_tokenizer(bundle: Bundle, site: Path) -> None:
+    """Raise UnsupportedError if the tokenizer in a site cuts texts otherwise than the bundle's. Browsers check again."""
+    ours, other = (Hf.from_file(str(path)) for path in (bundle.tokenizer_file, site / TOKENIZER))
+    difference = first_difference(ours, other, [*TEXTS, *added_texts(ours)])
+    if difference is not None:
+        raise UnsupportedError(f"{bundle.path}: its tokenizer would be another one in a site: {difference}")
 
 
 def _check_output(output: Path) -> None:

@@ -10,32 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizers import Tokenizer as Hf
+
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.same_tokens import TEXTS, added_texts
 
-__all__ = ["CONVERSATIONS", "TEXTS", "known_answer", "probes", "spellings"]
+__all__ = ["CONVERSATIONS", "known_answer", "probes", "spellings"]
 
 _ANSWER_TOKENS = 16
 
-# One text for each thing on which tokenizers differ: blanks, lines, digits, contractions, case, accents composed and
-# decomposed, compatibility forms, other scripts, emoji of several characters, control characters, special tokens.
-TEXTS = (
-    "Once upon a time",
-    "  two  blanks, and a tab\there ",
-    " ",
-    "one\n\ntwo\r\nthree\n",
-    "It's 12345.6 and 1,000,000; don't I'LL they've",
-    'CamelCase snake_case kebab-case C++ f(x) = x^2; "quoted" <tag/>',
-    "naïve façade Ünïcode e\u0301 é ﬁ ½ ™ \u00a0\u2003x",
-    "日本語のテキスト 한국어 العربية हिन्दी Ελληνικά",
-    "🙂 👩\u200d👩\u200d👧 🇩🇪 👍🏽",
-    "a\x00b\x7f\u200b\u2028c",
-    "<s> </s> <|im_start|>user<|im_end|> [INST] <unk>",
-)
+_MOST_ADDED = 400  # texts around added tokens; some tokenizers have thousands of such tokens
 CONVERSATIONS = (
     ("Hello",),
     ("  What's up?\n", "Not much.", "Tell me a story."),
@@ -57,7 +46,8 @@ def probes(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, Any]:
     the date has other results on other days, and none are given.
     """
     texts = []
-    for text in TEXTS:
+    around = added_texts(Hf.from_file(str(bundle.tokenizer_file)))
+    for text in [*TEXTS, *around[:_MOST_ADDED]]:
         try:
             texts.append({"text": text, "ids": tokenizer.encode(text).tolist()})
         except UsageError:

@@ -19,7 +19,10 @@ from edgedec.runtime.web.manifest import FORMAT, SITE, VERSION
 from edgedec.runtime.web.pieces import PieceWriter, SiteFile, write_file
 from edgedec.runtime.web.runtime_files import write_runtime
 
-__all__ = ["VARIANTS", "SiteModel", "Variant", "write_site"]
+__all__ = ["TOKENIZER", "VARIANTS", "SiteModel", "Variant", "write_site"]
+
+
+TOKENIZER = "model/tokenizer.json"  # its path in a site
 
 
 class Variant(NamedTuple):
@@ -91,7 +94,7 @@ def write_site(folder: Path, model: SiteModel, progress: Progress = silent) -> l
         "tokens": model.tokens,
         "spellings": model.spellings,
         "memory": {"items": any_program.item_bytes(), "limits": _limits(any_program)},
-        "tokenizer": write_file(folder, "model/tokenizer.json", model.tokenizer).as_json(),
+        "tokenizer": write_file(folder, TOKENIZER, model.tokenizer).as_json(),
         "chat_template": template
         if template is None
         else write_file(folder, "model/chat_template.jinja", template.encode()).as_json(),

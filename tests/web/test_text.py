@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as Hf
 
 from edgedec import demo
 from edgedec.errors import EdgedecError
@@ -16,7 +17,9 @@ from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.named_templates import NAMED_TEMPLATES
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.runtime.web.probes import CONVERSATIONS, TEXTS
+from edgedec.runtime.web.probes import CONVERSATIONS
+from edgedec.same_tokens import TEXTS, added_texts
+from tests.quantize.exporters.support.tokenizer_styles import STYLES
 from tests.web.support.node import Node
 
 pytestmark = pytest.mark.thorough
@@ -116,6 +119,35 @@ def test_ids_and_texts_are_those_of_python(node: Node, shared_data: Path, name: 
         assert decoded == tokenizer.decode(plain), text
 
 
+# Styles that the page reads otherwise (U+FEFF is a blank in JavaScript, ``single_word`` and ``dropout`` are unknown there),
+# so that its probes refuse them.
+READ_OTHERWISE = {"lowercase pieces", "strip", "words", "lowercase", "single word", "dropout"}
+
+
+def test_every_style_is_read_alike_or_refused_by_the_probes(node: Node) -> None:
+    styles = {style: make() for style, make in STYLES.items()}
+    words = {style: Hf.from_str(json.dumps(tree)) for style, tree in styles.items()}
+    probes = {style: [*TEXTS, *added_texts(one)] for style, one in words.items()}
+    results = node.run(
+        """
+        const { Tokenizer } = await use("text");
+        const read = ({ json, texts }) => {
+          try {
+            const tokenizer = new Tokenizer(json);
+            return texts.map((text) => tokenizer.encode(text));
+          } catch (error) {
+            return error.message;
+          }
+        };
+        return value.map(read);
+        """,
+        [{"json": styles[style], "texts": probes[style]} for style in styles],
+    )
+    expected = [[words[style].encode(text).ids for text in probes[style]] for style in styles]
+    read = zip(styles, results, expected, strict=True)
+    assert {style for style, found, ids in read if found != ids} == READ_OTHERWISE
+
+
 @pytest.mark.parametrize("name", TOKENIZERS[:5])
 def test_streams_of_any_ids_are_those_of_python(node: Node, shared_data: Path, name: str) -> None:
     content = source(name, shared_data)
@@ -201,7 +233,8 @@ def test_a_browser_that_reads_otherwise_is_refused(node: Node, change: str, word
     bundle = Bundle.open(demo.bundle_path())
     tokenizer = Tokenizer.load(bundle.tokenizer_file)
     found = probes(bundle, tokenizer)
-    assert len(found["texts"]) == len(TEXTS)
+    around = added_texts(Hf.from_file(str(bundle.tokenizer_file)))
+    assert [text["text"] for text in found["texts"]] == [*TEXTS, *around]
     assert len(found["conversations"]) == len(CONVERSATIONS)
     message = node.run(
         f"""

@@ -1,13 +1,15 @@
 """Write a bundle as llama.cpp's GGUF, with the same codes and trits if GGML has a type for them, otherwise as float16.
 
 Trits with one scale for each 256 columns become TQ2_0, and trits with one for each 64 columns Q2_0; int8 codes become Q8_0.
-Of these, only scales lose bits, because GGML stores them in float16. int4 becomes Q4_0, and with minima Q4_K, without any
+Of these, only scales lose bits, because GGML stores them in float16; a matrix with scales that float16 holds with fewer bits
+than others becomes float32. int4 becomes Q4_0, and with minima Q4_K, without any
 loss. Other trits (several planes, smaller groups, rows that are not a multiple of 64) and int8 or int4 rows that are not a
 multiple of the block become float16; the trits of a single plane are still the same when they are read back.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from functools import partial
@@ -58,6 +60,8 @@ from edgedec.schemes import FloatWeight, Int4Scheme, Int4Weight, Int8Weight, Ter
 from edgedec.spelling import must_be_one_of
 
 __all__ = ["TRIT_TYPES", "export_gguf"]
+
+log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
@@ -119,7 +123,7 @@ def _planned(
     bundle: Bundle, graph: Graph, target: LlamaCppTarget, names: tuple[str, ...], rows: _Rows, trit_type: str
 ) -> PlannedGgufTensor:
     kinds = {_kind(bundle, name, trit_type) for name in names}
-    kind = kinds.pop() if len(kinds) == 1 else F16
+    kind = kinds.pop() if len(kinds) == 1 else F32 if F32 in kinds else F16
     shapes = [graph.weights[name].shape for name in names]
 
     def make() -> Array:
@@ -160,12 +164,36 @@ def _kind(bundle: Bundle, name: str, trit_type: str) -> Kind:
         return F32  # vectors are added and multiplied in float32
     if isinstance(weight, FloatWeight):
         return _FLOATS[weight.values.dtype.name]
-    if isinstance(weight, Int8Weight):
-        return Q8_0 if tensor.shape[1] % Q8_0.block == 0 else F16
     if isinstance(weight, Int4Weight):
         kind = Q4_0 if weight.minimum is None else Q4_K
-        return kind if tensor.shape[1] % kind.block == 0 else F16
-    return _trit_kind(bundle, name, weight, trit_type)
+        if tensor.shape[1] % kind.block == 0:
+            return kind  # has the bundle's own float16
+        kind = F16
+    elif isinstance(weight, Int8Weight):
+        kind = Q8_0 if tensor.shape[1] % Q8_0.block == 0 else F16
+    else:
+        kind = _trit_kind(bundle, name, weight, trit_type)
+    if not (outside := _outside_half(weight, kind)):
+        return kind
+    if trit_type != "auto" and isinstance(weight, TernaryWeight):
+        raise UnsupportedError(
+            f"{bundle.path}: tensor {name} has {outside}, so {kind.name} cannot hold it; leave out --trits"
+        )
+    log.warning("%s: tensor %s is written as F32, because it has %s", bundle.path, name, outside)
+    return F32
+
+
+def _outside_half(weight: Weight, kind: Kind) -> str:
+    """Return in words which numbers of a matrix float16 would not hold with all of its bits; empty if there are none."""
+    assert not isinstance(weight, FloatWeight)
+    limits, scales = np.finfo(np.float16), np.abs(weight.scale)
+    most = scales.max(initial=0)
+    if kind is F16:  # values, not scales
+        most = np.abs(weight.dense()).max(initial=0)
+    least = scales[scales > 0].min(initial=limits.max)
+    if most > limits.max or least < limits.smallest_normal:
+        return f"numbers from {least:.3g} to {most:.3g}, and float16 holds {limits.smallest_normal:.3g} to {limits.max:.5g}"
+    return ""
 
 
 def _trit_kind(bundle: Bundle, name: str, weight: TernaryWeight, trit_type: str) -> Kind:

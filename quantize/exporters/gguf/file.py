@@ -64,7 +64,7 @@ def _scales(name: str, values: Array, blocks: int) -> Array:
         half = np.broadcast_to(values.astype("<f2"), (len(values), blocks))
     if not np.isfinite(half).all():
         raise UnsupportedError(f"tensor {name}: a scale of {np.abs(values).max():g} does not fit into GGML's float16")
-    if (half[np.broadcast_to(values, half.shape) != 0] == 0).any():
+    if (np.abs(half)[np.broadcast_to(values, half.shape) != 0] < np.finfo(np.float16).smallest_normal).any():
         raise UnsupportedError(f"tensor {name}: a scale is too small for GGML's float16; export it as safetensors")
     return np.ascontiguousarray(half).view(np.uint8).reshape(len(half), blocks, 2)
 

@@ -238,7 +238,7 @@ def _special(bundle: Bundle, by_pieces: bool) -> dict[str, Value]:
         )
     if end is not None and end not in ends[:1]:
         raise UnsupportedError(
-            f"{bundle.path}: its tokenizer ends a text with token {end}, which is not the first of its ends, {list(ends)}; a "
+            f"{bundle.path}: its tokenizer ends a text with token {end}, which is not the first of its ends {list(ends)}; a "
             "GGUF has one EOS"
         )
     keys: dict[str, Value] = {f"{_AT}add_bos_token": begin is not None, f"{_AT}add_eos_token": end is not None}

@@ -75,7 +75,8 @@ def test_genai_reads_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "tokenizer.json").read_bytes() == bundle.tokenizer_file.read_bytes()
     settings = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text("utf-8"))
     assert settings["chat_template"] == "{{ messages }}"
-    assert settings["bos_token"] == "b"
+    assert settings["bos_token"] == "<s>"
+    assert "eos_token" not in settings  # it is no added token
 
 
 def test_an_export_may_hold_a_draft(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_what_llama_cpp_cannot_express_is_refused(tmp_path: Path, changes: Mappi
     assert not (tmp_path / "m.gguf").exists()
 
 
-@pytest.mark.parametrize("scale", [1e6, 1e-9])
+@pytest.mark.parametrize("scale", [1e6, 1e-5, 1e-9])
 def test_a_scale_outside_of_float16_is_refused(scale: float) -> None:
     with pytest.raises(UnsupportedError, match=r"tensor a: a scale .* GGML's float16"):
         q8_0("a", np.ones((1, 32), np.int8), np.array([scale], np.float32))
@@ -274,3 +274,33 @@ def test_pieces_survive_a_round_trip(tmp_path: Path, shared_data: Path, name: st
         assert tokenizer_read.decode(tokenizer_read.encode(text).ids) == checked.vocabulary.decode(
             checked.vocabulary.encode(text).ids
         )
+
+
+@pytest.mark.parametrize("scale", [2.0**-15, 2.0**-80, 2.0**17])
+@pytest.mark.parametrize("scheme", [Int8Scheme(rows=True), TernaryScheme(), TernaryScheme(planes=2, group_size=64)])
+def test_a_matrix_whose_scales_float16_does_not_hold_is_written_as_float32(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, scheme: Int8Scheme | TernaryScheme, scale: float
+) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    source = write(tmp_path / "a", scheme if isinstance(scheme, TernaryScheme) else None)
+    folder = tmp_path / "b"
+    with BundleWriter.create(folder) as writer:
+        for one, tensor in source.tensors.items():
+            parts = {part: source.array(one, part) for part in tensor.scheme.parts(tensor.shape)}
+            if one == name:
+                parts["scale"] = np.full_like(parts["scale"], scale)
+            writer.add(one, tensor.scheme, tensor.shape, parts)
+        writer.finish(
+            config=source.config,
+            quantization=source.quantization,
+            tokens=source.tokens,
+            tokenizer_json=tokenizer(),
+            chat_template=None,
+        )
+    bundle = Bundle.open(folder)
+    export_gguf(bundle, tmp_path / "m.gguf")
+    np.testing.assert_array_equal(open_checkpoint(tmp_path / "m.gguf").load(name), bundle.weight(name).dense())
+    assert f"tensor {name} is written as F32, because it has numbers from" in caplog.text
+    if isinstance(scheme, TernaryScheme):
+        with pytest.raises(UnsupportedError, match=rf"tensor {name} has numbers from .*, so F16 cannot hold it"):
+            export_gguf(bundle, tmp_path / "n.gguf", trit_type="F16")
