@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,16 +38,16 @@ class _Shifted:
         return values
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The shifts ``low`` to ``high`` with which all scales of a matrix are normal float16, and the ``usual`` one of them."""
+class _Range(NamedTuple):
+    """The shifts ``low`` to ``high`` with which all scales of a matrix are normal float16; there are none if low > high."""
 
     low: int
     high: int
-    usual: int
 
-    def allows(self, shift: int) -> bool:
-        return self.low <= shift <= self.high
+    @property
+    def nearest(self) -> int:
+        """The shift nearest to 0, because the inputs of the matrix are shifted back."""
+        return min(max(0, self.low), max(self.low, self.high))
 
 
 def _range(matrix: F32) -> _Range:
@@ -55,17 +55,15 @@ def _range(matrix: F32) -> _Range:
     groups = np.maximum.reduceat(np.abs(matrix), starts, axis=1)
     exponents = np.frexp(groups[groups > 0])[1]
     if not len(exponents):
-        return _Range(-(1 << 10), 1 << 10, 0)
-    low, high = _LEAST + 1 - int(exponents.min()), _MOST - int(exponents.max())
-    return _Range(low, high, int(np.clip(-int(exponents.max()), low, max(low, high))))
+        return _Range(-(1 << 10), 1 << 10)
+    return _Range(_LEAST + 1 - int(exponents.min()), _MOST - int(exponents.max()))
 
 
 def _best(ranges: list[_Range]) -> int:
     """Return the shift that most matrices allow; 0, no shift, if no other is allowed by more."""
-    low, high = max(one.low for one in ranges), min(one.high for one in ranges)
-    common = int(np.clip(min(one.usual for one in ranges), low, max(low, high)))
-    shifts = [0, common, *(one.usual for one in ranges)]
-    return max(shifts, key=lambda shift: sum(one.allows(shift) for one in ranges))
+    common = _Range(max(one.low for one in ranges), min(one.high for one in ranges))
+    shifts = [0, common.nearest, *(one.nearest for one in ranges)]
+    return max(shifts, key=lambda shift: sum(one.low <= shift <= one.high for one in ranges))
 
 
 def norm_shifts(graph: Graph, matrices: Collection[str], load: Callable[[str], F32]) -> dict[str, int]:

@@ -11,16 +11,22 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
+from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.quantize.exporters.onnx import export_onnx
+from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.quantize.jobs import fit
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.runtime.session import Session
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import open_target
 from edgedec.schemes import Int4Scheme, Int8Scheme, TernaryScheme
+from tests.quantize.exporters.gguf.test_export import write_letters
 from tests.quantize.test_pipeline import logits, run, tensors, write
 
 ATTENTION = tuple(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 MLP = tuple(f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up"))
 INPUT, AFTER = "model.layers.0.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight"
-OUTPUT = "model.layers.0.self_attn.o_proj.weight"
+OUTPUT, DOWN = "model.layers.0.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight"
 
 
 def scaled(powers: dict[str, int], **changes: Any) -> dict[str, NDArray[Any]]:
@@ -73,10 +79,28 @@ def test_a_matrix_without_a_norm_before_it_becomes_int8_with_a_note(
 
 
 def test_one_matrix_of_a_norm_that_no_shift_suits_becomes_int8(tmp_path: Path) -> None:
-    bundle = run(write(tmp_path / "m", scaled({ATTENTION[1]: 60})), tmp_path / "b", "int4")
-    assert [bundle.tensors[name].scheme.kind for name in ATTENTION] == ["int4", "int8", "int4"]
-    with Session.open(bundle.path) as session:  # the three are one operation of the CPU's kernels
-        assert len(session.generate(session.tokenizer.encode("a"), n_predict=4).tokens) == 4
+    bundle = run(write(tmp_path / "m", scaled({ATTENTION[0]: 40})), tmp_path / "b", "int4")
+    assert [bundle.tensors[name].scheme.kind for name in ATTENTION] == ["int8", "int4", "int4"]
+    limits, rows = Limits(nodes=8, depth=0, positions=8), np.arange(8, dtype=np.int32)
+    target = open_target(bundle, device="cpu", limits=limits)  # the three are one operation of its kernels
+    (result,) = target.submit([(target.open(limits), Pass(ids=rows, positions=rows, logits=rows))]).result()
+    np.testing.assert_allclose(result.logits, logits(bundle), atol=1e-2)  # keys and values are float16
+
+
+def test_a_bundle_of_int4_and_int8_is_exported(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 16}
+    contents = tensors(3, **sizes)
+    contents[DOWN][0, :32] *= np.float32(2**-20)  # one group, so that the row has a usual scale as int8
+    source = write(tmp_path / "m", contents, **sizes)
+    write_letters(source / "tokenizer.json", 13)
+    bundle = run(source, tmp_path / "b", "int4")
+    int8 = {name for name, tensor in bundle.tensors.items() if tensor.scheme.kind == "int8"}
+    assert int8 == {"model.embed_tokens.weight", DOWN}
+    assert export_gguf(bundle, tmp_path / "m.gguf") == {"Q8_0": 2, "Q4_0": 13, "F32": 5}
+    export_safetensors(bundle, tmp_path / "folder")
+    assert export_onnx(bundle, tmp_path / "onnx") == {"int8": 2, "int4": 13, "float": 5}
+    for read in (open_checkpoint(tmp_path / "m.gguf"), open_checkpoint(tmp_path / "folder")):
+        np.testing.assert_allclose(read.load(DOWN), bundle.weight(DOWN).dense(), rtol=2**-10)
 
 
 def test_a_norm_with_an_offset_stays_as_it_is(tmp_path: Path) -> None:
