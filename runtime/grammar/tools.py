@@ -22,6 +22,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.grammar.closed_schema import closed_schema
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.schema import Schema
+from edgedec.runtime.text.contents import content_text
 
 __all__ = ["BEGIN", "END", "ToolChoice", "tool_grammar", "with_instructions"]
 
@@ -113,7 +114,7 @@ def with_instructions(
         return result
     first = next((message for message in result if message.get("role") in ("system", "user")), None)
     if first is not None:
-        first["content"] = f"{_instructions(tools)}\n\n{first.get('content') or ''}"
+        first["content"] = f"{_instructions(tools)}\n\n{content_text(first.get('content'))}"
     return result
 
 

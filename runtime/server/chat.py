@@ -22,34 +22,42 @@ from edgedec.runtime.server.streaming import Chunk
 from edgedec.runtime.server.submission import TextEnd, TextPart
 from edgedec.runtime.server.timings import timings_json
 from edgedec.runtime.server.tool_messages import template_calls
+from edgedec.runtime.text.provenance import OutsideMessage
 
 __all__ = ["FINGERPRINT", "ChatReply", "Usage", "finish_reason", "template_messages"]
 
 FINGERPRINT = f"edgedec-{__version__}"
 _NOT_FOR_TEMPLATES: Any = {
-    **dict.fromkeys(("content", "refusal", "annotations", "parsed"), True),
+    **dict.fromkeys(("content", "refusal", "annotations", "parsed", "reasoning", "thinking"), True),
     "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments": True}}},
 }
-_ROLES = {"developer": "system"}  # templates know the older name
+_ROLES = {"developer": "system", "function": "tool"}  # templates know the other name
 
 
-def template_messages(body: ConversationRequest) -> list[dict[str, Any]]:
+def template_messages(body: ConversationRequest, *, sanitize: bool = True) -> list[dict[str, Any]]:
     """Return the messages of a conversation as a chat template takes them.
 
+    Parameters:
+        body: the conversation.
+        sanitize: control tokens in messages are text; False: only those in results of tools are.
+
     Raises:
-        ApiError: a message has neither text nor calls of tools.
+        ApiError: a message that must have one has neither text nor calls of tools.
     """
-    messages, ending = body.messages, body.ending
-    plain = []
-    for number, message in enumerate(messages):
-        if message.text is None and not message.tool_calls:
+    plain: list[dict[str, Any]] = []
+    for number, message in enumerate(body.messages):
+        if message.content is None and message.role in ("system", "developer", "user"):
             raise ApiError(400, f"messages.{number}.content: it is missing", param=f"messages.{number}.content")
         entry = message.model_dump(exclude_none=True, exclude=_NOT_FOR_TEMPLATES)
         if "tool_calls" in entry:
             entry["tool_calls"] = template_calls(entry["tool_calls"])
-        plain.append(entry | {"role": _ROLES.get(message.role, message.role), "content": message.text or ""})
-    if ending == "open":
-        plain[-1]["content"] = messages[-1].joined("")  # no line may be added to a text that is continued
+        if (reasoning := message.thoughts) is not None:
+            entry |= {"reasoning_content": reasoning, "thinking": reasoning}  # the newer templates' name, and gpt-oss's
+        role, content = _ROLES.get(message.role, message.role), message.content
+        entry |= {"role": role, "content": content or "" if isinstance(content, str | None) else message.parts}
+        plain.append(OutsideMessage(entry) if sanitize or role == "tool" else entry)
+    if body.ending == "open":
+        plain[-1]["content"] = body.messages[-1].joined("")  # no line may be added to a text that is continued
     return plain
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.request_body import RequestBody
+from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, RequestBody
+from edgedec.runtime.text.contents import content_text
 
 __all__ = ["ChatMessage", "ConversationRequest", "NamedTool", "PromptEnding", "ToolChoice", "ToolDefinition"]
 
@@ -17,20 +18,36 @@ TOOLS = 128  # functions that a model may call
 
 
 class TextContent(RequestBody):
-    """A part of a message that is text."""
+    """A part of a message that is text. The further types are those of OpenAI's newer interface and of a refusal."""
 
     unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("image_url", "input_audio", "file", "video_url"),
+        ("image_url", "input_audio", "file", "video_url", "image", "audio", "video", "source"),
         "the model reads text only; leave this part of the message out",
     )
-    type: Literal["text"]
+    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "annotations", "citations", "logprobs", "id"])
+    type: Literal["text", "input_text", "output_text"]
     text: str
+
+
+class ThoughtContent(RequestBody):
+    """A part of a message that is what the assistant thought."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "signature", "id"])
+    type: Literal["thinking", "reasoning"]
+    thinking: str | None = None
+    text: str | None = None
+
+    @property
+    def thought(self) -> str:
+        """The text."""
+        return self.thinking or self.text or ""
 
 
 class FunctionDefinition(RequestBody):
     """A function that a model may call."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "response", "examples", "defer_loading"])
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -39,7 +56,8 @@ class FunctionDefinition(RequestBody):
 class ToolDefinition(RequestBody):
     """A tool, which is always a function."""
 
-    type: Literal["function"]
+    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "id", "defer_loading", "eager_input_streaming"])
+    type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
@@ -52,29 +70,42 @@ class NamedFunction(RequestBody):
 class NamedTool(RequestBody):
     """The choice of one tool."""
 
-    type: Literal["function"]
+    ignored: ClassVar[frozenset[str]] = frozenset(["disable_parallel_tool_use"])
+    type: Literal["function"] = "function"
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+def _named_choice(value: Any) -> Any:
+    """Return Anthropic's forms of a choice, which proxies send, in OpenAI's."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in ("auto", "none", "required"):
+        return kind
+    if kind == "any":
+        return "required"
+    return {"function": {"name": value.get("name")}} if kind == "tool" else value
+
+
+ToolChoice = Annotated[Literal["none", "auto", "required"] | NamedTool, BeforeValidator(_named_choice)]
 # The end of a conversation's prompt: "answer", the text after which the assistant answers; "open", the last message without
 # its end, which the answer continues; "closed", the last message with its end.
 PromptEnding = Literal["answer", "open", "closed"]
 
 
 class CalledFunction(RequestBody):
-    """A function with the arguments, JSON as text, that a model called it with."""
+    """A function with the arguments, JSON as text or data, that a model called it with. Without a text there are none."""
 
+    ignored: ClassVar[frozenset[str]] = frozenset(["description", "thought_signature"])
     name: str
-    arguments: str
+    arguments: str | dict[str, Any] = ""
     parsed_arguments: Any = None  # OpenAI's client for Python sends back what it read from the arguments
 
 
 class ToolCall(RequestBody):
     """A call in a message of the assistant."""
 
-    id: str
-    type: Literal["function"]
+    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "extra_content", "provider_specific_fields"])
+    id: str | None = None
+    type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = None  # some clients send back what a stream gave them
 
@@ -82,36 +113,88 @@ class ToolCall(RequestBody):
 class ChatMessage(RequestBody):
     """A message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextContent], Field(max_length=PARTS, fail_fast=True)] | None = None
+    unsupported: ClassVar[dict[str, str]] = {
+        "audio": "the model reads text only; leave it out",
+        "images": "the model reads text only; leave it out",
+        "function_call": "use tool_calls instead",
+    }
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("cache_control", "reasoning_details", "thinking_blocks", "reasoning_signature", "citations", "is_error"),
+            *("provider_specific_fields", "provider_metadata", "id", "status", "phase", "timestamp", "tool_name"),
+        )
+    )
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[TextContent | ThoughtContent], Field(max_length=PARTS, fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None  # this and the next are in messages of clients, and say nothing to the model
     parsed: Any = None
 
     @property
-    def text(self) -> str | None:
-        """The content as one text: parts are joined by newlines. None if the message has none."""
-        return self.joined("\n")
+    def parts(self) -> list[dict[str, str]]:
+        """The parts of a content that is a list, as templates take them; none of a content that is a text or missing."""
+        content = self.content if isinstance(self.content, list) else []
+        return [{"type": "text", "text": part.text} for part in content if isinstance(part, TextContent)]
 
-    def joined(self, separator: str) -> str | None:
-        """Return the content as one text, with ``separator`` between its parts. None if the message has none."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content
-        return separator.join(part.text for part in self.content)
+    @property
+    def thoughts(self) -> str | None:
+        """What the assistant thought, whatever its name is. None if the message does not say."""
+        named = (self.reasoning_content, self.reasoning, self.thinking)
+        content = self.content if isinstance(self.content, list) else []
+        parts = [part.thought for part in content if isinstance(part, ThoughtContent)]
+        return next((one for one in named if one is not None), "\n".join(parts) if parts else None)
+
+    def joined(self, separator: str) -> str:
+        """Return the content as one text, with ``separator`` between its parts."""
+        return self.content if isinstance(self.content, str) else content_text(self.parts, separator)
+
+
+class ReasoningOptions(RequestBody):
+    """OpenRouter's options of reasoning, and those that Anthropic calls ``thinking``."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        ["max_tokens", "exclude", "summary", "generate_summary", "budget_tokens", "display", "clear_thinking"]
+    )
+    effort: str | None = None
+    enabled: bool | None = None
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+
+    @property
+    def wanted(self) -> bool | None:
+        """True if the model is to think, False if it is not; None if the options do not say."""
+        return self.enabled if self.type is None else self.type != "disabled"
 
 
 class ConversationRequest(RequestBody):
     """The fields from which the prompt of a conversation is made."""
 
+    ignored: ClassVar[frozenset[str]] = OF_OTHER_SERVERS
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MESSAGES, fail_fast=True)]
     tools: Annotated[list[ToolDefinition], Field(max_length=TOOLS, fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    reasoning: ReasoningOptions | None = None
+    thinking: ReasoningOptions | None = None
+    enable_thinking: bool | None = None
+    think: bool | None = None  # ollama's name
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Further names for the template: ``reasoning_effort``, ``enable_thinking``, and ``chat_template_kwargs``."""
+        options = [one for one in (self.reasoning, self.thinking) if one is not None]
+        efforts = [self.reasoning_effort, *(one.effort for one in options)]
+        wishes = [self.enable_thinking, self.think, *(one.wanted for one in options)]
+        names = {"reasoning_effort": efforts, "enable_thinking": wishes}
+        chosen = {name: next((one for one in values if one is not None), None) for name, values in names.items()}
+        return {name: one for name, one in chosen.items() if one is not None} | (self.chat_template_kwargs or {})
 
     @property
     def ending(self) -> PromptEnding:
@@ -122,7 +205,7 @@ class ConversationRequest(RequestBody):
                 assistant are the last ones, and nothing says whether the second is to be continued.
         """
         last = self.messages[-1]
-        may_continue = last.role == "assistant" and last.text is not None and not last.tool_calls
+        may_continue = last.role == "assistant" and last.content is not None and not last.tool_calls
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ApiError(

@@ -45,7 +45,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a conversation by the assistant's answer."""
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
-        encode = _chat_encoder(body, tools)
+        encode = _chat_encoder(body, tools, sanitize=settings.sanitize)
         grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
@@ -67,7 +67,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
     @router.post("/chat/completions/input_tokens", include_in_schema=False)
     async def count_chat_tokens(body: ChatRequest) -> dict[str, Any]:
         """Return the number of tokens of a conversation's prompt, without an answer."""
-        encode = _chat_encoder(body, tool_use(body))
+        encode = _chat_encoder(body, tool_use(body), sanitize=settings.sanitize)
         async with service.text() as text:
             return {"input_tokens": len(await service.in_thread(encode, text))}
 
@@ -213,11 +213,11 @@ def _sampling(body: TextOptionsRequest, text: ModelText, defaults: SamplingConfi
         raise from_edgedec(error, param=str(error).partition(" ")[0]) from error
 
 
-def _chat_encoder(body: ChatRequest, tools: ToolUse | None) -> Callable[[ModelText], I32]:
+def _chat_encoder(body: ChatRequest, tools: ToolUse | None, *, sanitize: bool) -> Callable[[ModelText], I32]:
     """Return a function that returns the ids of a conversation."""
-    messages, ending = template_messages(body), body.ending
+    messages, ending = template_messages(body, sanitize=sanitize), body.ending
     return lambda text: text.encode_chat(
-        messages, tools=tools.definitions if tools else None, names=body.chat_template_kwargs, ending=ending
+        messages, tools=tools.definitions if tools else None, names=body.names, ending=ending
     )
 
 

@@ -85,16 +85,11 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
         """Return the ids of a text."""
-        if not body.parse_special:
-            raise ApiError(
-                400,
-                "parse_special: special tokens in a text are always read as tokens; leave it out",
-                param="parse_special",
-                code="unsupported_parameter",
-            )
         param = "content" if body.prompt is None else "prompt"
         async with service.text() as text:
-            ids = await service.in_thread(text.tokenize, body.text, add_special=body.special, param=param)
+            ids = await service.in_thread(
+                text.tokenize, body.text, add_special=body.special, control_tokens=body.parse_special, param=param
+            )
             size = {} if body.prompt is None else {"count": len(ids), "max_model_len": text.context}
             if not body.with_pieces:
                 return {"tokens": ids.tolist(), **size}
@@ -123,11 +118,11 @@ def inspection_routes(service: ModelService, settings: ServerSettings, gate: lis
     @router.post("/apply-template")
     async def apply_template(body: ApplyTemplateRequest) -> dict[str, Any]:
         """Return the text of a conversation in the chat template, as a prompt for the endpoints of plain texts."""
-        messages = template_messages(body)
+        messages = template_messages(body, sanitize=settings.sanitize)
         tools = None if body.tools is None else [tool.model_dump(exclude_none=True) for tool in body.tools]
         async with service.text() as text:
             prompt = await service.in_thread(
-                text.render_chat, messages, tools=tools, names=body.chat_template_kwargs, ending=body.ending
+                text.render_chat, messages, tools=tools, names=body.names, ending=body.ending
             )
             return {"prompt": text.without_bos(prompt)}
 

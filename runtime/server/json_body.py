@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from edgedec.runtime.server.errors import ApiError
+from edgedec.runtime.server.ignored_fields import collected, ignored_header
 
 __all__ = ["DEPTH_LIMIT", "JsonRoute", "nesting", "parse_json"]
 
@@ -77,12 +78,15 @@ class _JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose bodies are read by ``parse_json``."""
+    """A route whose bodies are read by ``parse_json``, and whose responses name what was ignored in them."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            return await handle(_JsonRequest(request.scope, request.receive))
+            with collected() as names:
+                response = await handle(_JsonRequest(request.scope, request.receive))
+                response.headers.update(ignored_header(names))
+                return response
 
         return handle_json

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgedec.errors import BundleError, EdgedecError, UnsupportedError
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.runtime.grammar.tools import with_instructions
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.server.conversations import PromptEnding
 from edgedec.runtime.server.errors import ApiError, context_overflow
 from edgedec.runtime.server.tool_messages import as_plain_text, knows_tools
 from edgedec.runtime.text.chat_template import render
+from edgedec.runtime.text.contents import content_text
+from edgedec.runtime.text.provenance import OutsideMessage, RenderedText
 from edgedec.runtime.text.stream import TextStream, token_bytes
 
 if TYPE_CHECKING:
@@ -122,7 +124,10 @@ class ModelText:
         """
         text = self.render_chat(messages, tools=tools, names=names, ending=ending)
         self._check_length(text, "messages")
-        return self._some(self._tokenizer.encode_rendered(text), "messages")
+        try:
+            return self._some(self._tokenizer.encode_rendered(text), "messages")
+        except UsageError as error:
+            raise ApiError(400, str(error), param="messages") from error
 
     def render_chat(
         self,
@@ -151,8 +156,11 @@ class ModelText:
                 param="messages",
                 code="no_chat_template",
             )
+        kinds = [OutsideMessage if isinstance(message, OutsideMessage) else dict for message in messages]
         if tools is not None:
             messages = with_instructions(self.chat_template, messages, tools)
+        if not knows_tools(self.chat_template):
+            messages = as_plain_text(messages)
         if reserved := _OWN_NAMES & set(names or ()):
             raise ApiError(
                 400,
@@ -161,11 +169,11 @@ class ModelText:
             )
         mark = f"end-{secrets.token_hex(8)}" if ending == "open" else ""
         if mark:  # the text is cut here, because templates write the end of a message after its content
-            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
+            messages = [*messages[:-1], {**messages[-1], "content": content_text(messages[-1]["content"], "") + mark}]
         try:
             text = render(
                 self.chat_template,
-                as_plain_text(messages) if not knows_tools(self.chat_template) else messages,
+                [kind(message) for kind, message in zip(kinds, messages, strict=True)],
                 bos_token=self.bos,
                 eos_token=self.eos,
                 add_generation_prompt=ending == "answer",
@@ -184,7 +192,7 @@ class ModelText:
                 param="continue_final_message",
                 code="chat_template_refused",
             )
-        return text.partition(mark)[0] if mark else text
+        return _between(text, 0, text.index(mark)) if mark else text
 
     def without_bos(self, text: str) -> str:
         """Return a rendered conversation as a plain prompt, to which ``encode`` adds the token that begins a text."""
@@ -212,14 +220,14 @@ class ModelText:
         if len(ids) >= self.context:
             raise context_overflow(len(ids), self.context, param=param)
 
-    def tokenize(self, text: str, *, add_special: bool, param: str) -> I32:
-        """Return the ids of a text, int32 [n].
+    def tokenize(self, text: str, *, add_special: bool, param: str, control_tokens: bool = True) -> I32:
+        """Return the ids of a text, int32 [n]. Without ``control_tokens`` their spelling in it is text.
 
         Raises:
             ApiError: the tokenizer cannot encode the text; ``param`` is the field to blame.
         """
         try:
-            return self._tokenizer.encode(text, add_special=add_special)
+            return self._tokenizer.encode(text, add_special=add_special, control_tokens=control_tokens)
         except EdgedecError as error:
             raise ApiError(400, str(error), param=param) from error
 
@@ -260,3 +268,7 @@ class ModelText:
         if not len(ids):
             raise ApiError(400, f"{param}: the tokenizer makes no token of the prompt", param=param)
         return ids
+
+
+def _between(text: str, start: int, stop: int) -> str:
+    return text.cut(start, stop) if isinstance(text, RenderedText) else text[start:stop]

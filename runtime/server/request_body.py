@@ -1,9 +1,10 @@
 """The base of the bodies of requests.
 
-A value of another type is refused and never converted. A field that the server does not know is refused as well, because
-ignoring it would change the text silently. Fields that cannot change the text are accepted and have no effect, and so are
-fields of sampling steps that the server does not have, as long as their values switch these steps off. The value null is the
-same as leaving a field out.
+A value of another type is refused and never converted. A field that nobody knows is refused as well, because it may be a
+misspelt option, and ignoring it would change the text silently. Fields of other servers' clients that ask for nothing this
+server could do are accepted: without a word if no text depends on them (``user``), and otherwise named in the header
+``X-Edgedec-Ignored`` of the response. Fields of sampling steps that the server does not have are accepted as long as their
+values switch these steps off. The value null is the same as leaving a field out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgedec.runtime.server.errors import ApiError, not_supported
+from edgedec.runtime.server.ignored_fields import note_ignored
 
-__all__ = ["Count", "RequestBody", "TokenIds"]
+__all__ = ["OF_OTHER_SERVERS", "Count", "RequestBody", "TokenIds"]
 
 # Fields of OpenAI's and llama.cpp's clients that never change the text.
 _WITHOUT_EFFECT = frozenset(
@@ -24,6 +26,27 @@ _WITHOUT_EFFECT = frozenset(
     ["cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "n_discard", "sse_ping_interval", "backend_sampling"]
     + [f"speculative.{name}" for name in ("n_min", "n_max", "p_min", "type")]
 )
+
+# Fields of OpenRouter's, LiteLLM's, vLLM's and ollama's clients that ask for nothing this server could do.
+OF_OTHER_SERVERS = frozenset(
+    (
+        *("verbosity", "prediction", "cache_control", "include_reasoning", "reasoning_format", "thinking_forced_open"),
+        *(
+            "provider",
+            "route",
+            "models",
+            "transforms",
+            "usage",
+            "session_id",
+            "trace",
+            "keep_alive",
+            "options",
+            "timeout",
+        ),
+        *("extra_headers", "priority", "request_id", "cache_salt", "parse_tool_calls", "betas"),
+    )
+)
+_EXTENSIONS = ("x-", "x_")  # begin the names of extensions, which other servers may ignore
 
 Count = Annotated[int, Field(ge=-1, le=1 << 31)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
@@ -34,6 +57,9 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     unsupported: ClassVar[Mapping[str, str]] = {}  # field -> reason why it is refused
+    ignored: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # fields that are accepted without effect, and named in the response
     switched_off: ClassVar[Mapping[str, tuple[float, ...]]] = {}  # field -> values that are accepted, without effect
 
     @model_validator(mode="before")
@@ -48,6 +74,8 @@ class RequestBody(BaseModel):
                 continue
             if name in known:
                 kept[name] = value
+            elif name in cls.ignored or name.startswith(_EXTENSIONS):
+                note_ignored(name)
             elif name in cls.switched_off:
                 _check_off(name, value, cls.switched_off[name])
             elif name in cls.unsupported:

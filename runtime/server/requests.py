@@ -52,11 +52,16 @@ class ChatRequest(ConversationRequest, TextOptionsRequest):
         "audio": "the model writes text only",
         "functions": "use tools instead",
         "function_call": "use tool_choice instead",
-        "modalities": "the model writes text only; leave it out",
-        "prediction": "guesses are made by the server's own drafter; leave it out",
+        "plugins": "the server has none; leave it out",
+        "previous_response_id": "the server keeps no conversations; send all messages",
+        "samplers": "the order of the steps of sampling is fixed; leave it out",
+        "guided_json": "use response_format instead",
+        "structured_outputs": "use response_format instead",
+        "format": "use response_format instead",
         "web_search_options": "the server does not search; leave it out",
     }
     max_completion_tokens: Count | None = None
+    modalities: list[Literal["text"]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
     tool_choice: ToolChoice | None = None
@@ -130,7 +135,7 @@ class TokenizeRequest(RequestBody):
 
     content: str | None = None
     add_special: bool | None = None
-    parse_special: bool = True
+    parse_special: bool = True  # False: control tokens in the text are text
     with_pieces: bool = False
     prompt: str | None = None
     add_special_tokens: bool | None = None
@@ -171,3 +176,9 @@ class DetokenizeRequest(RequestBody):
 
 class ApplyTemplateRequest(ConversationRequest):
     """The body of ``/apply-template``."""
+
+    ignored: ClassVar[frozenset[str]] = (
+        ConversationRequest.ignored
+        | (TextOptionsRequest.model_fields.keys() | ChatRequest.model_fields.keys())
+        - ConversationRequest.model_fields.keys()
+    )

@@ -37,6 +37,7 @@ class ServerSettings:
         sampling: sampling options that a request does not set.
         n_predict: maximum number of tokens for a request that does not set it; -1: until the context is full.
         shows_slots, shows_metrics, has_page: answer ``/slots``, ``/metrics`` and the page for chats.
+        sanitize: control tokens in messages are text; False: only those in results of tools are.
         web: folder of a site that is served at ``/web/``; None: there is none.
 
     Raises:
@@ -60,6 +61,7 @@ class ServerSettings:
     shows_slots: bool = True
     shows_metrics: bool = True
     has_page: bool = True
+    sanitize: bool = True
     web: Path | None = None
 
     def __post_init__(self) -> None:

@@ -104,6 +104,8 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
     choice = body.tool_choice if body.tool_choice is not None else "auto" if names else "none"
     if choice == "none":
         return None
+    if not names and choice == "auto":
+        return None  # clients send it with an empty list of tools
     if not names:
         raise ApiError(400, "tool_choice needs tools", param="tool_choice")
     named = choice.function.name if isinstance(choice, NamedTool) else None

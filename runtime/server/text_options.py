@@ -10,7 +10,7 @@ from pydantic import Field
 
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.request_body import Count, RequestBody
+from edgedec.runtime.server.request_body import OF_OTHER_SERVERS, Count, RequestBody
 
 __all__ = ["TextOptionsRequest"]
 
@@ -35,6 +35,11 @@ _SWITCHED_OFF: dict[str, tuple[float, ...]] = {
     "min_keep": (0,),
     "n_indent": (0,),
     "t_max_predict_ms": (0, -1),
+    "repetition_penalty": (1,),
+    "length_penalty": (1, 0),
+    "min_tokens": (0,),
+    "top_a": (0,),
+    "tfs_z": (1,),
 }
 # Further options of these steps, which do nothing without them.
 _OPTIONS_OF_STEPS = (
@@ -49,6 +54,8 @@ StopTexts = Annotated[list[StopText], Field(max_length=STOPS, fail_fast=True)]
 class StreamOptions(RequestBody):
     """The options of a stream."""
 
+    ignored: ClassVar[frozenset[str]] = frozenset(["continuous_usage_stats"])
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # accepted, and never done
 
@@ -57,6 +64,7 @@ class TextOptionsRequest(RequestBody):
     """The fields that chats and completions share."""
 
     switched_off: ClassVar[Mapping[str, tuple[float, ...]]] = _SWITCHED_OFF | dict.fromkeys(_OPTIONS_OF_STEPS, ())
+    ignored: ClassVar[frozenset[str]] = OF_OTHER_SERVERS
     model: str | None = None  # accepted whatever it is, because the server has one model
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
     stop: StopText | StopTexts | None = None
@@ -65,7 +73,7 @@ class TextOptionsRequest(RequestBody):
     n_predict: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None  # -1, vLLM's way to switch it off, is 0
     min_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: Count | None = None
@@ -143,6 +151,7 @@ class TextOptionsRequest(RequestBody):
             ApiError: an entry of ``logit_bias`` is wrong.
         """
         values = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        values["top_k"] = max(0, values.get("top_k", defaults.top_k))
         if self.logit_bias is not None:
             values["logit_bias"] = self._biases(vocabulary, encode)
         own = defaults.seed if self.seed is None else self.seed

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgedec.runtime.grammar.tools import BEGIN, END
+from edgedec.runtime.text.contents import content_text
 
 __all__ = ["as_plain_text", "knows_tools", "template_calls"]
 
@@ -20,16 +21,21 @@ def knows_tools(template: str) -> bool:
 def template_calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return calls of ``message.tool_calls`` with their arguments as JSON data, which templates write out themselves.
 
-    Arguments that are not JSON, such as those of an answer that was cut off, stay a text.
+    No text, and null, is an object without arguments. Arguments that are not JSON, such as those of an answer that was cut
+    off, stay a text.
     """
     return [{**call, "function": {**call["function"], "arguments": _data(call)}} for call in calls]
 
 
 def _data(call: Mapping[str, Any]) -> Any:
+    arguments = call["function"]["arguments"]
+    if not isinstance(arguments, str):
+        return arguments
     try:
-        return json.loads(call["function"]["arguments"])
+        data = json.loads(arguments or "null")
     except ValueError:
-        return call["function"]["arguments"]
+        return arguments
+    return {} if data is None else data
 
 
 def as_plain_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -38,10 +44,11 @@ def as_plain_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     for message in messages:
         result = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
         calls = [_call_text(call["function"]) for call in message.get("tool_calls", ())]
+        content = content_text(result.get("content"))
         if calls:
-            result["content"] = "\n".join([*([result["content"]] if result.get("content") else []), *calls])
+            result["content"] = "\n".join([*([content] if content else []), *calls])
         if message["role"] == "tool":
-            result |= {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+            result |= {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
         plain.append(result)
     return plain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.errors import BundleError, UsageError
 from edgedec.runtime.protocols import I32
+from edgedec.runtime.text.control_tokens import ControlTokens
+from edgedec.runtime.text.provenance import RenderedText
 
 __all__ = ["Tokenizer", "check_unicode"]
 
@@ -78,11 +81,12 @@ class Tokenizer:
             raise BundleError(f"{path}: not UTF-8 at byte {error.start}; copy the file again") from error
         return cls(content, str(path))
 
-    def encode(self, text: str, add_special: bool = True) -> I32:
+    def encode(self, text: str, add_special: bool = True, *, control_tokens: bool = True) -> I32:
         """Return the ids of ``text``, int32 [n].
 
         With ``add_special`` the tokenizer's post-processor adds its tokens, usually a BOS. As in llama.cpp, the text of a
         special token within ``text`` becomes that token: a prompt that contains ``</s>`` contains an end of sequence.
+        Without ``control_tokens`` it stays text.
 
         Raises:
             UsageError: ``text`` is not valid Unicode (it has a lone surrogate, such as undecodable bytes of a command line
@@ -90,7 +94,12 @@ class Tokenizer:
         """
         check_unicode(text)
         try:
-            ids = self._hf.encode(text, add_special_tokens=add_special).ids
+            if control_tokens:
+                ids = self._hf.encode(text, add_special_tokens=add_special).ids
+            else:
+                ids = self._controls.encode(text, add_special=add_special)
+        except UsageError:
+            raise
         except Exception as error:
             raise UsageError(f"the tokenizer cannot encode the text ({error})") from error
         return np.array(ids, np.int32)
@@ -98,9 +107,19 @@ class Tokenizer:
     def encode_rendered(self, text: str) -> I32:
         """Return the ids of text that a chat template rendered, int32 [n].
 
-        The text contains all special tokens, so none is added, in particular no second BOS.
+        The text contains all special tokens, so none is added, in particular no second BOS. In a ``RenderedText`` control
+        tokens within messages are text.
+
+        Raises:
+            UsageError: as ``encode``; or a message has a control token that cannot be told from the template's.
         """
-        return self.encode(text, add_special=False)
+        if not isinstance(text, RenderedText):
+            return self.encode(text, add_special=False)
+        return self._controls.encode_rendered(text, lambda whole: self.encode(whole, add_special=False))
+
+    @cached_property
+    def _controls(self) -> ControlTokens:
+        return ControlTokens(self._hf)
 
     def decode(self, ids: Sequence[int] | I32) -> str:
         """Return the text of ``ids``, without special tokens and ids that have no token."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, EdgedecError, UsageError
-from edgedec.runtime.text import chat_template
+from edgedec.runtime.text import template_sandbox
 from edgedec.runtime.text.chat_template import OUTPUT_LIMIT_CHARACTERS, TEMPLATE_LIMIT_CHARACTERS, render
 
 CHAT = [
@@ -213,7 +213,7 @@ GREEDY = {
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_template_that_uses_too_much_is_stopped_by_its_limits(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the limit of the clock, which would stop it after ten seconds."""
-    monkeypatch.setattr(chat_template, "SECONDS_LIMIT", 600.0)
+    monkeypatch.setattr(template_sandbox, "SECONDS_LIMIT", 600.0)
     with pytest.raises(EdgedecError, match="was stopped") as caught:
         show(template)
     assert "takes longer than" not in str(caught.value)
