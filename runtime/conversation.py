@@ -42,10 +42,13 @@ class Conversation:
         system: a message before all turns, which is never dropped.
         shift: drop the oldest turns, as a whole, if the next prompt would take more than ``NEARLY_FULL`` of the context.
             Otherwise a prompt that does not fit is refused.
+        sanitize: control tokens in messages are text. In plain text, without a template, they are tokens in any case.
     """
 
-    def __init__(self, session: Session, *, system: str | None = None, shift: bool = True) -> None:
-        self.session, self.system, self.shift = session, system, shift
+    def __init__(
+        self, session: Session, *, system: str | None = None, shift: bool = True, sanitize: bool = True
+    ) -> None:
+        self.session, self.system, self.shift, self._sanitize = session, system, shift, sanitize
         self.reset()
 
     def reset(self) -> None:
@@ -159,7 +162,7 @@ class Conversation:
         messages = self._messages(turns, message)
         if self.is_plain:
             return "".join(f"{entry['content']}\n" for entry in messages)
-        return self.session.render_chat(messages)
+        return self.session.render_chat(messages, sanitize=self._sanitize)
 
     def _encode(self, turns: Sequence[Turn], message: str) -> I32 | None:
         """Return the ids of the prompt; None if it is so long that it cannot fit, whatever the tokenizer."""

@@ -276,8 +276,8 @@ class Session:
             if self._power is not None:
                 stack.callback(self._power.stop)
 
-    def encode(self, prompt: str) -> I32:
-        """Return the ids of a plain prompt, int32 [n].
+    def encode(self, prompt: str, *, control_tokens: bool = True) -> I32:
+        """Return the ids of a plain prompt, int32 [n]. Without ``control_tokens`` their spelling in it is text.
 
         Raises:
             UsageError: the prompt is empty.
@@ -286,7 +286,7 @@ class Session:
         if not prompt:
             raise UsageError("the prompt is empty; give some text with -p")
         self._check_length(prompt)
-        ids = self.tokenizer.encode(prompt)
+        ids = self.tokenizer.encode(prompt, control_tokens=control_tokens)
         if not len(ids):
             raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
         trim_heap()  # because the tokenizer has freed some hundred bytes for each token
@@ -305,30 +305,36 @@ class Session:
                 "shorten it or raise --ctx-size"
             )
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> I32:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, sanitize: bool = True) -> I32:
         """Return the ids of a conversation, int32 [n], to be continued by the assistant's answer.
+
+        With ``sanitize`` control tokens in the messages are text, otherwise only those in results of tools are.
 
         Raises:
             UsageError: the model has no chat template.
             EdgedecError: the template refuses the conversation, or the text is too long for the context.
         """
-        text = self.render_chat(messages)
+        text = self.render_chat(messages, sanitize=sanitize)
         self._check_length(text)
         return self.tokenizer.encode_rendered(text)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, sanitize: bool = True) -> str:
         """Return the text of a conversation in the model's chat template, to be continued by the assistant's answer.
+
+        With ``sanitize`` it is a ``RenderedText``, which ``Tokenizer.encode_rendered`` reads without the control tokens of
+        the messages.
 
         Raises:
             UsageError: the model has no chat template.
             EdgedecError: the template refuses the conversation.
         """
         from edgedec.runtime.text.chat_template import render  # imports Jinja, which plain texts do not need
+        from edgedec.runtime.text.provenance import OutsideMessage
 
         tokens = self.bundle.tokens
         return render(
             self.bundle.chat_template,
-            messages,
+            [OutsideMessage(message) for message in messages] if sanitize else messages,
             bos_token=self._spelling(tokens.bos),
             eos_token=self._spelling(tokens.eos[0] if tokens.eos else None),
             add_generation_prompt=True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import counted, note, progress
 from edgedec.cli.generate import figures, note_narrowed, text_writer, write
-from edgedec.cli.options import Verbose, option
+from edgedec.cli.options import SanitizeControlTokens, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 
@@ -221,7 +221,7 @@ class _Chat:
                     note(f"edgedec: {error}\nthe message is not part of the conversation; /reset starts a new one")
 
 
-def _conversation(session: Session, system: str | None, *, shift: bool) -> Conversation:
+def _conversation(session: Session, system: str | None, *, shift: bool, sanitize: bool) -> Conversation:
     """Return a new conversation.
 
     Raises:
@@ -229,7 +229,7 @@ def _conversation(session: Session, system: str | None, *, shift: bool) -> Conve
     """
     from edgedec.runtime.conversation import Conversation
 
-    conversation = Conversation(session, system=system, shift=shift)
+    conversation = Conversation(session, system=system, shift=shift, sanitize=sanitize)
     try:
         conversation.check_system()
     except EdgedecError as error:
@@ -251,6 +251,7 @@ def chat(
             help="Refuse messages that do not fit the context, instead of dropping the oldest turns.",
         ),
     ] = False,
+    sanitize_control_tokens: SanitizeControlTokens = True,
     verbose: Verbose = 0,
 ) -> None:
     """Talk with a model.
@@ -261,7 +262,8 @@ def chat(
     session = run.open_session(spec, run.find_budget())
     with session:
         note_narrowed(session, spec)
-        talk = _Chat(_conversation(session, system, shift=not no_context_shift), writing, sampling)
+        conversation = _conversation(session, system, shift=not no_context_shift, sanitize=sanitize_control_tokens)
+        talk = _Chat(conversation, writing, sampling)
         if hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer reports what is wrong with such a line
         if talk.conversation.is_plain:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import counted, has_colours, note, print_json, progress, read_text
-from edgedec.cli.options import Json, Verbose, option
+from edgedec.cli.options import Json, SanitizeControlTokens, Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
 
@@ -180,6 +180,7 @@ def generate(
         ),
     ] = None,
     echo: Annotated[bool, option("--echo", help="Print the prompt before the answer.")] = False,
+    sanitize_control_tokens: SanitizeControlTokens = False,
     samples: Annotated[
         int, option("--samples", min=1, max=1024, metavar="N", help="Number of texts to write, drawn independently.")
     ] = 1,
@@ -213,7 +214,7 @@ def generate(
     answers: list[Answer] = []
     with session, ctrl_c() as interrupted:
         note_narrowed(session, spec)
-        ids = session.encode(text)
+        ids = session.encode(text, control_tokens=not sanitize_control_tokens)
         if sampling.seed < 0:  # one seed for all samples, which differ by their index
             sampling = replace(sampling, seed=secrets.randbits(63))
         for sample in range(samples):

@@ -46,6 +46,7 @@ __all__ = [
     "RepeatLastN",
     "RepeatPenalty",
     "ReversePrompt",
+    "SanitizeControlTokens",
     "Seed",
     "ShowDraft",
     "SpecTree",
@@ -181,6 +182,13 @@ Verbose = Annotated[
         callback=log_to_stderr,
         show_default=False,
         help="Log more; -vv logs everything.",
+    ),
+]
+SanitizeControlTokens = Annotated[
+    bool,
+    option(
+        "--sanitize-control-tokens/--no-sanitize-control-tokens",
+        help="Read the spelling of control tokens, such as </s>, within texts as text, so that a text cannot forge one.",
     ),
 ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note, read_text
-from edgedec.cli.options import Verbose, option, resolve_model
+from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.errors import BundleError, ToolError, UsageError
 from edgedec.install_hint import install_extra
@@ -176,6 +176,7 @@ def serve(
         Path | None,
         option("--chat-template-file", metavar="FILE", help="File with a chat template in place of the model's own."),
     ] = None,
+    sanitize_control_tokens: SanitizeControlTokens = True,
     no_slots: Annotated[bool, option("--no-slots", help="Do not answer /slots.")] = False,
     no_metrics: Annotated[bool, option("--no-metrics", help="Do not answer /metrics.")] = False,
     no_ui: Annotated[bool, option("--no-ui", help="Do not serve the page for chats.")] = False,
@@ -219,6 +220,7 @@ def serve(
         shows_slots=not no_slots,
         shows_metrics=not no_metrics,
         has_page=not no_ui,
+        sanitize=sanitize_control_tokens,
         web=web,
     )
     if web is not None:

@@ -11,10 +11,10 @@ from typing import Any, Literal, Self
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar import _library, lark
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, schema_lexer_bytes
-from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Schema, place_text
+from edgedec.runtime.grammar.schema import LIMIT_CHARACTERS, Place, Schema, place_text
 from edgedec.runtime.text.tokenizer import check_unicode
 
-__all__ = ["Grammar", "Kind"]
+__all__ = ["Grammar", "Kind", "blamed_keyword"]
 
 Kind = Literal["json_schema", "regex", "lark"]
 
@@ -35,6 +35,7 @@ class Grammar:
         kind: the notation of ``source``.
         source: the grammar: a JSON schema, a regular expression in the syntax of Rust's regex crate that matches the whole
             answer, or a context-free grammar in the notation of Lark as llguidance extends it, or of llama.cpp (GBNF).
+        ignored: names of what the grammar's schemas ask for and the grammar does not enforce.
         program: the grammar in the format of llguidance, computed from the other two.
         lexer_bytes: bytes that the states of the lexer take in a text, at most, beyond those in proportion to ``program``.
 
@@ -45,6 +46,7 @@ class Grammar:
 
     kind: Kind
     source: str
+    ignored: tuple[str, ...] = field(default=(), compare=False)
     program: str = field(init=False, repr=False, compare=False)
     lexer_bytes: int = field(init=False, repr=False, compare=False)
 
@@ -59,16 +61,17 @@ class Grammar:
         object.__setattr__(self, "lexer_bytes", lexer_bytes)
 
     @classmethod
-    def json_schema(cls, schema: str | Mapping[str, Any]) -> Self:
+    def json_schema(cls, schema: str | Mapping[str, Any], *, ignored: tuple[str, ...] = ()) -> Self:
         """Return the grammar of the JSON values that a schema describes.
 
         Args:
             schema: the schema, as a JSON text or as the object that ``json.loads`` returns.
+            ignored: names of what was left out of it.
         """
         if isinstance(schema, str):
-            return cls(kind="json_schema", source=schema)
+            return cls(kind="json_schema", source=schema, ignored=ignored)
         try:
-            return cls(kind="json_schema", source=json.dumps(schema))
+            return cls(kind="json_schema", source=json.dumps(schema), ignored=ignored)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"the JSON schema is not JSON data ({error})") from error
 
@@ -94,16 +97,36 @@ def _schema_program(source: str) -> tuple[str, int]:
     schema = Schema(source)
     program = LLMatcher.grammar_from_json_schema(_with_blanks(schema.text()))
     if reason := _library.refusal(program):
-        raise UsageError(f"the JSON schema is not supported {_blame(schema)}: {reason}")
+        place, keyword = _blame(schema)
+        blamed = f"because of the keyword {keyword!r} at" if keyword else "at"
+        where = place_text((*place, keyword) if keyword else place)
+        raise UsageError(f"the JSON schema is not supported {blamed} {where}: {reason}")
     return program, schema_lexer_bytes(schema)
+
+
+def blamed_keyword(source: Mapping[str, Any]) -> tuple[Place, str] | None:
+    """Return the place and the keyword without which llguidance accepts a schema; None if there is none, or no need.
+
+    Raises:
+        UsageError: the schema is wrong.
+        ToolError: llguidance is not installed.
+    """
+    from llguidance import LLMatcher
+
+    _library.require()
+    schema = Schema(source)
+    if not _library.refusal(LLMatcher.grammar_from_json_schema(schema.text())):
+        return None
+    place, keyword = _blame(schema)
+    return (place, keyword) if keyword else None
 
 
 def _with_blanks(schema: str) -> str:
     return json.dumps({**json.loads(schema), "x-guidance": {"whitespace_pattern": JSON_BLANKS}})
 
 
-def _blame(schema: Schema) -> str:
-    """Return the keyword and the place that llguidance refuses, as a part of a sentence.
+def _blame(schema: Schema) -> tuple[Place, str]:
+    """Return the place and the keyword that llguidance refuses; no keyword if leaving one out does not help.
 
     The deepest schema that is refused by itself has the keyword; it is the one without which the rest is accepted.
     """
@@ -117,8 +140,8 @@ def _blame(schema: Schema) -> str:
     keywords = schema.places[place]
     for keyword in keywords if isinstance(keywords, dict) else ():
         if not refused(schema.without(place, keyword)):
-            return f"because of the keyword {keyword!r} at {place_text((*place, keyword))}"
-    return f"at {place_text(place)}"
+            return place, keyword
+    return place, ""
 
 
 def _regex_program(source: str) -> tuple[str, int]:

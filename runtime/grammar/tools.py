@@ -21,6 +21,7 @@ from typing import Any, Literal
 from edgedec.errors import UsageError
 from edgedec.runtime.grammar.closed_schema import closed_schema
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.lenient_schema import lenient_schema
 from edgedec.runtime.grammar.schema import Schema
 from edgedec.runtime.text.contents import content_text
 
@@ -28,7 +29,7 @@ __all__ = ["BEGIN", "END", "ToolChoice", "tool_grammar", "with_instructions"]
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 LIMIT_TOOLS = 128
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 # Choice of a tool: "auto" (free text or calls), "required" (at least one call), or the name of the tool to call.
@@ -43,6 +44,7 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
     Args:
         tools: definitions as in OpenAI's interface: ``{"type": "function", "function": {"name", "parameters"}}``. The
             parameters are a JSON schema of an object, closed by ``closed_schema``; without them, the arguments are ``{}``.
+            What cannot be enforced is left out (``lenient_schema``), unless ``strict`` is true.
         choice: the calls that are allowed.
         parallel: allow several calls.
 
@@ -58,7 +60,8 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
         raise UsageError(f"tools has the function {max(names, key=names.count)!r} twice; give each its own name")
     if choice not in ("auto", "required", *names):
         raise UsageError(f"the tool to call must be auto, required or one of {', '.join(names)}, not {choice!r}")
-    rules = [_rule(function, at) for at, function in enumerate(functions) if choice in ("auto", "required", names[at])]
+    made = [_rule(function, at) for at, function in enumerate(functions) if choice in ("auto", "required", names[at])]
+    rules = [rule for rule, _ in made]
     alternatives = " | ".join(rule.partition(":")[0] for rule in rules)
     more = '("\\n" call)*' if parallel else ""
     if choice == "auto":
@@ -66,7 +69,8 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
     else:
         start = f"start: call {more}"
     shared = f'call: "{BEGIN}" body\nbody: BLANK? ({alternatives}) BLANK? "{END}"\nBLANK: /[ \\n]/'
-    return Grammar.lark("\n".join([start, shared, *rules]))
+    ignored = tuple(name for _, names in made for name in names)
+    return Grammar(kind="lark", source="\n".join([start, shared, *rules]), ignored=ignored)
 
 
 def _function(tool: Mapping[str, Any], at: int) -> Mapping[str, Any]:
@@ -76,24 +80,38 @@ def _function(tool: Mapping[str, Any], at: int) -> Mapping[str, Any]:
         raise UsageError(f'tools[{at}] must be {{"type": "function", "function": {{...}}}}')
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"tools[{at}].function.name must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}")
+        raise UsageError(
+            f"tools[{at}].function.name must be 1 to 128 letters, digits, '_', '.', ':', '/' and '-', not {name!r}"
+        )
     return function
 
 
-def _rule(function: Mapping[str, Any], at: int) -> str:
-    """Return the rule of the calls of a function."""
+def _rule(function: Mapping[str, Any], at: int) -> tuple[str, tuple[str, ...]]:
+    """Return the rule of the calls of a function, and the names of what the rule does not enforce."""
     where = f"tools[{at}].function.parameters"
-    parameters = _NO_ARGUMENTS if function.get("parameters") is None else function["parameters"]
-    if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
-        raise UsageError(f'{where} must be a JSON schema with "type": "object"')
+    ignored: tuple[str, ...] = ()
+    parameters = function.get("parameters") or _NO_ARGUMENTS
     try:
+        if isinstance(parameters, Mapping) and not function.get("strict"):
+            parameters, ignored = lenient_schema(_object(parameters), f"tools[{at}].parameters")
+        if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
+            raise UsageError('it must be a JSON schema with "type": "object"')
         Schema(parameters)  # names the place of an error in the schema as it was given
         schema = Schema(closed_schema(parameters)).text()
         Grammar.json_schema(schema)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    name = re.escape(function["name"])
-    return f'tool_{at}: /\\{{"name": ?"{name}", ?"arguments": ?/ %json {schema} "}}"'
+    name = re.escape(function["name"]).replace("/", r"\/")
+    return f'tool_{at}: /\\{{"name": ?"{name}", ?"arguments": ?/ %json {schema} "}}"', ignored
+
+
+def _object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema that says that the arguments are an object, which they are, if it does not say so itself."""
+    kind = parameters.get("type")
+    if isinstance(kind, list):
+        kinds = [str(one).lower() for one in kind]
+        return {**parameters, "type": "object"} if "object" in kinds else parameters
+    return {**parameters, "type": "object"} if kind is None else parameters
 
 
 def with_instructions(

@@ -192,7 +192,7 @@ class ConversationRequest(RequestBody):
         options = [one for one in (self.reasoning, self.thinking) if one is not None]
         efforts = [self.reasoning_effort, *(one.effort for one in options)]
         wishes = [self.enable_thinking, self.think, *(one.wanted for one in options)]
-        names = {"reasoning_effort": efforts, "enable_thinking": wishes}
+        names: dict[str, list[Any]] = {"reasoning_effort": efforts, "enable_thinking": wishes}
         chosen = {name: next((one for one in values if one is not None), None) for name, values in names.items()}
         return {name: one for name, one in chosen.items() if one is not None} | (self.chat_template_kwargs or {})
 

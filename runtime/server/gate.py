@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +23,7 @@ __all__ = ["Gate"]
 
 _LOG = logging.getLogger(__name__)
 _METHODS = "GET, POST, OPTIONS"
+_ABSOLUTE_FORM = re.compile(rb"(?i:https?)://(?P<authority>[^/]*)(?P<path>/.*)?", re.DOTALL)
 _PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
 _DISCARDED_BYTES, _DISCARDED_S = 8 << 20, 2.0  # bytes and seconds of a refused body that are read and forgotten
 # Sent with every response. A page of another site cannot frame the server's pages, and nothing guesses their type.
@@ -65,6 +68,7 @@ class Gate:
         if scope["type"] != "http":  # a WebSocket: there is none to connect to
             await send({"type": "websocket.close", "code": 1000})
             return
+        scope = _in_origin_form(scope)
         counted = scope["path"] not in PUBLIC_PATHS
         if counted:
             self.active += 1
@@ -84,6 +88,9 @@ class Gate:
         send = _with_headers(send, allowed, path)
         if method == "OPTIONS" and allowed is not None and "access-control-request-method" in headers:
             await self._preflight(headers, send)
+            return
+        if method == "OPTIONS" and path == "*":
+            await self._tell_methods(headers, send)
             return
         with ExitStack() as held:
             try:
@@ -152,6 +159,14 @@ class Gate:
         await send({"type": "http.response.start", "status": 200, "headers": [*raw, (b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
+    async def _tell_methods(self, headers: Headers, send: Send) -> None:
+        """Answer ``OPTIONS *``, which asks for the methods of the whole server."""
+        try:
+            self.rules.check("OPTIONS", "/health", headers)
+            await _send_json(send, 200, {}, [("Allow", _METHODS)])
+        except ApiError as error:
+            await _send_json(send, error.status_code, error.body, ())
+
     async def _read(self, receive: Receive) -> bytes:
         """Return the body of a request.
 
@@ -176,6 +191,23 @@ class Gate:
             raise ApiError(
                 408, f"the body did not arrive within {self.settings.body_seconds:g} s", code="body_timeout"
             ) from None
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """Return a request with the path of its target where that is a whole URI, as clients send to proxies.
+
+    The URI's authority takes the place of a single ``Host``, so the check of names sees what the request is for.
+
+    Source: RFC 9112, 3.2.2.
+    """
+    match = _ABSOLUTE_FORM.fullmatch(scope.get("raw_path") or b"")
+    if match is None:
+        return scope
+    path, hosts = match["path"] or b"/", [value for name, value in scope["headers"] if name == b"host"]
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    hosts = [match["authority"]] if len(hosts) == 1 else hosts  # others are refused for their number
+    named = [(b"host", value) for value in hosts]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": [*named, *others]}
 
 
 async def _discard(receive: Receive) -> None:

@@ -17,6 +17,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.server.chat import ChatReply, Usage, template_messages
 from edgedec.runtime.server.completions import CompletionReply
 from edgedec.runtime.server.errors import from_edgedec, not_supported
+from edgedec.runtime.server.ignored_fields import note_ignored
 from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
@@ -47,6 +48,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
         top, usage_asked, tools = body.top, body.include_usage, tool_use(body)
         encode = _chat_encoder(body, tools, sanitize=settings.sanitize)
         grammar = await service.in_thread(tools.grammar if tools else partial(answer_grammar, body), service.grammars)
+        note_ignored(*(grammar.ignored if grammar else ()))
 
         def reply(text: ModelText, requests: list[TextRequest], native: NativeReply) -> Reply:
             return ChatReply(

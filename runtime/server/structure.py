@@ -11,6 +11,7 @@ from typing import Any, Literal
 from edgedec.errors import ToolError, UsageError
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.grammar import Grammar
+from edgedec.runtime.grammar.lenient_schema import lenient_schema
 from edgedec.runtime.grammar.tools import tool_grammar
 from edgedec.runtime.server.conversations import NamedTool
 from edgedec.runtime.server.errors import ApiError
@@ -25,16 +26,24 @@ class ToolUse:
     """The tools of a chat, and the calls that its answer may have.
 
     Members:
-        definitions: for the chat template, as JSON data.
+        functions: the definitions as they were sent, as JSON data.
         named: name of the function that must be called; None: any.
         required: at least one call is made.
         parallel: allow several calls.
     """
 
-    definitions: Sequence[Mapping[str, Any]]
+    functions: Sequence[Mapping[str, Any]]
     named: str | None
     required: bool
     parallel: bool
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The definitions for the chat template, without ``strict``."""
+        return [
+            {**tool, "function": {key: value for key, value in tool["function"].items() if key != "strict"}}
+            for tool in self.functions
+        ]
 
     def grammar(self, cache: GrammarCache) -> Grammar:
         """Return the grammar of the answer. This may take a while if it is not in the cache.
@@ -42,7 +51,7 @@ class ToolUse:
         Raises:
             ApiError: a schema is not supported; the status is 400 and the message names the keyword.
         """
-        tools = [tool for tool in self.definitions if self.named in (None, tool["function"]["name"])]
+        tools = [tool for tool in self.functions if self.named in (None, tool["function"]["name"])]
         choice: Literal["required", "auto"] = "required" if self.required else "auto"
         content = json.dumps(["tools", tools, choice, self.parallel])
         return _checked("tools", content, cache, lambda: tool_grammar(tools, choice, parallel=self.parallel))
@@ -77,12 +86,18 @@ def answer_grammar(body: TextOptionsRequest, cache: GrammarCache) -> Grammar | N
     if len(sources) > 1:
         raise ApiError(400, f"{' and '.join(sources)}: an answer can follow only one", param=min(sources))
     for param, source in sources.items():
-        return _checked(param, json.dumps(source), cache, partial(_grammar, source))
+        lenient = param == "response_format" and not (form and form.json_schema and form.json_schema.strict)
+        content = json.dumps([source, lenient])
+        return _checked(param, content, cache, partial(_grammar, source, param if lenient else None))
     return None
 
 
-def _grammar(source: str | Mapping[str, Any]) -> Grammar:
-    return Grammar.lark(source) if isinstance(source, str) else Grammar.json_schema(source)
+def _grammar(source: str | Mapping[str, Any], lenient: str | None) -> Grammar:
+    """Return the grammar of a text or a schema; ``lenient`` is the place of a schema that need not be followed in all."""
+    if isinstance(source, str):
+        return Grammar.lark(source)
+    schema, ignored = (source, ()) if lenient is None else lenient_schema(source, f"{lenient}.schema")
+    return Grammar.json_schema(schema, ignored=ignored)
 
 
 def _checked(param: str, content: str, cache: GrammarCache, make: Callable[[], Grammar]) -> Grammar:
@@ -115,9 +130,8 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
     for param in ("json_schema", "grammar", *(["response_format"] if form is not None and form.type != "text" else [])):
         if getattr(body, param) is not None:
             raise ApiError(400, f"{param} and tools: an answer can follow only one", param=param)
-    definitions = [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools or ()]
     return ToolUse(
-        definitions=definitions,
+        functions=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
         named=named,
         required=choice != "auto",
         parallel=body.parallel_tool_calls is not False,

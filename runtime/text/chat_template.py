@@ -58,7 +58,7 @@ def render(
     """
     if template is None:
         raise UsageError("the model has no chat template; use `generate`, which continues plain text")
-    names = {
+    names: dict[str, Any] = {
         "bos_token": bos_token or "",
         "eos_token": eos_token or "",
         "add_generation_prompt": add_generation_prompt,

@@ -109,10 +109,11 @@ class ControlTokens:
                 name = f"{self._mark}{token.content}" if is_control else token.content
                 rules = {rule: getattr(token, rule) for rule in ("lstrip", "rstrip", "single_word", "normalized")}
                 reader.add_tokens([AddedToken(name, special=False, **rules)])
-                number = reader.token_to_id(name)
+                number, own = reader.token_to_id(name), self._hf.token_to_id(token.content)
+                assert number is not None and own is not None
                 if is_control:
-                    self._marked[number] = self._ids[token.content]
-                elif number != (own := self._hf.token_to_id(token.content)):
+                    self._marked[number] = own
+                elif number != own:
                     self._renumbered[number] = own
             self._reader = reader
         return self._reader
@@ -131,7 +132,7 @@ class ControlTokens:
 
     def _respelled(self, control: int) -> list[int]:
         """Return the ids of a control token's spelling that the model itself, of a whole vocabulary, took for the token."""
-        spelling = self._hf.id_to_token(control)
+        spelling = str(self._hf.id_to_token(control))
         ids = [token.id for part in (spelling[:1], spelling[1:]) if part for token in self._hf.model.tokenize(part)]
         if not ids or not set(ids).isdisjoint(self._of_control):
             raise _unclear(f"the tokenizer has no other spelling of {spelling!r}")

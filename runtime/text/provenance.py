@@ -115,7 +115,7 @@ class Letters:
             raise UsageError("the conversation has too many different characters; shorten it")
         self._letter = {ord(character): code for character, code in zip(own, free, strict=True)}
         self._character = {code: character for character, code in self._letter.items()}
-        self._text = type("OutsideText", (OutsideText,), {"_letters": self})
+        self._text: type[OutsideText] = type("OutsideText", (OutsideText,), {"_letters": self})
 
     def plain(self, text: str) -> str:
         """Return a text with the characters that its letters stand for."""

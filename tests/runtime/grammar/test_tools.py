@@ -19,8 +19,8 @@ from edgedec.runtime.grammar.tools import tool_grammar, with_instructions
 from tests.runtime.grammar.support.random_writer import END, compiler, demo_tokenizer, random_text
 
 
-def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
-    function = {"name": name, "description": f"It does {name}."}
+def tool(name: str, parameters: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    function = {"name": name, "description": f"It does {name}.", **more}
     return {"type": "function", "function": function if parameters is None else {**function, "parameters": parameters}}
 
 
@@ -100,14 +100,14 @@ def test_every_required_call_has_valid_arguments() -> None:
         ([tool("a")] * 2, "auto", "the function 'a' twice"),
         ([tool("a b")], "auto", r"tools\[0\].function.name must be"),
         ([{"type": "code"}], "auto", r"tools\[0\] must be"),
-        ([tool("a", {"type": "string"})], "auto", r"tools\[0\].function.parameters must be a JSON schema"),
+        ([tool("a", {"type": "string"})], "auto", r"tools\[0\].function.parameters: it must be a JSON schema"),
         (
-            [tool("b"), tool("a", {"type": "object", "properties": {"x": {"uniqueItems": True}}})],
+            [tool("b"), tool("a", {"type": "object", "properties": {"x": {"uniqueItems": True}}}, strict=True)],
             "auto",
             r"tools\[1\].function.parameters: .* 'uniqueItems' at #/properties/x/uniqueItems",
         ),
         (
-            [tool("a", {"type": "object", "properties": {"x": {"pattern": "(?=x)"}}})],
+            [tool("a", {"type": "object", "properties": {"x": {"pattern": "(?=x)"}}}, strict=True)],
             "auto",
             r"tools\[0\].function.parameters: .* 'pattern' at #/properties/x/pattern",
         ),

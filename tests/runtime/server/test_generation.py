@@ -334,7 +334,12 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"stream_options": {"include_usage": True}}, "stream_options", "for streams only"),
         ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"uniqueItems": True}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"uniqueItems": True}, "strict": True},
+                }
+            },
             "response_format",
             "'uniqueItems' at #/uniqueItems, which is not supported",
         ),
@@ -344,7 +349,14 @@ def test_several_prompts_have_their_texts_in_order(served: Served, session: Sess
         ({"grammar": "start: ("}, "grammar", "not supported"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]},
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}},
+                    }
+                ]
+            },
             "tools",
             "the keyword 'not' at #/not, which is not supported",
         ),

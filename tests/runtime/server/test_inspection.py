@@ -59,7 +59,9 @@ def test_tokens_and_texts(served: Served, session: Session) -> None:
     assert served.post("/detokenize", tokens=ids).json() == {"content": text, "prompt": text}
     assert served.post("/detokenize", tokens=[]).json() == {"content": "", "prompt": ""}
     assert served.post("/detokenize", tokens=[2048]).status_code == 400
-    assert served.post("/tokenize", content="x", parse_special=False).status_code == 400
+    spelled = served.post("/tokenize", content="a</s>", parse_special=False).json()["tokens"]
+    assert spelled == session.tokenizer.encode("a</s>", add_special=False, control_tokens=False).tolist()
+    assert spelled != session.tokenizer.encode("a</s>", add_special=False).tolist()
 
 
 def test_the_tokenizer_under_the_names_of_vllm(served: Served, session: Session) -> None:
