@@ -53,7 +53,7 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     config, entries = translate(config_path, config, _find_entries(folder))
     note_unread_keys(config_path, config)
     tensors, read_tensor = _tensors(config_path, config, config.pop("quantization_config", None), entries)
-    read = read_folder_tokenizer(tokenizer or folder, vocab_size, stated if tokenizer is None else {})
+    read = read_folder_tokenizer(tokenizer or folder, vocab_size, stated if tokenizer is None else None)
     bos_ids = token_ids(config_path, config, "bos_token_id", vocab_size)
     bos = read.token_id("bos_token")
     bos = bos_ids[0] if bos is None and bos_ids else bos

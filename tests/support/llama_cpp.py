@@ -143,8 +143,6 @@ class Model:
         rows = []
         for one in ids:
             assert self._library.llama_decode(context, self._library.llama_batch_get_one((c.c_int32 * 1)(one), 1)) == 0
-            rows.append(
-                np.ctypeslib.as_array(self._library.llama_get_logits_ith(context, -1), (self.tokens,)).copy()
-            )
+            rows.append(np.ctypeslib.as_array(self._library.llama_get_logits_ith(context, -1), (self.tokens,)).copy())
         self._library.llama_free(context)
         return np.array(rows, np.float32)

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers.chat_templates import compose
 from edgedec.quantize.readers.checkpoint import Checkpoint, Maker, Makers, TensorInfo, Trits
 from edgedec.quantize.readers.gguf import i2s
 from edgedec.quantize.readers.gguf.blocks import INT4, decode, int4_parts, read_codes
@@ -33,7 +34,8 @@ from edgedec.quantize.readers.gguf.names import huggingface_names, layer_part
 from edgedec.quantize.readers.gguf.parts import read_parts
 from edgedec.quantize.readers.gguf.tokenizer import chat_templates, gguf_tokenizer, special_ids
 from edgedec.quantize.readers.gguf.trits import CODES, TWO_BIT
-from edgedec.quantize.readers.tokenizers.tokenizer_file import check_tokenizer, read_tokenizer
+from edgedec.quantize.readers.tokenizers.folder import end_ids, read_folder_tokenizer
+from edgedec.quantize.readers.tokenizers.tokenizer_file import CheckedTokenizer, check_tokenizer
 
 __all__ = ["read_gguf"]
 
@@ -190,27 +192,45 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         for name, (info, maker) in rotations.tensors(used).items():
             tensors[name], makers[name] = info, maker
     vocab_size = config["vocab_size"]
-    if tokenizer is not None:
-        checked = read_tokenizer(tokenizer, vocab_size)
-    else:
-        checked = check_tokenizer(path, gguf_tokenizer(header), vocab_size)
-    bos, eos = special_ids(header, vocab_size)
-    templates = chat_templates(header)
-    if others := [name for name in templates if name != "default"]:
-        log.warning("%s: chat templates other than the default one are left out: %s", path, ", ".join(others))
-    words = checked.vocabulary
+    words = _words(header, tokenizer, vocab_size)
     return Checkpoint(
         source=path,
         config=config,
         tensors=tensors,
         read_tensor=Makers(makers),
-        tokenizer_json=checked.json,
-        chat_template=templates.get("default"),
-        bos_token=None if bos is None else words.id_to_token(bos),
-        bos_token_id=bos,
-        eos_token=words.id_to_token(eos[0]) if eos else None,
-        eos_token_ids=eos,
+        tokenizer_json=words.checked.json,
+        chat_template=words.template,
+        bos_token=None if words.bos is None else words.checked.vocabulary.id_to_token(words.bos),
+        bos_token_id=words.bos,
+        eos_token=words.checked.vocabulary.id_to_token(words.eos[0]) if words.eos else None,
+        eos_token_ids=words.eos,
     )
+
+
+class _Words(NamedTuple):
+    """The tokenizer of a checkpoint, its BOS, the ids that end a text, and its chat template."""
+
+    checked: CheckedTokenizer
+    bos: int | None
+    eos: tuple[int, ...]
+    template: str | None
+
+
+def _words(header: GgufHeader, tokenizer: Path | None, vocab_size: int) -> _Words:
+    """Return the vocabulary of the file, or another one, which names BOS, ends and template as far as its files say."""
+    bos, eos = special_ids(header, vocab_size)
+    templates = chat_templates(header)
+    if tokenizer is None:
+        checked = check_tokenizer(header.path, gguf_tokenizer(header), vocab_size)
+    else:
+        read = read_folder_tokenizer(tokenizer, vocab_size)
+        checked, own = read.checked, read.token_id("bos_token")
+        bos, eos = bos if own is None else own, end_ids(read.home, None, vocab_size, read) or eos
+        if read.templates:
+            return _Words(checked, bos, eos, read.chat_template(bos, eos[0] if eos else None))
+    named = {"bos_token": bos, "eos_token": eos[0] if eos else None}
+    names = {name: checked.vocabulary.id_to_token(index) or "" for name, index in named.items() if index is not None}
+    return _Words(checked, bos, eos, compose(header.path, templates, names, names))
 
 
 def _with_layouts(header: GgufHeader) -> GgufHeader:

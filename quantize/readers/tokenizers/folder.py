@@ -38,11 +38,13 @@ class FolderTokenizer:
     """The tokenizer of a folder.
 
     Members:
+        home: the folder.
         checked: the tokenizer with all its tokens.
         names: texts of the named tokens (``bos_token``, ``pad_token``).
         templates: chat templates by name.
     """
 
+    home: Path
     checked: CheckedTokenizer
     names: Mapping[str, str]
     templates: Mapping[str, str]
@@ -63,10 +65,10 @@ class FolderTokenizer:
             name: "" if index is None else words.id_to_token(index) or ""
             for name, index in (("bos_token", bos), ("eos_token", eos))
         }
-        return compose(self.checked.path.parent, self.templates, self.names, given)
+        return compose(self.home, self.templates, self.names, given)
 
 
-def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]) -> FolderTokenizer:
+def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any] | None = None) -> FolderTokenizer:
     """Read the tokenizer of a folder, or a file of it, with the files beside it.
 
     A file without a ``tokenizer_config.json`` beside it is read alone.
@@ -74,7 +76,7 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     Args:
         path: the folder, or the file with the vocabulary.
         vocab_size: number of ids of the model.
-        config: ``config.json`` of the folder; empty if it has none.
+        config: ``config.json`` of the folder; None: it is read if it is there.
 
     Raises:
         BundleError: a file is damaged, an id is ``vocab_size`` or more, or BOS or EOS has no id.
@@ -83,10 +85,11 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     """
     home = path if path.is_dir() else path.parent
     settings = read_token_settings(home)
+    config = _stated_config(home) if config is None else config
     file = find_vocabulary(path) if path.is_dir() else path
     if file.suffix not in (".json", ".model") or (path != home and member(home, CONFIG) is None):
         checked = read_tokenizer(file, vocab_size)
-        return FolderTokenizer(checked=checked, names={}, templates=folder_templates(home, {}))
+        return FolderTokenizer(home=home, checked=checked, names={}, templates=folder_templates(home, {}))
     if identify(file).role == "lfs":
         raise BundleError(refusal(file, "tokenizer"))
     vocabulary = read_vocabulary(file, settings, config)
@@ -96,13 +99,22 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     for name in ("bos_token", "eos_token"):
         if name in settings.names and name in names and checked.vocabulary.token_to_id(names[name]) is None:
             raise BundleError(f"{home / CONFIG}: {name} is {shown(names[name])}, which the tokenizer does not have")
-    found = FolderTokenizer(checked=checked, names=names, templates=folder_templates(home, settings.stated))
+    found = FolderTokenizer(home=home, checked=checked, names=names, templates=folder_templates(home, settings.stated))
     _note_ignored_flags(home, found, settings, vocabulary.unfinished)
     return found
 
 
-def end_ids(folder: Path, config: Mapping[str, Any], vocab_size: int, tokenizer: FolderTokenizer) -> tuple[int, ...]:
+def _stated_config(home: Path) -> Mapping[str, Any]:
+    path = member(home, "config.json")
+    return read_object(path) if path else {}
+
+
+def end_ids(
+    folder: Path, config: Mapping[str, Any] | None, vocab_size: int, tokenizer: FolderTokenizer
+) -> tuple[int, ...]:
     """Return the ids that end a text: the tokenizer's EOS, and those of ``generation_config.json`` or else of ``config``.
+
+    ``config`` is that of the folder; None: it is read if it is there.
 
     Raises:
         BundleError: an id is outside the vocabulary.
@@ -111,6 +123,7 @@ def end_ids(folder: Path, config: Mapping[str, Any], vocab_size: int, tokenizer:
     stated = token_ids(path, read_object(path), "eos_token_id", vocab_size) if path else []
     own = tokenizer.token_id("eos_token")
     ends = [] if own is None else [own]
+    config = _stated_config(folder) if config is None else config
     ends += stated or token_ids(folder / "config.json", config, "eos_token_id", vocab_size)
     return tuple(dict.fromkeys(ends))
 

@@ -158,8 +158,16 @@ def test_the_file_describes_the_same_model(tmp_path: Path, family: str, method: 
         ),
         ("gemma2", {"layer_types": ["full_attention"] * 4}, r"layers.0.attn: its window would be 4096, not None"),
         ("gemma2", {"attn_logit_softcapping": None}, r"layers.0.attn: its soft_cap would be 50.0, not None"),
-        ("gemma", {"tie_word_embeddings": False}, r"the head of a gemma is its embedding, and llama.cpp refuses another"),
-        ("qwen3", {"attention_bias": True}, r"'blk.0.attn_output.bias' has no place in a qwen3; biases that llama.cpp has there"),
+        (
+            "gemma",
+            {"tie_word_embeddings": False},
+            r"the head of a gemma is its embedding, and llama.cpp refuses another",
+        ),
+        (
+            "qwen3",
+            {"attention_bias": True},
+            r"'blk.0.attn_output.bias' has no place in a qwen3; biases that llama.cpp has there",
+        ),
         (
             "qwen2",
             {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 6},
