@@ -19,7 +19,16 @@ from tokenizers import AddedToken
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.untrusted import member, read_object, shown
 
-__all__ = ["IGNORED_KEYS", "NAMES", "TokenSettings", "read_token_settings"]
+__all__ = [
+    "CONFIG",
+    "IGNORED_KEYS",
+    "NAMES",
+    "NOT_FOR_BPE",
+    "REFUSED_KEYS",
+    "USED_KEYS",
+    "TokenSettings",
+    "read_token_settings",
+]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +36,7 @@ CONFIG = "tokenizer_config.json"
 # The names of tokens that every tokenizer may have. Other keys that end in "_token" name tokens of one model.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-_USED = frozenset({
+USED_KEYS = frozenset({
     "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "add_bos_token", "add_eos_token",
     "add_prefix_space", "legacy", "chat_template", "tokenizer_class",
 })  # fmt: skip
@@ -43,7 +52,7 @@ IGNORED_KEYS = frozenset({
     "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
 })  # fmt: skip
 # Keys that would change ids or text, and the values with which they do not.
-_REFUSED: Mapping[str, tuple[object, ...]] = {
+REFUSED_KEYS: Mapping[str, tuple[object, ...]] = {
     "split_special_tokens": (False, None),
     "fix_mistral_regex": (False, None),
     "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": (False, None),
@@ -51,7 +60,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "do_lower_case": (False, None),
     "fast_tokenizer_files": (None, [], ["tokenizer.json"]),
 }
-_NOT_FOR_BPE = "clean_up_tokenization_spaces"  # transformers ignores it for BPE, and it was written for WordPiece
+NOT_FOR_BPE = "clean_up_tokenization_spaces"  # transformers ignores it for BPE, and it was written for WordPiece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +124,13 @@ def read_token_settings(home: Path) -> TokenSettings:
 
 def _check_keys(where: Path, stated: Mapping[str, Any]) -> None:
     """Refuse or name the keys whose effect is not read."""
-    for key, harmless in _REFUSED.items():
+    for key, harmless in REFUSED_KEYS.items():
         if stated.get(key) not in harmless:
             raise UnsupportedError(
                 f"{where}: {key} {shown(stated[key])} changes how texts become tokens, and is not read; take it out, or "
                 "pass another tokenizer with --tokenizer"
             )
-    known = _USED | IGNORED_KEYS | _REFUSED.keys() | {_NOT_FOR_BPE}
+    known = USED_KEYS | IGNORED_KEYS | REFUSED_KEYS.keys() | {NOT_FOR_BPE}
     unknown = sorted(key for key in stated if key not in known and not key.endswith("_token"))
     if unknown:
         log.warning("%s: the settings %s are not known and not used", where, ", ".join(map(shown, unknown)))
@@ -152,7 +161,9 @@ def _named(where: Path, stated: Mapping[str, Any]) -> dict[str, str | AddedToken
     more = stated.get("extra_special_tokens")
     own = more if isinstance(more, dict) else {}
     keys = [
-        key for key in stated if key.endswith("_token") and key not in (*NAMES, *_USED) and isinstance(stated[key], str)
+        key
+        for key in stated
+        if key.endswith("_token") and key not in (*NAMES, *USED_KEYS) and isinstance(stated[key], str)
     ]
     for key, value in {**{key: stated[key] for key in (*NAMES, *keys) if key in stated}, **own}.items():
         names[key] = None if value is None else _token(where, key, value)
