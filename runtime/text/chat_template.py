@@ -92,7 +92,7 @@ def render(
             "the chat template does not say which text is a message's, so control tokens in messages cannot be kept as "
             f"text ({letters.plain(_message(error))}); use --no-sanitize-control-tokens"
         ) from error
-    return RenderedText(text, masked, traced=letters.plain(masked) == text)
+    return RenderedText(text, letters.masked(masked), traced=letters.plain(masked) == text)
 
 
 def _rendered(template: str, data: Mapping[str, Any], sandbox: Sandbox) -> str:

@@ -110,7 +110,8 @@ class ControlTokens:
                 rules = {rule: getattr(token, rule) for rule in ("lstrip", "rstrip", "single_word", "normalized")}
                 reader.add_tokens([AddedToken(name, special=False, **rules)])
                 number, own = reader.token_to_id(name), self._hf.token_to_id(token.content)
-                assert number is not None and own is not None
+                assert number is not None
+                assert own is not None
                 if is_control:
                     self._marked[number] = own
                 elif number != own:

@@ -26,7 +26,7 @@ __all__ = ["Letters", "OutsideMessage", "OutsideText", "RenderedText"]
 
 _CODE_POINTS = range(0x40000, 0xE0000)  # planes without a character
 _ASCII = [*map(chr, range(0x21, 0x7F))]  # printable characters, into which a template may change others
-_KEPT = frozenset('"\\')  # JSON writes these differently; they and blanks stay as they are
+_KEPT = frozenset(['"', "\\", *map(chr, range(0x20))])  # JSON writes these differently
 ROLES = frozenset(["system", "developer", "user", "assistant", "tool", "function", "model", "ipython"])
 
 
@@ -39,7 +39,7 @@ class RenderedText(str):
 
     Parameters:
         text: the rendered text.
-        masked: the same text with a letter in place of each character of a message.
+        masked: the same text with NUL in place of each character of a message.
         traced: False if the template has noticed the letters, so that ``masked`` is another text, which has the control
             tokens of the template.
     """
@@ -94,8 +94,8 @@ class OutsideText(str):
 class Letters:
     """A one-to-one map of the characters of texts to code points that nothing else in a rendering has.
 
-    Blanks, ``"`` and the backslash have no letter, because templates and JSON treat them by what they are; every control
-    token has other characters.
+    Blanks, ``"``, the backslash and control characters have no letter, because templates and JSON treat them by what they
+    are; every control token has other characters.
 
     Parameters:
         texts: JSON data with the texts.
@@ -120,6 +120,10 @@ class Letters:
     def plain(self, text: str) -> str:
         """Return a text with the characters that its letters stand for."""
         return str(text) if text.isascii() else text.translate(self._character)
+
+    def masked(self, text: str) -> str:
+        """Return a text with NUL in place of each letter, which takes less memory."""
+        return text.translate(dict.fromkeys(self._character, "\0"))
 
     def text(self, plain: str) -> OutsideText:
         """Return a text in letters."""
@@ -159,7 +163,8 @@ class Letters:
             same = isinstance(value, str) and self.plain(value) == plain
             return self.wrap(value) if same else self.text(plain)
         if isinstance(plain, list | tuple):
-            values = value if isinstance(value, list | tuple) and len(value) == len(plain) else plain
+            same = isinstance(value, list | tuple) and len(value) == len(plain)
+            values = value if same else [None] * len(plain)
             return type(plain)(self.settle(one, other) for one, other in zip(values, plain, strict=True))
         return plain if plain is None or isinstance(plain, bool | int | float) else value
 
