@@ -17,30 +17,37 @@ PARTS = 256  # parts of a message
 TOOLS = 128  # functions that a model may call
 
 
-class TextContent(RequestBody):
-    """A part of a message that is text. The further types are those of OpenAI's newer interface and of a refusal."""
+class ContentPart(RequestBody):
+    """A part of a message: text, under the names of OpenAI's interfaces, or what the assistant thought."""
 
     unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
         ("image_url", "input_audio", "file", "video_url", "image", "audio", "video", "source"),
         "the model reads text only; leave this part of the message out",
     )
-    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "annotations", "citations", "logprobs", "id"])
-    type: Literal["text", "input_text", "output_text"]
-    text: str
-
-
-class ThoughtContent(RequestBody):
-    """A part of a message that is what the assistant thought."""
-
-    ignored: ClassVar[frozenset[str]] = frozenset(["cache_control", "signature", "id"])
-    type: Literal["thinking", "reasoning"]
-    thinking: str | None = None
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        ["cache_control", "annotations", "citations", "logprobs", "id", "signature", "data"]
+    )
+    type: Literal["text", "input_text", "output_text", "refusal", "thinking", "reasoning", "redacted_thinking"]
     text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
 
     @property
-    def thought(self) -> str:
-        """The text."""
-        return self.thinking or self.text or ""
+    def is_thought(self) -> bool:
+        """True for a part that is not the message's text."""
+        return "thinking" in self.type or self.type == "reasoning"
+
+    @property
+    def content(self) -> str:
+        """The text.
+
+        Raises:
+            ApiError: a part of the message's text has none.
+        """
+        text = next((one for one in (self.text, self.refusal, self.thinking) if one is not None), None)
+        if text is None and not self.is_thought:
+            raise ApiError(400, f"messages: a part of type {self.type} has no text", param="messages")
+        return text or ""
 
 
 class FunctionDefinition(RequestBody):
@@ -125,7 +132,7 @@ class ChatMessage(RequestBody):
         )
     )
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[TextContent | ThoughtContent], Field(max_length=PARTS, fail_fast=True)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=PARTS, fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
@@ -140,14 +147,14 @@ class ChatMessage(RequestBody):
     def parts(self) -> list[dict[str, str]]:
         """The parts of a content that is a list, as templates take them; none of a content that is a text or missing."""
         content = self.content if isinstance(self.content, list) else []
-        return [{"type": "text", "text": part.text} for part in content if isinstance(part, TextContent)]
+        return [{"type": "text", "text": part.content} for part in content if not part.is_thought]
 
     @property
     def thoughts(self) -> str | None:
         """What the assistant thought, whatever its name is. None if the message does not say."""
         named = (self.reasoning_content, self.reasoning, self.thinking)
         content = self.content if isinstance(self.content, list) else []
-        parts = [part.thought for part in content if isinstance(part, ThoughtContent)]
+        parts = [part.content for part in content if part.is_thought]
         return next((one for one in named if one is not None), "\n".join(parts) if parts else None)
 
     def joined(self, separator: str) -> str:

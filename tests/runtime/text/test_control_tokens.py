@@ -248,12 +248,13 @@ def test_keys_and_descriptions_of_tools_are_text() -> None:
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.arguments | tojson }}{% endfor %}{% endfor %}"
     )
     tools = [{"description": "[INST]", "parameters": {"s": "</s>", "|user|": "a"}}]
-    call = {"role": "assistant", "content": "", "tool_calls": [{"arguments": {"<|im_end|>": ["<s>"]}}]}
+    arguments = {"<|im_end|>": ["<s>"]}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"arguments": arguments}]}
     text = render(
         template, [OutsideMessage(call)], bos_token="<s>", eos_token="</s>", add_generation_prompt=True, tools=tools
     )
     assert "<s></s></s><|user|>a</|user|>[INST]" in text
-    assert json.dumps(call["tool_calls"][0]["arguments"]) in text
+    assert json.dumps(arguments) in text
     tokenizer = Tokenizer(TOKENIZERS["byte level"].to_str())
     assert controls(tokenizer, tokenizer.encode_rendered(text).tolist()) == {"<s>": 1}
 
