@@ -64,9 +64,11 @@ _WARNING = 3
 _said: list[tuple[int, str]] = []
 
 
-@_LOG
 def _log(level: int, text: bytes, _: object) -> None:
     _said.append((level, text.decode(errors="replace")))
+
+
+_KEEP = _LOG(_log)  # llama.cpp calls it as long as the program runs
 
 
 @cache
@@ -93,7 +95,7 @@ def _library() -> c.CDLL:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    library.llama_log_set(_log, None)
+    library.llama_log_set(_KEEP, None)
     library.llama_backend_init()
     return library
 

@@ -62,7 +62,7 @@ GENERAL_KEYS: Mapping[str, str] = {
 # Files that are no model, by general.type.
 _NO_MODELS = ("adapter", "mmproj", "imatrix", "vocab", "dataset")
 _MOST_NAMED = 20
-_SUGGESTED = ("general.sampling.", "general.tensor_extra.")  # what programs of llama.cpp use beside the model
+_SUGGESTED = ("general.sampling.", "general.tensor_extra.")  # programs of llama.cpp use these beside the model
 
 
 def short(value: float) -> float:

@@ -38,6 +38,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 HEAD = "output.weight"
+_BITNET_ACTIVATIONS = ("silu", "relu2")
+_LLAMA3_TOKENS = 128256  # the vocabulary of BitNet 2B4T
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _MAX_LAYERS = 1 << 12  # limit of the families, because some configurations list all layers
 _Config = dict[str, Any]
@@ -55,7 +57,8 @@ class Architecture:
         gated_up: ``ffn_up`` holds the gate's rows, followed by its own.
         delta_nets: some layers are gated delta nets (``delta_net``).
         biases: linears that may have a bias in llama.cpp's graph, as parts of names; others are refused.
-        head: what llama.cpp does with a head of its own: "read", "left out" (then a note says so), or "refused".
+        head: "read" if llama.cpp reads a head of its own, "left out" if its graph takes the embedding all the same, which a
+            note says, and "refused" if it refuses the file.
         more: function that returns the keys of the configuration besides the common ones.
     """
 
@@ -86,10 +89,27 @@ def _qwen(reader: ArchitectureKeys, config: _Config) -> _Config:
 
 
 def _bitnet(reader: ArchitectureKeys, config: _Config) -> _Config:
-    return {"hidden_act": "silu"}
+    """Return the activation that the file names, or llama.cpp's SiLU; llama.cpp itself leaves the name out."""
+    said = reader.text("hidden_activation", "silu")
+    if said not in _BITNET_ACTIVATIONS:
+        raise UnsupportedError(
+            f"{reader.header.path}: {reader.name}.hidden_activation {shown(said)} is not read; "
+            f"known: {', '.join(_BITNET_ACTIVATIONS)}"
+        )
+    if said != "silu":
+        log.warning("%s: hidden_activation %s is used, which llama.cpp leaves out", reader.header.path, said)
+    elif config["vocab_size"] == _LLAMA3_TOKENS:
+        log.warning(
+            "%s: a %s has SiLU here, as in llama.cpp; BitNet 2B4T has a squared ReLU, and as this "
+            "architecture it is another model: convert it as bitnet-b1.58, or pass its checkpoint",
+            reader.header.path,
+            reader.name,
+        )
+    return {"hidden_act": said}
 
 
 def _bitnet_b158(reader: ArchitectureKeys, config: _Config) -> _Config:
+    reader.only("hidden_activation", "relu2", "bitnet.cpp has a squared ReLU there")
     return {"hidden_act": "relu2"}
 
 
@@ -291,8 +311,8 @@ def _check(reader: ArchitectureKeys, known: Architecture) -> None:
                 f"{', '.join(known.biases) or 'none'}"
             )
         biases = [one for one in _QKV if reader.tensor(name.replace("attn_qkv.weight", f"{one}.bias"))]
-        if part == "attn_qkv.weight" and not known.delta_nets and len(biases) == 1 and biases[0] != "attn_qkv":
-            raise UnsupportedError(f"{path}: tensor {name!r} has only one of three biases, which llama.cpp leaves out")
+        if part == "attn_qkv.weight" and 0 < len(biases) < 3 and biases != ["attn_qkv"]:
+            raise UnsupportedError(f"{path}: tensor {name!r} has not all three biases, which llama.cpp then leaves out")
 
 
 def _vocab_size(reader: ArchitectureKeys, rows: int) -> int:

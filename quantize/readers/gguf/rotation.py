@@ -71,7 +71,7 @@ def rope_scaling(
     if kind == "yarn":
         yarn: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
         return yarn if magnitude == 1 else yarn | {"attention_factor": (1 + 0.1 * math.log(factor)) * magnitude}
-    if magnitude != 1 or (factor != 1 and config["model_type"] == _LISTS):
+    if magnitude != 1 or factor < 1 or (factor != 1 and config["model_type"] == _LISTS):
         return _listed(config, np.full(turned // 2, factor, np.float32), magnitude)
     return {"rope_type": "linear", "factor": factor} if factor != 1 else None
 

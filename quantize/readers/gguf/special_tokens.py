@@ -98,7 +98,7 @@ def special_tokens(
     left = {at for at in ends if at is not None}
     _remove(result, left, tokens, places)
     first = [named.get(key) for key in _NAMED_ENDS]
-    result.ends = tuple(dict.fromkeys(at for at in (*first, *sorted(left)) if at in left))  # type: ignore[misc]
+    result.ends = tuple(dict.fromkeys(at for at in (*first, *sorted(left)) if at in left))
     if repaired := [at for at in sorted(result.repaired) if result.kinds[at] is PieceKind.CONTROL]:
         names = ", ".join(shown(tokens[at]) for at in repaired)
         note(f"token_type has another type than control tokens' for {names}; they are read as control tokens")

@@ -40,6 +40,8 @@ _AT = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
 _INSTEAD = "pass the model's tokenizer.json with --tokenizer"
 _ADDED = {PieceKind.UNKNOWN: True, PieceKind.CONTROL: True, PieceKind.USER_DEFINED: False}
+_CONTROL = re.compile(r"<[^<>\s]{2,}>|\[[A-Z_/]{2,}\]")
+_MOST_NAMED = 8
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # Ids that a file may leave out: llama.cpp's defaults for each kind of vocabulary.
 _DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
@@ -163,6 +165,17 @@ class _Vocabulary:
             merges.append((text[:cut], text[cut + 1 :]))
         return list(dict.fromkeys(merges))
 
+    def note_split_controls(self, template: str) -> None:
+        """Name the tokens in a note that look like control tokens of the chat template and are normal ones."""
+        names = [
+            text
+            for text, kind in zip(self.tokens, self.kinds, strict=True)
+            if kind is PieceKind.NORMAL and _CONTROL.fullmatch(text) and text in template
+        ]
+        if names:
+            listed = ", ".join(map(shown, names[:_MOST_NAMED]))
+            self.note(f"token_type calls {listed} of the chat template normal, so they are split like any text")
+
     def around(self, bos: bool) -> tuple[int | None, int | None]:
         """Return the ids that are put before and behind a text; ``bos`` is the default of ``add_bos_token``."""
         ids = []
@@ -181,13 +194,14 @@ def gguf_tokenizer(header: GgufHeader) -> str:
         BundleError: there is no vocabulary, or it contradicts itself.
         UnsupportedError: its kind is not supported.
     """
-    words = _Vocabulary(header, lambda text: log.warning("%s: %s%s", header.path, _AT, text))
-    if words.model not in _DEFAULT_IDS:
+    model = header.metadata.get(f"{_AT}model")
+    if f"{_AT}tokens" in header.metadata and not (isinstance(model, str) and model in _DEFAULT_IDS):
         raise UnsupportedError(
-            f"{header.path}: {_AT}model {shown(words.text('model'))} is not read; known: {', '.join(_DEFAULT_IDS)}; "
-            f"{_INSTEAD}"
+            f"{header.path}: {_AT}model {shown(model)} is not read; known: {', '.join(_DEFAULT_IDS)}; {_INSTEAD}"
         )
+    words = _Vocabulary(header, lambda text: log.warning("%s: %s%s", header.path, _AT, text))
     read = _by_pieces(words) if words.model == "llama" else _by_bytes(words)
+    words.note_split_controls(chat_templates(header).get("default", ""))
     note_tokenizer_keys(header, words.asked, words.model)
     return read
 
@@ -243,6 +257,13 @@ def _by_bytes(words: _Vocabulary) -> str:
         text, count = Counter(words.tokens).most_common(1)[0]
         raise BundleError(f"{words.path}: the token {shown(text)} appears {count} times")
     begin, end = words.around(bos=cut in byte_tokenizer.ADDS_BOS)
+    others = [
+        text
+        for text, kind in zip(words.tokens, words.kinds, strict=True)
+        if kind is PieceKind.NORMAL and not byte_tokenizer.ALPHABET.issuperset(text)
+    ]
+    if others:
+        words.note(f"tokens has {len(others)} normal ones that no bytes are written as, the first {shown(others[0])}")
 
     def named(index: int | None) -> tuple[int, str] | None:
         return None if index is None else (index, words.tokens[index])

@@ -45,6 +45,7 @@ ARCHITECTURES = (
     "qwen3",
     "bitnet",
     "bitnet-b1.58",
+    "bitnet-25",
     "phi3",
     "gemma",
     "gemma2",
@@ -59,7 +60,8 @@ block_count context_length embedding_length feed_forward_length attention.head_c
 attention.key_length attention.value_length attention.layer_norm_rms_epsilon attention.sliding_window
 attention.sliding_window_pattern rope.dimension_count rope.freq_base rope.freq_base_swa rope.scaling.type
 rope.scaling.factor rope.scaling.original_context_length rope.scaling.attn_factor attn_logit_softcapping
-final_logit_softcapping expert_count vocab_size
+final_logit_softcapping expert_count vocab_size rope.scale_linear attention.causal hidden_activation attention.key_length_swa
+expert_used_count
 """
 _DELTA_NET_KEYS = """
 ssm.conv_kernel ssm.inner_size ssm.state_size ssm.time_step_rank ssm.group_count full_attention_interval
@@ -67,7 +69,7 @@ attention.recurrent_layers nextn_predict_layers rope.dimension_count
 """
 _TOKENIZER_KEYS = """
 model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id
-add_bos_token add_eos_token add_space_prefix
+add_bos_token add_eos_token add_space_prefix fim_pad_token_id fim_rep_token_id prefix_token_id suppress_tokens
 """
 _ROTATION_KEYS = """
 version block_size transform axis sign_mode sign_widths sign_values weight_names inverse_weight_names gdn_v_grouped
@@ -76,7 +78,8 @@ GGUF_KEYS = (
     *(f"{name}.{key}" for name in ("llama", "phi3", "gemma3") for key in _ARCHITECTURE_KEYS.split()),
     *(f"qwen35.{key}" for key in _DELTA_NET_KEYS.split()),
     *(f"tokenizer.ggml.{key}" for key in _TOKENIZER_KEYS.split()),
-    *("tokenizer.chat_template", "general.architecture", "general.alignment"),
+    *("tokenizer.chat_template", "tokenizer.chat_template.tool_use", "general.architecture", "general.alignment"),
+    *("general.type", "general.name", "adapter.type"),
     *(f"prism.hadamard.{key}" for key in _ROTATION_KEYS.split()),
     *("split.no", "split.count", "split.tensors.count", "x"),
 )
@@ -91,6 +94,11 @@ GGUF_TEXTS = (
     "yarn",
     "longrope",
     "<s>",
+    "<|im_end|>",
+    "<|end|>",
+    "My Phi-3",
+    "adapter",
+    "relu2",
     "a b",
     "explicit",
     "identity",

@@ -52,16 +52,22 @@ def written(path: Path, changes: Mapping[str, Any]) -> Path:
 @pytest.mark.parametrize("cut", CUTS)
 def test_texts_are_split_in_each_way_that_has_a_name(cut: str, tmp_path: Path) -> None:
     tokens, merges = byte_level(6000, across=True)
-    keys = {"model": "gpt2", "pre": cut, "tokens": tokens, "merges": merges, "scores": None, "add_bos_token": False}
+    keys: dict[str, Any] = {
+        "model": "gpt2",
+        "pre": cut,
+        "tokens": tokens,
+        "merges": merges,
+        "scores": None,
+        "add_bos_token": False,
+    }
     keys |= {"token_type": [1] * len(tokens), "bos_token_id": 0, "eos_token_id": 0}
     path = written(tmp_path / "v.gguf", {f"{AT}{key}": value for key, value in keys.items()})
     theirs, ours = Model(path, vocab_only=True), Tokenizer.from_str(gguf_tokenizer(read_header(path)))
     rng = random.Random(cut)
     for _ in range(500):
         text = drawn_text(rng, rng.randint(2, 12))
-        text = (
-            text if ours.normalizer is None else unicodedata.normalize("NFC", text)
-        )  # as in the model's tokenizer.json
+        if ours.normalizer is not None:  # Qwen's models normalize their texts, and llama.cpp does not
+            text = unicodedata.normalize("NFC", text)
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text), text
 
 
@@ -123,7 +129,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 def drawn(seed: int, *shape: int) -> NDArray[np.float32]:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
-    return 1 + values / 5 if len(shape) == 1 else values * np.float32(shape[-1] ** -0.5)
+    return (1 + values / 5 if len(shape) == 1 else values * shape[-1] ** -0.5).astype(np.float32)
 
 
 def model_tensors(architecture: str) -> Tensors:
@@ -164,7 +170,7 @@ def write_model(
     sizes |= {"attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS}
     if architecture in ("gemma2", "gemma3"):
         sizes["attention.sliding_window"] = 5
-    vocabulary = {"tokens": ["<unk>", "<s>", "</s>", *(f"t{at}" for at in range(3, VOCAB))]}
+    vocabulary: dict[str, Any] = {"tokens": ["<unk>", "<s>", "</s>", *(f"t{at}" for at in range(3, VOCAB))]}
     vocabulary |= {"scores": [-float(at) for at in range(VOCAB)], "token_type": [2, 3, 3, *[1] * (VOCAB - 3)]}
     metadata = builder.metadata(architecture) | {f"{AT}{key}": value for key, value in vocabulary.items()}
     metadata |= {f"{architecture}.{key}": value for key, value in (sizes | dict(keys)).items()}
@@ -181,6 +187,7 @@ ROTATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"rope.scaling.factor": 4.0},
     {"rope.scale_linear": 3.0},
+    {"rope.scale_linear": 0.25},
     {"rope.scaling.factor": 0.0, "rope.scale_linear": 3.0},
     {"rope.scaling.factor": 4.0, "rope.scaling.type": "linear", "rope.scaling.attn_factor": 1.3},
     {"rope.scaling.attn_factor": 1.3},
@@ -200,7 +207,6 @@ LEFT_OUT: dict[str, Any] = {
     "use_parallel_residual": True,
     "rope.scaling.alpha": 3.0,
     "attention.temperature_length": 4,
-    "hidden_activation": "relu",
     "rope.dimension_sections": [2, 1, 1, 0],
     "pooling_type": 1,
     "vocab_size": 60,
@@ -213,10 +219,10 @@ CASES: list[tuple[str, dict[str, Any], Tensors, tuple[str, ...]]] = [
     *((name, LEFT_OUT, {}, ()) for name in ALL),
     *(
         ("llama", keys, {"rope_freqs.weight": FACTORS}, ())
-        for keys in ROTATIONS[:6]
+        for keys in ROTATIONS[:7]
     ),
-    *(("phi3", keys, _LONG, ()) for keys in ROTATIONS[:6]),
-    *(("llama", keys | {"rope.scaling.type": "longrope"}, _LONG, ()) for keys in ROTATIONS[:6]),
+    *(("phi3", keys, _LONG, ()) for keys in ROTATIONS[:7]),
+    *(("llama", keys | {"rope.scaling.type": "longrope"}, _LONG, ()) for keys in ROTATIONS[:7]),
     *((name, {}, biases(*parts), ()) for name in ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "smollm3")
       for parts in (("attn_q", "attn_k", "attn_v"), ("attn_q",), ("attn_v", "attn_k"))),
     *(("llama", {}, biases(*parts), ()) for parts in (("attn_output",), ("ffn_up",), ("ffn_down", "attn_output"))),
