@@ -82,7 +82,7 @@ class _Vocabulary:
         self.named = {f"{key}_token_id": self._named(key) for key in _NAMES}
         self.special = self._special()
         kinds, count = self.special.kinds, self._count
-        used = {*self.special.ends, self._metadata.get(f"{_AT}bos_token_id"), 0}
+        used = (*self.special.ends, self.token("bos_token_id") if f"{_AT}bos_token_id" in self._metadata else 0, 0)
         while kinds[count - 1] is PieceKind.UNUSED and count - 1 not in used:  # padding, which must never be sampled
             count -= 1
         self.tokens, self.kinds = self.tokens[:count], kinds[:count]

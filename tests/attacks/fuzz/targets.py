@@ -111,6 +111,8 @@ _OF_GGUF = (
     | {
         "gguf/hadamard",
         "gguf/keys",
+        "gguf/rotation",
+        "gguf/special_tokens",
         "gguf/tokenizer",
         "tokenizers/piece_tokenizer",
     }
