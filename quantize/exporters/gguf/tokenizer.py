@@ -22,17 +22,17 @@ from edgedec.quantize.readers.tokenizers import byte_tokenizer
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
 from edgedec.same_tokens import TEXTS
 
-__all__ = ["likely_cause", "vocabulary"]
+__all__ = ["UNDERLINE", "keeps_spaces", "likely_cause", "vocabulary"]
 
 log = logging.getLogger(__name__)
 
 _AT = "tokenizer.ggml."
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_UNDERLINE = "\u2581"
+UNDERLINE = "\u2581"
 _ENDS = ("eos", "eot", "eom")  # keys of tokens that end a text
 _DEFAULT_END = {True: 2, False: 11}  # llama.cpp's EOS of a file that names none, by SentencePiece or not
-_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": _UNDERLINE}
-_PREFIX = {"type": "Prepend", "prepend": _UNDERLINE}
+_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": UNDERLINE}
+_PREFIXES = tuple({"type": "Prepend", "prepend": space} for space in (UNDERLINE, " "))
 # Gemma's, which finds no space, because the normalizer has replaced all of them
 _NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 
@@ -62,7 +62,7 @@ def vocabulary(bundle: Bundle) -> dict[str, Value]:
             kinds[unknown] = PieceKind.UNKNOWN
             keys[f"{_AT}unknown_token_id"] = int(unknown)
         keys[f"{_AT}scores"] = _scores(tokens, merges)
-        keys[f"{_AT}add_space_prefix"] = _PREFIX in _steps(tree.get("normalizer")) or _metaspace(tree) != "never"
+        keys[f"{_AT}add_space_prefix"] = _has_prefix(tree)
     else:
         keys[f"{_AT}merges"] = [" ".join(merge) for merge in merges]
     keys[f"{_AT}token_type"] = [int(kind) for kind in kinds]
@@ -95,6 +95,17 @@ def _metaspace(tree: Mapping[str, Any]) -> str:
     return "never"
 
 
+def _has_prefix(tree: Mapping[str, Any]) -> bool:
+    return _metaspace(tree) != "never" or any(step in _PREFIXES for step in _steps(tree.get("normalizer")))
+
+
+def keeps_spaces(tree: Mapping[str, Any]) -> bool:
+    """Return whether pieces have spaces, as those of llama2.c's tokenizers, where SentencePiece has its underline."""
+    steps = [*_steps(tree.get("normalizer")), *_steps(tree.get("pre_tokenizer"))]
+    written = any(step == _SPACES or step["type"] == "Metaspace" for step in steps)
+    return not written and not any(UNDERLINE in text for text in tree["model"]["vocab"])
+
+
 def _check_flags(bundle: Bundle, tree: Mapping[str, Any]) -> None:
     """Refuse settings of model and added tokens for which GGUF has no key."""
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -113,19 +124,23 @@ def _check_pieces(bundle: Bundle, tree: Mapping[str, Any]) -> None:
     """Refuse steps that llama.cpp's SentencePiece does not have."""
     normal, split = _steps(tree.get("normalizer")), _steps(tree.get("pre_tokenizer"))
     for step in normal:
-        if step not in (_SPACES, _PREFIX):
+        if step != _SPACES and step not in _PREFIXES:
             raise UnsupportedError(
                 f"{bundle.path}: its tokenizer normalizes texts by {_named(step)}, which a GGUF cannot say"
             )
     for step in split:
-        spaces = step["type"] == "Metaspace" and step.get("replacement") == _UNDERLINE
+        spaces = step["type"] == "Metaspace" and step.get("replacement") == UNDERLINE
         if not spaces and not (step == _NO_SPLIT and _SPACES in normal):
             raise UnsupportedError(
                 f"{bundle.path}: its tokenizer splits texts by {_named(step)}, which a GGUF cannot say"
             )
-    if _SPACES not in normal and not any(step["type"] == "Metaspace" for step in split):
+    if keeps_spaces(tree):
+        log.warning(
+            "%s: %s in a text is a space in llama.cpp, and a character of its own in this model", bundle.path, UNDERLINE
+        )
+    elif _SPACES not in normal and not any(step["type"] == "Metaspace" for step in split):
         raise UnsupportedError(
-            f"{bundle.path}: its tokenizer keeps spaces, and llama.cpp would replace them by {_UNDERLINE}"
+            f"{bundle.path}: its tokenizer keeps spaces, and llama.cpp would replace them by {UNDERLINE}"
         )
     model = tree["model"]
     count = sum(bool(_BYTE.fullmatch(text)) for text in model["vocab"])
@@ -160,7 +175,7 @@ def _tokens(count: int, tree: Mapping[str, Any], by_pieces: bool) -> tuple[list[
     for text, at in tree["model"]["vocab"].items():
         tokens[at], kinds[at] = text, PieceKind.NORMAL
         if by_pieces:
-            tokens[at] = text.replace(" ", _UNDERLINE)
+            tokens[at] = text.replace(" ", UNDERLINE)
             kinds[at] = PieceKind.BYTE if _BYTE.fullmatch(text) else PieceKind.NORMAL
     for added in tree.get("added_tokens") or []:
         tokens[added["id"]] = added["content"]
@@ -225,7 +240,7 @@ def _scores(tokens: list[str], merges: list[tuple[str, ...]]) -> list[float]:
     """Return the scores of tokens: earlier merges have higher scores, and tokens without a merge the lowest."""
     place: dict[str, int] = {}
     for at, merge in enumerate(merges):
-        place.setdefault("".join(merge).replace(" ", _UNDERLINE), at)
+        place.setdefault("".join(merge).replace(" ", UNDERLINE), at)
     return [-float(place.get(token, len(merges))) for token in tokens]
 
 

@@ -250,7 +250,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["llama2-32k.tokenizer.model", "tok105.vocab"])
+@pytest.mark.parametrize("name", ["llama2-32k.tokenizer.model", "tok512.bin"])
 def test_pieces_survive_a_round_trip(tmp_path: Path, shared_data: Path, name: str) -> None:
     """Check that a SentencePiece vocabulary cuts texts as before."""
     from edgedec.quantize.exporters.gguf.tokenizer import vocabulary

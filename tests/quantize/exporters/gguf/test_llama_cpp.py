@@ -36,11 +36,11 @@ def test_llama_cpp_gives_the_ids_of_the_bundle(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         export_gguf(bundle, tmp_path / "m.gguf")
     model, words = Model(tmp_path / "m.gguf", vocab_only=True), Tokenizer.from_file(str(bundle.tokenizer_file))
-    composed = "which llama.cpp does not do" in caplog.text
+    composed, spaced = "which llama.cpp does not do" in caplog.text, "is a space in llama.cpp" in caplog.text
     different = {
         text: (model.encode(text), words.encode(text).ids)
         for text in [*TEXTS, *added_texts(words)]
-        if not composed or unicodedata.is_normalized("NFC", text)
+        if not (composed and not unicodedata.is_normalized("NFC", text)) and not (spaced and "\u2581" in text)
     }
     assert {text: ids for text, ids in different.items() if ids[0] != ids[1]} == {}
     assert set(bundle.tokens.eos) <= set(model.ends())

@@ -12,6 +12,7 @@ from edgedec.quantize.exporters.gguf import export
 from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf.header import read_header
+from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS, IGNORES_MERGES
 from tests.quantize.exporters.support.tokenizer_styles import STYLES, pieces, write_bundle
 
 
@@ -60,6 +61,14 @@ def test_padding_that_two_tokens_join_to_is_refused(tmp_path: Path) -> None:
     tree["model"]["vocab"] |= {"[PA": size, f"D{size + 2}]": size + 1}
     with pytest.raises(UnsupportedError, match=rf"llama.cpp would join the tokens '\[PA' and 'D{size + 2}]' to"):
         export_gguf(write_bundle(tmp_path / "b", tree), tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(("style", "ignores"), [("llama 3", True), ("llama 3 with merges", False)])
+def test_the_name_of_the_split_treats_merges_as_the_tokenizer(tmp_path: Path, style: str, ignores: bool) -> None:
+    export_gguf(write_bundle(tmp_path / "b", STYLES[style]()), tmp_path / "m.gguf")
+    alike = [name for name, cut in CUTS.items() if cut == CUTS["llama-bpe"]]
+    exact = [name for name in alike if (name in IGNORES_MERGES) == ignores]
+    assert read_header(tmp_path / "m.gguf").metadata["tokenizer.ggml.pre"] in (exact or alike)
 
 
 @pytest.mark.parametrize(("folder", "name"), [("Phi-3-mini", None), ("my", "my")])

@@ -97,6 +97,18 @@ def metaspace(scheme: str, *, split: bool = False) -> Json:
     return pieces() | {"normalizer": None, "pre_tokenizer": cut}
 
 
+def spaced() -> Json:
+    """Return a tokenizer of llama2.c, whose pieces have spaces instead of SentencePiece's underline."""
+    tree: Json = json.loads(json.dumps(pieces()).replace(json.dumps(_UNDERLINE)[1:-1], " "))
+    return tree | {"normalizer": {"type": "Prepend", "prepend": " "}}
+
+
+def with_word(tree: Json, word: str) -> Json:
+    """Return a tokenizer with one more token, to which no merge leads."""
+    vocab = tree["model"]["vocab"]
+    return tree | {"model": tree["model"] | {"vocab": vocab | {word: len(vocab)}}}
+
+
 def flagged(tree: Json, **flags: bool) -> Json:
     """Return a tokenizer whose last added token has flags."""
     return tree | {"added_tokens": [*tree["added_tokens"][:-1], tree["added_tokens"][-1] | flags]}
@@ -118,6 +130,7 @@ STYLES: Mapping[str, Callable[[], Json]] = {
     "without BOS": lambda: pieces(begin=False),
     "gemma": lambda: pieces(prefix=False, more=("\n\n", "\n\n\n", "  ", "<start_of_turn>")) | {"pre_tokenizer": _GEMMA},
     "user-defined": lambda: pieces(more=("[INST]", "[/INST]", " x ")),
+    "llama2.c": spaced,
     "metaspace never": lambda: metaspace("never"),
     "gpt-2": lambda: byte_level("gpt-2"),
     "smollm": lambda: byte_level("smollm"),
@@ -160,6 +173,7 @@ STYLES: Mapping[str, Callable[[], Json]] = {
     "two before": lambda: byte_level(
         "gpt-2", post={"type": "BertProcessing", "cls": [_CHAT[2], 2], "sep": [_CHAT[1], 1]}
     ),
+    "a word that no merge makes": lambda: with_word(byte_level("gpt-2", ignore_merges=True), "zebroid"),
     "overlapping added tokens": lambda: pieces(more=("<a|", "|bc>")),
 }
 # Styles that are refused, and a part of the message. The others are written.
@@ -187,6 +201,7 @@ REFUSED: Mapping[str, str] = {
     "dropout": "model has dropout, which a GGUF cannot say",
     "suffix": "model has end_of_word_suffix, which a GGUF cannot say",
     "two before": "begins a text with token 2, and its BOS is 0; a GGUF has one BOS",
+    "a word that no merge makes": "'zebroid' would be .*; its ignore_merges is True, which llama.cpp takes from the name",
     "overlapping added tokens": r"'<a\|bc>' would be ",
 }
 
