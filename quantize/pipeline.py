@@ -31,7 +31,7 @@ from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
 from edgedec.quantize.jobs import Job, fit, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics
-from edgedec.quantize.norm_shifts import norm_shifts, shifted
+from edgedec.quantize.norm_shifts import norm_shifts, scaled
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
 from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
@@ -169,15 +169,15 @@ class _Run:
             self._shift_norms()
 
     def _shift_norms(self) -> None:
-        """Move powers of two into norms where float16 could not hold the scales of the matrices that read them."""
-        shifts = norm_shifts(self.graph, self.inside(), tensor_loader(self.checkpoint, self.sources))
-        for name in (name for name in self.floats if name in shifts):
+        """Move factors into norms where float16 could not hold the scales of the matrices that read them."""
+        factors = norm_shifts(self.graph, self.inside(), tensor_loader(self.checkpoint, self.sources))
+        for name in (name for name in self.floats if name in factors):
             log.warning(
-                "%s: tensor %s is stored times 2^%d, and the matrices that read it are divided by that, so that float16 "
-                "holds their scales; the model is the same", self.checkpoint.source, name, shifts[name],
+                "%s: tensor %s is stored times %g, and the matrices that read it are divided by that, so that float16 "
+                "holds their scales; the model is the same", self.checkpoint.source, name, factors[name],
             )  # fmt: skip
-        if shifts:
-            self.checkpoint = shifted(self.checkpoint, {self.sources[name]: shift for name, shift in shifts.items()})
+        if factors:
+            self.checkpoint = scaled(self.checkpoint, {self.sources[name]: one for name, one in factors.items()})
 
     def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array], note: str = "") -> None:
         if note:

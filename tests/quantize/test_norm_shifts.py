@@ -47,6 +47,20 @@ def test_matrices_and_norms_scaled_against_each_other_are_the_same_model(tmp_pat
     np.testing.assert_array_equal(logits(other), logits(base))
 
 
+def test_a_norm_of_one_weight_is_a_factor_that_moves_back(tmp_path: Path) -> None:
+    contents = tensors(3)
+    contents[AFTER][:] = 1
+    base = run(write(tmp_path / "m", contents), tmp_path / "b", "int4")
+    other = contents | {name: contents[name] * np.float32(1e-7) for name in MLP}
+    other[AFTER] = contents[AFTER] * np.float32(1e7)
+    bundle = run(write(tmp_path / "m2", other), tmp_path / "b2", "int4")
+    assert np.array_equal(bundle.weight(AFTER).dense(), contents[AFTER])
+    for name in MLP:  # the products are rounded, so that a few scales may be neighbours
+        assert (bundle.array(name, "codes") == base.array(name, "codes")).mean() > 0.99
+        np.testing.assert_allclose(bundle.array(name, "scale"), base.array(name, "scale"), rtol=2**-10)
+        assert (bundle.array(name, "scale") == base.array(name, "scale")).mean() > 0.95
+
+
 def test_a_norm_of_another_type_than_float32_keeps_its_value(tmp_path: Path) -> None:
     contents = scaled(dict.fromkeys(ATTENTION, -30))
     contents[INPUT] = contents[INPUT].astype(np.float16)
