@@ -27,6 +27,7 @@ from edgedec.quantize.readers.gguf.hadamard import read_rotations
 from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, architecture, configuration
 from edgedec.quantize.readers.gguf.names import huggingface_names
+from edgedec.quantize.readers.gguf.tokenizer import TAKES_SPACES
 
 __all__ = ["LlamaCppTarget", "check_same", "find_target", "metadata", "rope_factors"]
 
@@ -64,7 +65,7 @@ _THETAS = {"bitnet": 500000.0, "smollm3": 2000000.0, "gemma3_text": 1000000.0}  
 _LOCAL_THETA = 10000.0
 _LONG = ("longrope", "su")
 # Parts of a name by which llama.cpp lets special tokens take the spaces beside them
-_TAKEN_NAMES = ("phi-3", "phi3", "modern-bert")
+_TAKEN_NAMES = (*TAKES_SPACES, "modern-bert")
 _PERIODS = {"gemma2": 2, "gemma3": 6}  # llama.cpp's default distance, in layers, between layers with full attention
 
 

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.file import Value
+from edgedec.quantize.readers.gguf.tokenizer import KEEPS_SPACES, TAKES_SPACES
 from edgedec.quantize.readers.tokenizers import byte_tokenizer
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
 from edgedec.same_tokens import TEXTS
@@ -66,6 +67,12 @@ def vocabulary(bundle: Bundle) -> dict[str, Value]:
     else:
         keys[f"{_AT}merges"] = [" ".join(merge) for merge in merges]
     keys[f"{_AT}token_type"] = [int(kind) for kind in kinds]
+    if _is_like_phi3(tree):
+        log.warning(
+            "%s: its added tokens take the blanks after them, which llama.cpp does for a general.name with %s, and for "
+            "ASCII's blanks alone", bundle.path, TAKES_SPACES[0],
+        )  # fmt: skip
+        keys["general.name"] = f"{bundle.path.stem} ({TAKES_SPACES[0]})"
     return keys | _special(bundle, by_pieces)
 
 
@@ -111,13 +118,25 @@ def _check_flags(bundle: Bundle, tree: Mapping[str, Any]) -> None:
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if tree["model"].get(name):
             raise UnsupportedError(f"{bundle.path}: its tokenizer's model has {name}, which a GGUF cannot say")
+    like_phi3 = _is_like_phi3(tree)
     for added in tree.get("added_tokens") or []:
         flags = [name for name in ("lstrip", "rstrip", "single_word") if added.get(name)]
+        flags = [name for name in flags if name != "rstrip" or not like_phi3]
         if flags:
             raise UnsupportedError(
                 f"{bundle.path}: its token {added['content']!r} has {flags[0]}, which a GGUF cannot say; texts around the "
                 "token would be cut differently"
             )
+
+
+def _is_like_phi3(tree: Mapping[str, Any]) -> bool:
+    """Return whether those added tokens have ``rstrip`` that have it in llama.cpp in a model named like Phi 3.
+
+    llama.cpp looks for ``</s>`` and the tokens that do not have it, and ends if one is missing.
+    """
+    added = {one["content"]: bool(one.get("rstrip")) for one in tree.get("added_tokens") or []}
+    needed = {*tree["model"]["vocab"], *added} >= {"</s>", *KEEPS_SPACES}
+    return needed and any(added.values()) and all(takes == (text not in KEEPS_SPACES) for text, takes in added.items())
 
 
 def _check_pieces(bundle: Bundle, tree: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import to_json as pieces_to_json
 from edgedec.quantize.readers.untrusted import shown
 
-__all__ = ["KNOWN_VOCABULARIES", "chat_templates", "gguf_tokenizer", "special_ids"]
+__all__ = ["KEEPS_SPACES", "KNOWN_VOCABULARIES", "TAKES_SPACES", "chat_templates", "gguf_tokenizer", "special_ids"]
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ _WITHOUT_BOS = ("chatglm-bpe", "glm4", "glm5")  # values of tokenizer.ggml.pre w
 _NAMES = ("eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
 _OLD_NAMES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 # Parts of general.name by which llama.cpp knows models whose control tokens take the spaces behind them, and exceptions.
-_TAKES_SPACES = ("phi-3", "phi3")
-_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
+TAKES_SPACES = ("phi-3", "phi3")
+KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 # Vocabularies that some of their tokens identify, and the way to split texts that belongs to them.
 KNOWN_VOCABULARIES: Mapping[str, tuple[str, Mapping[int, str]]] = {
     "Llama 3": ("llama-bpe", {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>"}),
@@ -88,8 +88,8 @@ class _Vocabulary:
         self.tokens, self.kinds = self.tokens[:count], kinds[:count]
         name = self._metadata.get("general.name")
         self.takes_spaces = frozenset[int]()
-        if isinstance(name, str) and any(part in name.lower() for part in _TAKES_SPACES):
-            self.takes_spaces = frozenset(at for at, text in enumerate(self.tokens) if text not in _KEEPS_SPACES)
+        if isinstance(name, str) and any(part in name.lower() for part in TAKES_SPACES):
+            self.takes_spaces = frozenset(at for at, text in enumerate(self.tokens) if text not in KEEPS_SPACES)
 
     def _get(self, key: str, default: Value | None = None) -> Value | None:
         self.asked.add(f"{_AT}{key}")

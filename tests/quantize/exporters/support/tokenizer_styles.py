@@ -103,6 +103,13 @@ def spaced() -> Json:
     return tree | {"normalizer": {"type": "Prepend", "prepend": " "}}
 
 
+def phi3() -> Json:
+    """Return a tokenizer whose added tokens take the spaces after them, but for three."""
+    tree = pieces(more=("<|endoftext|>", "<|user|>", "<|end|>"))
+    kept = ("<unk>", "<s>", "<|endoftext|>")
+    return tree | {"added_tokens": [one | {"rstrip": one["content"] not in kept} for one in tree["added_tokens"]]}
+
+
 def with_word(tree: Json, word: str) -> Json:
     """Return a tokenizer with one more token, to which no merge leads."""
     vocab = tree["model"]["vocab"]
@@ -131,6 +138,7 @@ STYLES: Mapping[str, Callable[[], Json]] = {
     "gemma": lambda: pieces(prefix=False, more=("\n\n", "\n\n\n", "  ", "<start_of_turn>")) | {"pre_tokenizer": _GEMMA},
     "user-defined": lambda: pieces(more=("[INST]", "[/INST]", " x ")),
     "llama2.c": spaced,
+    "phi-3": phi3,
     "metaspace never": lambda: metaspace("never"),
     "gpt-2": lambda: byte_level("gpt-2"),
     "smollm": lambda: byte_level("smollm"),
