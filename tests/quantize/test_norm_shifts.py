@@ -87,8 +87,8 @@ def test_a_matrix_without_a_norm_before_it_becomes_int8_with_a_note(
     assert f"tensor {OUTPUT} is int8, not int4: " in caplog.text
     codes, scale = quantize_int8(contents[OUTPUT])
     assert bundle.tensors[OUTPUT].scheme == Int8Scheme(rows=True)
-    assert np.array_equal(bundle.weight(OUTPUT).codes, codes)
-    assert np.array_equal(bundle.weight(OUTPUT).scale, scale)
+    assert np.array_equal(bundle.array(OUTPUT, "codes"), codes)
+    assert np.array_equal(bundle.array(OUTPUT, "scale"), scale)
     assert bundle.tensors[MLP[0]].scheme == Int4Scheme()
 
 
@@ -103,7 +103,7 @@ def test_one_matrix_of_a_norm_that_no_shift_suits_becomes_int8(tmp_path: Path) -
 
 def test_a_bundle_of_int4_and_int8_is_exported(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 16}
-    contents = tensors(3, **sizes)
+    contents = scaled({}, **sizes)
     contents[DOWN][0, :32] *= np.float32(2**-20)  # one group, so that the row has a usual scale as int8
     source = write(tmp_path / "m", contents, **sizes)
     write_letters(source / "tokenizer.json", 13)

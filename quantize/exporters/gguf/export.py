@@ -103,7 +103,7 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
     described = metadata(bundle, graph, target.name) | rotation_metadata(bundle, graph, target.name)
     same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
     check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
-    write_gguf(path, described | vocabulary(bundle), tensors, partial(check_read_back, bundle), progress)
+    write_gguf(path, described | vocabulary(bundle), tensors, progress, check=partial(check_read_back, bundle))
     return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 

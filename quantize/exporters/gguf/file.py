@@ -186,8 +186,9 @@ def write_gguf(
     path: Path,
     metadata: Mapping[str, Value],
     tensors: Sequence[PlannedGgufTensor],
-    check: Callable[[Path], None],
     progress: Progress = silent,
+    *,
+    check: Callable[[Path], None] | None = None,
 ) -> None:
     """Write ``path``, completely or not at all, with one tensor in memory at a time.
 
@@ -205,4 +206,5 @@ def write_gguf(
                 file.write(np.ascontiguousarray(data).view(np.uint8).reshape(-1).data)
                 file.write(b"\0" * (-file.tell() % _ALIGNMENT))
                 progress(tensor.name, done, len(tensors))
-        check(partial)
+        if check is not None:
+            check(partial)

@@ -307,4 +307,4 @@ def _added_around(bundle: Bundle) -> tuple[int | None, int | None]:
         raise UnsupportedError(
             f"{bundle.path}: its tokenizer adds {before} before and {after} after a text; a GGUF has one token for each"
         )
-    return (before or [None])[0], (after or [None])[0]
+    return next(iter(before), None), next(iter(after), None)

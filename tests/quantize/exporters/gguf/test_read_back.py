@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import UnsupportedError
-from edgedec.quantize.exporters.gguf import export
 from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf.header import read_header
 from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS, IGNORES_MERGES
@@ -47,9 +47,9 @@ def test_a_model_without_ends_is_named(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_a_changed_tokenizer_is_refused_and_nothing_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write_bundle(tmp_path / "b", STYLES["llama 2"]())
-    right = export.vocabulary(bundle)
+    right = vocabulary(bundle)
     wrong = right | {"tokenizer.ggml.scores": [0.0] * len(right["tokenizer.ggml.scores"])}  # type: ignore[arg-type]
-    monkeypatch.setattr(export, "vocabulary", lambda _: wrong)
+    monkeypatch.setattr("edgedec.quantize.exporters.gguf.export.vocabulary", lambda _: wrong)
     with pytest.raises(UnsupportedError, match=r"would be .* instead of .*; llama.cpp joins any two pieces to a third"):
         export_gguf(bundle, tmp_path / "m.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -86,8 +86,8 @@ def pieces(*, prefix: bool = True, more: tuple[str, ...] = (), begin: bool = Tru
         if text not in more
     ]
     listed += [VocabularyPiece(text, 0.0, PieceKind.USER_DEFINED) for text in more]
-    ends = {"begin": 1 if begin else None, "end": 2 if end else None}
-    tree: Json = json.loads(to_json(_PAGE, PieceVocabulary(pieces=listed, prefix=prefix, **ends)))
+    first, last = (1 if begin else None), (2 if end else None)
+    tree: Json = json.loads(to_json(_PAGE, PieceVocabulary(pieces=listed, prefix=prefix, begin=first, end=last)))
     return tree
 
 
@@ -172,7 +172,7 @@ STYLES: Mapping[str, Callable[[], Json]] = {
         "llama-bpe", normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b"}, ignore_merges=True
     ),
     "unknown split": lambda: byte_level("qwen2", normalizer=_NFC) | {"pre_tokenizer": _UNKNOWN_SPLIT},
-    "prefix space": lambda: byte_level("gpt-2") | {"pre_tokenizer": CUTS["gpt-2"] | {"add_prefix_space": True}},
+    "prefix space": lambda: byte_level("gpt-2") | {"pre_tokenizer": {**CUTS["gpt-2"], "add_prefix_space": True}},
     "lstrip": lambda: flagged(byte_level("gpt-2"), lstrip=True),
     "rstrip": lambda: flagged(pieces(), rstrip=True),
     "single word": lambda: flagged(byte_level("gpt-2"), single_word=True),
