@@ -151,7 +151,7 @@ class ChatMessage(RequestBody):
 
     @property
     def thoughts(self) -> str | None:
-        """What the assistant thought, whatever its name is. None if the message does not say."""
+        """The assistant's thoughts, under any of their names. None if the message has none."""
         named = (self.reasoning_content, self.reasoning, self.thinking)
         content = self.content if isinstance(self.content, list) else []
         parts = [part.content for part in content if part.is_thought]

@@ -1,4 +1,4 @@
-"""What a request has that the server takes and does not follow, as a header of its response."""
+"""The fields of a request that the server takes and does not follow, and the header of the response that names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 __all__ = ["HEADER", "collected", "ignored_header", "note_ignored"]
 
 HEADER = "X-Edgedec-Ignored"
-_CHARACTERS = 1000  # of the header
+_CHARACTERS = 1000  # maximum number of characters of the header
 _UNSAFE = re.compile(r"[^!-+\--:<-~]")  # blanks, what is not ASCII, and the comma and semicolon that separate values
 _LOG = logging.getLogger(__name__)
 _NAMES: ContextVar[dict[str, None] | None] = ContextVar("_NAMES", default=None)

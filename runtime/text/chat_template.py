@@ -23,7 +23,7 @@ __all__ = ["OUTPUT_LIMIT_CHARACTERS", "TEMPLATE_LIMIT_CHARACTERS", "check_templa
 
 TEMPLATE_LIMIT_CHARACTERS = 1 << 20  # characters of a template
 OUTPUT_LIMIT_CHARACTERS = 4 << 20  # characters of a rendered conversation
-_PROBE_WORK = WORK_LIMIT >> 4  # of a conversation of a few words
+_PROBE_WORK = WORK_LIMIT >> 4  # limit for a conversation of a few words
 _RESULTS = ("tool", "function")  # roles of results of tools, which others have written
 
 

@@ -211,7 +211,7 @@ def without_ids(without: HfTokenizer, tokenizer: Tokenizer, text: str) -> list[i
 def test_no_space_is_won_or_lost(kind: str) -> None:
     tokenizer = Tokenizer(TOKENIZERS[kind].to_str())
     shown = {}
-    for word in ("</s>", "<?s>"):  # of two texts that differ in a character only the ids of that character differ
+    for word in ("</s>", "<?s>"):  # the two texts differ in one character only
         ids = tokenizer.encode_rendered(show(CHATML, [f"a {word}{word} a", f"{word}", f" {word}"])).tolist()
         shown[word] = [tokenizer.token_of(one) for one in ids]
     assert [token.replace("?", "/") if token else token for token in shown["<?s>"]] == shown["</s>"]
