@@ -28,7 +28,9 @@ from edgedec.runtime.grammar.schema import (
     NUMBERS,
     SCHEMAS,
     TYPES,
+    VERSIONS,
     Place,
+    reference_place,
 )
 
 __all__ = ["MEANINGLESS", "TRANSLATED", "UNENFORCED", "lenient_schema"]
@@ -73,9 +75,11 @@ def lenient_schema(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any
     """
     notes: Notes = {}
     try:
-        result = _translated(schema, where, notes)
+        translated = _translated(schema, where, notes)
+        result = translated if isinstance(translated, dict) else {"anyOf": [translated]}
     except RecursionError as error:
         raise UsageError("the JSON schema is nested too deeply; make it flatter") from error
+    _drop_lost_references(result, result, where, notes)
     for _ in range(_REPAIRS):
         found = blamed_keyword(result)
         if found is None:
@@ -92,12 +96,14 @@ def lenient_schema(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any
 def _translated(schema: Any, where: str, notes: Notes) -> Any:
     if not isinstance(schema, Mapping):
         return schema
+    if schema.get("not", False) in ({}, True):
+        return False  # how zod writes what may not be there
     result: dict[str, Any] = {}
     for keyword, value in schema.items():
         here = f"{where}.{keyword}"
         if value is None and keyword not in ("const", "default"):
             continue  # a program that writes out all members of its own type
-        if keyword in ANNOTATIONS:
+        if keyword in ANNOTATIONS or (keyword == "$schema" and str(value).rstrip("#") in VERSIONS):
             continue  # known to mean nothing, and in nearly every schema
         if keyword == "nullable" or (keyword == "uniqueItems" and (not value or schema.get("maxItems") in (0, 1))):
             continue
@@ -114,6 +120,8 @@ def _translated(schema: Any, where: str, notes: Notes) -> Any:
             result[keyword] = _said_otherwise(keyword, value)
     _exclusive(schema, result)
     required, properties = result.get("required", ()), result.get("properties")
+    if required and properties is None and result.get("type") == "object":
+        properties = result["properties"] = {}
     if isinstance(properties, dict) and all(isinstance(one, str) for one in required):
         for name in required:
             properties.setdefault(name, {})  # any value, and no further properties beside the named ones
@@ -121,6 +129,18 @@ def _translated(schema: Any, where: str, notes: Notes) -> Any:
     if isinstance(least, int) and least > len(required) + 1:
         notes[f"{where}.minProperties={result.pop('minProperties')}"] = None
     return _with_null(result) if schema.get("nullable") is True else result
+
+
+def _drop_lost_references(part: Any, root: Any, where: str, notes: Notes) -> None:
+    """Leave out references to other documents, and to places that are not there."""
+    if isinstance(part, dict) and isinstance(reference := part.get("$ref"), str):
+        try:
+            _at(root, reference_place(reference))
+        except (UsageError, LookupError, TypeError, ValueError):
+            notes[f"{where}.$ref={_shown(part.pop('$ref'))}"] = None
+    parts = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for name, one in parts:
+        _drop_lost_references(one, root, f"{where}.{name}", notes)
 
 
 def _is_enforced(keyword: str, value: Any) -> bool:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from edgedec.errors import UsageError
 from edgedec.spelling import did_you_mean
 
-__all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json"]
+__all__ = ["FORMATS", "KEYWORDS", "Place", "Schema", "place_text", "read_json", "reference_place"]
 
 LIMIT_CHARACTERS = 1 << 18  # characters of a schema
 LIMIT_DEPTH = 96  # levels of lists and objects in a schema
@@ -381,11 +381,20 @@ def _target(reference: Any, place: Place) -> Place:
     """Return the place that a ``$ref`` refers to."""
     if not isinstance(reference, str):
         raise _wrong("$ref", place, "a text", reference)
+    try:
+        return reference_place(reference)
+    except UsageError as error:
+        raise UsageError(f"the JSON schema has a '$ref' at {place_text((*place, '$ref'))} {error}") from None
+
+
+def reference_place(reference: str) -> Place:
+    """Return the place that the text of a ``$ref`` names.
+
+    Raises:
+        UsageError: it is not a place of the same document; the message is the end of a sentence.
+    """
     if reference != "#" and not reference.startswith("#/"):
-        raise UsageError(
-            f"the JSON schema has a '$ref' at {place_text((*place, '$ref'))} to {reference!r}; references within the "
-            "schema, which begin with '#/', are supported"
-        )
+        raise UsageError(f"to {reference!r}; references within the schema, which begin with '#/', are supported")
     parts = unquote(reference).split("/")[1:]
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 

@@ -128,11 +128,26 @@ class ChatMessage(RequestBody):
     ignored: ClassVar[frozenset[str]] = frozenset(
         (
             *("cache_control", "reasoning_details", "thinking_blocks", "reasoning_signature", "citations", "is_error"),
-            *("provider_specific_fields", "provider_metadata", "id", "status", "phase", "timestamp", "tool_name"),
+            *(
+                "provider_specific_fields",
+                "provider_metadata",
+                "id",
+                "status",
+                "phase",
+                "timestamp",
+                "tool_name",
+                "opts",
+            ),
         )
     )
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[ContentPart], Field(max_length=PARTS, fail_fast=True)] | None = None
+    content: (
+        Annotated[
+            str | Annotated[list[ContentPart], Field(max_length=PARTS, fail_fast=True)],
+            BeforeValidator(lambda value: [value] if isinstance(value, dict) else value),
+        ]
+        | None
+    ) = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None

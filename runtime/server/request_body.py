@@ -9,6 +9,7 @@ values switch these steps off. The value null is the same as leaving a field out
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -43,7 +44,7 @@ OF_OTHER_SERVERS = frozenset(
             "options",
             "timeout",
         ),
-        *("extra_headers", "priority", "request_id", "cache_salt", "parse_tool_calls", "betas"),
+        *("extra_headers", "priority", "request_id", "cache_salt", "parse_tool_calls", "betas", "context_management"),
     )
 )
 _EXTENSIONS = ("x-", "x_")  # begin the names of extensions, which other servers may ignore
@@ -60,7 +61,7 @@ class RequestBody(BaseModel):
     ignored: ClassVar[frozenset[str]] = (
         frozenset()
     )  # fields that are accepted without effect, and named in the response
-    switched_off: ClassVar[Mapping[str, tuple[float, ...]]] = {}  # field -> values that are accepted, without effect
+    switched_off: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # field -> values that are accepted, without effect
 
     @model_validator(mode="before")
     @classmethod
@@ -88,7 +89,7 @@ class RequestBody(BaseModel):
         return kept
 
 
-def _check_off(name: str, value: Any, off: tuple[float, ...]) -> None:
-    """Check that a field switches off a step that the server does not have. An empty ``off`` allows every value."""
-    if off and (isinstance(value, bool) or value not in off):
-        raise not_supported(name, f"the server does not have this step of sampling; leave it out, or send {off[0]:g}")
+def _check_off(name: str, value: Any, off: tuple[Any, ...]) -> None:
+    """Check that a field switches off what the server does not have. An empty ``off`` allows every value."""
+    if off and (isinstance(value, bool) != isinstance(off[0], bool) or value not in off):
+        raise not_supported(name, f"the server does not have this step; leave it out, or send {json.dumps(off[0])}")

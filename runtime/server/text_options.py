@@ -23,8 +23,8 @@ BIASES = 1024  # tokens with a bias
 _PENALTIES = ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
 _BIAS = 100.0  # absolute value of a bias
-# Steps of llama.cpp's sampling that the server does not have, with the values that switch them off.
-_SWITCHED_OFF: dict[str, tuple[float, ...]] = {
+# Steps of llama.cpp's and vLLM's servers that this one does not have, with the values that switch them off.
+_SWITCHED_OFF: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "typical_p": (1,),
     "top_n_sigma": (-1, 0),
@@ -40,6 +40,10 @@ _SWITCHED_OFF: dict[str, tuple[float, ...]] = {
     "min_tokens": (0,),
     "top_a": (0,),
     "tfs_z": (1,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "use_beam_search": (False,),
+    "stop_token_ids": ([],),
 }
 # Further options of these steps, which do nothing without them.
 _OPTIONS_OF_STEPS = (
@@ -63,7 +67,7 @@ class StreamOptions(RequestBody):
 class TextOptionsRequest(RequestBody):
     """The fields that chats and completions share."""
 
-    switched_off: ClassVar[Mapping[str, tuple[float, ...]]] = _SWITCHED_OFF | dict.fromkeys(_OPTIONS_OF_STEPS, ())
+    switched_off: ClassVar[Mapping[str, tuple[Any, ...]]] = _SWITCHED_OFF | dict.fromkeys(_OPTIONS_OF_STEPS, ())
     ignored: ClassVar[frozenset[str]] = OF_OTHER_SERVERS
     model: str | None = None  # accepted whatever it is, because the server has one model
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None

@@ -54,6 +54,7 @@ def test_a_call_without_arguments_has_an_empty_object(shown: Served, arguments: 
         ({"role": "assistant", "content": []}, "assistant()"),
         ({"role": "user", "content": [{"type": "text", "text": ""}]}, "user()"),
         ({"role": "developer", "content": "x"}, "system(x)"),
+        ({"role": "user", "content": {"type": "text", "text": "x"}, "id": 1, "opts": {}}, "user(x)"),
         ({"role": "function", "name": "f", "content": "x"}, "tool(x)"),
         ({"role": "tool", "name": "f", "tool_call_id": "c1", "content": [{"type": "text", "text": "x"}]}, "tool(x)"),
         ({"role": "tool", "tool_call_id": "c1", "content": None}, "tool()"),
