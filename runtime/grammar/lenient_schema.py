@@ -97,7 +97,7 @@ def _translated(schema: Any, where: str, notes: Notes) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     if schema.get("not", False) in ({}, True):
-        return False  # how zod writes what may not be there
+        return False  # zod writes so what may not be there
     result: dict[str, Any] = {}
     for keyword, value in schema.items():
         here = f"{where}.{keyword}"

@@ -77,6 +77,7 @@ class ControlTokens:
         wanted = self._count(own)
         if self._places(text) == own if text.traced else self._count(self._places(text)) == wanted:
             ids = encode(text)
+            # The tokenizer may still find one: tokens that are not ``normalized=False`` are sought in the normalized text.
             if Counter(ids[np.isin(ids, [*self._of_control])].tolist()) <= wanted:
                 return ids
         if not text.traced:
