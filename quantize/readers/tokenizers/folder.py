@@ -41,17 +41,19 @@ class FolderTokenizer:
         home: the folder.
         checked: the tokenizer with all its tokens.
         names: texts of the named tokens (``bos_token``, ``pad_token``).
+        invented: names whose tokens no file has, and that only the class of the tokenizer gives.
         templates: chat templates by name.
     """
 
     home: Path
     checked: CheckedTokenizer
     names: Mapping[str, str]
+    invented: frozenset[str]
     templates: Mapping[str, str]
 
     def token_id(self, name: str) -> int | None:
-        """Return the id of a named token, or None if there is none."""
-        text = self.names.get(name)
+        """Return the id of a named token, or None if there is none in the files."""
+        text = None if name in self.invented else self.names.get(name)
         return None if text is None else self.checked.vocabulary.token_to_id(text)
 
     def chat_template(self, bos: int | None, eos: int | None) -> str | None:
@@ -89,7 +91,9 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     file = find_vocabulary(path) if path.is_dir() else path
     if file.suffix not in (".json", ".model") or (path != home and member(home, CONFIG) is None):
         checked = read_tokenizer(file, vocab_size)
-        return FolderTokenizer(home=home, checked=checked, names={}, templates=folder_templates(home, {}))
+        return FolderTokenizer(
+            home=home, checked=checked, names={}, invented=frozenset(), templates=folder_templates(home, {})
+        )
     if identify(file).role == "lfs":
         raise BundleError(refusal(file, "tokenizer"))
     vocabulary = read_vocabulary(file, settings, config)
@@ -99,7 +103,8 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     for name in ("bos_token", "eos_token"):
         if name in settings.names and name in names and checked.vocabulary.token_to_id(names[name]) is None:
             raise BundleError(f"{home / CONFIG}: {name} is {shown(names[name])}, which the tokenizer does not have")
-    found = FolderTokenizer(home=home, checked=checked, names=names, templates=folder_templates(home, settings.stated))
+    templates = folder_templates(home, settings.stated)
+    found = FolderTokenizer(home=home, checked=checked, names=names, invented=finish.invented, templates=templates)
     _note_ignored_flags(home, found, settings, vocabulary.unfinished)
     return found
 
@@ -146,6 +151,7 @@ class _Finish:
 
     Members:
         names: all named tokens, those of the class and the vocabulary included.
+        invented: names whose tokens only the class has.
     """
 
     def __init__(self, path: Path, vocabulary: Vocabulary, settings: TokenSettings, vocab_size: int) -> None:
@@ -154,12 +160,22 @@ class _Finish:
         named = {**self._class.names, **vocabulary.names, **settings.names}
         order = (*NAMES, *(name for name in named if name not in NAMES))
         self.names: dict[str, _Token | None] = {name: named[name] for name in order if name in named}
+        self.invented: frozenset[str] = frozenset()
         self._extra = vocabulary.extra if settings.extra is None else settings.extra
 
     def __call__(self, tokenizer: Tokenizer) -> bool:
         before = _added_tokens(tokenizer)
         added = {} if self._settings.listed else self._vocabulary.added
-        self._add(tokenizer, {**added, **self._settings.decoder})
+        decoder = {**added, **self._settings.decoder}
+        in_files = {str(token) for token in decoder.values()}
+        self.invented = frozenset(
+            name
+            for name, token in self.names.items()
+            if name not in self._settings.names
+            and str(token) not in in_files
+            and tokenizer.token_to_id(str(token)) is None
+        )
+        self._add(tokenizer, decoder)
         own_post = self._vocabulary.unfinished or self._class.own_post
         if own_post:
             self._set_post_processor(tokenizer)

@@ -23,7 +23,7 @@ from edgedec.quantize.readers.tokenizers import byte_tokenizer, token_settings, 
 __all__ = ["PAGE", "page", "tables"]
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
-_MARK = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARK = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _USES = {"checkpoint": "opens", "weights": "opens, as a part of its folder", "archive": "refused: unpack it with `{}`"}
 
 
