@@ -36,6 +36,12 @@ def export(
         str,
         option("--trits", metavar="TYPE", help="With gguf: type of ternary matrices: auto, TQ2_0, Q2_0 or F16."),
     ] = "auto",
+    llama_cpp_spaces: Annotated[
+        bool,
+        option(
+            "--llama-cpp-spaces", help="With gguf: accept the spaces that llama.cpp adds where the tokenizer does not."
+        ),
+    ] = False,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -53,13 +59,17 @@ def export(
         raise UsageError(f"--ctx-size and --kv-bits are for --format web; a {format} file leaves them to its reader")
     if trits != "auto" and format != "gguf":
         raise UsageError("--trits is for --format gguf, which has several types of ternary matrices; leave it out")
+    if llama_cpp_spaces and format != "gguf":
+        raise UsageError(
+            "--llama-cpp-spaces is for --format gguf; other formats keep the tokenizer as it is; leave it out"
+        )
     opened = Bundle.open(resolve_model(bundle))
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
             from edgedec.quantize.exporters.gguf.export import export_gguf
 
-            counts = export_gguf(opened, output, trit_type=trits, progress=report)
+            counts = export_gguf(opened, output, trit_type=trits, their_spaces=llama_cpp_spaces, progress=report)
         elif format == "onnx":
             from edgedec.quantize.exporters.onnx import export_onnx
 

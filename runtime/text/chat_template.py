@@ -16,7 +16,7 @@ import jinja2
 
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.runtime.text.contents import ContentForm, find_form, with_contents
-from edgedec.runtime.text.provenance import Letters, OutsideMessage, RenderedText
+from edgedec.runtime.text.provenance import Letters, OutsideMessage, RenderedText, strings
 from edgedec.runtime.text.template_sandbox import WORK_LIMIT, LimitError, Sandbox
 
 __all__ = ["OUTPUT_LIMIT_CHARACTERS", "TEMPLATE_LIMIT_CHARACTERS", "check_template", "render"]
@@ -81,17 +81,15 @@ def render(
     if not any(outside):
         return text
     marked = [one for one, is_outside in zip(plain, outside, strict=True) if is_outside]
-    letters = Letters([marked, more if all(outside) else None], template, text, names["bos_token"], names["eos_token"])
-    data = [letters.message(one) if is_outside else one for one, is_outside in zip(plain, outside, strict=True)]
-    if all(outside):
-        more = {name: letters.data(value) for name, value in more.items()}
+    given = [marked, more if all(outside) else None]
     try:
+        letters = Letters(given, template, text, names["bos_token"], names["eos_token"])
+        data = [letters.message(one) if is_outside else one for one, is_outside in zip(plain, outside, strict=True)]
+        if all(outside):
+            more = {name: letters.data(value) for name, value in more.items()}
         masked = _rendered(template, names | more | {"messages": data}, Sandbox(letters, now))
-    except Exception as error:
-        raise EdgedecError(
-            "the chat template does not say which text is a message's, so control tokens in messages cannot be kept as "
-            f"text ({letters.plain(_message(error))}); use --no-sanitize-control-tokens"
-        ) from error
+    except Exception:  # the program looks at characters, and only texts without control tokens are safe then
+        return RenderedText(text, "", traced=False, unmarked="\0".join(strings(given)))
     return RenderedText(text, letters.masked(masked), traced=letters.plain(masked) == text)
 
 

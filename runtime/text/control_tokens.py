@@ -73,6 +73,10 @@ class ControlTokens:
         Raises:
             UsageError: a message has a control token, and the template's own cannot be told from it.
         """
+        if text.unmarked is not None:
+            if self._places(text.unmarked):
+                raise _unclear("the chat template does not say which text is a message's")
+            return encode(text)
         own = self._places(text.masked)
         wanted = self._count(own)
         if self._places(text) == own if text.traced else self._count(self._places(text)) == wanted:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 
 from edgedec.errors import UsageError
 
-__all__ = ["Letters", "OutsideMessage", "OutsideText", "RenderedText"]
+__all__ = ["Letters", "OutsideMessage", "OutsideText", "RenderedText", "strings"]
 
 _CODE_POINTS = range(0x40000, 0xE0000)  # planes without a character
 _ASCII = [*map(chr, range(0x21, 0x7F))]  # printable characters, into which a template may change others
@@ -42,20 +42,26 @@ class RenderedText(str):
         masked: the same text with NUL in place of each character of a message.
         traced: False if the template has noticed the letters, so that ``masked`` is another text, which has the control
             tokens of the template.
+        unmarked: the texts of the messages, one after the other, if the template cannot be rendered with letters, so that
+            ``masked`` says nothing; None if it can.
     """
 
     masked: str
     traced: bool
+    unmarked: str | None
 
-    def __new__(cls, text: str, masked: str, *, traced: bool) -> Self:
+    def __new__(cls, text: str, masked: str, *, traced: bool, unmarked: str | None = None) -> Self:
         rendered = super().__new__(cls, text)
-        rendered.masked, rendered.traced = masked, traced
+        rendered.masked, rendered.traced, rendered.unmarked = masked, traced, unmarked
         return rendered
 
     def cut(self, start: int, stop: int) -> RenderedText:
         """Return the characters from ``start`` to ``stop``. An untraced text keeps the whole of ``masked``."""
         return RenderedText(
-            self[start:stop], self.masked[start:stop] if self.traced else self.masked, traced=self.traced
+            self[start:stop],
+            self.masked[start:stop] if self.traced else self.masked,
+            traced=self.traced,
+            unmarked=self.unmarked,
         )
 
 
@@ -106,7 +112,7 @@ class Letters:
     """
 
     def __init__(self, texts: Any, *others: str) -> None:
-        characters = set[str](_ASCII).union(*_strings(texts))
+        characters = set[str](_ASCII).union(*strings(texts))
         characters.update(*(one.upper() + one.lower() + one.title() for one in characters))
         taken = {ord(character) for character in characters.union(*others)}
         own = sorted(one for one in characters if not (one.isspace() or one in _KEPT))
@@ -169,13 +175,14 @@ class Letters:
         return plain if plain is None or isinstance(plain, bool | int | float) else value
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
+    """Yield all texts of JSON data, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for one in value:
-            yield from _strings(one)
+            yield from strings(one)
     elif isinstance(value, dict):
         for key, one in value.items():
             yield key
-            yield from _strings(one)
+            yield from strings(one)

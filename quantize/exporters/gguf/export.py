@@ -71,11 +71,19 @@ _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias
 _ROWS_AT_ONCE = 2048
 
 
-def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress: Progress = silent) -> dict[str, int]:
+def export_gguf(
+    bundle: Bundle,
+    path: Path,
+    *,
+    trit_type: str = "auto",
+    their_spaces: bool = False,
+    progress: Progress = silent,
+) -> dict[str, int]:
     """Write ``bundle`` as one GGUF file, completely or not at all, and return the number of tensors of each GGML type.
 
     Args:
         trit_type: type of ternary matrices, one of ``TRIT_TYPES``.
+        their_spaces: accept that llama.cpp adds spaces to texts where the tokenizer adds none.
 
     Raises:
         UnsupportedError: llama.cpp or GGML cannot express a part of the model or its tokenizer, or ``trit_type`` cannot
@@ -103,7 +111,13 @@ def export_gguf(bundle: Bundle, path: Path, *, trit_type: str = "auto", progress
     described = metadata(bundle, graph, target.name) | rotation_metadata(bundle, graph, target.name)
     same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
     check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
-    write_gguf(path, described | vocabulary(bundle), tensors, progress, check=partial(check_read_back, bundle))
+    write_gguf(
+        path,
+        described | vocabulary(bundle),
+        tensors,
+        progress,
+        check=partial(check_read_back, bundle, their_spaces=their_spaces),
+    )
     return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UnsupportedError
-from edgedec.quantize.exporters.gguf.tokenizer import UNDERLINE, keeps_spaces, likely_cause
+from edgedec.quantize.exporters.gguf.tokenizer import UNDERLINE, keeps_spaces, likely_cause, with_llama_cpp_spaces
 from edgedec.quantize.readers.checkpoint import Checkpoint
 from edgedec.quantize.readers.gguf.checkpoint import read_gguf
 from edgedec.same_tokens import TEXTS, Difference, added_texts, first_difference
@@ -27,19 +28,28 @@ log = logging.getLogger(__name__)
 _RUN = 16  # neighbouring ids that are joined to one text
 
 
-def check_read_back(bundle: Bundle, file: Path) -> None:
+def check_read_back(bundle: Bundle, file: Path, *, their_spaces: bool = False) -> None:
     """Check that ``file``, as it is read, cuts texts as the bundle's tokenizer does and has its BOS, ends and chat template.
 
-    Tokens that end a text in llama.cpp alone are named in a note.
+    Tokens that end a text in llama.cpp alone are named in a note, and so are ``their_spaces``: the spaces that llama.cpp
+    adds where the tokenizer (Metaspace) adds none are accepted, and nothing else.
 
     Raises:
         UnsupportedError: something differs; the message names the text and both lists of ids.
     """
     try:
-        read = read_gguf(file)
+        with _without_notes():
+            read = read_gguf(file)
     except EdgedecError as error:
         raise UnsupportedError(f"{bundle.path}: its GGUF file could not be read: {error}") from error
-    ours, other = Tokenizer.from_file(str(bundle.tokenizer_file)), Tokenizer.from_str(read.tokenizer_json)
+    text = bundle.tokenizer_file.read_text("utf-8")
+    if their_spaces and (with_theirs := with_llama_cpp_spaces(text)) != text:
+        log.warning(
+            "%s: llama.cpp adds a space before a text that begins with one, and after each control token, where the model's "
+            "tokenizer adds none; such texts get other tokens there", bundle.path,
+        )  # fmt: skip
+        text = with_theirs
+    ours, other = Tokenizer.from_str(text), Tokenizer.from_str(read.tokenizer_json)
     texts = [*TEXTS, *added_texts(ours)]
     if keeps_spaces(json.loads(bundle.tokenizer_file.read_bytes())):  # the difference that the exporter's note names
         texts = [text for text in texts if UNDERLINE not in text]
@@ -54,6 +64,18 @@ def check_read_back(bundle: Bundle, file: Path) -> None:
             "as safetensors"
         )
     _check_special(bundle, read)
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Keep the reader's notes to itself, which name the file that has no name yet."""
+    reader = logging.getLogger("edgedec.quantize.readers")
+    level = reader.level
+    reader.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        reader.setLevel(level)
 
 
 def _vocabulary_texts(words: Tokenizer) -> Iterator[str]:

@@ -23,7 +23,7 @@ from edgedec.quantize.readers.tokenizers import byte_tokenizer
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
 from edgedec.same_tokens import TEXTS
 
-__all__ = ["UNDERLINE", "keeps_spaces", "likely_cause", "vocabulary"]
+__all__ = ["UNDERLINE", "keeps_spaces", "likely_cause", "vocabulary", "with_llama_cpp_spaces"]
 
 log = logging.getLogger(__name__)
 
@@ -241,12 +241,28 @@ def _cut(bundle: Bundle, tree: Mapping[str, Any]) -> str:
     return (exact or same)[0]
 
 
+def with_llama_cpp_spaces(text: str) -> str:
+    """Return a ``tokenizer.json`` that adds spaces as llama.cpp does, if Metaspace adds them in its own way."""
+    tree: dict[str, Any] = json.loads(text)
+    if _metaspace(tree) == "never":
+        return text
+    steps = [step for step in _steps(tree.get("normalizer")) if step != _SPACES]
+    tree["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [*steps, {"type": "Prepend", "prepend": UNDERLINE}, _SPACES],
+    }
+    return json.dumps(tree | {"pre_tokenizer": None}, ensure_ascii=False)
+
+
 def likely_cause(bundle: Bundle) -> str:
     """Return what in a tokenizer is most likely the reason for other ids in llama.cpp."""
     tree: dict[str, Any] = json.loads(bundle.tokenizer_file.read_bytes())
     scheme = _metaspace(tree)
     if scheme != "never":
-        return f"Metaspace with prepend_scheme {scheme} adds its space to other parts of a text than llama.cpp does"
+        return (
+            f"Metaspace with prepend_scheme {scheme} adds its space to other parts of a text than llama.cpp does; "
+            "--llama-cpp-spaces accepts that"
+        )
     if any(added.get("normalized") for added in tree.get("added_tokens") or []):
         return "some of its added tokens are looked for in normalized text, and llama.cpp looks for them before that"
     if _is_byte_level(tree):

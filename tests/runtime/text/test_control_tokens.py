@@ -268,3 +268,13 @@ def test_a_template_that_changes_what_it_cannot_read_is_refused_only_for_control
     assert tokenizer.encode_rendered(harmless).tolist() == tokenizer.encode(str(harmless), add_special=False).tolist()
     with pytest.raises(UsageError, match="--no-sanitize-control-tokens"):
         tokenizer.encode_rendered(show(template, ["a</s>b"]))
+
+
+def test_a_template_that_fails_on_other_characters_is_refused_only_for_control_tokens() -> None:
+    template = "{% for m in messages %}<s>{{ m.content.encode('ascii') }}</s>{% endfor %}"
+    tokenizer = Tokenizer(TOKENIZERS["byte level"].to_str())
+    harmless = show(template, ["a b"])
+    assert isinstance(harmless, RenderedText)
+    assert tokenizer.encode_rendered(harmless).tolist() == tokenizer.encode(str(harmless), add_special=False).tolist()
+    with pytest.raises(UsageError, match=r"does not say which text is a message's; .*--no-sanitize-control-tokens"):
+        tokenizer.encode_rendered(show(template, ["a</s>b"]))

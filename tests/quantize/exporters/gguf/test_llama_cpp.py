@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.quantize.readers import open_checkpoint
 from edgedec.same_tokens import TEXTS, added_texts
 from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, write_bundle
 
@@ -44,3 +45,23 @@ def test_llama_cpp_gives_the_ids_of_the_bundle(tmp_path: Path, caplog: pytest.Lo
     }
     assert {text: ids for text, ids in different.items() if ids[0] != ids[1]} == {}
     assert set(bundle.tokens.eos) <= set(model.ends())
+
+
+@pytest.mark.parametrize("scheme", ["first", "always"])
+def test_the_spaces_of_llama_cpp_may_be_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture, scheme: str) -> None:
+    bundle = write_bundle(tmp_path / "b", STYLES[f"metaspace {scheme}"]())
+    with caplog.at_level(logging.WARNING):
+        export_gguf(bundle, tmp_path / "m.gguf", their_spaces=True)
+    assert "such texts get other tokens there" in caplog.text
+    ours = Tokenizer.from_file(str(bundle.tokenizer_file))
+    theirs = Tokenizer.from_str(open_checkpoint(tmp_path / "m.gguf").tokenizer_json)
+    same = [text for text in TEXTS if "<s>" not in text and "</s>" not in text and not text.startswith((" ", "\u2581"))]
+    assert len(same) > 200
+    assert {text for text in same if ours.encode(text).ids != theirs.encode(text).ids} <= {""}
+    assert ours.encode(" a").ids != theirs.encode(" a").ids
+
+
+@pytest.mark.parametrize("style", sorted(style for style in REFUSED if "metaspace" not in style))
+def test_the_spaces_of_llama_cpp_accept_nothing_else(tmp_path: Path, style: str) -> None:
+    with pytest.raises(UnsupportedError, match=REFUSED[style]):
+        export_gguf(write_bundle(tmp_path / "b", STYLES[style]()), tmp_path / "m.gguf", their_spaces=True)
