@@ -115,12 +115,12 @@ def _bitnet_b158(reader: ArchitectureKeys, config: _Config) -> _Config:
 
 def _phi3(reader: ArchitectureKeys, config: _Config) -> _Config:
     """Return the window of the model, which llama.cpp itself ignores (0 means no window), and the original context."""
-    keys: _Config = {
-        "hidden_act": "silu",
-        "sliding_window": reader.integer("attention.sliding_window", 0, least=0) or None,
-    }
-    original = reader.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
-    return keys | {"original_max_position_embeddings": original}
+    context = config["max_position_embeddings"]
+    window = reader.integer("attention.sliding_window", 0, least=0) or None
+    if window is not None and window < context:
+        log.warning("%s: attention.sliding_window %d is used, which llama.cpp leaves out", reader.header.path, window)
+    original = reader.integer("rope.scaling.original_context_length", context)
+    return {"hidden_act": "silu", "sliding_window": window, "original_max_position_embeddings": original}
 
 
 def _gemma(reader: ArchitectureKeys, config: _Config) -> _Config:

@@ -82,7 +82,7 @@ def header(folder: Path, *, special: list[str] = SPECIAL, **changes: Any) -> Ggu
             "",
         ),
         (
-            {"pre": "gpt-2", "eos_token_id": 5, "merges": ["zzq qqz", *MERGES, "h e"]},
+            {"pre": "gpt-2", "eos_token_id": 5, "merges": ["zzq qqz", *MERGES, "\u0120 !"]},
             [5, 267, 269, 270, 273],
             LIKE_GPT2,
             "merges has 1 merges of tokens that do not exist",
