@@ -43,7 +43,7 @@ def test_another_spelling_is_the_same_tokenizer(change: Callable[[Tree], Tree]) 
 
 
 def test_a_gguf_s_vocabulary_is_that_of_the_folder_it_was_made_from() -> None:
-    tree = model(ignore_merges=True)(byte_level())  # those of Llama 3 are ignored, too
+    tree = model(ignore_merges=True)(byte_level())  # a word of the vocabulary needs no merges, as in Llama 3
     own = byte_tokenizer.to_json(
         vocab=tree["model"]["vocab"],
         merges=[(left, right) for left, right in tree["model"]["merges"]],
