@@ -1,8 +1,8 @@
 """Name a tokenizer by what its ids mean, whatever library wrote its file.
 
-Two tokenizers are the same for a model and its draft if every id is the same token, special or not, and texts become the
-same ids: then a draft's guesses mean what the target reads. What a tokenizer adds before a text, and how it treats spaces
-beside control tokens, is the target's business alone.
+Two tokenizers are the same for a model and its draft if every id is the same token and texts become the same ids: then a
+draft's guesses mean what the target reads. What a tokenizer adds before a text, how it treats spaces beside control tokens,
+and which tokens it leaves out of texts, is the target's business alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
 
 __all__ = ["tokenizer_identity"]
 
@@ -33,17 +34,24 @@ def tokenizer_identity(text: str) -> str:
     vocabulary = sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
     added = tokenizer.get_added_tokens_decoder()
     for token, index in vocabulary:
-        kind = "" if index not in added else "special" if added[index].special else "added"
-        digest.update(f"{index}\0{kind}\0{token}\0".encode())
+        digest.update(f"{index}\0{'added' if index in added else ''}\0{_spelled(token)}\0".encode())
     contents = [token.content for token in added.values()]
-    for probe in (*_TEXTS, *_joined(tokenizer, [index for _, index in vocabulary])):
+    words = [token for token, index in vocabulary if index not in added]
+    for probe in (*_TEXTS, *_joined(tokenizer, words)):
         if not any(content in probe for content in contents):
             digest.update(np.array(tokenizer.encode(probe, add_special_tokens=False).ids, "<i4").tobytes())
     return digest.hexdigest()
 
 
-def _joined(tokenizer: Tokenizer, ids: list[int]) -> Iterator[str]:
+def _spelled(token: str) -> str:
+    """Return a token with its spaces as spaces, which vocabularies of pieces may write as SentencePiece's underline."""
+    return token.replace("\u2581", " ")
+
+
+def _joined(tokenizer: Tokenizer, words: list[str]) -> Iterator[str]:
     """Yield the texts of tokens in lines, so that every merge is used."""
-    for start in range(0, len(ids), _AT_ONCE):
-        lines = [tokenizer.decode([index], skip_special_tokens=True) for index in ids[start : start + _AT_ONCE]]
-        yield "\n".join(["x", *(line for line in lines if line and "\ufffd" not in line)])
+    by_bytes = isinstance(tokenizer.decoder, ByteLevel)
+    for start in range(0, len(words), _AT_ONCE):
+        some = words[start : start + _AT_ONCE]
+        lines = [tokenizer.decoder.decode([word]) if by_bytes else _spelled(word) for word in some]
+        yield "\n".join(["x", *(line for line in lines if "\ufffd" not in line)])

@@ -13,7 +13,8 @@ from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.gguf.header import read_header
 from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS, IGNORES_MERGES
-from tests.quantize.exporters.support.tokenizer_styles import STYLES, pieces, write_bundle
+from edgedec.quantize.tokenizer_identity import tokenizer_identity
+from tests.quantize.exporters.support.tokenizer_styles import REFUSED, STYLES, pieces, write_bundle
 
 
 def test_three_ends_and_the_template_are_kept(tmp_path: Path) -> None:
@@ -75,3 +76,11 @@ def test_the_name_of_the_split_treats_merges_as_the_tokenizer(tmp_path: Path, st
 def test_a_name_that_changes_llama_cpp_is_left_out(tmp_path: Path, folder: str, name: str | None) -> None:
     export_gguf(write_bundle(tmp_path / folder, STYLES["gpt-2"]()), tmp_path / "m.gguf")
     assert read_header(tmp_path / "m.gguf").metadata.get("general.name") == name
+
+
+@pytest.mark.parametrize("style", sorted(STYLES.keys() - REFUSED.keys()))
+def test_a_draft_of_the_bundle_fits_the_model_in_the_file(tmp_path: Path, style: str) -> None:
+    bundle = write_bundle(tmp_path / "b", STYLES[style]())
+    export_gguf(bundle, tmp_path / "m.gguf")
+    own = tokenizer_identity(bundle.tokenizer_file.read_text("utf-8"))
+    assert tokenizer_identity(open_checkpoint(tmp_path / "m.gguf").tokenizer_json) == own
