@@ -9,7 +9,7 @@ Source: ``tokenization_utils_base.py`` and ``tokenization_utils_tokenizers.py`` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,16 +157,16 @@ class _Finish:
     def __init__(self, path: Path, vocabulary: Vocabulary, settings: TokenSettings, vocab_size: int) -> None:
         self._path, self._vocabulary, self._settings, self._size = path, vocabulary, settings, vocab_size
         self._class = CLASSES.get(vocabulary.made_by) or TokenizerClass(names={}, parts=lambda _settings: {})
-        named = {**self._class.names, **vocabulary.names, **settings.names}
+        named = {**vocabulary.names, **self._class.names, **settings.names}
         order = (*NAMES, *(name for name in named if name not in NAMES))
         self.names: dict[str, _Token | None] = {name: named[name] for name in order if name in named}
         self.invented: frozenset[str] = frozenset()
-        self._extra = vocabulary.extra if settings.extra is None else settings.extra
+        replaced = vocabulary.extra is not None and (settings.extra is None or settings.late)
+        self._extra = (vocabulary.extra if replaced else settings.extra) or ()
 
     def __call__(self, tokenizer: Tokenizer) -> bool:
         before = _added_tokens(tokenizer)
-        added = {} if self._settings.listed else self._vocabulary.added
-        decoder = {**added, **self._settings.decoder}
+        decoder = {**self._settings.decoder, **({} if self._settings.listed else self._vocabulary.added)}
         in_files = {str(token) for token in decoder.values()}
         self.invented = frozenset(
             name
@@ -184,28 +184,41 @@ class _Finish:
     def _add(self, tokenizer: Tokenizer, decoder: Mapping[int, AddedToken]) -> None:
         present = list(tokenizer.get_added_tokens_decoder().values())
         states = {repr(token) for token in present}  # two tokens are equal if their texts are
-        wanted: list[_Token] = [decoder[index] for index in sorted(decoder) if repr(decoder[index]) not in states]
-        known = {str(token) for token in (*present, *wanted)}
         named = [token for token in self.names.values() if token is not None]
+        # The library still takes a token for special that was special before.
+        special = {str(token) for token in (*named, *(token for token in present if token.special))}
+        listed = [self._flagged(decoder[index], special) for index in sorted(decoder)]
+        wanted: list[_Token] = [token for token in listed if repr(token) not in states]
+        known = {str(token) for token in (*present, *wanted)}
         for token in (*named, *self._extra):
             if str(token) in known or token in wanted or self._without_row(tokenizer, str(token), len(wanted)):
                 continue
             wanted.append(token)
-        texts = {str(token) for token in named}
         for token in wanted:
             added = AddedToken(token, special=True) if isinstance(token, str) else token
-            added.special = added.special or str(token) in texts
+            added.special = added.special or str(token) in special
             tokenizer.add_tokens([added])
         if self._class.marks_all:
             known |= {str(token) for token in wanted}
-            special = dict.fromkeys(str(token) for token in (*named, *self._extra) if str(token) in known)
-            tokenizer.add_tokens([AddedToken(text, special=True) for text in special])
+            marked = dict.fromkeys(str(token) for token in (*named, *self._extra) if str(token) in known)
+            tokenizer.add_tokens([AddedToken(text, special=True) for text in marked])
         for index, token in decoder.items():
             if (number := tokenizer.token_to_id(str(token))) != index:
                 log.warning(
                     "%s: the token %s has the id %s, as in transformers, though its files say %d",
                     self._path.parent, shown(str(token)), number, index,
                 )  # fmt: skip
+
+    def _flagged(self, token: AddedToken, special: Collection[str]) -> AddedToken:
+        """Return a token of the files with the flags that it has once it is added."""
+        return AddedToken(
+            str(token),
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=token.normalized and not self._vocabulary.exact,
+            special=token.special or str(token) in special,
+        )
 
     def _without_row(self, tokenizer: Tokenizer, text: str, waiting: int) -> bool:
         """Return whether a named token would be a new one that has no row in the model; it is left out, then."""

@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 CONFIG = "tokenizer_config.json"
 # The names of tokens that every tokenizer may have. Other keys that end in "_token" name tokens of one model.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA, _ADDITIONAL = "extra_special_tokens", "additional_special_tokens"  # the newer and the older name
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 USED_KEYS = frozenset({
-    "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "add_bos_token", "add_eos_token",
+    "added_tokens_decoder", _ADDITIONAL, _EXTRA, "add_bos_token", "add_eos_token",
     "add_prefix_space", "legacy", "chat_template", "tokenizer_class",
 })  # fmt: skip
 # Keys that change no ids and no text: limits and habits of training, how the file was written, words to one program, and
@@ -72,6 +73,7 @@ class TokenSettings:
             no such files.
         names: named tokens that the files state; None is a token that the model does not have.
         extra: further special tokens, without names; None: the files say nothing.
+        late: they are stated where those of a SentencePiece model replace them.
         decoder: added tokens by the id that the files give them.
         listed: the files list the added tokens (``added_tokens_decoder``).
     """
@@ -79,6 +81,7 @@ class TokenSettings:
     stated: Mapping[str, Any]
     names: Mapping[str, str | AddedToken | None]
     extra: tuple[str | AddedToken, ...] | None
+    late: bool
     decoder: Mapping[int, AddedToken]
     listed: bool
 
@@ -96,7 +99,7 @@ def read_token_settings(home: Path) -> TokenSettings:
         UnsupportedError: a setting changes texts or ids in a way that is not read.
     """
     path = member(home, CONFIG)
-    stated = read_object(path) if path else {}
+    stated = _one_name(read_object(path) if path else {})
     where = home / CONFIG
     decoder: dict[int, AddedToken] = {}
     listed = "added_tokens_decoder" in stated
@@ -107,9 +110,12 @@ def read_token_settings(home: Path) -> TokenSettings:
         decoder = {int(key): _added(where, f"added_tokens_decoder[{key}]", entries[key]) for key in entries}
     else:
         special_map = member(home, "special_tokens_map.json")
-        stated = stated | (read_object(special_map) if special_map else {})
+        stated = _merged(stated, read_object(special_map) if special_map else {})
     _check_keys(where, stated)
-    names, extra = _named(where, stated), _extra(where, stated)
+    names = _named(where, stated)
+    early, rest = (_extra(where, stated, key) for key in (_EXTRA, _ADDITIONAL))
+    late = early is None
+    extra = rest if late else early
     added = None if listed else member(home, "added_tokens.json")
     if added is not None:
         special = {str(token) for token in (*names.values(), *(extra or ())) if token is not None}
@@ -119,7 +125,7 @@ def read_token_settings(home: Path) -> TokenSettings:
             decoder[index] = AddedToken(text, normalized=text not in special, special=text in special)
     by_text = {str(token): token for token in decoder.values()}
     names = {name: by_text.get(str(token), token) if token is not None else None for name, token in names.items()}
-    return TokenSettings(stated=stated, names=names, extra=extra, decoder=decoder, listed=listed)
+    return TokenSettings(stated=stated, names=names, extra=extra, late=late, decoder=decoder, listed=listed)
 
 
 def _check_keys(where: Path, stated: Mapping[str, Any]) -> None:
@@ -158,7 +164,7 @@ def _token(where: Path, what: str, value: object) -> str | AddedToken:
 def _named(where: Path, stated: Mapping[str, Any]) -> dict[str, str | AddedToken | None]:
     """Return the named tokens, those of one model after those of every model."""
     names: dict[str, str | AddedToken | None] = {}
-    more = stated.get("extra_special_tokens")
+    more = stated.get(_EXTRA)
     own = more if isinstance(more, dict) else {}
     keys = [
         key
@@ -170,12 +176,34 @@ def _named(where: Path, stated: Mapping[str, Any]) -> dict[str, str | AddedToken
     return names
 
 
-def _extra(where: Path, stated: Mapping[str, Any]) -> tuple[str | AddedToken, ...] | None:
-    """Return further special tokens."""
-    for key in ("extra_special_tokens", "additional_special_tokens"):
-        value = stated.get(key)
-        if isinstance(value, list) and (value or key == "additional_special_tokens"):
-            return tuple(_token(where, key, one) for one in value)
-        if value is not None and not isinstance(value, dict | list):
-            raise BundleError(f"{where}: {key} must be a list of tokens, not {shown(value)}")
-    return None
+def _one_name(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which further special tokens have their newer name."""
+    if _ADDITIONAL not in stated or stated.get(_EXTRA):
+        return dict(stated)
+    return {key: value for key, value in stated.items() if key != _ADDITIONAL} | {_EXTRA: stated[_ADDITIONAL]}
+
+
+def _merged(stated: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those of ``special_tokens_map.json``, whose lists of further tokens are put behind the others."""
+    ours, theirs = stated.get(_EXTRA), more.get(_EXTRA)
+    both = {**stated, **more}
+    if isinstance(ours, list) and isinstance(theirs, list):
+        both[_EXTRA] = ours + [token for token in theirs if token not in ours]
+    elif isinstance(ours, dict) and isinstance(theirs, dict):
+        both[_EXTRA] = ours | theirs
+    return both
+
+
+def _extra(where: Path, stated: Mapping[str, Any], key: str) -> tuple[str | AddedToken, ...] | None:
+    """Return further special tokens; None if the files say nothing of them, or name each."""
+    value = stated.get(key, {})
+    if isinstance(value, dict):
+        return None
+    if value is not None and not isinstance(value, list):
+        raise BundleError(f"{where}: {key} must be a list of tokens, not {shown(value)}")
+    return tuple(
+        _added(where, key, {**one, "special": one.get("special", "__type" not in one)})
+        if isinstance(one, dict)
+        else _token(where, key, one)
+        for one in value or ()
+    )

@@ -38,7 +38,7 @@ class TokenizerClass:
     """A class of transformers that builds its tokenizer.
 
     Members:
-        names: the special tokens that it has if the files do not say otherwise.
+        names: the special tokens that it has, or does not have, if the files do not say otherwise.
         parts: function of the settings (``tokenizer_config.json``) that returns the parts of a ``tokenizer.json`` that the
             class has of its own, those of ``model`` without vocabulary and merges.
         own_post: the class makes the post-processor itself, from ``add_bos_token`` and ``add_eos_token``.
@@ -46,7 +46,7 @@ class TokenizerClass:
         whole_pieces: pieces of a SentencePiece model that users define become added tokens.
     """
 
-    names: Mapping[str, str]
+    names: Mapping[str, str | None]
     parts: Callable[[Mapping[str, Any]], dict[str, Any]]
     own_post: bool = False
     marks_all: bool = False
@@ -101,7 +101,7 @@ def _with_prefix(split: dict[str, Any]) -> dict[str, Any]:
     return split
 
 
-_THREE = {"bos_token": _TEXT, "eos_token": _TEXT, "unk_token": _TEXT}
+_THREE: dict[str, str | None] = {"bos_token": _TEXT, "eos_token": _TEXT, "unk_token": _TEXT}
 _QWEN = {"eos_token": _TEXT, "unk_token": _TEXT, "pad_token": _TEXT}
 _GEMMA = {
     "bos_token": "<bos>",
@@ -117,7 +117,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "GemmaTokenizer": TokenizerClass(names=_GEMMA, parts=_gemma),
     "Qwen2Tokenizer": TokenizerClass(names=_QWEN, parts=_byte_parts(_NFC, "qwen2"), marks_all=True),
     "Qwen3_5Tokenizer": TokenizerClass(names=_QWEN, parts=_byte_parts(_NFC, "qwen35")),
-    "GPT2Tokenizer": TokenizerClass(names=_THREE, parts=_byte_parts(None, "gpt-2")),
+    "GPT2Tokenizer": TokenizerClass(names=_THREE | {"pad_token": None}, parts=_byte_parts(None, "gpt-2")),
     "GPTNeoXTokenizer": TokenizerClass(
         names=_THREE | {"pad_token": "<|padding|>"}, parts=_byte_parts(_NFC, "gpt-2"), own_post=True
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,17 +37,19 @@ class Vocabulary:
         json: text of the ``tokenizer.json``.
         made_by: class of transformers whose names and habits hold; empty: none.
         names: named tokens that the file itself has.
-        extra: special tokens that the file itself has.
-        added: added tokens of the file by their ids, which the text lacks.
+        extra: special tokens that the file itself has; None: it is of a kind that has none.
+        added: added tokens of the file by their ids.
         unfinished: the text has no post-processor, which the settings describe.
+        exact: tokens that the settings add are found in the text itself, also those that are flagged as normalized.
     """
 
     json: str
     made_by: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
-    extra: tuple[AddedToken, ...] = ()
+    extra: tuple[AddedToken, ...] | None = None
     added: Mapping[int, AddedToken] = field(default_factory=dict)
     unfinished: bool = False
+    exact: bool = False
 
 
 def find_vocabulary(folder: Path) -> Path:
@@ -90,13 +93,14 @@ def read_vocabulary(path: Path, settings: TokenSettings, config: Mapping[str, An
 
 def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Vocabulary:
     """Return a ``tokenizer.json`` as it stands, or as its class makes it."""
+    tree = parse_object(text, str(path))
+    added, names = _added_of(path, tree), _pad_of(tree)
     if name not in CLASSES:
         if name != BACKEND:
             log.warning(
                 "%s: transformers' %s is not known; its tokenizer.json is taken as it stands", path.parent, name
             )
-        return Vocabulary(json=text)
-    tree = parse_object(text, str(path))
+        return Vocabulary(json=text, names=names, added=added)
     model = tree.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or "merges" not in model:
         raise UnsupportedError(
@@ -107,15 +111,15 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
     own = {key: tree.get(key) for key in _PARTS} | {"model": {key: model.get(key) for key in parts["model"]}}
     same = [key for key in parts if _plain(own[key]) == _plain(parts[key])]
     if len(same) == len(parts) and not settings.listed:
-        return Vocabulary(json=text, made_by=name)
+        return Vocabulary(json=text, made_by=name, names=names, added=added)
     if len(same) < len(parts):
         log.warning(
             "%s: %s is that of transformers' %s, not that of the file; state tokenizer_class PreTrainedTokenizerFast to "
             "take the file as it stands", path, ", ".join(sorted(parts.keys() - same)), name,
         )  # fmt: skip
-    added = _added_of(path, tree)
     made = {**tree, **parts, "model": parts["model"] | {key: model[key] for key in ("vocab", "merges")}}
-    return Vocabulary(json=json.dumps(made | {"added_tokens": []}, ensure_ascii=False), made_by=name, added=added)
+    text = json.dumps(made | {"added_tokens": []}, ensure_ascii=False)
+    return Vocabulary(json=text, made_by=name, names=names, added=added)
 
 
 def _plain(value: Any) -> Any:
@@ -139,6 +143,13 @@ def _added_of(path: Path, tree: Mapping[str, Any]) -> dict[int, AddedToken]:
         raise BundleError(f"{path}: added_tokens holds something else than tokens ({error})") from None
 
 
+def _pad_of(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the token that the padding of a ``tokenizer.json`` names."""
+    padding = tree.get("padding")
+    token = padding.get("pad_token") if isinstance(padding, dict) else None
+    return {"pad_token": token} if isinstance(token, str) and token else {}
+
+
 def _from_words(path: Path, name: str, settings: TokenSettings) -> Vocabulary:
     """Return the tokenizer of ``vocab.json`` and ``merges.txt``."""
     if name not in CLASSES:
@@ -146,8 +157,8 @@ def _from_words(path: Path, name: str, settings: TokenSettings) -> Vocabulary:
             f"{path}: transformers' {name} does not say how a vocab.json is read; known: {', '.join(CLASSES)}; pass a "
             "tokenizer.json with --tokenizer"
         )
-    lines = read_text(path.parent / _MERGES, MAX_JSON_BYTES).splitlines()
-    merges = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    lines = re.split(r"\r?\n", read_text(path.parent / _MERGES, MAX_JSON_BYTES))
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]  # "# #" is a merge
     parts = CLASSES[name].parts(settings.stated)
     model = parts["model"] | {"vocab": parse_object(read_text(path, MAX_JSON_BYTES), str(path)), "merges": merges}
     tree = {"version": "1.0", "added_tokens": [], "post_processor": None, **parts, "model": model}
@@ -169,7 +180,7 @@ def _from_pieces(path: Path, model: SentencePieceModel, name: str, settings: Tok
             "%s: transformers' %s is not known; its tokenizer.model is read as SentencePiece does", path.parent, name
         )
     pieces = _renamed(vocabulary.pieces, {index: str(token) for index, token in settings.decoder.items()})
-    legacy = settings.flag("legacy", True)
+    legacy = bool(settings.stated.get("legacy", True))
     made = replace(vocabulary, pieces=pieces, first_only=vocabulary.prefix and not legacy, begin=None)
     own = {piece.text for piece in pieces if piece.kind is PieceKind.USER_DEFINED}
     tree = json.loads(to_json(path, made)) | {"added_tokens": []}
@@ -178,6 +189,7 @@ def _from_pieces(path: Path, model: SentencePieceModel, name: str, settings: Tok
         names=model.names,
         extra=tuple(token for token in extra if str(token) not in own),
         unfinished=True,
+        exact=vocabulary.prefix,
     )
 
 
