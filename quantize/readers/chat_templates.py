@@ -46,7 +46,10 @@ def folder_templates(home: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     where, value = home / "tokenizer_config.json", settings.get("chat_template")
     separate = member(home, "chat_template.json")
     if separate is not None:
+        stated = value
         where, value = separate, read_object(separate).get("chat_template")
+        if stated not in (None, value):
+            log.warning("%s: replaces the chat template of tokenizer_config.json, unlike in AutoTokenizer", separate)
     if value is None:
         return {}
     pairs: list[Any] = [(_DEFAULT, value)]

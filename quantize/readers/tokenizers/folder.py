@@ -15,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from edgedec.errors import BundleError
 from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.chat_templates import compose, folder_templates
-from edgedec.quantize.readers.tokenizers.token_settings import CONFIG, NAMES, TokenSettings, read_token_settings
+from edgedec.quantize.readers.tokenizers.token_settings import (
+    CONFIG,
+    NAMES,
+    NOT_FOR_BPE,
+    TokenSettings,
+    read_token_settings,
+)
 from edgedec.quantize.readers.tokenizers.tokenizer_file import CheckedTokenizer, check_tokenizer, read_tokenizer
 from edgedec.quantize.readers.tokenizers.transformers_class import CLASSES, TokenizerClass
 from edgedec.quantize.readers.tokenizers.vocabulary_files import Vocabulary, find_vocabulary, read_vocabulary
@@ -176,6 +183,11 @@ class _Finish:
             and tokenizer.token_to_id(str(token)) is None
         )
         self._add(tokenizer, decoder)
+        if self._settings.flag(NOT_FOR_BPE, False) and not isinstance(tokenizer.model, BPE):
+            log.warning(
+                "%s: %s is true, and is not followed: spaces before punctuation stay in texts, unlike in transformers",
+                self._path.parent, NOT_FOR_BPE,
+            )  # fmt: skip
         own_post = self._vocabulary.unfinished or self._class.own_post
         if own_post:
             self._set_post_processor(tokenizer)
@@ -185,9 +197,10 @@ class _Finish:
         present = list(tokenizer.get_added_tokens_decoder().values())
         states = {repr(token) for token in present}  # two tokens are equal if their texts are
         named = [token for token in self.names.values() if token is not None]
+        texts = {str(token) for token in named}
         # The library still takes a token for special that was special before.
-        special = {str(token) for token in (*named, *(token for token in present if token.special))}
-        listed = [self._flagged(decoder[index], special) for index in sorted(decoder)]
+        special = {str(token) for token in (*present, *decoder.values()) if token.special}
+        listed = [self._flagged(decoder[index], texts, special) for index in sorted(decoder)]
         wanted: list[_Token] = [token for token in listed if repr(token) not in states]
         known = {str(token) for token in (*present, *wanted)}
         for token in (*named, *self._extra):
@@ -195,9 +208,12 @@ class _Finish:
                 continue
             wanted.append(token)
         for token in wanted:
-            added = AddedToken(token, special=True) if isinstance(token, str) else token
-            added.special = added.special or str(token) in special
-            tokenizer.add_tokens([added])
+            if self._vocabulary.exact and isinstance(token, AddedToken) and token.normalized:
+                log.warning(
+                    "%s: the token %s is found in the text itself, though its files say in the normalized one",
+                    self._path.parent, shown(str(token)),
+                )  # fmt: skip
+            tokenizer.add_tokens([self._flagged(token, texts, special)])
         if self._class.marks_all:
             known |= {str(token) for token in wanted}
             marked = dict.fromkeys(str(token) for token in (*named, *self._extra) if str(token) in known)
@@ -209,16 +225,18 @@ class _Finish:
                     self._path.parent, shown(str(token)), number, index,
                 )  # fmt: skip
 
-    def _flagged(self, token: AddedToken, special: Collection[str]) -> AddedToken:
-        """Return a token of the files with the flags that it has once it is added."""
-        return AddedToken(
-            str(token),
-            single_word=token.single_word,
-            lstrip=token.lstrip,
-            rstrip=token.rstrip,
-            normalized=token.normalized and not self._vocabulary.exact,
-            special=token.special or str(token) in special,
-        )
+    def _flagged(self, token: _Token, named: Collection[str], special: Collection[str]) -> AddedToken:
+        """Return a token with the flags that it has once it is added; ``special`` are tokens that were special before."""
+        text = str(token)
+        if isinstance(token, str):
+            return AddedToken(text, special=True)
+        if self._vocabulary.exact and token.normalized:
+            token = AddedToken(**token.__getstate__() | {"normalized": False})
+        if text in named:
+            token.special = True  # a token that does not say whether it is normalized is not, then
+        elif text in special:
+            token = AddedToken(**token.__getstate__() | {"special": True})
+        return token
 
     def _without_row(self, tokenizer: Tokenizer, text: str, waiting: int) -> bool:
         """Return whether a named token would be a new one that has no row in the model; it is left out, then."""

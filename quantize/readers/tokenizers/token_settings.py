@@ -9,7 +9,7 @@ Source: ``tokenization_utils_base.py`` of transformers 5.24.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ CONFIG = "tokenizer_config.json"
 # The names of tokens that every tokenizer may have. Other keys that end in "_token" name tokens of one model.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA, _ADDITIONAL = "extra_special_tokens", "additional_special_tokens"  # the newer and the older name
+_TYPE = "__type"  # marks an object that is a token
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 USED_KEYS = frozenset({
     "added_tokens_decoder", _ADDITIONAL, _EXTRA, "add_bos_token", "add_eos_token",
@@ -99,7 +100,8 @@ def read_token_settings(home: Path) -> TokenSettings:
         UnsupportedError: a setting changes texts or ids in a way that is not read.
     """
     path = member(home, CONFIG)
-    stated = _one_name(read_object(path) if path else {})
+    stated = config = _one_name(read_object(path) if path else {})
+    more: Mapping[str, Any] = {}
     where = home / CONFIG
     decoder: dict[int, AddedToken] = {}
     listed = "added_tokens_decoder" in stated
@@ -110,15 +112,16 @@ def read_token_settings(home: Path) -> TokenSettings:
         decoder = {int(key): _added(where, f"added_tokens_decoder[{key}]", entries[key]) for key in entries}
     else:
         special_map = member(home, "special_tokens_map.json")
-        stated = _merged(stated, read_object(special_map) if special_map else {})
-    _check_keys(where, stated)
-    names = _named(where, stated)
+        more = read_object(special_map) if special_map else {}
+        stated = _merged(config, more)
+    names = _named(where, stated, config, more)
+    _check_keys(where, stated, names.keys())
     early, rest = (_extra(where, stated, key) for key in (_EXTRA, _ADDITIONAL))
     late = early is None
     extra = rest if late else early
     added = None if listed else member(home, "added_tokens.json")
     if added is not None:
-        special = {str(token) for token in (*names.values(), *(extra or ())) if token is not None}
+        special = {str(token) for token in (*map(names.get, NAMES), *(early or ())) if token is not None}
         for text, index in read_object(added).items():
             if type(index) is not int or index < 0 or not text:
                 raise BundleError(f"{added}: {shown(text)} must have a token id, not {shown(index)}")
@@ -128,16 +131,17 @@ def read_token_settings(home: Path) -> TokenSettings:
     return TokenSettings(stated=stated, names=names, extra=extra, late=late, decoder=decoder, listed=listed)
 
 
-def _check_keys(where: Path, stated: Mapping[str, Any]) -> None:
-    """Refuse or name the keys whose effect is not read."""
+def _check_keys(where: Path, stated: Mapping[str, Any], names: Collection[str]) -> None:
+    """Refuse or name the keys whose effect is not read; ``names`` are those of tokens."""
     for key, harmless in REFUSED_KEYS.items():
         if stated.get(key) not in harmless:
             raise UnsupportedError(
                 f"{where}: {key} {shown(stated[key])} changes how texts become tokens, and is not read; take it out, or "
                 "pass another tokenizer with --tokenizer"
             )
-    known = USED_KEYS | IGNORED_KEYS | REFUSED_KEYS.keys() | {NOT_FOR_BPE}
-    unknown = sorted(key for key in stated if key not in known and not key.endswith("_token"))
+    known = USED_KEYS | IGNORED_KEYS | REFUSED_KEYS.keys() | {NOT_FOR_BPE, *names}
+    empty = {key for key in stated if key.endswith("_token") and stated[key] is None}
+    unknown = sorted(stated.keys() - known - empty)
     if unknown:
         log.warning("%s: the settings %s are not known and not used", where, ", ".join(map(shown, unknown)))
 
@@ -161,19 +165,34 @@ def _token(where: Path, what: str, value: object) -> str | AddedToken:
     return value
 
 
-def _named(where: Path, stated: Mapping[str, Any]) -> dict[str, str | AddedToken | None]:
-    """Return the named tokens, those of one model after those of every model."""
-    names: dict[str, str | AddedToken | None] = {}
-    more = stated.get(_EXTRA)
-    own = more if isinstance(more, dict) else {}
-    keys = [
-        key
-        for key in stated
-        if key.endswith("_token") and key not in (*NAMES, *USED_KEYS) and isinstance(stated[key], str)
-    ]
-    for key, value in {**{key: stated[key] for key in (*NAMES, *keys) if key in stated}, **own}.items():
-        names[key] = None if value is None else _token(where, key, value)
-    return names
+def _named(
+    where: Path, stated: Mapping[str, Any], config: Mapping[str, Any], more: Mapping[str, Any]
+) -> dict[str, str | AddedToken | None]:
+    """Return the named tokens in the order in which transformers adds them: those of one model follow those of every model.
+
+    Args:
+        where: the file, for messages.
+        stated: all settings.
+        config: those of ``tokenizer_config.json``.
+        more: those of ``special_tokens_map.json``.
+    """
+    objects = {key: value for key, value in _own_names(config).items() if isinstance(value, dict) and _TYPE in value}
+    later = {key: value for key, value in _own_names(more).items() if isinstance(value, str | dict)}
+    texts = {key: value for key, value in _own_names(config).items() if isinstance(value, str)}
+    named = stated.get(_EXTRA)
+    values = {
+        **{key: stated[key] for key in NAMES if key in stated},
+        **objects,
+        **later,
+        **texts,
+        **(named if isinstance(named, dict) else {}),
+    }
+    return {key: None if value is None else _token(where, key, value) for key, value in values.items()}
+
+
+def _own_names(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that may name tokens of one model."""
+    return {key: stated[key] for key in stated if key.endswith("_token") and key not in (*NAMES, *USED_KEYS)}
 
 
 def _one_name(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,8 +206,9 @@ def _merged(stated: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
     """Return settings with those of ``special_tokens_map.json``, whose lists of further tokens are put behind the others."""
     ours, theirs = stated.get(_EXTRA), more.get(_EXTRA)
     both = {**stated, **more}
-    if isinstance(ours, list) and isinstance(theirs, list):
-        both[_EXTRA] = ours + [token for token in theirs if token not in ours]
+    if isinstance(theirs, list):
+        tokens = [one | {"special": True} if isinstance(one, dict) else one for one in theirs]
+        both[_EXTRA] = [*(ours if isinstance(ours, list) else ()), *tokens]
     elif isinstance(ours, dict) and isinstance(theirs, dict):
         both[_EXTRA] = ours | theirs
     return both
@@ -202,7 +222,7 @@ def _extra(where: Path, stated: Mapping[str, Any], key: str) -> tuple[str | Adde
     if value is not None and not isinstance(value, list):
         raise BundleError(f"{where}: {key} must be a list of tokens, not {shown(value)}")
     return tuple(
-        _added(where, key, {**one, "special": one.get("special", "__type" not in one)})
+        _added(where, key, {**one, "special": one.get("special", _TYPE not in one)})
         if isinstance(one, dict)
         else _token(where, key, one)
         for one in value or ()

@@ -25,6 +25,7 @@ __all__ = ["Vocabulary", "find_vocabulary", "read_vocabulary"]
 log = logging.getLogger(__name__)
 
 _WORDS, _MERGES = "vocab.json", "merges.txt"
+_READ_WORDS = ("Qwen2Tokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer")
 _PARTS = ("normalizer", "pre_tokenizer", "decoder")
 _NOTHING = {"trim_offsets"}  # settings that change no ids
 
@@ -160,6 +161,12 @@ def _from_words(path: Path, name: str, settings: TokenSettings) -> Vocabulary:
     lines = re.split(r"\r?\n", read_text(path.parent / _MERGES, MAX_JSON_BYTES))
     merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]  # "# #" is a merge
     parts = CLASSES[name].parts(settings.stated)
+    if parts["model"]["byte_fallback"]:
+        raise UnsupportedError(
+            f"{path}: transformers' {name} reads no vocab.json; pass a tokenizer.json with --tokenizer"
+        )
+    if name not in _READ_WORDS:
+        log.warning("%s: transformers' %s reads no vocab.json, and would have no words; edgedec takes them", path, name)
     model = parts["model"] | {"vocab": parse_object(read_text(path, MAX_JSON_BYTES), str(path)), "merges": merges}
     tree = {"version": "1.0", "added_tokens": [], "post_processor": None, **parts, "model": model}
     return Vocabulary(json=json.dumps(tree, ensure_ascii=False), made_by=name, unfinished=True)
@@ -179,7 +186,8 @@ def _from_pieces(path: Path, model: SentencePieceModel, name: str, settings: Tok
         log.warning(
             "%s: transformers' %s is not known; its tokenizer.model is read as SentencePiece does", path.parent, name
         )
-    pieces = _renamed(vocabulary.pieces, {index: str(token) for index, token in settings.decoder.items()})
+    named = {} if vocabulary.unigram else {index: str(token) for index, token in settings.decoder.items()}
+    pieces = _renamed(vocabulary.pieces, named)
     legacy = bool(settings.stated.get("legacy", True))
     made = replace(vocabulary, pieces=pieces, first_only=vocabulary.prefix and not legacy, begin=None)
     own = {piece.text for piece in pieces if piece.kind is PieceKind.USER_DEFINED}
