@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,9 @@ from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
 )
 from edgedec.quantize.readers.untrusted import file_bytes, read_bytes, shown
 
-__all__ = ["SentencePieceModel", "read_model_file", "read_sentencepiece"]
+__all__ = ["SentencePieceModel", "check_unused", "read_model_file", "read_sentencepiece"]
+
+log = logging.getLogger(__name__)
 
 _MAX_BYTES = 64 << 20
 _MAX_TOKEN_BYTES = 1024
@@ -75,10 +78,37 @@ def read_model_file(path: Path) -> str:
 
     Raises:
         BundleError: the file is neither of these, or is damaged.
-        UnsupportedError: see ``read_sentencepiece``; or it is a list of ranks whose special tokens are not known.
+        UnsupportedError: see ``read_sentencepiece`` and ``check_unused``; or it is a list of ranks whose special tokens are
+            not known.
     """
     read = read_sentencepiece(path)
-    return read if isinstance(read, str) else to_json(path, read.vocabulary)
+    if isinstance(read, str):
+        return read
+    check_unused(path, read.vocabulary)
+    if read.vocabulary.unigram and any(piece.kind is PieceKind.USER_DEFINED for piece in read.vocabulary.pieces):
+        log.warning(
+            "%s: user-defined pieces are taken wherever they stand; SentencePiece takes others if they are likelier",
+            path,
+        )
+    return to_json(path, read.vocabulary)
+
+
+def check_unused(path: Path, vocabulary: PieceVocabulary) -> None:
+    """Refuse unused pieces that change how SentencePiece splits a text.
+
+    It joins them in a BPE model, and takes them apart at the end; an unused character is unknown.
+
+    Raises:
+        UnsupportedError: there is such a piece.
+    """
+    joined = {piece.text for piece in vocabulary.pieces if piece.kind in (PieceKind.NORMAL, PieceKind.UNUSED)}
+    for text in (piece.text for piece in vocabulary.pieces if piece.kind is PieceKind.UNUSED):
+        parts = range(1, 1 if vocabulary.unigram else len(text))
+        if len(text) == 1 or any(text[:cut] in joined and text[cut:] in joined for cut in parts):
+            raise UnsupportedError(
+                f"{path}: the piece {shown(text)} is unused, but SentencePiece meets it in texts, which is not read; pass a "
+                "tokenizer.json with --tokenizer"
+            )
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel | str:

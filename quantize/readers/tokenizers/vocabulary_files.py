@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind, VocabularyPiece, check_pieces, to_json
-from edgedec.quantize.readers.tokenizers.sentencepiece_model import SentencePieceModel, read_sentencepiece
+from edgedec.quantize.readers.tokenizers.sentencepiece_model import SentencePieceModel, check_unused, read_sentencepiece
 from edgedec.quantize.readers.tokenizers.token_settings import TokenSettings
 from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_json_text
 from edgedec.quantize.readers.tokenizers.transformers_class import BACKEND, CLASSES, class_name
@@ -186,6 +186,9 @@ def _from_pieces(path: Path, model: SentencePieceModel, name: str, settings: Tok
         log.warning(
             "%s: transformers' %s is not known; its tokenizer.model is read as SentencePiece does", path.parent, name
         )
+    check_unused(path, vocabulary)
+    if vocabulary.unigram and any(piece.kind is PieceKind.UNUSED for piece in vocabulary.pieces):
+        log.warning("%s: unused pieces stay unused, as in SentencePiece; transformers uses them", path)
     named = {} if vocabulary.unigram else {index: str(token) for index, token in settings.decoder.items()}
     pieces = _renamed(vocabulary.pieces, named)
     legacy = bool(settings.stated.get("legacy", True))
