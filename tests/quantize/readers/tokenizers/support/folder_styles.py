@@ -21,7 +21,7 @@ TEXTS = (
     "12345 é é ＡＢ 1234",
     "the king's 'S we'LL",
     "<|im_end|>  \n y",
-    "[PAD] <img>the",
+    "[PAD] <img>the ##B",
     "naïve 🦙\r\n",
     "",
     "the▁cat",
@@ -291,6 +291,79 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
             **_config(chat_template=NAMING, extra_special_tokens={"image_token": "<img>"}, pad_token="[PAD]"),
         },
     ),
+    "a named token that the json does not flag": (
+        {},
+        {
+            "tokenizer.json": _json(
+                byte_level(
+                    added_tokens=[{"id": at, **flagged(text, special=at < 2)} for at, text in enumerate(CONTROL)]
+                )
+            ),
+            **_config(),
+        },
+    ),
+    "a token that the json flags and the settings do not": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            **_config(eos_token="<|endoftext|>", **_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", special=False)))),
+        },
+    ),
+    "a named token that does not say whether it is normalized": (
+        {},
+        {
+            "tokenizer.json": _json(byte_level(added_tokens=[], normalizer={"type": "Lowercase"})),
+            **_config(
+                eos_token="<SEP>", **_decoder(*_LISTED, (_SIZE, {"content": "<SEP>"}), (_SIZE + 1, {"content": "B"}))
+            ),
+        },
+    ),
+    "padding that names a token": (
+        {},
+        {
+            "tokenizer.json": _json(
+                byte_level(
+                    padding={
+                        "strategy": "BatchLongest",
+                        "direction": "Right",
+                        "pad_to_multiple_of": None,
+                        "pad_id": 0,
+                        "pad_type_id": 0,
+                        "pad_token": "[PAD]",
+                    }
+                )
+            ),
+            **_config(chat_template=NAMING),
+        },
+    ),
+    "tokens in objects and in two files": (
+        {},
+        {
+            "tokenizer.json": _PLAIN,
+            "special_tokens_map.json": _json(
+                {
+                    "image_token": "<img>",
+                    "additional_special_tokens": ["<pad>"],
+                    "extra_special_tokens": [{"content": "<sep>", "rstrip": True}],
+                }
+            ),
+            **_config(
+                video_token="[PAD]",
+                call_token={"__type": "AddedToken", **flagged("<tool_call>")},
+                additional_special_tokens=[{"__type": "AddedToken", **flagged("<mask>", special=False)}],
+            ),
+        },
+    ),
+    "added_tokens beside a json that has them": (
+        {},
+        {
+            "tokenizer.json": _json(
+                byte_level(added_tokens=[*byte_level()["added_tokens"], {"id": _SIZE, **flagged("<sep>", rstrip=True)}])
+            ),
+            "added_tokens.json": _json({"<sep>": _SIZE}),
+            **_config(),
+        },
+    ),
     "added_tokens and settings": (
         {},
         {
@@ -398,6 +471,27 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
             "merges.txt": _merges_file(byte_level()),
             **_config(tokenizer_class="Qwen2Tokenizer", **_decoder(*_LISTED)),
         },
+    ),
+    "merges that begin with a hash": (
+        {"model_type": "qwen2"},
+        {
+            "vocab.json": _json(byte_level()["model"]["vocab"] | {"##": _SIZE}),
+            "merges.txt": _merges_file(byte_level()) + b"# #\n",
+            **_config(tokenizer_class="Qwen2Tokenizer"),
+        },
+    ),
+    "pieces, Mistral, legacy is null": ({"model_type": "mistral"}, _llama(legacy=None)),
+    "pieces, Mistral, normalized": (
+        {"model_type": "mistral"},
+        _llama(**_decoder(*_SPM_LISTED, (_PIECES, flagged("<|im_start|>", normalized=True)))),
+    ),
+    "pieces and an empty list of further tokens": (
+        {},
+        _llama(bos_token=None, extra_special_tokens=[]) | {"tokenizer.model": sentencepiece("<sep>")},
+    ),
+    "pieces and further tokens in special_tokens_map": (
+        {},
+        _llama() | {"special_tokens_map.json": _json({"additional_special_tokens": ["<img>"]})},
     ),
     "pieces alone": ({}, {"tokenizer.model": sentencepiece()}),
     "pieces, BOS": ({}, _llama(add_bos_token=True, legacy=False, chat_template=TEMPLATE)),
