@@ -173,8 +173,8 @@ def _named(
     Args:
         where: the file, for messages.
         stated: all settings.
-        config: those of ``tokenizer_config.json``.
-        more: those of ``special_tokens_map.json``.
+        config: the settings of ``tokenizer_config.json``.
+        more: the settings of ``special_tokens_map.json``.
     """
     objects = {key: value for key, value in _own_names(config).items() if isinstance(value, dict) and _TYPE in value}
     later = {key: value for key, value in _own_names(more).items() if isinstance(value, str | dict)}

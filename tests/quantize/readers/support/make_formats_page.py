@@ -125,7 +125,11 @@ def _families() -> str:
 
 def _classes() -> str:
     rows = [
-        (f"`{name}`", _code(f"{key}: {text}" for key, text in one.names.items()), "yes" if one.own_post else "no")
+        (
+            f"`{name}`",
+            _code(f"{key}: {text}" for key, text in one.names.items() if text is not None),
+            "yes" if one.own_post else "no",
+        )
         for name, one in transformers_class.CLASSES.items()
     ]
     return _table("class | tokens it names if the files do not | BOS and EOS by the class alone", rows)
@@ -138,7 +142,8 @@ def _settings() -> str:
     rows = [
         ("used", _code(sorted(token_settings.USED_KEYS)) + ", and keys that end in `_token`"),
         ("refused by name", "; ".join(refused)),
-        ("known to mean nothing here", _code(sorted(token_settings.IGNORED_KEYS | {token_settings.NOT_FOR_BPE}))),
+        ("known to mean nothing here", _code(sorted(token_settings.IGNORED_KEYS))),
+        ("not followed, with a note if it is true, for models other than BPE", _code([token_settings.NOT_FOR_BPE])),
         ("all others", "named in a note"),
     ]
     return _table("keys of `tokenizer_config.json` |", rows)

@@ -14,10 +14,24 @@ from typing import Any
 
 import pytest
 
+from edgedec.errors import UnsupportedError
 from edgedec.quantize.readers.tokenizers.folder import read_folder_tokenizer
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.tokenizer import Tokenizer
-from tests.quantize.readers.tokenizers.support.folder_styles import FAMILY_SIZES, STYLES, TURNS, observed, write_style
+from tests.quantize.readers.tokenizers.support.folder_styles import (
+    FAMILY_SIZES,
+    STYLES,
+    TURNS,
+    as_json,
+    byte_level,
+    flagged,
+    merges_file,
+    observed,
+    sentencepiece,
+    settings,
+    write_files,
+    write_style,
+)
 
 RECORDED = Path(__file__).parent / "support" / "recorded_folders.json"
 
@@ -85,3 +99,63 @@ def test_what_was_recorded_is_what_transformers_does(
         RECORDED.write_text(json.dumps(recorded | {style: found}, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
     else:
         assert recorded[style] == found
+
+
+def unigram(**kinds: int) -> bytes:
+    """Return a unigram model in which some pieces are of other kinds."""
+    return sentencepiece(training={3: 1}, kinds=kinds)
+
+
+def words() -> dict[str, bytes]:
+    tree = byte_level()
+    return {"vocab.json": as_json(tree["model"]["vocab"]), "merges.txt": merges_file(tree)}
+
+
+@pytest.mark.parametrize(
+    ("files", "note"),
+    [
+        (
+            {"tokenizer.model": unigram(), **settings(clean_up_tokenization_spaces=True)},
+            "clean_up_tokenization_spaces is true, and is not followed",
+        ),
+        (
+            {
+                "tokenizer.model": sentencepiece(),
+                **settings(sep_token={"__type": "AddedToken", **flagged("<sep>", normalized=True)}),
+            },
+            "the token '<sep>' is found in the text itself",
+        ),
+        ({"tokenizer.model": unigram(king=5), **settings()}, "unused pieces stay unused, as in SentencePiece"),
+        ({**words(), **settings(tokenizer_class="Qwen3_5Tokenizer")}, "Qwen3_5Tokenizer reads no vocab.json"),
+        (
+            {"tokenizer.json": as_json(byte_level()), **settings(image_token={"content": "<img>"})},
+            "the settings 'image_token' are not known",
+        ),
+        (
+            {
+                "tokenizer.json": as_json(byte_level()),
+                "chat_template.json": as_json({"chat_template": "other"}),
+                **settings(chat_template="own"),
+            },
+            "replaces the chat template of tokenizer_config.json",
+        ),
+    ],
+)
+def test_what_differs_from_transformers_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, files: Mapping[str, bytes], note: str
+) -> None:
+    read_folder_tokenizer(write_files(tmp_path / "folder", {}, files), FAMILY_SIZES["vocab_size"])
+    assert note in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({**words(), **settings(tokenizer_class="GemmaTokenizer")}, r"GemmaTokenizer reads no vocab\.json"),
+        ({"tokenizer.model": unigram(k=5), **settings()}, r"the piece 'k' is unused, but SentencePiece meets it"),
+        ({"tokenizer.model": sentencepiece(kinds={"ki": 5})}, r"the piece 'ki' is unused, but SentencePiece meets it"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path: Path, files: Mapping[str, bytes], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        read_folder_tokenizer(write_files(tmp_path / "folder", {}, files), FAMILY_SIZES["vocab_size"])

@@ -128,13 +128,20 @@ def _message(number: int, data: bytes) -> bytes:
 
 
 def sentencepiece(
-    *user: str, training: Mapping[int, int] | None = None, normalizing: Mapping[int, int] | None = None
+    *user: str,
+    training: Mapping[int, int] | None = None,
+    normalizing: Mapping[int, int] | None = None,
+    kinds: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Return a SentencePiece ``.model`` of BPE, as its protocol buffer is documented."""
+    """Return a SentencePiece ``.model`` of BPE, as its protocol buffer is documented; ``kinds`` are those of some pieces."""
+    others = kinds or {}
     trained = {3: 2, 35: 1} | dict(training or {})
     normal = {3: 1, 4: 0, 5: 1} | dict(normalizing or {})
     parts = [
-        _message(1, _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind]))
+        _message(
+            1,
+            _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([others.get(text, kind)]),
+        )
         for text, score, kind in pieces(*user)
     ]
     for number, settings in ((2, trained), (3, normal)):
@@ -142,13 +149,13 @@ def sentencepiece(
     return b"".join(parts)
 
 
-def _json(value: object) -> bytes:
+def as_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _config(**changes: Any) -> dict[str, bytes]:
+def settings(**changes: Any) -> dict[str, bytes]:
     return {
-        "tokenizer_config.json": _json(
+        "tokenizer_config.json": as_json(
             {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"} | changes
         )
     }
@@ -156,7 +163,7 @@ def _config(**changes: Any) -> dict[str, bytes]:
 
 def _llama(**changes: Any) -> dict[str, bytes]:
     named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "tokenizer_class": "LlamaTokenizer"}
-    return {"tokenizer.model": sentencepiece(), "tokenizer_config.json": _json(named | changes)}
+    return {"tokenizer.model": sentencepiece(), "tokenizer_config.json": as_json(named | changes)}
 
 
 def _decoder(*entries: tuple[int, dict[str, Any]]) -> dict[str, Any]:
@@ -202,7 +209,7 @@ def spaced(scheme: str) -> dict[str, Any]:
     }
 
 
-def _merges_file(tree: Mapping[str, Any]) -> bytes:
+def merges_file(tree: Mapping[str, Any]) -> bytes:
     return ("#version: 0.2\n" + "\n".join(" ".join(merge) for merge in tree["model"]["merges"]) + "\n").encode()
 
 
@@ -217,17 +224,20 @@ def _post(*ends: str) -> dict[str, Any]:
     }
 
 
-_PLAIN = _json(byte_level())
+_PLAIN = as_json(byte_level())
 _QWEN = {"model_type": "qwen3"}
 # Each style: the configuration's family and other keys, and the files of the tokenizer.
 STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "json alone": ({}, {"tokenizer.json": _PLAIN}),
-    "json and settings": ({}, {"tokenizer.json": _PLAIN, **_config(chat_template=TEMPLATE, bos_token="<|endoftext|>")}),
+    "json and settings": (
+        {},
+        {"tokenizer.json": _PLAIN, **settings(chat_template=TEMPLATE, bos_token="<|endoftext|>")},
+    ),
     "new tokens in added_tokens_decoder": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(
+            **settings(
                 **_decoder(
                     *_LISTED,
                     (_SIZE, flagged("<tool_call>", special=False)),
@@ -239,27 +249,27 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "flags in added_tokens_decoder": (
         {},
         {
-            "tokenizer.json": _json(
+            "tokenizer.json": as_json(
                 byte_level(
                     added_tokens=[{"id": at, **flagged(text, special=at < 2)} for at, text in enumerate(CONTROL)]
                 )
             ),
-            **_config(**_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", rstrip=True, special=True)))),
+            **settings(**_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", rstrip=True, special=True)))),
         },
     ),
     "a word that becomes an added token": (
         {},
-        {"tokenizer.json": _PLAIN, **_config(**_decoder(*_LISTED, (_SIZE - 1, flagged("Ġcall", special=False))))},
+        {"tokenizer.json": _PLAIN, **settings(**_decoder(*_LISTED, (_SIZE - 1, flagged("Ġcall", special=False))))},
     ),
     "an id that tokens cannot have": (
         {},
-        {"tokenizer.json": _PLAIN, **_config(**_decoder(*_LISTED, (_SIZE + 7, flagged("<sep>"))))},
+        {"tokenizer.json": _PLAIN, **settings(**_decoder(*_LISTED, (_SIZE + 7, flagged("<sep>"))))},
     ),
     "special_tokens_map": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            "special_tokens_map.json": _json(
+            "special_tokens_map.json": as_json(
                 {
                     "bos_token": "<|endoftext|>",
                     "eos_token": flagged("<|im_end|>", lstrip=True),
@@ -267,14 +277,14 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
                     "additional_special_tokens": ["<img>"],
                 }
             ),
-            **_config(eos_token=None, chat_template=TEMPLATE),
+            **settings(eos_token=None, chat_template=TEMPLATE),
         },
     ),
     "named tokens of one model": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(
+            **settings(
                 chat_template=NAMING,
                 pad_token="<|endoftext|>",
                 unk_token="<|endoftext|>",
@@ -288,32 +298,32 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(chat_template=NAMING, extra_special_tokens={"image_token": "<img>"}, pad_token="[PAD]"),
+            **settings(chat_template=NAMING, extra_special_tokens={"image_token": "<img>"}, pad_token="[PAD]"),
         },
     ),
     "a named token that the json does not flag": (
         {},
         {
-            "tokenizer.json": _json(
+            "tokenizer.json": as_json(
                 byte_level(
                     added_tokens=[{"id": at, **flagged(text, special=at < 2)} for at, text in enumerate(CONTROL)]
                 )
             ),
-            **_config(),
+            **settings(),
         },
     ),
     "a token that the json flags and the settings do not": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(eos_token="<|endoftext|>", **_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", special=False)))),
+            **settings(eos_token="<|endoftext|>", **_decoder(*_LISTED[:2], (2, flagged("<|im_end|>", special=False)))),
         },
     ),
     "a named token that does not say whether it is normalized": (
         {},
         {
-            "tokenizer.json": _json(byte_level(added_tokens=[], normalizer={"type": "Lowercase"})),
-            **_config(
+            "tokenizer.json": as_json(byte_level(added_tokens=[], normalizer={"type": "Lowercase"})),
+            **settings(
                 eos_token="<SEP>", **_decoder(*_LISTED, (_SIZE, {"content": "<SEP>"}), (_SIZE + 1, {"content": "B"}))
             ),
         },
@@ -321,7 +331,7 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "padding that names a token": (
         {},
         {
-            "tokenizer.json": _json(
+            "tokenizer.json": as_json(
                 byte_level(
                     padding={
                         "strategy": "BatchLongest",
@@ -333,21 +343,21 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
                     }
                 )
             ),
-            **_config(chat_template=NAMING),
+            **settings(chat_template=NAMING),
         },
     ),
     "tokens in objects and in two files": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            "special_tokens_map.json": _json(
+            "special_tokens_map.json": as_json(
                 {
                     "image_token": "<img>",
                     "additional_special_tokens": ["<pad>"],
                     "extra_special_tokens": [{"content": "<sep>", "rstrip": True}],
                 }
             ),
-            **_config(
+            **settings(
                 video_token="[PAD]",
                 call_token={"__type": "AddedToken", **flagged("<tool_call>")},
                 additional_special_tokens=[{"__type": "AddedToken", **flagged("<mask>", special=False)}],
@@ -357,26 +367,26 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "added_tokens beside a json that has them": (
         {},
         {
-            "tokenizer.json": _json(
+            "tokenizer.json": as_json(
                 byte_level(added_tokens=[*byte_level()["added_tokens"], {"id": _SIZE, **flagged("<sep>", rstrip=True)}])
             ),
-            "added_tokens.json": _json({"<sep>": _SIZE}),
-            **_config(),
+            "added_tokens.json": as_json({"<sep>": _SIZE}),
+            **settings(),
         },
     ),
     "added_tokens and settings": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            "added_tokens.json": _json({"<tool_call>": _SIZE, "<sep>": _SIZE + 1}),
-            **_config(sep_token="<sep>", bos_token="<|endoftext|>"),
+            "added_tokens.json": as_json({"<tool_call>": _SIZE, "<sep>": _SIZE + 1}),
+            **settings(sep_token="<sep>", bos_token="<|endoftext|>"),
         },
     ),
     "a template for tools": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(
+            **settings(
                 chat_template=[
                     {"name": "default", "template": TEMPLATE},
                     {
@@ -395,13 +405,13 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
             "tokenizer.json": _PLAIN,
             "chat_template.jinja": (TEMPLATE + "\n").encode(),
             "additional_chat_templates/tool_use.jinja": b"tools: {{ tools | length }}   \n",
-            **_config(chat_template="old"),
+            **settings(chat_template="old"),
         },
     ),
     "a post-processor in a sequence": (
         {},
         {
-            "tokenizer.json": _json(
+            "tokenizer.json": as_json(
                 byte_level(
                     post_processor={
                         "type": "Sequence",
@@ -409,75 +419,75 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
                     }
                 )
             ),
-            **_config(bos_token="<|endoftext|>", add_bos_token=False),
+            **settings(bos_token="<|endoftext|>", add_bos_token=False),
         },
     ),
     "add_bos_token beside a json": (
         {},
-        {"tokenizer.json": _PLAIN, **_config(bos_token="<|endoftext|>", add_bos_token=True, add_prefix_space=True)},
+        {"tokenizer.json": _PLAIN, **settings(bos_token="<|endoftext|>", add_bos_token=True, add_prefix_space=True)},
     ),
     "Llama's class and a byte-level json": (
         {},
         {
             "tokenizer.json": _PLAIN,
-            **_config(tokenizer_class="LlamaTokenizerFast", bos_token="<|endoftext|>", legacy=False),
+            **settings(tokenizer_class="LlamaTokenizerFast", bos_token="<|endoftext|>", legacy=False),
         },
     ),
     "Llama's class and a json that prepends": (
         {},
         {
-            "tokenizer.json": _json(spaced("prepend")),
-            **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>"),
+            "tokenizer.json": as_json(spaced("prepend")),
+            **settings(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>"),
         },
     ),
     "Llama's class and a json, legacy": (
         {},
         {
-            "tokenizer.json": _json(spaced("always")),
-            **_config(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>", legacy=True),
+            "tokenizer.json": as_json(spaced("always")),
+            **settings(tokenizer_class="LlamaTokenizer", eos_token="</s>", bos_token="<s>", legacy=True),
         },
     ),
     "a json that prepends": (
         {},
-        {"tokenizer.json": _json(spaced("prepend")), **_config(eos_token="</s>", bos_token="<s>")},
+        {"tokenizer.json": as_json(spaced("prepend")), **settings(eos_token="</s>", bos_token="<s>")},
     ),
     "Qwen's class": (
         _QWEN,
         {
             "tokenizer.json": _PLAIN,
-            **_config(tokenizer_class="Qwen2Tokenizer", pad_token="<|endoftext|>", chat_template=TEMPLATE),
+            **settings(tokenizer_class="Qwen2Tokenizer", pad_token="<|endoftext|>", chat_template=TEMPLATE),
         },
     ),
     "Qwen's class and added_tokens_decoder": (
         _QWEN,
         {
             "tokenizer.json": _PLAIN,
-            **_config(
+            **settings(
                 tokenizer_class="Qwen2TokenizerFast",
                 **_decoder(*_LISTED, (_SIZE, flagged("<tool_call>", special=False))),
                 additional_special_tokens=["<|im_start|>", "<|im_end|>"],
             ),
         },
     ),
-    "Qwen's family, another class": (_QWEN, {"tokenizer.json": _PLAIN, **_config(pad_token="<|endoftext|>")}),
+    "Qwen's family, another class": (_QWEN, {"tokenizer.json": _PLAIN, **settings(pad_token="<|endoftext|>")}),
     "GPT 2's class": (
         {},
-        {"tokenizer.json": _PLAIN, **_config(tokenizer_class="GPT2Tokenizer", add_prefix_space=True)},
+        {"tokenizer.json": _PLAIN, **settings(tokenizer_class="GPT2Tokenizer", add_prefix_space=True)},
     ),
     "words and merges": (
         {"model_type": "qwen2"},
         {
-            "vocab.json": _json(byte_level()["model"]["vocab"]),
-            "merges.txt": _merges_file(byte_level()),
-            **_config(tokenizer_class="Qwen2Tokenizer", **_decoder(*_LISTED)),
+            "vocab.json": as_json(byte_level()["model"]["vocab"]),
+            "merges.txt": merges_file(byte_level()),
+            **settings(tokenizer_class="Qwen2Tokenizer", **_decoder(*_LISTED)),
         },
     ),
     "merges that begin with a hash": (
         {"model_type": "qwen2"},
         {
-            "vocab.json": _json(byte_level()["model"]["vocab"] | {"##": _SIZE}),
-            "merges.txt": _merges_file(byte_level()) + b"# #\n",
-            **_config(tokenizer_class="Qwen2Tokenizer"),
+            "vocab.json": as_json(byte_level()["model"]["vocab"] | {"##": _SIZE}),
+            "merges.txt": merges_file(byte_level()) + b"# #\n",
+            **settings(tokenizer_class="Qwen2Tokenizer"),
         },
     ),
     "pieces, Mistral, legacy is null": ({"model_type": "mistral"}, _llama(legacy=None)),
@@ -491,7 +501,7 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     ),
     "pieces and further tokens in special_tokens_map": (
         {},
-        _llama() | {"special_tokens_map.json": _json({"additional_special_tokens": ["<img>"]})},
+        _llama() | {"special_tokens_map.json": as_json({"additional_special_tokens": ["<img>"]})},
     ),
     "pieces alone": ({}, {"tokenizer.model": sentencepiece()}),
     "pieces, BOS": ({}, _llama(add_bos_token=True, legacy=False, chat_template=TEMPLATE)),
@@ -502,7 +512,7 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "pieces and added_tokens": (
         {},
         _llama(add_bos_token=True)
-        | {"added_tokens.json": _json({"<|im_start|>": _PIECES, "<|im_end|>": _PIECES + 1, "the": 3})},
+        | {"added_tokens.json": as_json({"<|im_start|>": _PIECES, "<|im_end|>": _PIECES + 1, "the": 3})},
     ),
     "pieces and added_tokens_decoder": (
         {},
@@ -535,7 +545,7 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
         {"model_type": "gemma"},
         {
             "tokenizer.model": sentencepiece("<mask>", "<pad>", normalizing={3: 0}),
-            "tokenizer_config.json": _json(
+            "tokenizer_config.json": as_json(
                 {
                     "tokenizer_class": "GemmaTokenizer",
                     "bos_token": "<s>",
@@ -552,9 +562,13 @@ STYLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
 
 def write_style(folder: Path, name: str) -> Path:
     """Write the folder of a style, without weights, and return it."""
-    config, files = STYLES[name]
+    return write_files(folder, *STYLES[name])
+
+
+def write_files(folder: Path, config: Mapping[str, Any], files: Mapping[str, bytes]) -> Path:
+    """Write files and a ``config.json`` of Llama's family, whose keys ``config`` changes."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_bytes(_json({"model_type": "llama", **FAMILY_SIZES} | dict(config)))
+    (folder / "config.json").write_bytes(as_json({"model_type": "llama", **FAMILY_SIZES} | dict(config)))
     for file, content in files.items():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(content)
