@@ -108,6 +108,10 @@ def read_folder_tokenizer(path: Path, vocab_size: int, config: Mapping[str, Any]
     checked = check_tokenizer(file, vocabulary.json, vocab_size, finish)
     names = {name: str(token) for name, token in finish.names.items() if token is not None}
     for name in ("bos_token", "eos_token"):
+        if name in finish.invented:
+            log.warning(
+                "%s: transformers takes %s as %s, which no file has; it is left out", home, shown(names[name]), name
+            )
         if name in settings.names and name in names and checked.vocabulary.token_to_id(names[name]) is None:
             raise BundleError(f"{home / CONFIG}: {name} is {shown(names[name])}, which the tokenizer does not have")
     templates = folder_templates(home, settings.stated)
@@ -213,7 +217,7 @@ class _Finish:
                     "%s: the token %s is found in the text itself, though its files say in the normalized one",
                     self._path.parent, shown(str(token)),
                 )  # fmt: skip
-            tokenizer.add_tokens([self._flagged(token, texts, special)])
+        tokenizer.add_tokens([self._flagged(token, texts, special) for token in wanted])
         if self._class.marks_all:
             known |= {str(token) for token in wanted}
             marked = dict.fromkeys(str(token) for token in (*named, *self._extra) if str(token) in known)
