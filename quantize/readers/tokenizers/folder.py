@@ -168,16 +168,17 @@ class _Finish:
     def __init__(self, path: Path, vocabulary: Vocabulary, settings: TokenSettings, vocab_size: int) -> None:
         self._path, self._vocabulary, self._settings, self._size = path, vocabulary, settings, vocab_size
         self._class = CLASSES.get(vocabulary.made_by) or TokenizerClass(names={}, parts=lambda _settings: {})
-        named = {**vocabulary.names, **self._class.names, **settings.names}
-        order = (*NAMES, *(name for name in named if name not in NAMES))
-        self.names: dict[str, _Token | None] = {name: named[name] for name in order if name in named}
+        self.names = _in_order({**vocabulary.names, **self._class.names, **settings.names})
         self.invented: frozenset[str] = frozenset()
         replaced = vocabulary.extra is not None and (settings.extra is None or settings.late)
         self._extra = (vocabulary.extra if replaced else settings.extra) or ()
 
     def __call__(self, tokenizer: Tokenizer) -> bool:
         before = _added_tokens(tokenizer)
-        decoder = {**self._settings.decoder, **({} if self._settings.listed else self._vocabulary.added)}
+        if tokenizer.padding is not None:
+            self.names = _in_order({"pad_token": tokenizer.padding["pad_token"], **self.names})
+        added = {} if self._settings.listed else self._vocabulary.added or tokenizer.get_added_tokens_decoder()
+        decoder = {**self._settings.decoder, **added}
         in_files = {str(token) for token in decoder.values()}
         self.invented = frozenset(
             name
@@ -264,6 +265,11 @@ class _Finish:
     def _adds(self, name: str) -> bool:
         stated = self._vocabulary.unfinished and self._settings.flag(f"add_{name}", False)
         return stated and self.names.get(name) is not None
+
+
+def _in_order(names: Mapping[str, _Token | None]) -> dict[str, _Token | None]:
+    """Return named tokens, those of one model after those of every model."""
+    return {name: names[name] for name in (*NAMES, *(name for name in names if name not in NAMES)) if name in names}
 
 
 def _added_tokens(tokenizer: Tokenizer) -> dict[int, str]:

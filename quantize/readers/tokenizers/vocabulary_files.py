@@ -39,7 +39,7 @@ class Vocabulary:
         made_by: class of transformers whose names and habits hold; empty: none.
         names: named tokens that the file itself has.
         extra: special tokens that the file itself has; None: it is of a kind that has none.
-        added: added tokens of the file by their ids.
+        added: added tokens of the file by their ids, which the text lacks.
         unfinished: the text has no post-processor, which the settings describe.
         exact: tokens that the settings add are found in the text itself, also those that are flagged as normalized.
     """
@@ -94,14 +94,13 @@ def read_vocabulary(path: Path, settings: TokenSettings, config: Mapping[str, An
 
 def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Vocabulary:
     """Return a ``tokenizer.json`` as it stands, or as its class makes it."""
-    tree = parse_object(text, str(path))
-    added, names = _added_of(path, tree), _pad_of(tree)
     if name not in CLASSES:
         if name != BACKEND:
             log.warning(
                 "%s: transformers' %s is not known; its tokenizer.json is taken as it stands", path.parent, name
             )
-        return Vocabulary(json=text, names=names, added=added)
+        return Vocabulary(json=text)
+    tree = parse_object(text, str(path))
     model = tree.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or "merges" not in model:
         raise UnsupportedError(
@@ -112,7 +111,7 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
     own = {key: tree.get(key) for key in _PARTS} | {"model": {key: model.get(key) for key in parts["model"]}}
     same = [key for key in parts if _plain(own[key]) == _plain(parts[key])]
     if len(same) == len(parts) and not settings.listed:
-        return Vocabulary(json=text, made_by=name, names=names, added=added)
+        return Vocabulary(json=text, made_by=name)
     if len(same) < len(parts):
         log.warning(
             "%s: %s is that of transformers' %s, not that of the file; state tokenizer_class PreTrainedTokenizerFast to "
@@ -120,7 +119,7 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
         )  # fmt: skip
     made = {**tree, **parts, "model": parts["model"] | {key: model[key] for key in ("vocab", "merges")}}
     text = json.dumps(made | {"added_tokens": []}, ensure_ascii=False)
-    return Vocabulary(json=text, made_by=name, names=names, added=added)
+    return Vocabulary(json=text, made_by=name, added=_added_of(path, tree))
 
 
 def _plain(value: Any) -> Any:
@@ -142,13 +141,6 @@ def _added_of(path: Path, tree: Mapping[str, Any]) -> dict[int, AddedToken]:
         }
     except (TypeError, KeyError, AttributeError) as error:
         raise BundleError(f"{path}: added_tokens holds something else than tokens ({error})") from None
-
-
-def _pad_of(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the token that the padding of a ``tokenizer.json`` names."""
-    padding = tree.get("padding")
-    token = padding.get("pad_token") if isinstance(padding, dict) else None
-    return {"pad_token": token} if isinstance(token, str) and token else {}
 
 
 def _from_words(path: Path, name: str, settings: TokenSettings) -> Vocabulary:
