@@ -50,7 +50,7 @@ IGNORED_KEYS = frozenset({
     "name_or_path", "is_local", "local_files_only", "from_slow", "backend", "processor_class", "auto_map", "files_loaded",
     "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "init_inputs", "trust_remote_code",
     "use_default_system_prompt", "use_fast", "verbose", "errors", "trim_offsets", "tokenizer_type",
-    "spaces_between_special_tokens", "response_schema", "response_template", "chat_control_tokens",
+    "spaces_between_special_tokens", "response_schema", "response_template",
     "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
 })  # fmt: skip
 # Keys that would change ids or text, and the values with which they do not.

@@ -109,7 +109,7 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
         )
     parts = CLASSES[name].parts(settings.stated)
     own = {key: tree.get(key) for key in _PARTS} | {"model": {key: model.get(key) for key in parts["model"]}}
-    same = [key for key in parts if _plain(own[key]) == _plain(parts[key])]
+    same = [key for key in parts if _same(key, own[key], parts[key])]
     if len(same) == len(parts) and not settings.listed:
         return Vocabulary(json=text, made_by=name)
     if len(same) < len(parts):
@@ -120,6 +120,12 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
     made = {**tree, **parts, "model": parts["model"] | {key: model[key] for key in ("vocab", "merges")}}
     text = json.dumps(made | {"added_tokens": []}, ensure_ascii=False)
     return Vocabulary(json=text, made_by=name, added=_added_of(path, tree))
+
+
+def _same(key: str, one: Any, other: Any) -> bool:
+    """Return whether two forms of a part make the same ids and texts. Bytes are decoded alike, whatever the settings."""
+    by_bytes = all(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in (one, other))
+    return (key == "decoder" and by_bytes) or _plain(one) == _plain(other)
 
 
 def _plain(value: Any) -> Any:

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UnsupportedError
+from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS
 from edgedec.quantize.readers.tokenizers.folder import read_folder_tokenizer
 from edgedec.runtime.text.chat_template import render
 from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.quantize.readers.tokenizers.support.folder_styles import (
+    CONTROL,
     FAMILY_SIZES,
     STYLES,
     TURNS,
@@ -163,3 +165,33 @@ def test_what_differs_from_transformers_is_named(
 def test_what_cannot_be_read_is_refused(tmp_path: Path, files: Mapping[str, bytes], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         read_folder_tokenizer(write_files(tmp_path / "folder", {}, files), FAMILY_SIZES["vocab_size"])
+
+
+def test_a_folder_as_qwen_s_owners_save_it_gives_no_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    by_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    words = byte_level(
+        normalizer={"type": "NFC"}, pre_tokenizer=CUTS["qwen2"], decoder=by_bytes, post_processor=by_bytes
+    )
+    words["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    settings = {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "added_tokens_decoder": {str(at): flagged(text) for at, text in enumerate(CONTROL)},
+        "additional_special_tokens": list(CONTROL[1:]),
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": CONTROL[2],
+        "errors": "replace",
+        "model_max_length": 131072,
+        "pad_token": CONTROL[0],
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert read_folder_tokenizer(tmp_path, FAMILY_SIZES["vocab_size"], {"model_type": "qwen3"}).names == {
+        "eos_token": CONTROL[2],
+        "pad_token": CONTROL[0],
+    }
+    assert caplog.text == ""
