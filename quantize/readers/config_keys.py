@@ -36,7 +36,8 @@ IGNORED_CONFIG_KEYS = frozenset({
     "model_max_length", "mamba_chunk_size", "chunk_size", "mamba_norm_before_gate", "num_logits_to_keep",
     "projectors_bias", "residual_in_fp32", "_sliding_window_pattern", "time_step_min", "time_step_rank",
     "original_max_position_embeddings", "no_rope_layer_interval", "num_nextn_predict_layers", "mtp_num_hidden_layers",
-    "mtp_use_dedicated_embeddings", "moe_intermediate_size",
+    "mtp_use_dedicated_embeddings", "moe_intermediate_size", "hidden_act", "norm_before_gate", "full_attn_mod",
+    "interpolate_factor", "is_llama_config", "transformers.js_config", "unsloth_fixed", "unsloth_version",
 })  # fmt: skip
 _NO_VALUE = "no model has this value"
 
@@ -44,14 +45,17 @@ _NO_VALUE = "no model has this value"
 def note_unread_keys(path: Path, config: Mapping[str, Any]) -> None:
     """Write a note with the keys of a configuration that no family reads and that are not known to mean nothing.
 
-    A configuration of which no graph can be made is left to the reader that makes it.
+    A value that is null or false asks for nothing. A configuration of which no graph can be made is left to the reader that
+    makes it.
     """
     try:
         graph = build_graph(config)
     except EdgedecError:
         return
     unread = []
-    for key in sorted(key for key in config.keys() - IGNORED_CONFIG_KEYS if config[key] is not None):
+    for key in sorted(config.keys() - IGNORED_CONFIG_KEYS):
+        if config[key] is None or config[key] is False:
+            continue
         try:
             if build_graph({**config, key: _NO_VALUE}) == graph:
                 unread.append(key)

@@ -281,6 +281,9 @@ def test_an_index_may_name_buffers_that_no_file_has(tmp_path: Path, caplog: pyte
         ("attention_dropout", 0.1, False),
         ("rms_norm_eps", 1e-6, False),
         ("x", None, False),
+        ("x", False, False),
+        ("x", 0, True),
+        ("transformers.js_config", 1, False),
     ],
 )
 def test_a_key_of_the_configuration_that_nothing_reads_is_named(

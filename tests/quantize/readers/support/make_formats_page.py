@@ -5,6 +5,7 @@ Run ``python -m tests.quantize.readers.support.make_formats_page`` to write them
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -137,7 +138,8 @@ def _classes() -> str:
 
 def _settings() -> str:
     refused = [
-        f"`{key}`, unless {' or '.join(map(repr, values))}" for key, values in token_settings.REFUSED_KEYS.items()
+        f"`{key}`, unless {' or '.join(f'`{json.dumps(value)}`' for value in values)}"
+        for key, values in token_settings.REFUSED_KEYS.items()
     ]
     rows = [
         ("used", _code(sorted(token_settings.USED_KEYS)) + ", and keys that end in `_token`"),
