@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
+from edgedec.quantize.exporters.quiet_reader import read_quietly
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 from edgedec.same_tokens import TEXTS, added_texts, first_difference
@@ -66,7 +67,7 @@ def check_model_folder(bundle: Bundle, folder: Path) -> None:
     Raises:
         UnsupportedError: something differs; the message names it.
     """
-    read = open_checkpoint(folder)
+    read = read_quietly(open_checkpoint, folder, f"{bundle.path}: its Hugging Face folder")
     _check_ids(bundle, Tokenizer.from_str(read.tokenizer_json))
     tokens = bundle.tokens
     for what, ours, other in (

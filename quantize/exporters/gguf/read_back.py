@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from edgedec.bundle import Bundle
-from edgedec.errors import EdgedecError, UnsupportedError
+from edgedec.errors import UnsupportedError
 from edgedec.quantize.exporters.gguf.tokenizer import UNDERLINE, keeps_spaces, likely_cause, with_llama_cpp_spaces
+from edgedec.quantize.exporters.quiet_reader import read_quietly
 from edgedec.quantize.readers.checkpoint import Checkpoint
 from edgedec.quantize.readers.gguf.checkpoint import read_gguf
 from edgedec.same_tokens import TEXTS, Difference, added_texts, first_difference
@@ -37,11 +37,7 @@ def check_read_back(bundle: Bundle, file: Path, *, their_spaces: bool = False) -
     Raises:
         UnsupportedError: something differs; the message names the text and both lists of ids.
     """
-    try:
-        with _without_notes():
-            read = read_gguf(file)
-    except EdgedecError as error:
-        raise UnsupportedError(f"{bundle.path}: its GGUF file could not be read: {error}") from error
+    read = read_quietly(read_gguf, file, f"{bundle.path}: its GGUF file")
     text = bundle.tokenizer_file.read_text("utf-8")
     if their_spaces and (with_theirs := with_llama_cpp_spaces(text)) != text:
         log.warning(
@@ -64,18 +60,6 @@ def check_read_back(bundle: Bundle, file: Path, *, their_spaces: bool = False) -
             "as safetensors"
         )
     _check_special(bundle, read)
-
-
-@contextmanager
-def _without_notes() -> Iterator[None]:
-    """Keep the reader's notes to itself, which name the file that has no name yet."""
-    reader = logging.getLogger("edgedec.quantize.readers")
-    level = reader.level
-    reader.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        reader.setLevel(level)
 
 
 def _vocabulary_texts(words: Tokenizer) -> Iterator[str]:
@@ -130,6 +114,6 @@ def _check_special(bundle: Bundle, read: Checkpoint) -> None:
         )
     if more := [token for token in read.eos_token_ids if token not in tokens.eos]:
         names = ", ".join(repr(words.id_to_token(token)) for token in more)
-        log.warning("%s: in llama.cpp a text also ends at %s, which do not end this model's", bundle.path, names)
+        log.warning("%s: in llama.cpp a text also ends at %s, and in this model it does not", bundle.path, names)
     if read.chat_template != bundle.chat_template:
         raise UnsupportedError(f"{bundle.path}: its chat template would be another one in a GGUF")

@@ -29,6 +29,15 @@ def test_a_folder_has_the_tokenizer_all_ends_and_the_template(tmp_path: Path, st
     export_onnx(bundle, tmp_path / "o")
 
 
+def test_the_reader_s_notes_about_the_unfinished_folder_are_not_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    export_safetensors(write_bundle(tmp_path / "b", STYLES["gpt-2"](), own_key=2), tmp_path / "m")
+    assert "own_key" not in caplog.text
+    open_checkpoint(tmp_path / "m")
+    assert "nothing reads the keys own_key (2)" in caplog.text
+
+
 def _lowercase(bundle: Bundle, folder: Path) -> None:
     tree = json.loads(bundle.tokenizer_file.read_bytes()) | {"normalizer": {"type": "Lowercase"}}
     (folder / "tokenizer.json").write_text(json.dumps(tree), "utf-8")

@@ -36,7 +36,7 @@ def test_a_fourth_end_is_refused_unless_its_text_says_it(tmp_path: Path) -> None
 def test_an_end_that_llama_cpp_adds_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         export_gguf(write_bundle(tmp_path / "b", STYLES["gpt-2"](), eos=(50,)), tmp_path / "m.gguf")
-    assert "in llama.cpp a text also ends at '<|im_end|>', which do not end this model's" in caplog.text
+    assert "in llama.cpp a text also ends at '<|im_end|>', and in this model it does not" in caplog.text
 
 
 @pytest.mark.parametrize(("style", "end"), [("gpt-2", 11), ("llama 2", 2)])

@@ -37,7 +37,7 @@ _CHAT = ("<|begin|>", "<|im_start|>", "<|im_end|>")
 
 
 @cache
-def _byte_merges(cut: str) -> str:
+def _byte_merges() -> str:
     """Return the model of a byte-level tokenizer, as JSON."""
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -57,7 +57,7 @@ def byte_level(cut: str, *, normalizer: Json | None = None, post: Json | None = 
         "pre_tokenizer": json.loads(json.dumps(CUTS[cut])),
         "post_processor": post,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": json.loads(_byte_merges("")) | changes,
+        "model": json.loads(_byte_merges()) | changes,
     }
 
 
@@ -214,8 +214,13 @@ REFUSED: Mapping[str, str] = {
 }
 
 
-def write_bundle(path: Path, tree: Json, *, eos: tuple[int, ...] = (2,), template: str | None = None) -> Bundle:
-    """Write a small bundle with a tokenizer. Its BOS is the first token of a byte-level one, and 1 for pieces."""
+def write_bundle(
+    path: Path, tree: Json, *, eos: tuple[int, ...] = (2,), template: str | None = None, **more: Any
+) -> Bundle:
+    """Write a small bundle with a tokenizer. Its BOS is the first token of a byte-level one, and 1 for pieces.
+
+    ``more`` are further keys of its configuration.
+    """
     by_pieces = tree["model"].get("byte_fallback") or tree["decoder"]["type"] == "Sequence"
     size = 1 + max([*tree["model"]["vocab"].values(), *(added["id"] for added in tree["added_tokens"])])
     config = {
@@ -229,6 +234,7 @@ def write_bundle(path: Path, tree: Json, *, eos: tuple[int, ...] = (2,), templat
         "max_position_embeddings": 64,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
+        **more,
     }
     with BundleWriter.create(path) as writer:
         for name, spec in build_graph(config).weights.items():
