@@ -17,10 +17,11 @@ from tokenizers.decoders import ByteLevel
 __all__ = ["tokenizer_identity"]
 
 _TEXTS = (
-    "x The 12345 cats' toes, we'LL see\r\n\n\tthem  again: a.b(c) = \"d\"; e\u0301 \u00e9 \u212b \uff21\uff22 \ufb01",
-    "x \u6771\u4eac \U0001f999\u200d\U0001f308 \u0645\u0631\u062d\u0628\u0627 \u0e2a\u0e27\u0e31\u0e2a 1,000.50   end",
+    " The 12345 cats' toes, we'LL see\r\n\n\tthem  again: a.b(c) = \"d\"; e\u0301 \u00e9 \u212b \uff21\uff22 \ufb01",
+    " \u6771\u4eac \U0001f999\u200d\U0001f308 \u0645\u0631\u062d\u0628\u0627 \u0e2a\u0e27\u0e31\u0e2a 1,000.50   end",
 )
 _AT_ONCE = 256  # tokens whose texts are encoded together
+_CUT = "\U0010ffff"  # stands where an added token is taken out of a text; no text has this code point
 
 
 def tokenizer_identity(text: str) -> str:
@@ -35,11 +36,15 @@ def tokenizer_identity(text: str) -> str:
     added = tokenizer.get_added_tokens_decoder()
     for token, index in vocabulary:
         digest.update(f"{index}\0{'added' if index in added else ''}\0{_spelled(token)}\0".encode())
-    contents = [token.content for token in added.values()]
+    contents = sorted((token.content for token in added.values() if token.content), key=len, reverse=True)
     words = [token for token, index in vocabulary if index not in added]
     for probe in (*_TEXTS, *_joined(tokenizer, words)):
-        if not any(content in probe for content in contents):
-            digest.update(np.array(tokenizer.encode(probe, add_special_tokens=False).ids, "<i4").tobytes())
+        for content in contents:
+            if content in probe:
+                probe = probe.replace(content, _CUT)
+        for part in probe.split(_CUT):  # "x" keeps what is added before a text away from the part
+            ids = tokenizer.encode(f"x{part}", add_special_tokens=False).ids
+            digest.update(np.array(ids, "<i4").tobytes())
     return digest.hexdigest()
 
 
@@ -54,4 +59,4 @@ def _joined(tokenizer: Tokenizer, words: list[str]) -> Iterator[str]:
     for start in range(0, len(words), _AT_ONCE):
         some = words[start : start + _AT_ONCE]
         lines = [tokenizer.decoder.decode([word]) if by_bytes else _spelled(word) for word in some]
-        yield "\n".join(["x", *(line for line in lines if "\ufffd" not in line)])
+        yield "\n".join(["", *(line for line in lines if "\ufffd" not in line)])

@@ -58,6 +58,13 @@ def test_a_gguf_s_vocabulary_is_that_of_the_folder_it_was_made_from() -> None:
     assert tokenizer_identity(by_pieces) == tokenizer_identity(json.dumps(folder))
 
 
+def test_an_added_token_in_every_text_hides_no_difference() -> None:
+    tree = byte_level()
+    tree["added_tokens"].append({"id": 400, **flagged("\n"), "special": False})
+    other = model(merges=tree["model"]["merges"][1:])(tree)
+    assert tokenizer_identity(json.dumps(other)) != tokenizer_identity(json.dumps(tree))
+
+
 @pytest.mark.parametrize(
     "change",
     [
