@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
@@ -159,6 +159,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@settings(max_examples=60)
 @given(SCHEMAS, VALUES)
 def test_what_is_left_out_only_loosens(schema: dict[str, Any], value: Any) -> None:
     try:
