@@ -44,9 +44,8 @@ MAX_PLANES = 3
 # 1.162 and 1.163 times with 16,000. 0.3 is not used because the few outlier inputs of larger models raise the mean.
 _DAMPING = 0.1
 _ROWS_AT_A_TIME = 1024  # rows quantized together; rows are independent, and this bounds the working memory
-_NOISE = (
-    2.0**-45
-)  # share of a row's largest scale below which a group holds rounding errors of float64 in place of zeros
+# Share of a row's largest scale below which a group holds rounding errors of float64 in place of zeros
+_NOISE = 2.0**-45
 _PLAIN_STEPS = 100  # upper bound on the steps of the alternation, which converges long before
 
 

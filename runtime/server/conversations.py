@@ -128,16 +128,8 @@ class ChatMessage(RequestBody):
     ignored: ClassVar[frozenset[str]] = frozenset(
         (
             *("cache_control", "reasoning_details", "thinking_blocks", "reasoning_signature", "citations", "is_error"),
-            *(
-                "provider_specific_fields",
-                "provider_metadata",
-                "id",
-                "status",
-                "phase",
-                "timestamp",
-                "tool_name",
-                "opts",
-            ),
+            *("provider_specific_fields", "provider_metadata", "id", "status", "phase", "timestamp", "tool_name"),
+            "opts",
         )
     )
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]

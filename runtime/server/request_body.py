@@ -32,18 +32,8 @@ _WITHOUT_EFFECT = frozenset(
 OF_OTHER_SERVERS = frozenset(
     (
         *("verbosity", "prediction", "cache_control", "include_reasoning", "reasoning_format", "thinking_forced_open"),
-        *(
-            "provider",
-            "route",
-            "models",
-            "transforms",
-            "usage",
-            "session_id",
-            "trace",
-            "keep_alive",
-            "options",
-            "timeout",
-        ),
+        *("provider", "route", "models", "transforms", "usage", "session_id", "trace", "keep_alive", "options"),
+        "timeout",
         *("extra_headers", "priority", "request_id", "cache_salt", "parse_tool_calls", "betas", "context_management"),
     )
 )

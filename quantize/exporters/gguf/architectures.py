@@ -116,13 +116,9 @@ def metadata(bundle: Bundle, graph: Graph, name: str) -> dict[str, Value]:
         "rope.dimension_count": turned,
     }
     keys |= _windows(graph, name) | _caps(graph) | _rotation(bundle)
-    front: dict[str, Value] = {
-        "general.architecture": name,
-        **(
-            {} if any(part in bundle.path.stem.lower() for part in _TAKEN_NAMES) else {"general.name": bundle.path.stem}
-        ),
-        "general.quantization_version": 2,
-    }
+    front: dict[str, Value] = {"general.architecture": name, "general.quantization_version": 2}
+    if not any(part in bundle.path.stem.lower() for part in _TAKEN_NAMES):
+        front["general.name"] = bundle.path.stem
     return front | {f"{name}.{key}": value for key, value in keys.items()}
 
 

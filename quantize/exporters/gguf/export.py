@@ -1,10 +1,10 @@
 """Write a bundle as llama.cpp's GGUF, with the same codes and trits if GGML has a type for them, otherwise as float16.
 
 Trits with one scale for each 256 columns become TQ2_0, and trits with one for each 64 columns Q2_0; int8 codes become Q8_0.
-Of these, only scales lose bits, because GGML stores them in float16; a matrix with scales that float16 holds with fewer bits
-than others becomes float32. int4 becomes Q4_0, and with minima Q4_K, without any
-loss. Other trits (several planes, smaller groups, rows that are not a multiple of 64) and int8 or int4 rows that are not a
-multiple of the block become float16; the trits of a single plane are still the same when they are read back.
+Of these, only scales lose bits, because GGML stores them in float16; a matrix whose scales are outside the range in which
+float16 keeps all of its bits becomes float32. int4 becomes Q4_0, and with minima Q4_K, without any loss. Other trits
+(several planes, smaller groups, rows that are not a multiple of 64) and int8 or int4 rows that are not a multiple of the
+block become float16; the trits of a single plane are still the same when they are read back.
 """
 
 from __future__ import annotations
