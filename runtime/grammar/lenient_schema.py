@@ -65,10 +65,10 @@ def lenient_schema(schema: Mapping[str, Any], where: str) -> tuple[dict[str, Any
 
     Parameters:
         schema: the schema, as ``json.loads`` returns it.
-        where: the place of the schema, with which names begin (``tools[0].parameters``).
+        where: the place of the schema, with which names begin (``tools[0].function.parameters``).
 
     Returns:
-        The schema, and names such as ``tools[0].parameters.properties.n.format=int32``.
+        The schema, and names such as ``tools[0].function.parameters.properties.n.format=int32``.
 
     Raises:
         UsageError: the schema is wrong, or cannot be enforced for a reason that leaving a keyword out does not mend.

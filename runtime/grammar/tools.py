@@ -93,7 +93,7 @@ def _rule(function: Mapping[str, Any], at: int) -> tuple[str, tuple[str, ...]]:
     parameters = function.get("parameters") or _NO_ARGUMENTS
     try:
         if isinstance(parameters, Mapping) and not function.get("strict"):
-            parameters, ignored = lenient_schema(_object(parameters), f"tools[{at}].parameters")
+            parameters, ignored = lenient_schema(_object(parameters), where)
         if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
             raise UsageError('it must be a JSON schema with "type": "object"')
         Schema(parameters)  # names the place of an error in the schema as it was given

@@ -86,9 +86,10 @@ def answer_grammar(body: TextOptionsRequest, cache: GrammarCache) -> Grammar | N
     if len(sources) > 1:
         raise ApiError(400, f"{' and '.join(sources)}: an answer can follow only one", param=min(sources))
     for param, source in sources.items():
-        lenient = param == "response_format" and not (form and form.json_schema and form.json_schema.strict)
-        content = json.dumps([source, lenient])
-        return _checked(param, content, cache, partial(_grammar, source, param if lenient else None))
+        lenient = None
+        if param == "response_format" and not (form and form.json_schema and form.json_schema.strict):
+            lenient = "response_format.json_schema.schema" if form and form.json_schema else "response_format.schema"
+        return _checked(param, json.dumps([source, lenient]), cache, partial(_grammar, source, lenient))
     return None
 
 
@@ -96,7 +97,7 @@ def _grammar(source: str | Mapping[str, Any], lenient: str | None) -> Grammar:
     """Return the grammar of a text or a schema; ``lenient`` is the place of a schema that need not be followed in all."""
     if isinstance(source, str):
         return Grammar.lark(source)
-    schema, ignored = (source, ()) if lenient is None else lenient_schema(source, f"{lenient}.schema")
+    schema, ignored = (source, ()) if lenient is None else lenient_schema(source, lenient)
     return Grammar.json_schema(schema, ignored=ignored)
 
 

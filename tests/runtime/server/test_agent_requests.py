@@ -164,7 +164,7 @@ def test_a_schema_of_another_dialect_is_followed_as_far_as_it_can_be(served: Ser
     assert set(arguments) == {"n", "b"}
     assert arguments["n"] in range(1, 10)
     assert arguments["b"] in (None, "é")
-    place = "tools[0].parameters.properties.n"
+    place = "tools[0].function.parameters.properties.n"
     assert response.headers[HEADER] == f"{place}.format=int32, {place}.x-order=1"
     events = served.client.post("/v1/chat/completions", json={**body, "max_tokens": 1, "stream": True})
     assert events.headers[HEADER] == response.headers[HEADER]
@@ -178,7 +178,7 @@ def test_a_response_format_is_followed_as_far_as_it_can_be(served: Served) -> No
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     response = served.chat(response_format=form, max_tokens=100, seed=1)
     assert json.loads(response.json()["choices"][0]["message"]["content"])["n"] in range(1, 10)
-    assert response.headers[HEADER].startswith("response_format.schema.properties.n.format=int32")
+    assert response.headers[HEADER].startswith("response_format.json_schema.schema.properties.n.format=int32")
     form["json_schema"]["strict"] = True  # type: ignore[index]
     assert served.chat(response_format=form).status_code == 400
 
