@@ -204,7 +204,7 @@ def _outside_half(weight: Weight, kind: Kind) -> str:
     most = scales.max(initial=0)
     if kind is F16:  # values, not scales
         most = np.abs(weight.dense()).max(initial=0)
-    least = scales[scales > 0].min(initial=limits.max)
+    least = scales[scales > 0].min(initial=np.inf)
     if most > limits.max or least < limits.smallest_normal:
         return f"numbers from {least:.3g} to {most:.3g}, and float16 holds {limits.smallest_normal:.3g} to {limits.max:.5g}"
     return ""
