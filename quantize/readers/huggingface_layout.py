@@ -75,14 +75,33 @@ def translate(
 
     Raises:
         BundleError: two tensors would have the same name, or a packed matrix has another shape than the configuration says.
-        UnsupportedError: BitNet weights are not ternary, or a packed matrix has a packed type.
+        UnsupportedError: BitNet weights are not ternary, a packed matrix has a packed type, or the configuration has two
+            different rotations.
     """
+    _check_rotation(path, config)
     tensors = _language_model(path, config, entries)
     if config.get("model_type") == _KIMI:
         tensors = _renamed(path, tensors, {name: _KIMI_MLP.sub(".mlp.", name) for name in tensors})
     config, tensors = _reproduced_bitnet(path, config, tensors)
     tensors = _taken_apart(path, config, tensors)
     return _with_head(path, config, tensors)
+
+
+def _check_rotation(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a ``rope_scaling`` that somebody wrote beside the ``rope_parameters`` of transformers 5.
+
+    transformers then takes ``rope_scaling`` with its default ``rope_theta`` in place of the model's, which nobody means.
+    """
+    scaling, parameters = config.get("rope_scaling"), config.get("rope_parameters")
+    if not isinstance(scaling, dict) or not isinstance(parameters, dict):
+        return
+    main = parameters.get("full_attention", parameters)  # Gemma 3 has one rotation for each kind of layer
+    stated = {"rope_type" if key == "type" else key: value for key, value in scaling.items()}
+    if not isinstance(main, dict) or any(main.get(key) != value for key, value in stated.items()):
+        raise UnsupportedError(
+            f"{path}: rope_scaling {shown(scaling)} is not what rope_parameters says; write its values into "
+            "rope_parameters, and take rope_scaling out"
+        )
 
 
 def _renamed(path: Path, entries: Mapping[str, TensorEntry], names: Mapping[str, str]) -> dict[str, TensorEntry]:

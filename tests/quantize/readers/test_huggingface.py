@@ -259,6 +259,24 @@ def test_a_tied_head_is_what_transformers_makes_of_it(
     assert ("both are stored and differ" in caplog.text) is not tied
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_second_rotation_that_differs_is_refused(tmp_path: Path, nested: bool) -> None:
+    main = {"rope_theta": 5e5, "rope_type": "default"}
+    both = {"full_attention": main, "sliding_attention": {"rope_theta": 1e4}}
+    scaling = {"type": "linear", "factor": 2.0}
+    write_hf(tmp_path, hf_tensors("F32"), rope_parameters=both if nested else main, rope_scaling=scaling)
+    with pytest.raises(
+        UnsupportedError, match=r"config.json: rope_scaling \{.*\} is not what rope_parameters says; write"
+    ):
+        open_checkpoint(tmp_path)
+
+
+def test_a_second_rotation_may_say_the_same(tmp_path: Path) -> None:
+    main = {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}
+    write_hf(tmp_path, hf_tensors("F32"), rope_parameters=main, rope_scaling={"type": "linear", "factor": 2.0})
+    assert open_checkpoint(tmp_path).config["rope_parameters"] == main
+
+
 def test_a_head_that_is_not_tied_stays_one_of_its_own(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(_head(tmp_path, "equal", tie_word_embeddings=False))
     assert not checkpoint.config["tie_word_embeddings"]
