@@ -33,22 +33,9 @@ from edgedec.runtime.grammar.schema import (
     reference_place,
 )
 
-__all__ = ["MEANINGLESS", "TRANSLATED", "UNENFORCED", "lenient_schema"]
+__all__ = ["lenient_schema"]
 
-# Keywords that constrain no value; they are left out and named.
-MEANINGLESS = (
-    *("$id", "id", "$schema", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor", "example", "externalDocs", "xml"),
-    *("discriminator", "contentMediaType", "contentEncoding", "contentSchema", "enumNames", "enumDescriptions"),
-    *("markdownDescription", "propertyOrdering", "optional", "deprecationMessage", "errorMessage"),
-)
-# Keywords that constrain values and that a grammar does not follow; they are left out and named.
-UNENFORCED = (
-    *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
-    *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "unevaluatedItems"),
-    *("$dynamicRef", "$recursiveRef"),
-)
-# Keywords, or forms of them, that are said in other words.
-TRANSLATED = ("nullable", "exclusiveMinimum: true", "exclusiveMaximum: true", "type in other spellings")
+# Spellings of types in other dialects, in lower case
 _TYPES = {
     **{name: name for name in TYPES},
     **{"int": "integer", "long": "integer", "float": "number", "double": "number", "decimal": "number"},
