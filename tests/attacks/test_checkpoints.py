@@ -364,6 +364,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         BundleError,
         r"additional_special_tokens must be a string, not 1",
     ),
+    "a flag that is a text": (
+        text("tokenizer_config.json", {"add_bos_token": "yes"}),
+        BundleError,
+        r"tokenizer_config.json: add_bos_token must be true or false, not 'yes'",
+    ),
     "a setting that splits special tokens": (
         text("tokenizer_config.json", {"split_special_tokens": True}),
         UnsupportedError,

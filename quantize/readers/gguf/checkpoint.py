@@ -225,12 +225,28 @@ def _words(header: GgufHeader, tokenizer: Path | None, vocab_size: int) -> _Word
     else:
         read = read_folder_tokenizer(tokenizer, vocab_size)
         checked, own = read.checked, read.token_id("bos_token")
+        _note_other_tokens(header, checked)
         bos, eos = bos if own is None else own, end_ids(read.home, None, vocab_size, read) or eos
         if read.templates:
             return _Words(checked, bos, eos, read.chat_template(bos, eos[0] if eos else None))
     named = {"bos_token": bos, "eos_token": eos[0] if eos else None}
     names = {name: checked.vocabulary.id_to_token(index) or "" for name, index in named.items() if index is not None}
     return _Words(checked, bos, eos, compose(header.path, templates, names, names))
+
+
+def _note_other_tokens(header: GgufHeader, checked: CheckedTokenizer) -> None:
+    """Write a note if a tokenizer that replaces that of the file has other tokens."""
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        return
+    texts = [(text, checked.vocabulary.id_to_token(at)) for at, text in enumerate(tokens)]
+    known = [(text, own) for text, own in texts if own is not None]
+    others = sum(text.replace("\u2581", " ") != own.replace("\u2581", " ") for text, own in known)
+    if others:
+        log.warning(
+            "%s: %d of the %d tokens of %s are others than those of the file, whose weights were trained with its own",
+            header.path, others, len(known), checked.path,
+        )  # fmt: skip
 
 
 def _with_layouts(header: GgufHeader) -> GgufHeader:

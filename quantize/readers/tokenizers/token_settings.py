@@ -37,6 +37,7 @@ CONFIG = "tokenizer_config.json"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA, _ADDITIONAL = "extra_special_tokens", "additional_special_tokens"  # the newer and the older name
 _TYPE = "__type"  # marks an object that is a token
+_TRUTHS = ("add_bos_token", "add_eos_token", "add_prefix_space", "legacy")  # settings that are true, false or null
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 USED_KEYS = frozenset({
     "added_tokens_decoder", _ADDITIONAL, _EXTRA, "add_bos_token", "add_eos_token",
@@ -139,6 +140,9 @@ def _check_keys(where: Path, stated: Mapping[str, Any], names: Collection[str]) 
                 f"{where}: {key} {shown(stated[key])} changes how texts become tokens, and is not read; take it out, or "
                 "pass another tokenizer with --tokenizer"
             )
+    for key in _TRUTHS:
+        if stated.get(key) is not None and not isinstance(stated[key], bool):
+            raise BundleError(f"{where}: {key} must be true or false, not {shown(stated[key])}")
     known = USED_KEYS | IGNORED_KEYS | REFUSED_KEYS.keys() | {NOT_FOR_BPE, *names}
     empty = {key for key in stated if key.endswith("_token") and stated[key] is None}
     unknown = sorted(stated.keys() - known - empty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_f
 from edgedec.quantize.readers.untrusted import member, printable, read_text, shown
 
 __all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_json_text", "read_tokenizer"]
+
+log = logging.getLogger(__name__)
 
 _TAKEN = "tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's tokenizer.bin"
 _MODEL = "tokenizer.model"
@@ -106,6 +109,10 @@ def _checked(path: Path, text: str, vocab_size: int, finish: Callable[[Tokenizer
     check_charsmaps(text)
     tokenizer = Tokenizer.from_str(text)
     changed = finish(tokenizer)
+    if getattr(tokenizer.model, "dropout", None):
+        log.warning("%s: dropout is left out, which splits texts at random and belongs to training", path)
+        tokenizer.model.dropout = None
+        changed = True
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise BundleError(f"{path}: the vocabulary is empty")

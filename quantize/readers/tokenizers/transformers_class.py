@@ -43,7 +43,6 @@ class TokenizerClass:
             class has of its own, those of ``model`` without vocabulary and merges.
         own_post: the class makes the post-processor itself, from ``add_bos_token`` and ``add_eos_token``.
         marks_all: the class marks all tokens that the settings name as special.
-        whole_pieces: pieces of a SentencePiece model that users define become added tokens.
     """
 
     names: Mapping[str, str | None]

@@ -114,8 +114,8 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
         return Vocabulary(json=text, made_by=name)
     if len(same) < len(parts):
         log.warning(
-            "%s: %s is that of transformers' %s, not that of the file; state tokenizer_class PreTrainedTokenizerFast to "
-            "take the file as it stands", path, ", ".join(sorted(parts.keys() - same)), name,
+            "%s: transformers' %s has its own %s in place of the file's; state tokenizer_class PreTrainedTokenizerFast to "
+            "take the file as it stands", path, name, ", ".join(sorted(parts.keys() - same)),
         )  # fmt: skip
     made = {**tree, **parts, "model": parts["model"] | {key: model[key] for key in ("vocab", "merges")}}
     text = json.dumps(made | {"added_tokens": []}, ensure_ascii=False)

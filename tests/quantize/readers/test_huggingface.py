@@ -309,3 +309,12 @@ def test_a_key_of_the_configuration_that_nothing_reads_is_named(
 ) -> None:
     open_checkpoint(_head(tmp_path, None, tie_word_embeddings=True, **{key: value}))
     assert (f"config.json: nothing reads the keys {key} ({value})" in caplog.text) is noted
+
+
+def test_a_tokenizer_s_dropout_is_left_out_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_hf(tmp_path)
+    words = hf_tokenizer()
+    words["model"]["dropout"] = 0.5
+    write_json(tmp_path / "tokenizer.json", words)
+    assert not json.loads(open_checkpoint(tmp_path).tokenizer_json)["model"]["dropout"]
+    assert "tokenizer.json: dropout is left out, which splits texts at random" in caplog.text

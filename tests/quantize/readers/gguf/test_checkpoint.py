@@ -4,6 +4,7 @@ whole models.
 
 from __future__ import annotations
 
+import json
 import re
 import tracemalloc
 from pathlib import Path
@@ -207,3 +208,32 @@ def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
 def test_a_vocabulary_alone_is_refused(shared_data: Path) -> None:
     with pytest.raises(BundleError, match=r"has no matrix token_embd.weight; it holds only a vocabulary"):
         open_checkpoint(shared_data / "tokenizers" / "gguf" / "ggml-vocab-llama-spm.gguf")
+
+
+@pytest.mark.parametrize(("swap", "noted"), [(False, False), (True, True)])
+def test_a_tokenizer_with_other_tokens_than_the_file_s_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, swap: bool, noted: bool
+) -> None:
+    path = builder.write_model(tmp_path)
+    words = json.loads(open_checkpoint(path).tokenizer_json)
+    vocab = words["model"]["vocab"]
+    first, second = sorted(vocab, key=vocab.__getitem__)[-2:]
+    if swap:
+        vocab[first], vocab[second] = vocab[second], vocab[first]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    caplog.clear()
+    open_checkpoint(path, tmp_path / "tokenizer.json")
+    assert ("2 of the 13 tokens of" in caplog.text) is noted
+
+
+def test_the_folder_of_a_tokenizer_brings_its_ends_and_its_template(tmp_path: Path) -> None:
+    path = builder.write_model(tmp_path)
+    words = open_checkpoint(path).tokenizer_json
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "tokenizer.json").write_text(words)
+    settings = {"eos_token": "the", "bos_token": "<s>", "chat_template": "{{ eos_token }}"}
+    (tmp_path / "a folder" / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "a folder" / "generation_config.json").write_text('{"eos_token_id": [4, 2]}')
+    read = open_checkpoint(path, tmp_path / "a folder")
+    the = Tokenizer.from_str(words).token_to_id("the")
+    assert (read.bos_token_id, read.eos_token_ids, read.chat_template) == (1, (the, 4, 2), "{{ eos_token }}")
