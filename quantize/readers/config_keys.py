@@ -12,7 +12,7 @@ from typing import Any
 
 from edgedec.errors import EdgedecError
 from edgedec.families import build_graph
-from edgedec.quantize.readers.untrusted import shown
+from edgedec.quantize.readers.untrusted import printable, shown
 
 __all__ = ["IGNORED_CONFIG_KEYS", "note_unread_keys"]
 
@@ -64,5 +64,5 @@ def note_unread_keys(path: Path, config: Mapping[str, Any]) -> None:
     if unread:
         log.warning(
             "%s: nothing reads the keys %s; if one changes the model, the bundle is another model",
-            path, ", ".join(f"{key} ({shown(config[key])})" for key in unread),
+            path, ", ".join(f"{printable(key)} ({shown(config[key])})" for key in unread),
         )  # fmt: skip

@@ -364,6 +364,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         BundleError,
         r"additional_special_tokens must be a string, not 1",
     ),
+    "a named token with a name that a terminal obeys": (
+        text("special_tokens_map.json", {"\x1b[2J_token": {"special": True}}),
+        BundleError,
+        r"json: \\x1b\[2J_token must be an object whose content is a text",
+    ),
     "a flag that is a text": (
         text("tokenizer_config.json", {"add_bos_token": "yes"}),
         BundleError,

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.untrusted import member, read_object, shown
+from edgedec.quantize.readers.untrusted import member, printable, read_object, shown
 
 __all__ = [
     "CONFIG",
@@ -154,10 +154,10 @@ def _added(where: Path, what: str, value: object) -> AddedToken:
     """Return a token that a file describes by an object."""
     content = value.get("content") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(content, str) or not content:
-        raise BundleError(f"{where}: {what} must be an object whose content is a text, not {shown(value)}")
+        raise BundleError(f"{where}: {printable(what)} must be an object whose content is a text, not {shown(value)}")
     flags = {key: value[key] for key in _FLAGS if key in value}
     if not all(isinstance(flag, bool) for flag in flags.values()):
-        raise BundleError(f"{where}: {what} has a flag that is neither true nor false: {shown(value)}")
+        raise BundleError(f"{where}: {printable(what)} has a flag that is neither true nor false: {shown(value)}")
     return AddedToken(content, **flags)
 
 
@@ -165,7 +165,7 @@ def _token(where: Path, what: str, value: object) -> str | AddedToken:
     if isinstance(value, dict):
         return _added(where, what, {**value, "special": True})
     if not isinstance(value, str) or not value:
-        raise BundleError(f"{where}: {what} must be a string, not {shown(value)}")
+        raise BundleError(f"{where}: {printable(what)} must be a string, not {shown(value)}")
     return value
 
 

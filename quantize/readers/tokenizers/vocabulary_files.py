@@ -18,7 +18,7 @@ from edgedec.quantize.readers.tokenizers.sentencepiece_model import SentencePiec
 from edgedec.quantize.readers.tokenizers.token_settings import TokenSettings
 from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_json_text
 from edgedec.quantize.readers.tokenizers.transformers_class import BACKEND, CLASSES, class_name
-from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, parse_object, read_text, shown
+from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, parse_object, printable, read_text, shown
 
 __all__ = ["Vocabulary", "find_vocabulary", "read_vocabulary"]
 
@@ -97,7 +97,9 @@ def _from_json(path: Path, text: str, name: str, settings: TokenSettings) -> Voc
     if name not in CLASSES:
         if name != BACKEND:
             log.warning(
-                "%s: transformers' %s is not known; its tokenizer.json is taken as it stands", path.parent, name
+                "%s: transformers' %s is not known; its tokenizer.json is taken as it stands",
+                path.parent,
+                printable(name),
             )
         return Vocabulary(json=text)
     tree = parse_object(text, str(path))
@@ -182,7 +184,9 @@ def _from_pieces(path: Path, model: SentencePieceModel, name: str, settings: Tok
         return Vocabulary(json=_by_class(path, model, name, settings), made_by=name, extra=extra, unfinished=True)
     if name != BACKEND:
         log.warning(
-            "%s: transformers' %s is not known; its tokenizer.model is read as SentencePiece does", path.parent, name
+            "%s: transformers' %s is not known; its tokenizer.model is read as SentencePiece does",
+            path.parent,
+            printable(name),
         )
     check_unused(path, vocabulary)
     if vocabulary.unigram and any(piece.kind is PieceKind.UNUSED for piece in vocabulary.pieces):
