@@ -15,6 +15,7 @@ from edgedec.errors import UsageError
 from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
+from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
 from edgedec.spelling import did_you_mean
 
@@ -120,6 +121,7 @@ def write_random_bundle(
     graph = build_graph(config)
     embeddings = {op.weight for op in graph.operations if isinstance(op, Embed)}
     matrices = [weight for op in graph.operations if isinstance(op, Linear) for weight in op.weights]
+    tokenizer = tokenizer_json or Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str()
     rng = np.random.default_rng(seed)
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
@@ -139,6 +141,7 @@ def write_random_bundle(
             config=config,
             quantization={"method": method, "random_weights": True},
             tokens=Tokens(size=int(config["vocab_size"])),
-            tokenizer_json=tokenizer_json or Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str(),
+            tokenizer_json=tokenizer,
             chat_template=None,
+            tokenizer_identity=tokenizer_identity(tokenizer),
         )

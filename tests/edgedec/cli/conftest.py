@@ -60,7 +60,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stranger")
     checkpoint = write_checkpoint(folder / "checkpoint")
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
-    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
     return write_bundle(checkpoint, folder / "bundle")
 
 
