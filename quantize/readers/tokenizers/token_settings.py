@@ -43,8 +43,8 @@ USED_KEYS = frozenset({
     "added_tokens_decoder", _ADDITIONAL, _EXTRA, "add_bos_token", "add_eos_token",
     "add_prefix_space", "legacy", "chat_template", "tokenizer_class",
 })  # fmt: skip
-# Keys that change no ids and no text: limits and habits of training, how the file was written, words to one program, and
-# what the names of tokens say again.
+# Keys that change no ids and no text: limits and habits of training, how the file was written, and words to one program.
+# Some repeat what the names of tokens say.
 IGNORED_KEYS = frozenset({
     "model_max_length", "max_len", "padding_side", "truncation_side", "model_input_names", "max_length", "stride",
     "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id", "padding", "truncation",
