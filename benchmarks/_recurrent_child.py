@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.heap import trim_heap
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass, State, Target
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._cpu import CpuTarget
-from edgedec.runtime.targets._heap import trim_heap
 
 __all__ = ["filled", "steps"]
 

@@ -34,6 +34,8 @@ class Timings:
     predicted_ms: float = 0.0  # milliseconds from the first token to the last one
     planned_bytes: int = 0  # memory that the plan charges
     peak_bytes: int = 0  # measured peak of this memory
+    ctx_size: int = 0  # tokens of the context
+    kv_bits: int = 0  # bits of keys and values, on which the text depends
     kv_policy: str = "full"  # policy of keys and values, on which the text depends
     lossless: str = ""  # "exact", "distribution", "lossy" or "up to float ties": docs/speculation.md
     drafter: str = "none"
@@ -66,6 +68,8 @@ class Timings:
             "predicted_per_second": round(self.predicted_per_second, 3),
             "planned_bytes": self.planned_bytes,
             "peak_bytes": self.peak_bytes,
+            "ctx_size": self.ctx_size,
+            "kv_bits": self.kv_bits,
             "kv_policy": self.kv_policy,
             "lossless": self.lossless,
             "drafter": self.drafter,

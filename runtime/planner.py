@@ -33,6 +33,8 @@ _HOST_BYTES, _NODE_BYTES, _TEXT_BYTES = 51 << 14, 4 << 10, 192
 _SEQUENCE_BYTES = 1 << 18  # bytes of text and streams of each further sequence
 _BLOCK_ROWS = 16  # upper bound of ``TargetInfo.block_rows``
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
+_AS_LONG = 7 / 8  # contexts that are not the full one count as equally long from this share of the longest on
+_ROW_BY_ROW = 0.5  # share for which a context counts if prompts are read row by row, which takes three times as long
 _SHORTER = 0.5  # exponent of the context's size in a plan's value: a quarter of the context counts as half the speed
 # Factor of a plan's value for keys and values of fewer bits than the target's default, which lose some quality.
 _COARSER = {8: 0.95, 4: 0.85}
@@ -262,16 +264,40 @@ class Planner:
         )
 
     def best(self, choices: list[RunChoice], low: int, high: int) -> tuple[RunChoice, int]:
-        """Return the choice of the highest value that fits and its context, or the smallest choice if none fits."""
-        precise = [choice for choice in choices if choice.kv_bits == choices[0].kv_bits]
-        if any(self.largest(choice, high, high) for choice in precise):
-            choices = precise  # fewer KV bits are for context only, and the whole context fits without them
-        best = self._most_valuable(choices, low, high)
+        """Return the best choice that fits and its context, or the smallest choice if none fits.
+
+        The context comes first, then the bits of keys and values, then the value. Only weights that are streamed from a disk
+        are weighed against the context.
+        """
+        long = self._longest(choices, low, high)
+        best = self._most_valuable(long, low, high)
         if best is None and self.least_weights is not None:
             streaming = [replace(choice, streams=True) for choice in choices]
             best = self._most_valuable(self._widest(streaming, low), low, high)
             choices = [*choices, *streaming]
         return best or (min(choices, key=lambda choice: self.total(choice, low)), low)
+
+    def _longest(self, choices: list[RunChoice], low: int, high: int) -> list[RunChoice]:
+        """Return the choices whose context is the longest, of the highest bits among them; none if no choice fits.
+
+        Some tokens of context that is not the full one are worth passes of more rows, or a larger tree, but no draft model
+        that ``auto`` may do without.
+        """
+        sizes = {at: size for at, choice in enumerate(choices) if (size := self.largest(choice, low, high)) is not None}
+        counts = {
+            at: size * (_ROW_BY_ROW if max(choices[at].rows, choices[at].spec.nodes) == 1 else 1)
+            for at, size in sizes.items()
+        }
+        longest = max(counts.values(), default=0.0)
+        bits = max((choices[at].kv_bits for at, count in counts.items() if count == longest), default=0)
+        enough = longest if longest == high else _AS_LONG * longest
+        model_is_optional = any(choice.draft is None for choice in choices)
+        return [
+            choices[at]
+            for at, count in counts.items()
+            if choices[at].kv_bits == bits
+            and count >= (longest if choices[at].draft is not None and model_is_optional else enough)
+        ]
 
     def _widest(self, choices: list[RunChoice], low: int) -> list[RunChoice]:
         """Return of the choices that differ in rows alone the first that fits, because the disk's time is that of a pass."""
@@ -326,8 +352,14 @@ def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tup
 def run_choices(
     spec: SpecConfig, draft: Bundle | None, kv_choices: tuple[int, ...], kv_bits: int | None, budget: bool
 ) -> list[RunChoice]:
-    # Without a budget there is no reason to reduce precision.
-    bits = (kv_bits,) if kv_bits else tuple(b for b in kv_choices if b <= kv_choices[0]) if budget else kv_choices[:1]
+    """Return the choices that the settings of a run allow, in order of preference.
+
+    Args:
+        kv_choices: bits of keys and values that a plan may choose, the default first.
+        kv_bits: the bits that the user asked for; None: the plan chooses.
+        budget: whether there is a budget. Without one there is no reason to reduce precision.
+    """
+    bits = (kv_bits,) if kv_bits else kv_choices if budget else kv_choices[:1]
     rows = PASS_ROWS if budget else PASS_ROWS[:1]
     return [
         RunChoice(spec=option, draft=with_draft, kv_bits=b, rows=r)

@@ -21,6 +21,7 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph, context_size
 from edgedec.kv_policy import KV_POLICY
 from edgedec.memory import WEIGHT_ITEMS, MemoryMeter, Plan, charged_bytes, format_bytes, phases
+from edgedec.runtime.kv_precision import automatic_bits
 from edgedec.runtime.model_graph import is_recurrent
 from edgedec.runtime.planner import MOST_ROWS, PASS_ROWS, Planner, RunChoice, run_choices
 from edgedec.runtime.protocols import Limits
@@ -99,7 +100,8 @@ def make_plan(
         device: a value of ``--device``.
         threads: number of CPU threads; 0 leaves it to the target.
         ctx_size: size of the context in tokens; 0 chooses the largest that fits, at most the model's and at most 2048.
-        kv_bits: bits of keys and values; None chooses the target's default, or fewer bits under a budget.
+        kv_bits: bits of keys and values; None chooses the target's default, or fewer bits under a budget, see
+            ``automatic_bits``.
         kv_policy: policy of keys and values, which texts depend on: "full", or the kind that the bundle must have; "auto"
             takes the bundle's only if that leaves room for more context than "full"; None: the bundle's, if it has one.
         value_rows: rows of values of each key/value head that memory has, if the policy lets values lie in a file; None:
@@ -185,7 +187,8 @@ def make_plan(
         value_rows=value_rows,
         choosing=_CHOOSING_BYTES if spec.drafter == "auto" else 0,
     )
-    choices = run_choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
+    chosen_bits = automatic_bits(module.kv_choices(device, bundle), bundle)
+    choices = run_choices(spec, draft, chosen_bits, kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)
     choice, context = planner.best(choices, low, high)
     items = planner.items(choice, context)
@@ -201,6 +204,8 @@ def make_plan(
         baseline_bytes=baseline_bytes,
         ctx_size=context,
         kv_bits=choice.kv_bits,
+        whole_ctx_size=high,
+        whole_kv_bits=choices[0].kv_bits,
         drafter=choice.spec.drafter_name,
         draft_model=choice.draft is not None,
         draft_tokens=limits.depth,
@@ -210,7 +215,7 @@ def make_plan(
         # The baseline has the requested settings, not those that fit the budget. An accelerator is built for one context.
         fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else context),
         speculation_from_bytes=_least_with_speculation(
-            planner, run_choices(spec, draft, module.kv_choices(device, bundle), kv_bits, True), low
+            planner, run_choices(spec, draft, chosen_bits, kv_bits, True), low
         ),
         memories=planner.memories(choice, limits),
         hint="" if fits else planner.hint(choice, context),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.heap import trim_heap, use_one_heap
 from edgedec.memory import MemoryMeter
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
@@ -37,7 +38,6 @@ from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import driver_bytes, open_target, target_module
-from edgedec.runtime.targets._heap import trim_heap, use_one_heap
 from edgedec.runtime.text.stream import TextStream
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.writer import Account, AnswerWriter
@@ -543,6 +543,8 @@ class Session:
             predicted_n=tokens,
             predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
+            ctx_size=self.run.plan.ctx_size,
+            kv_bits=self.run.plan.kv_bits,
             kv_policy=self.run.plan.kv_policy,
             peak_bytes=self._peak_bytes,
             lossless=self._requests.lossless(task.request, batch_invariant=self.target.info.batch_invariant),

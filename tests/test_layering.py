@@ -65,6 +65,7 @@ RUNTIME = (
         "protocols",
         "run_sizes",
         "model_graph",
+        "kv_precision",
         "block_pool",
         "cache_blocks",
         "drafting",

@@ -104,7 +104,7 @@ def plan(
         data |= {"budget": budget.as_json()}
         print_json(data | {"tree": spec.policy, "decoder": spec.decoder, "resident_bytes": resident})
     else:
-        _print(made, spec, resident)
+        _print(made, spec, device, resident)
         if budget.bound_by is not None and budget.limited and budget.bound_by.source != "flag":
             print(f"for a run that begins now, {budget.explain()}")
     made.require_memories()
@@ -115,14 +115,16 @@ def plan(
         )
 
 
-def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
+def _print(plan: Plan, spec: SpecConfig, device: str, resident: int) -> None:
     from edgedec.memory import WEIGHT_ITEMS, format_bytes
 
     policy = "" if plan.kv_policy == "full" else f", policy {plan.kv_policy}"
     print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits{policy}, passes of {plan.pass_rows} rows at most")
     print(_drafting(plan, spec))
-    rate = plan.estimated_tokens_per_second
-    print(f"estimated, not measured: {rate:.{0 if rate >= 10 else 2}f} tokens/s\n")
+    print(_speed(plan, device))
+    if plan.reduced:
+        print(f"reduced to fit: {plan.reduced}")
+    print()
     if plan.disk is not None:
         print(_streaming(plan.disk))
     fixed = plan.fixed_baseline
@@ -161,6 +163,18 @@ def _print(plan: Plan, spec: SpecConfig, resident: int) -> None:
     )
     print("fixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
     print("KV of 16 bits, a tree of 64 nodes and all of its logits, as far as model and device have these")
+
+
+def _speed(plan: Plan, device: str) -> str:
+    """Return the estimated speed as text, and for a processor what it is a bound of."""
+    rate = plan.estimated_tokens_per_second
+    text = f"estimated, not measured: {rate:.{0 if rate >= 10 else 2}f} tokens/s"
+    if device != "cpu" or plan.disk is not None:
+        return text
+    return (
+        f"{text}, a lower bound for a quiet PC with two memory channels and half of the\ncontext in use; a model that fits "
+        "the processor's caches may be some times faster. `edgedec bench` measures"
+    )
 
 
 def _cell(size: int | None) -> str:

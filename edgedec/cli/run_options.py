@@ -247,10 +247,12 @@ class RunOptions(PlanOptions):
 
 
 def _note_limit(plan: Plan, budget: Budget) -> None:
-    """Say on stderr what a control group's limit, which the user did not set, means for a run."""
+    """Say on stderr what the plan has reduced, and what a control group's limit, which the user did not set, means."""
     from edgedec.memory import format_bytes
 
     size = budget.budget_bytes
+    if plan.reduced:
+        note(f"{plan.reduced}, because {budget.explain()}")
     if size is None or budget.has_flag:
         return
     if plan.total_bytes > size:
@@ -258,8 +260,6 @@ def _note_limit(plan: Plan, budget: Budget) -> None:
             f"this run may take {format_bytes(plan.total_bytes)}, and {budget.explain()}: it may be slow, or the system may "
             "end it; -c with a smaller context, or a smaller model, takes less"
         )
-    elif plan.budget_bytes is not None:
-        note(f"context {plan.ctx_size}, KV {plan.kv_bits} bits, because {budget.explain()}")
 
 
 def _note_policy(plan: Plan, request: str | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import CacheFullError, UsageError
+from edgedec.heap import release_pages, use_small_pages
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of
 from edgedec.runtime.block_pool import BlockPool, HeldRows
 from edgedec.runtime.cache_blocks import BlockArena, BlockState
@@ -18,7 +19,6 @@ from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import KvBuffer
 from edgedec.runtime.kernels.value_file import FiledHead
 from edgedec.runtime.protocols import I32, U64
-from edgedec.runtime.targets._heap import release_pages, use_small_pages
 from edgedec.runtime.targets._slots import RecurrentSlots, Snapshot
 
 __all__ = ["ArenaState", "CacheArena"]

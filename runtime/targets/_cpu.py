@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError, UsageError
 from edgedec.graph import Graph
+from edgedec.heap import freed_blocks_go_back, trim_heap, use_small_pages
 from edgedec.onnx.kv_cache import BLOCK_ROWS, blocks_of
 from edgedec.onnx.lowering import emit
 from edgedec.onnx.ops.linear import NARROW
@@ -39,7 +40,6 @@ from edgedec.runtime.run_sizes import recurrent_slots, run_rows
 from edgedec.runtime.targets._arena import ArenaState, CacheArena, RecurrentArenaState
 from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, arena_layout, cpu_footprint, mask_words
 from edgedec.runtime.targets._cpu_weights import is_fused, load_weights
-from edgedec.runtime.targets._heap import freed_blocks_go_back, trim_heap, use_small_pages
 from edgedec.runtime.targets._lending import Lent, lend
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, check_positions, top_k
 from edgedec.runtime.targets._slots import RecurrentSlots

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
+from edgedec.heap import freed_blocks_go_back
 from edgedec.manifest import Tensor
 from edgedec.onnx.lowering import check_lowered, emit
 from edgedec.ops import Attention, Linear
@@ -35,7 +36,6 @@ from edgedec.runtime.targets._footprint import (
     transform_bytes,
     widest_value,
 )
-from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session
 from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k

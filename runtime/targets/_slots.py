@@ -8,9 +8,9 @@ from collections import deque
 import numpy as np
 
 from edgedec.errors import CacheFullError
+from edgedec.heap import release_pages
 from edgedec.runtime.kernels.recurrent import RecurrentBuffer
 from edgedec.runtime.protocols import F32, I32
-from edgedec.runtime.targets._heap import release_pages
 
 __all__ = ["RecurrentSlots", "Snapshot", "SnapshotPool"]
 

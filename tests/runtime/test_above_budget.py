@@ -194,7 +194,7 @@ def test_a_signal_ends_a_text_whose_weights_stream(
     config, method = bundles["large"].config, "ternary"
     write_random_bundle(tmp_path / "m", config, method, tokenizer_json=byte_tokenizer().to_str())
     before = {path.name for path in (tmp_path / "m").iterdir()}
-    budget = make_plan(Bundle.open(tmp_path / "m"), threads=1, ctx_size=CONTEXT, budget_bytes=1).plan.total_bytes
+    budget = make_plan(Bundle.open(tmp_path / "m"), threads=1, ctx_size=1024, budget_bytes=1).plan.total_bytes
     arguments = ["-m", str(tmp_path / "m"), "-p", "o", "--temp", "1", "--ignore-eos", "-c", "1024", "-t", "1"]
     command = [sys.executable, "-m", "edgedec", "generate", *arguments, "--memory-budget", f"{budget + 3 * MIB}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -193,33 +193,35 @@ def test_the_context_shrinks_a_little_before_prompts_are_read_row_by_row(
         return [plan_of(bundles, drafter, "large", **option) for option in options]
 
     weighed = plans()
+    monkeypatch.setattr(planner, "_ROW_BY_ROW", 1.0)
     monkeypatch.setattr(planner, "_READ", 0.0)
     widened = [(now, before) for now, before in zip(weighed, plans(), strict=True) if now.pass_rows > before.pass_rows]
     assert len(widened) > len(weighed) / 4
     for now, before in widened:
         assert 0.6 * before.ctx_size < now.ctx_size <= before.ctx_size
-    assert min(plan.pass_rows for plan in weighed if plan.ctx_size > 0.4 * 1024) >= 5
+    assert min(plan.pass_rows for plan in weighed if plan.ctx_size > 0.4 * 1024) >= 4
 
 
 @pytest.mark.parametrize("nodes", [9, 17, 64])
-def test_a_tree_shrinks_less_than_the_context(bundles: Mapping[str, Bundle], nodes: int) -> None:
-    """Check this because copied texts need the tree that was requested, though five nodes are as good for a usual
-    acceptance.
+def test_a_tree_shrinks_before_the_context_and_the_bits(bundles: Mapping[str, Bundle], nodes: int) -> None:
+    """Check also that it shrinks little, because copied texts need the tree that was requested, though five nodes are as
+    good for a usual acceptance.
     """
     spec = replace(spec_of(bundles, "ngram"), draft_max=nodes - 1, tree_nodes=nodes)
     maximum = make_plan(bundles["large"], threads=1, spec=spec).plan.total_bytes
     plan = make_plan(bundles["large"], threads=1, spec=spec, budget_bytes=maximum - 3 * MIB).plan
-    assert plan.tree_nodes >= min(nodes, 17)
+    assert (plan.ctx_size, plan.kv_bits) == (1024, 16)
+    assert plan.tree_nodes >= 9
 
 
 @pytest.mark.thorough
 def test_auto_drops_the_model_first(bundles: Mapping[str, Bundle]) -> None:
     """Check that it first drops the draft's bytes, then those of the table and of the wider tree."""
-    minimum = plan_of(bundles, "auto", "large", budget_bytes=1).total_bytes
-    maximum = plan_of(bundles, "auto", "large").total_bytes
+    minimum = plan_of(bundles, "auto", "large", budget_bytes=1, kv_bits=16).total_bytes
+    maximum = plan_of(bundles, "auto", "large", kv_bits=16).total_bytes
     drafters = []
     for budget in [*range(maximum, minimum, -MIB), *range(minimum + MIB // 4, minimum, -MIB // 64), minimum]:
-        plan = plan_of(bundles, "auto", "large", budget_bytes=budget)
+        plan = plan_of(bundles, "auto", "large", budget_bytes=budget, kv_bits=16)
         assert plan.fits
         drafters.append(2 if plan.draft_model else 1 if plan.drafter == "auto" else 0)
     assert drafters == sorted(drafters, reverse=True)
@@ -555,6 +557,58 @@ def test_a_run_with_recurrent_states_stays_within_its_plan(drafter: str, ctx_siz
     check_ceiling(drafter, plan.total_bytes, bundle=str(hybrid.path), ctx_size=ctx_size, threads=2)
 
 
+# script for a process of its own: the peak of a session that fills its context, and the growth that /proc/self/smaps shows.
+# It imports what the command line does, whose heap has the most that is free.
+_SMAPS = """
+import ctypes, re, sys
+from pathlib import Path
+from edgedec import demo
+from edgedec.cli import app, generate
+from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session, import_plugins
+from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets import target_module
+
+def memory(folders):
+    total, path = 0, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            path = fields[5] if len(fields) > 5 else ""
+        elif fields[0] in ("Anonymous:", "Pss_Shmem:"):
+            total += int(fields[1])
+        elif fields[0] == "Rss:" and path.startswith(folders):
+            total += int(fields[1])
+    return 1024 * total
+
+model = demo.bundle_path()
+target_module("cpu")
+import_plugins(SpecConfig())
+folders = tuple(str(folder.resolve()) + "/" for folder in charged_folders(model))
+memory(())  # leaves what reading takes
+ctypes.CDLL(None).malloc_trim(0)
+before = memory(())
+with Session.open(model, threads=1, budget_bytes=int(sys.argv[1])) as session:
+    answer = session.generate(session.encode("Once upon a time"), sampling=SamplingConfig(temperature=0), ignore_eos=True)
+    print(answer.stop_reason, session.run.plan.total_bytes, answer.timings.peak_bytes, memory(folders) - before)
+"""
+
+
+@pytest.mark.thorough
+@needs_kernels
+@needs_proc
+@pytest.mark.parametrize("mib", [8, 16, 32])
+def test_the_peak_is_the_growth_of_the_process_when_the_context_is_full(mib: int) -> None:
+    demo.bundle_path()
+    command = [sys.executable, "-c", _SMAPS, str(mib * MIB)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    stop, (planned, peak, grown) = output[0], map(int, output[1:])
+    assert stop == "context"
+    assert grown - MIB / 4 < peak < grown + 2 * MIB  # memory of loading may have been more
+    assert peak <= planned <= mib * MIB
+
+
 # script for a process of its own: what a long prompt leaves behind when its tokens are known
 _LONG_TEXT = """
 from edgedec import demo
@@ -570,11 +624,14 @@ with Session.open(demo.bundle_path(), ctx_size=4096, threads=1) as session:
 @pytest.mark.thorough
 @needs_proc
 def test_the_tokenizer_keeps_nothing_of_a_long_text() -> None:
-    """Check this because it once kept each word of the prompt, up to a megabyte of them that no plan had."""
+    """Check this because it once kept each word of the prompt, up to a megabyte of them that no plan had.
+
+    What stays are pages of the heap that are partly used, 45 bytes for a token, of the 192 that a plan has.
+    """
     command = [sys.executable, "-c", _LONG_TEXT]
     tokens, kept = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert tokens > 1000
-    assert kept < 16 * tokens
+    assert kept < 64 * tokens
 
 
 _DEEP = {"num_hidden_layers": 24, "hidden_size": 256, "vocab_size": 1024, "max_position_embeddings": 1024}

@@ -151,6 +151,8 @@ PLAN = {
     "resident_bytes",
     "ctx_size",
     "kv_bits",
+    "whole_ctx_size",
+    "whole_kv_bits",
     "kv_policy",
     "decoder",
     "drafter",

@@ -30,6 +30,8 @@ TIMINGS = {
     "predicted_per_second",
     "planned_bytes",
     "peak_bytes",
+    "ctx_size",
+    "kv_bits",
     "kv_policy",
     "lossless",
     "drafter",

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
+from edgedec.heap import trim_heap
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.compiler import TOKEN_BYTES, GrammarCompiler
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.targets._heap import trim_heap
 from tests.runtime.grammar.support.random_writer import demo_tokenizer
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.errors import EdgedecError
+from edgedec.heap import trim_heap
 from edgedec.runtime.grammar.compiler import GrammarCompiler
 from edgedec.runtime.grammar.grammar import Grammar
-from edgedec.runtime.targets._heap import trim_heap
 from tests.runtime.grammar.support.random_writer import demo_tokenizer
 from tests.runtime.grammar.test_cache import resident_bytes
 
