@@ -25,7 +25,7 @@ import numpy as np
 
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.heap import trim_heap
-from edgedec.memory import MemoryMeter
+from edgedec.memory import mapped_bytes
 from edgedec.runtime import kernels as kernels_module
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
@@ -195,7 +195,7 @@ def _make_wrong(session: Session, text: Sequence[int]) -> None:
 def _mapped(settings: BudgetRun) -> int:
     """Return the bytes of the models' files that are mapped and resident."""
     paths = [Path(path) for path in (settings.bundle, settings.draft) if path is not None]
-    return MemoryMeter(tuple(folder for path in paths for folder in charged_folders(path))).charged_bytes()
+    return mapped_bytes(tuple(folder for path in paths for folder in charged_folders(path)))
 
 
 def run(settings: BudgetRun) -> dict[str, Any]:

@@ -33,6 +33,7 @@ __all__ = [
     "charged_bytes",
     "format_bytes",
     "largest_context",
+    "mapped_bytes",
     "parse_bytes",
     "phases",
     "resident_bytes",
@@ -93,8 +94,18 @@ def resident_bytes() -> int:
         return 0
 
 
+def _file_prefixes(folders: tuple[Path, ...]) -> tuple[bytes, ...]:
+    """Return what the paths of all files under ``folders`` begin with, as ``/proc/self/maps`` shows them."""
+    return tuple(os.fsencode(folder.resolve()) + b"/" for folder in folders)
+
+
+def mapped_bytes(folders: tuple[Path, ...]) -> int:
+    """Return the resident bytes of this process's mappings of files under one of ``folders``. This needs Linux."""
+    return _mapped_bytes(_file_prefixes(folders))
+
+
 def _mapped_bytes(prefixes: tuple[bytes, ...]) -> int:
-    """Return the resident bytes of mappings whose file is under one of ``prefixes``.
+    """Return the resident bytes of mappings whose file begins with one of ``prefixes``.
 
     ``maps`` lists the ranges, and ``pagemap`` tells which pages are present. This is much faster than ``smaps``, which
     visits every page of the process.
@@ -135,7 +146,7 @@ class MemoryMeter:
 
     def __init__(self, folders: tuple[Path, ...] = ()) -> None:
         self.available = Path("/proc/self/smaps_rollup").exists() and Path("/proc/self/pagemap").exists()
-        self._prefixes = tuple(os.fsencode(folder.resolve()) + b"/" for folder in folders)
+        self._prefixes = _file_prefixes(folders)
         self.baseline_bytes = _lasting_bytes() if self.available else 0
         self.left_out_bytes = 0
         self.peak_bytes = 0
@@ -215,6 +226,7 @@ _RUNNING = frozenset(
         "attention_bias",
         "attention_scores",
         "sampling",
+        "grammar_room",
     }
 )
 _LOADING = frozenset({"load_transient", "self_test", "tokenizer_transient"})

@@ -13,7 +13,7 @@ from edgedec.runtime.planning import RunPlan
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.targets import GPU_DEVICES, is_accelerator
 
-__all__ = ["PlanFunction", "most_sequences", "planned_budget"]
+__all__ = ["PlanFunction", "most_sequences", "planned_budget", "same_settings"]
 
 
 class PlanFunction(Protocol):
@@ -62,11 +62,15 @@ def most_sequences(plan: PlanFunction, most: int, *, device: str = "cpu", budget
     if is_accelerator(device):
         return 1
 
-    def settings(sequences: int) -> tuple[int, int, SpecConfig, bool] | None:
-        run = plan(budget_bytes=budget_bytes, sequences=sequences)
+    one = plan(budget_bytes=budget_bytes)
+    runs = (plan(budget_bytes=budget_bytes, sequences=count) for count in range(most, 1, -1))
+    return next((run.sequences for run in runs if same_settings(run, one)), 1)
+
+
+def same_settings(run: RunPlan, other: RunPlan) -> bool:
+    """Return whether both plans fit and have the same context, KV bits and speculation."""
+
+    def settings(run: RunPlan) -> tuple[int, int, SpecConfig, bool] | None:
         return (run.limits.positions, run.plan.kv_bits, run.spec, run.plan.draft_model) if run.plan.fits else None
 
-    one = settings(1)
-    if one is None:
-        return 1
-    return next((count for count in range(most, 1, -1) if settings(count) == one), 1)
+    return settings(run) == settings(other) is not None

@@ -178,6 +178,23 @@ class RunOptions(PlanOptions):
             return requested or 1
         return most_sequences(self._plan(spec, beside), most, device=self.device, budget_bytes=budget.budget_bytes)
 
+    def with_room(
+        self, room: Mapping[str, int], requested: int, spec: SpecConfig, budget: Budget, *, beside: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return ``beside`` and ``room``, or ``beside`` alone if ``room`` would cost the run context, bits or speculation.
+
+        ``requested`` is as in ``parallel``, ``beside`` as in ``open_session``.
+        """
+        from edgedec.runtime.plan_search import same_settings
+
+        size, sequences = budget.budget_bytes, max(1, requested)
+        if size is None:
+            return beside
+        plans = [
+            self._plan(spec, part)(budget_bytes=size, sequences=sequences) for part in (beside, {**beside, **room})
+        ]
+        return {**beside, **room} if same_settings(*plans) else beside
+
     def _plan(self, spec: SpecConfig, beside: Mapping[str, int] | None) -> PlanFunction:
         """Return the function that plans this run.
 

@@ -199,7 +199,7 @@ def serve(
     from edgedec.memory import parse_bytes
     from edgedec.runtime.server.app import create_app
     from edgedec.runtime.server.listener import listen_all, run_server
-    from edgedec.runtime.server.memory import ServerMemory, server_items
+    from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.server.web import check_site
@@ -232,7 +232,8 @@ def serve(
         def open_session() -> Session:
             bundle = Bundle.open(resolve_model(run.model))
             memory.budget = run.find_budget()
-            beside = server_items(bundle.tokens.size, requests=settings.requests)
+            items = server_items(bundle.tokens.size, requests=settings.requests)
+            beside = run.with_room(GRAMMAR_ROOM, parallel, spec, memory.budget, beside=items)
             sequences = run.parallel(parallel, spec, memory.budget, most=_PARALLEL, beside=beside)
             session = run.open_session(spec, memory.budget, sequences=sequences, beside=beside)
             if disk is not None:

@@ -36,6 +36,7 @@ class Grammar:
         source: the grammar: a JSON schema, a regular expression in the syntax of Rust's regex crate that matches the whole
             answer, or a context-free grammar in the notation of Lark as llguidance extends it, or of llama.cpp (GBNF).
         ignored: names of what the grammar's schemas ask for and the grammar does not enforce.
+        lexer_limit: upper bound of ``lexer_bytes`` that the maker of ``source`` knows.
         program: the grammar in the format of llguidance, computed from the other two.
         lexer_bytes: bytes that the states of the lexer take in a text, at most, beyond those in proportion to ``program``.
 
@@ -47,6 +48,7 @@ class Grammar:
     kind: Kind
     source: str
     ignored: tuple[str, ...] = field(default=(), compare=False)
+    lexer_limit: int = field(default=MOST_LEXER_BYTES, repr=False, compare=False)
     program: str = field(init=False, repr=False, compare=False)
     lexer_bytes: int = field(init=False, repr=False, compare=False)
 
@@ -58,7 +60,7 @@ class Grammar:
             raise UsageError(f"the kind of a grammar must be one of {', '.join(make)}, not {self.kind!r}")
         program, lexer_bytes = make[self.kind](self.source)
         object.__setattr__(self, "program", program)
-        object.__setattr__(self, "lexer_bytes", lexer_bytes)
+        object.__setattr__(self, "lexer_bytes", min(lexer_bytes, self.lexer_limit))
 
     @classmethod
     def json_schema(cls, schema: str | Mapping[str, Any], *, ignored: tuple[str, ...] = ()) -> Self:

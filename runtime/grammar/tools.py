@@ -22,6 +22,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.grammar.closed_schema import closed_schema
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lenient_schema import lenient_schema
+from edgedec.runtime.grammar.lexer import tools_lexer_bytes
 from edgedec.runtime.grammar.schema import Schema
 from edgedec.runtime.text.contents import content_text
 
@@ -61,7 +62,7 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
     if choice not in ("auto", "required", *names):
         raise UsageError(f"the tool to call must be auto, required or one of {', '.join(names)}, not {choice!r}")
     made = [_rule(function, at) for at, function in enumerate(functions) if choice in ("auto", "required", names[at])]
-    rules = [rule for rule, _ in made]
+    rules = [rule for rule, _, _ in made]
     alternatives = " | ".join(rule.partition(":")[0] for rule in rules)
     more = '("\\n" call)*' if parallel else ""
     if choice == "auto":
@@ -69,8 +70,9 @@ def tool_grammar(tools: Sequence[Mapping[str, Any]], choice: ToolChoice = "auto"
     else:
         start = f"start: call {more}"
     shared = f'call: "{BEGIN}" body\nbody: BLANK? ({alternatives}) BLANK? "{END}"\nBLANK: /[ \\n]/'
-    ignored = tuple(name for _, names in made for name in names)
-    return Grammar(kind="lark", source="\n".join([start, shared, *rules]), ignored=ignored)
+    ignored = tuple(name for _, names, _ in made for name in names)
+    limit = tools_lexer_bytes(len(rules), sum(lexer for *_, lexer in made))
+    return Grammar(kind="lark", source="\n".join([start, shared, *rules]), ignored=ignored, lexer_limit=limit)
 
 
 def _function(tool: Mapping[str, Any], at: int) -> Mapping[str, Any]:
@@ -86,8 +88,8 @@ def _function(tool: Mapping[str, Any], at: int) -> Mapping[str, Any]:
     return function
 
 
-def _rule(function: Mapping[str, Any], at: int) -> tuple[str, tuple[str, ...]]:
-    """Return the rule of the calls of a function, and the names of what the rule does not enforce."""
+def _rule(function: Mapping[str, Any], at: int) -> tuple[str, tuple[str, ...], int]:
+    """Return the rule of the calls of a function, the names of what it does not enforce, and bytes of its lexer's states."""
     where = f"tools[{at}].function.parameters"
     ignored: tuple[str, ...] = ()
     parameters = function.get("parameters") or _NO_ARGUMENTS
@@ -98,11 +100,11 @@ def _rule(function: Mapping[str, Any], at: int) -> tuple[str, tuple[str, ...]]:
             raise UsageError('it must be a JSON schema with "type": "object"')
         Schema(parameters)  # names the place of an error in the schema as it was given
         schema = Schema(closed_schema(parameters)).text()
-        Grammar.json_schema(schema)
+        lexer = Grammar.json_schema(schema).lexer_bytes
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     name = re.escape(function["name"]).replace("/", r"\/")
-    return f'tool_{at}: /\\{{"name": ?"{name}", ?"arguments": ?/ %json {schema} "}}"', ignored
+    return f'tool_{at}: /\\{{"name": ?"{name}", ?"arguments": ?/ %json {schema} "}}"', ignored, lexer
 
 
 def _object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:

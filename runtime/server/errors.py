@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.memory import format_bytes
 from edgedec.runtime.engine.ledger import AdmissionError
 
 __all__ = [
@@ -101,13 +102,22 @@ class ApiError(HTTPException):
         return {"error": self.error}
 
 
-def short_of_memory(error: AdmissionError, retry_seconds: int) -> ApiError:
-    """Return the error for a request that has no room in the memory now, or never."""
+def short_of_memory(error: AdmissionError, retry_seconds: int, *, texts: int = 1, lexer_bytes: int = 0) -> ApiError:
+    """Return the error for a request that has no room in the memory now, or never.
+
+    Args:
+        texts: number of texts for which the server keeps room at a time.
+        lexer_bytes: the part of the request for the states of its grammar's lexer.
+    """
     if error.never:
+        grammar = ""
+        if lexer_bytes:
+            grammar = f" ({format_bytes(lexer_bytes)} of it for a grammar: one without regular expressions needs less)"
+        fewer = f"fewer texts at a time (-np, now {texts}), " if texts > 1 else ""
         return ApiError(
             400,
-            f"the request may take more than the memory budget: {error}, for instance with a grammar or a schema without "
-            "regular expressions; or start the server with a larger --memory-budget",
+            f"the request may take more than the memory budget: {error}{grammar}; or start the server with {fewer}"
+            "a smaller --ctx-size or a larger --memory-budget",
             code="memory_budget_exceeded",
         )
     return ApiError(429, f"memory is short: {error}", code="memory_short", headers={"Retry-After": str(retry_seconds)})

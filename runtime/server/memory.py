@@ -21,9 +21,10 @@ from edgedec.memory_pressure import PressureWatch, pressure_file
 from edgedec.runtime.engine.ledger import AdmissionError, MemoryLedger, Reclaimer, Reservation
 from edgedec.runtime.grammar.cache import GrammarCache
 from edgedec.runtime.grammar.compiler import TOKEN_BYTES
+from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES, tools_lexer_bytes
 from edgedec.runtime.session_memory import SessionMemory
 
-__all__ = ["GRAMMAR_CACHE_BYTES", "ServerMemory", "request_bytes", "server_items"]
+__all__ = ["GRAMMAR_CACHE_BYTES", "GRAMMAR_ROOM", "ServerMemory", "request_bytes", "server_items"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +55,11 @@ _PARTS = {
     "grammars": "grammars",
     "connections": "connections",
 }
-_HOST = "host"  # the item of a plan that the requests take the place of
+# Room for the lexer of any one grammar, which a plan has before it has further texts at a time, and for that of a request
+# with some tools, which every plan has.
+GRAMMAR_ROOM = {"grammar_room": MOST_LEXER_BYTES}
+_TOOLS_ROOM = {"grammar_room": tools_lexer_bytes(16, 0)}
+_REQUESTS = ("host", *GRAMMAR_ROOM)  # items of a plan that the requests take the place of
 # Tokens of the prompt, and of the answer, of a request that is always admitted, and bytes of its grammar's program.
 _SMALL_TOKENS, _SMALL_PROGRAM = 128, 1024
 
@@ -69,6 +74,7 @@ def server_items(vocabulary: int, *, requests: int) -> dict[str, int]:
     return {
         "grammars": TOKEN_BYTES * vocabulary + GRAMMAR_CACHE_BYTES,
         "connections": _CONNECTION * requests,
+        **_TOOLS_ROOM,
     }
 
 
@@ -134,7 +140,7 @@ class ServerMemory:
 
         The model stays within ``plan``, whose part for the host is that of requests. ``memory`` gives the session's back.
         """
-        host = plan.phases["run"].get(_HOST, 0)
+        host = plan.phases["run"].get("host", 0)
         reclaimers = [
             Reclaimer(
                 name="idle pools",
@@ -163,7 +169,7 @@ class ServerMemory:
         small = request_bytes(prompt=_SMALL_TOKENS, answer=_SMALL_TOKENS, program=_SMALL_PROGRAM)
         ledger = MemoryLedger(plan.budget_bytes, floor_bytes=min(small, host), reclaimers=reclaimers)
         for name, size in plan.phases["run"].items():
-            if name != _HOST:
+            if name not in _REQUESTS:
                 part = "drafter" if name.startswith("draft_") else _PARTS.get(name, "passes")
                 ledger.charge(part, size)
         self.ledger, self._parked = ledger, lambda: memory.parked

@@ -323,7 +323,7 @@ class ModelService:
             if turn.memory is None:
                 return None
         except AdmissionError as error:
-            refusal = short_of_memory(error, self.memory.retry_seconds)
+            refusal = short_of_memory(error, self.memory.retry_seconds, texts=self.slots, lexer_bytes=turn.lexer_bytes)
         with self._changed:
             if first := bool(self._waiting) and self._waiting[0] is turn:
                 self._waiting.popleft()

@@ -8,9 +8,11 @@ import pytest
 
 from edgedec.runtime.grammar.grammar import Grammar
 from edgedec.runtime.grammar.lexer import MOST_LEXER_BYTES
+from edgedec.runtime.grammar.tools import tool_grammar
+from edgedec.runtime.server.memory import request_bytes
 from tests.runtime.grammar.support.growth import growth_in_a_fresh_process
 
-STRING = {"type": "string"}
+STRING: dict[str, Any] = {"type": "string"}
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,37 @@ def test_no_text_takes_more_than_it_is_charged_for(grammar: Grammar) -> None:
     tokens, growth = growth_in_a_fresh_process(grammar)
     assert tokens > 1
     assert growth <= grammar.lexer_bytes + (1 << 20)
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+KINDS = [STRING, {"type": "integer"}, {"type": "boolean"}, {"type": "array", "items": STRING}, {"type": "number"}]
+TOOLS = {
+    "one": [tool("get_weather", city=STRING)],
+    "twenty": [tool(f"tool_{at}", **{f"a{each}": KINDS[each % 5] for each in range(6)}) for at in range(20)],
+    "most": [tool(f"function_number_{at}", **{f"a{each}": STRING for each in range(4)}) for at in range(128)],
+    "short": [tool("w", city=STRING | {"maxLength": 20})],
+    "length": [tool("w", city=STRING | {"maxLength": 200})],
+    "longer": [tool("w", city=STRING | {"minLength": 700, "maxLength": 800})],
+    "enum": [tool("w", c={"enum": [f"value number {at} of the list" for at in range(300)]})],
+    "formats": [tool("w", d=STRING | {"format": "date-time"}, e=STRING | {"format": "email"})],
+}
+
+
+@pytest.mark.thorough(sample=2)
+@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize("tools", TOOLS)
+def test_calls_of_tools_take_no_more_than_they_are_charged_for(tools: str, choice: str) -> None:
+    grammar = tool_grammar(TOOLS[tools], choice)
+    assert grammar.lexer_bytes < MOST_LEXER_BYTES / 3
+    charged = request_bytes(prompt=0, answer=0, program=len(grammar.program), lexer=grammar.lexer_bytes)
+    tokens, growth = growth_in_a_fresh_process(grammar)
+    assert tokens > 1
+    assert growth <= charged + (1 << 19)
+
+
+def test_tools_with_expressions_are_charged_for_the_most_states() -> None:
+    assert tool_grammar([tool("w", city=STRING | {"pattern": "a+"})]).lexer_bytes == MOST_LEXER_BYTES
