@@ -59,7 +59,9 @@ class PlatformWheel(bdist_wheel):  # type: ignore[misc]
 
 
 if compiler is None:
-    logging.getLogger(__name__).warning("no C++ compiler: edgedec goes without its CPU kernels and its compiled loop")
+    logging.getLogger(__name__).warning(
+        "no C++ compiler: edgedec goes without its CPU kernels and its compiled loop; its models need the extra onnx then"
+    )
 
 setup(
     packages=packages,

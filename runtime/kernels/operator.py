@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError
+from edgedec.install_hint import install_again
 from edgedec.onnx.fusion import whole_program
 from edgedec.onnx.grid_layout import grid_layout
 from edgedec.onnx.model_bytes import Node
 from edgedec.reference.float_profile.ops.linear import grouped_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
-from edgedec.runtime.kernels import Kernels, load
+from edgedec.runtime.kernels import PORTABLE, Kernels, load, without_kernels
 from edgedec.runtime.kernels.grid import pack_grid
 from edgedec.runtime.kernels.recurrent_check import recurrent_check
 from edgedec.runtime.kernels.registration import DOMAIN
 from edgedec.runtime.kernels.session import KernelSession, Memory
 from edgedec.schemes import Int4Scheme, TernaryScheme
 
-__all__ = ["GRID", "INT8", "OPERATOR", "usable"]
+__all__ = ["GRID", "INT8", "OPERATOR", "usable", "why_unusable"]
 
 OPERATOR, INT8, GRID = "TernaryMatMul", "Int8MatMul", "GridMatMul"
 _PAIRS = 60  # pairs of a head that are rotated
@@ -48,12 +50,17 @@ def usable() -> Kernels | None:
     try:
         _self_test(kernels)
     except Exception as error:  # after any failure, models run with the portable graph
-        _LOG.warning(
-            "CPU kernels: the operators fail their self-test (%s); models run with the portable graph, which is slower",
-            error,
-        )
+        _LOG.warning("CPU kernels: the operators fail their self-test (%s); %s", error, without_kernels())
         return None
     return kernels
+
+
+def why_unusable() -> tuple[str, str]:
+    """Return why ``usable`` is None, and what to do about it, each as a part of a sentence."""
+    if KERNEL.value() == PORTABLE:
+        return f"{KERNEL.name} is {PORTABLE}", f"unset {KERNEL.name}"
+    reason = "their library was not built or does not load" if load() is None else "they fail their self-test"
+    return reason, f"with a C++ compiler on the PATH, {install_again()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,7 @@ class KernelSession:
     Raises:
         DeviceError: ONNX Runtime cannot load the library.
         RuntimeError: the model cannot be loaded.
+        ToolError: the model needs ONNX Runtime, which is not installed.
     """
 
     def __init__(

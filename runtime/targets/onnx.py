@@ -9,10 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 
 from edgedec.bundle import Bundle
+from edgedec.errors import ToolError
 from edgedec.families import build_graph
+from edgedec.install_hint import install_extra, is_installed, pip_install
 from edgedec.memory import MemoryUse
 from edgedec.runtime.kernels import Kernels, load
-from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.kernels.operator import usable, why_unusable
 from edgedec.runtime.protocols import Bytes, Limits, Target
 from edgedec.runtime.run_sizes import widest_pass
 from edgedec.runtime.targets import Bounds
@@ -21,7 +23,16 @@ from edgedec.runtime.targets._cpu_footprint import KV_CHOICES, cpu_footprint, va
 from edgedec.runtime.targets._cpu_weights import least_weights
 from edgedec.runtime.targets._footprint import rotary_tables
 
-__all__ = ["bounds", "create", "footprint", "import_libraries", "kv_choices", "memories", "share_tables"]
+__all__ = [
+    "bounds",
+    "check_portable",
+    "create",
+    "footprint",
+    "import_libraries",
+    "kv_choices",
+    "memories",
+    "share_tables",
+]
 
 
 def footprint(
@@ -36,15 +47,39 @@ def footprint(
     """Return the charged bytes by item on the CPU."""
     if _kernels(device):
         return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
+    check_portable(device)
     from edgedec.runtime.targets._portable import portable_footprint
 
     return portable_footprint(bundle, limits, result_rows=result_rows)
 
 
 def import_libraries(device: str) -> None:
-    """Import ONNX Runtime if it runs every model on ``device``: the memory of libraries is not charged to a model."""
+    """Import ONNX Runtime if it runs every model on ``device``: the memory of libraries is not charged to a model.
+
+    Raises:
+        ToolError: ``check_portable`` raised it.
+    """
     if device != "cpu" or load() is None:
+        check_portable(device)
         import_module("edgedec.runtime.targets._portable")
+
+
+def check_portable(device: str) -> None:
+    """Check that ONNX Runtime is installed, which runs the portable graph.
+
+    Raises:
+        ToolError: it is not; the message has all ways out.
+    """
+    if is_installed("onnxruntime"):
+        return
+    if device != "cpu":
+        command = install_extra("webgpu") if device == "webgpu" else pip_install("onnxruntime-gpu[cuda,cudnn]")
+        raise ToolError(f"--device {device} needs ONNX Runtime, which is not installed; run: {command}")
+    reason, way_out = why_unusable()
+    raise ToolError(
+        f"models run on the CPU by edgedec's kernels, which cannot be used because {reason}, or, more slowly, by ONNX "
+        f"Runtime, which is not installed. For the kernels: {way_out}. For ONNX Runtime, run: {install_extra('onnx')}"
+    )
 
 
 def _kernels(device: str) -> Kernels | None:
@@ -98,6 +133,7 @@ def create(
     kernels = _kernels(device)
     if kernels is not None:
         return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)
+    check_portable(device)
     from edgedec.runtime.targets._portable import OnnxTarget
 
     return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)
