@@ -7,7 +7,6 @@ import errno
 import os
 import platform
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -53,7 +52,7 @@ def _exchange(left: Path, right: Path) -> bool:
 
 def _partial(path: Path) -> Path:
     # The random end distinguishes threads of one process, and a process from a killed one with the same number.
-    writer = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
+    writer = f"{platform.node()}-{os.getpid()}-{os.urandom(4).hex()}"
     return path.with_name(f".{path.name}.{_MARK}-{writer}")
 
 

@@ -7,7 +7,6 @@ reading them into memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.atomic import new_folder
+from edgedec.digests import large_sha256, sha256
 from edgedec.errors import BundleError, UsageError
 from edgedec.file_kinds import identify, refusal
 from edgedec.graph import Graph
@@ -262,7 +262,7 @@ class BundleWriter:
     file: IO[bytes]
     tensors: dict[str, Any] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
-    _hash: Any = field(default_factory=hashlib.sha256)
+    _hash: Any = field(default_factory=large_sha256)
 
     @classmethod
     @contextmanager
@@ -326,7 +326,7 @@ class BundleWriter:
             if text is not None:
                 data = text.encode("utf-8")
                 (self.folder / name).write_bytes(data)
-                files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                files[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
         content = {
             **({"requires": sorted(self.features)} if self.features else {}),
             "created_by": f"edgedec {__version__}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 from edgedec import __version__
 from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle
+from edgedec.digests import large_sha256
 from edgedec.errors import BundleError, UsageError
 from edgedec.families import build_graph
 from edgedec.kv_policy import KV_POLICY, KvPolicy, policy_kinds, read_policy
@@ -109,7 +109,7 @@ def _manifest(bundle: Bundle) -> dict[str, Any]:
 
 def _copied(source: Path, target: Path) -> str:
     """Copy a file and return the SHA-256 of its bytes."""
-    digest = hashlib.sha256()
+    digest = large_sha256()
     with source.open("rb") as reader, target.open("wb") as writer:
         while data := reader.read(_CHUNK_BYTES):
             digest.update(data)

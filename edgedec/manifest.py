@@ -6,7 +6,6 @@ the manifest alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import mmap
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec import __version__
+from edgedec.digests import sha256, sha256_of_size
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.kv_policy import KV_POLICY, read_policy
 from edgedec.schemes import Scheme, TernaryScheme, scheme_from_json
@@ -100,7 +100,7 @@ class Tensor:
 def manifest_hash(data: bytes, stated: str) -> str:
     """Return the SHA-256 of a manifest's bytes with the ``stated`` hash, which is last in the file, replaced by zeros."""
     before, _, after = data.rpartition(stated.encode())
-    return hashlib.sha256(before + b"0" * 64 + after).hexdigest()
+    return sha256(before + b"0" * 64 + after).hexdigest()
 
 
 def _is_size(value: Any, limit: int) -> bool:
@@ -110,7 +110,7 @@ def _is_size(value: Any, limit: int) -> bool:
 
 def _hash_file(path: Path, stopped: Callable[[], bool] = lambda: False) -> str:
     """Return the SHA-256 of a file; of its beginning only, once ``stopped`` returns True."""
-    digest = hashlib.sha256()
+    digest = sha256_of_size(path.stat().st_size)
     # One buffer for all reads, because peak memory is part of what a run is charged. It is mapped, because the
     # heap of a thread that has ended keeps its pages.
     buffer = memoryview(mmap.mmap(-1, _HASHED_BYTES))

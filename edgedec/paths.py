@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 from edgedec.errors import EdgedecError
@@ -29,6 +28,8 @@ def cache_folder() -> Path:
             return folder
     except OSError:
         pass
+    import tempfile  # rarely needed
+
     fallback = Path(tempfile.gettempdir()) / f"edgedec-{os.getuid()}"
     try:
         fallback.mkdir(mode=0o700, exist_ok=True)
@@ -48,6 +49,8 @@ def clear_cached(path: Path, owned_file: str) -> None:
     cache such a folder could belong to another program.
     """
     if os.path.lexists(path) and not (path / owned_file).is_file():
+        import tempfile
+
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             path.rename(aside / path.name)  # in one step, because another process may be making the same folder

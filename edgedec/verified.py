@@ -14,7 +14,6 @@ or of another version of edgedec, counts as none. If records cannot be written, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -27,6 +26,7 @@ from typing import Self
 
 from edgedec import __version__
 from edgedec.atomic import new_file
+from edgedec.digests import sha256
 from edgedec.errors import EdgedecError
 from edgedec.paths import cache_folder
 
@@ -82,7 +82,7 @@ def _folder() -> Path:
 
 
 def _record(path: Path) -> Path:
-    return _folder() / f"{hashlib.sha256(os.path.realpath(path).encode('utf-8', 'surrogateescape')).hexdigest()}.json"
+    return _folder() / f"{sha256(os.path.realpath(path).encode('utf-8', 'surrogateescape')).hexdigest()}.json"
 
 
 def _content(state: FileState, claim: str) -> dict[str, object]:

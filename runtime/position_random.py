@@ -19,7 +19,7 @@ Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number 
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass
 from typing import Self
 
@@ -66,7 +66,7 @@ class PositionRandom:
     @classmethod
     def seeded(cls, seed: int, sample: int = 0) -> Self:
         """Return the numbers of ``seed``; -1 takes a seed from the system, another one each time."""
-        return cls(seed=secrets.randbits(64) if seed < 0 else seed & _MASK, sample=sample)
+        return cls(seed=int.from_bytes(os.urandom(8), "little") if seed < 0 else seed & _MASK, sample=sample)
 
     def key(self, position: int, stream: int) -> int:
         """Return the key of a position's stream, an integer of 64 bits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -216,7 +216,7 @@ def generate(
         note_narrowed(session, spec)
         ids = session.encode(text, control_tokens=not sanitize_control_tokens)
         if sampling.seed < 0:  # one seed for all samples, which differ by their index
-            sampling = replace(sampling, seed=secrets.randbits(63))
+            sampling = replace(sampling, seed=int.from_bytes(os.urandom(8), "little") >> 1)
         for sample in range(samples):
             if samples > 1 and not json:
                 write(f"--- sample {sample + 1} of {samples} ---\n")

@@ -7,13 +7,14 @@ docs/demo-model.md says how they were made. ``-m demo`` names the target's bundl
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from functools import cache
 from pathlib import Path
 
 from edgedec import __version__, quantize
 from edgedec.api import quantize_checkpoint
 from edgedec.bundle import Bundle
+from edgedec.digests import sha256
 from edgedec.errors import BundleError, UsageError
 from edgedec.manifest import MANIFEST
 from edgedec.paths import cache_folder, clear_cached
@@ -29,6 +30,8 @@ HELD_OUT = _HERE / "held_out.txt"  # stories that neither was trained on
 DRAFTS = _HERE / "drafts.json"  # measured acceptance of drafts of several sizes of an earlier target, and their recipe
 CHOICES = _HERE / "choices.jsonl"  # multiple choice about such stories, and simple facts
 
+_PIECE_BYTES = 1 << 18  # a file is read in pieces, because the heap would keep the room of a whole one
+
 # Name on the command line -> (checkpoint, method of its bundle).
 NAMES = {
     "demo": (TARGET, "ternary"),
@@ -40,12 +43,20 @@ NAMES = {
 
 @cache
 def _digest() -> str:
-    """Names the checkpoints and the code that quantizes: a change of either makes new bundles."""
-    digest = hashlib.sha256(__version__.encode())
+    """Return the name of the checkpoints and the code that quantizes: a change of either makes new bundles.
+
+    The content of a file counts by its size and its checksum. This is enough to notice changes, and a start reads all files:
+    SHA-256 would take several times as long, or map libcrypto.
+    """
+    digest, piece = sha256(__version__.encode()), memoryview(bytearray(_PIECE_BYTES))
     trained = {"distil", "kv_calibration"}  # folders of code that quantizes nothing
     code = sorted(file for file in Path(quantize.__path__[0]).glob("**/*.py") if trained.isdisjoint(file.parts))
     for file in [*(file for folder in (TARGET, DRAFT, HYBRID) for file in sorted(folder.iterdir())), *code]:
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+        size = checksum = 0
+        with file.open("rb", buffering=0) as opened:
+            while count := opened.readinto(piece):
+                size, checksum = size + count, zlib.crc32(piece[:count], checksum)
+        digest.update(f"{file.name}\0{size}\0{checksum}\0".encode())
     return digest.hexdigest()[:12]
 
 

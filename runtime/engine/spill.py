@@ -21,10 +21,8 @@ next one, which sees that its lock is free.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
-import secrets
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.atomic import new_file
+from edgedec.digests import large_sha256, sha256
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import format_bytes
 from edgedec.runtime.block_pool import HeldRows
@@ -137,7 +136,7 @@ class SpillFolder:
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _locked(parent):  # otherwise another process may take a folder without a lock for a stale one
                 _remove_stale(parent)
-                self.path = parent / f"{os.getpid()}-{secrets.token_hex(8)}"
+                self.path = parent / f"{os.getpid()}-{os.urandom(8).hex()}"
                 self.path.mkdir(mode=0o700)
                 self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +173,7 @@ class SpillFolder:
                 f"an idle sequence needs {format_bytes(nbytes)} on the disk, of which "
                 f"{format_bytes(self.limit_bytes - self.nbytes)} of {format_bytes(self.limit_bytes)} are left"
             )
-        file = self.path / secrets.token_hex(16)
+        file = self.path / os.urandom(16).hex()
         with new_file(file) as partial:
             _write(partial, chain([head], map(state.read_part, range(len(sizes)))))
         _drop_from_page_cache(file)
@@ -226,7 +225,7 @@ class SpillFolder:
             self.files.clear()
 
     def _binding(self, ids: Sequence[int], state: SpillableState) -> bytes:
-        digest = hashlib.sha256()
+        digest = sha256()
         for field in (self._model.encode(), state.rows_layout().encode(), np.array(ids, "<i4").tobytes()):
             digest.update(struct.pack("<Q", len(field)))  # so that no two lists of fields have the same bytes
             digest.update(field)
@@ -247,7 +246,8 @@ def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableS
         raise SpillError("has another size than the rows of its sequence")
     if stream.read(len(head)) != head:
         raise SpillError("is of another model, layout or text")
-    digest = hashlib.sha256(head)
+    digest = large_sha256()
+    digest.update(head)
     for number, size in enumerate(sizes):
         part = np.frombuffer(stream.read(size), np.uint8)
         if part.nbytes != size:
@@ -259,7 +259,7 @@ def _read(stream: BinaryIO, head: bytes, sizes: Sequence[int], state: SpillableS
 
 
 def _write(path: Path, blocks: Iterable[bytes | Part]) -> None:
-    digest = hashlib.sha256()
+    digest = large_sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb", buffering=0) as stream:
         for block in blocks:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ class ParsedCall:
 
 
 def _new_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{os.urandom(12).hex()}"
 
 
 class ToolCallParser:

@@ -10,7 +10,6 @@ hash of the rest of the file. A file that is damaged, or was linked or copied fr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
+from edgedec.digests import sha256, sha256_of_size
 from edgedec.errors import BundleError, EdgedecError
 from edgedec.manifest import ALIGNMENT, Tensor, naming
 from edgedec.onnx.grid_layout import grid_layout
@@ -152,10 +152,10 @@ def layout_bytes(tensor: Tensor) -> int:
     return _entries({"": tensor}, [""])[1] - _HEADER_BYTES
 
 
-def _header(bundle: Bundle, names: Sequence[str], sha256: str) -> bytes:
-    matrices = hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
+def _header(bundle: Bundle, names: Sequence[str], content_hash: str) -> bytes:
+    matrices = sha256(json.dumps(list(names)).encode()).hexdigest()
     stated = {"format": "edgedec-cpu-layout", "version": _VERSION, "bundle": bundle.sha256, "matrices": matrices}
-    return json.dumps(stated | {"sha256": sha256}).encode().ljust(_HEADER_BYTES)
+    return json.dumps(stated | {"sha256": content_hash}).encode().ljust(_HEADER_BYTES)
 
 
 class _DamagedError(Exception):
@@ -174,14 +174,14 @@ def _whole(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> boo
 
     A file that was checked before and has not changed since is not read, unless ``bundle.verify`` is set.
     """
-    claim = f"layout {hashlib.sha256(_header(bundle, names, '')).hexdigest()} of {nbytes} bytes"
+    claim = f"layout {sha256(_header(bundle, names, '')).hexdigest()} of {nbytes} bytes"
     if not bundle.verify and is_verified(path, claim):
         return True
     try:
         with verifying(path, claim):
             if path.stat().st_size != nbytes:
                 raise _DamagedError
-            digest = hashlib.sha256()
+            digest = sha256_of_size(nbytes)
             for piece in _pieces(path):
                 digest.update(piece)
             with path.open("rb") as file:
@@ -253,7 +253,7 @@ def _converted_grid(bundle: Bundle, name: str) -> Iterator[NDArray[np.uint8]]:
 
 
 def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, LayoutEntry], nbytes: int) -> None:
-    digest = hashlib.sha256()
+    digest = sha256_of_size(nbytes)
     # Do not follow a link, which would lead to the layout of another bundle.
     with new_file(path, follow=False) as partial, partial.open("wb") as file:
         file.write(b"\0" * _HEADER_BYTES)

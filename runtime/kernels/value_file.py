@@ -7,7 +7,6 @@ as its process ends, however that ends.
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -159,6 +158,8 @@ def _unnamed_file(folder: Path) -> int:
     if hasattr(os, "O_TMPFILE"):
         with suppress(OSError):  # not every file system has files without a name
             return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    import tempfile  # rarely needed
+
     try:
         descriptor, path = tempfile.mkstemp(prefix="values-", dir=folder)
         os.unlink(path)

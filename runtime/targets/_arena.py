@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.digests import sha256
 from edgedec.errors import CacheFullError, UsageError
 from edgedec.heap import release_pages, use_small_pages
 from edgedec.onnx.kv_cache import BLOCK_ROWS, CacheLayout, blocks_of

@@ -7,8 +7,8 @@ wherever they stand.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -47,7 +47,7 @@ class ControlTokens:
         longest = sorted((token.content for _, token in added if token.content), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
         self._added = [token for _, token in added]
-        self._mark = f"\U000f0000{secrets.token_hex(8)}"
+        self._mark = f"\U000f0000{os.urandom(8).hex()}"
         self._reader: HfTokenizer | None = None  # made for the first text that needs it
         self._marked: dict[int, int] = {}  # id of a marked token in the second tokenizer -> id
         self._renumbered: dict[int, int] = {}  # the same for other added tokens

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.digests import sha256
 from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
@@ -71,7 +71,7 @@ def _turns(reader: Operation, emitter: Emitter) -> bool:
 
 def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
     """Return the names of cos and sin, float32 [positions, pairs]; layers with equal rotations share them."""
-    key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
+    key = sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     names = f"rope.{key}.cos", f"rope.{key}.sin"
     if not emitter.has_constant(names[0]):
         for name, table in zip(names, _filled(op, emitter.positions, emitter.pass_rows), strict=True):
