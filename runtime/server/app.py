@@ -16,6 +16,7 @@ from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.generation import generation_routes
 from edgedec.runtime.server.inspection import inspection_routes
 from edgedec.runtime.server.page import page_routes
+from edgedec.runtime.server.request_log import RequestLog, request_record
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.server.web import web_routes
@@ -25,8 +26,8 @@ __all__ = ["create_app"]
 _LOG = logging.getLogger(__name__)
 
 
-def create_app(service: ModelService, settings: ServerSettings) -> Gate:
-    """Return the application of a server.
+def create_app(service: ModelService, settings: ServerSettings, log: RequestLog | None = None) -> Gate:
+    """Return the application of a server, with a log of its requests if there is to be one.
 
     The pages of FastAPI that show the interface are off, because they load scripts from another site; so are its records for
     telemetry, whatever the environment says.
@@ -61,21 +62,25 @@ def create_app(service: ModelService, settings: ServerSettings) -> Gate:
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         if not isinstance(error, ApiError):
             error = ApiError(error.status_code, f"{error.detail}: {request.method} of this path", headers=error.headers)
-        return JSONResponse(error.body, error.status_code, error.headers)
+        return _answer(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse(from_validation(error).body, 400)
+        return _answer(request, from_validation(error))
 
     @app.exception_handler(EdgedecError)
     async def failed(request: Request, error: EdgedecError) -> JSONResponse:
-        known = from_edgedec(error)
-        return JSONResponse(known.body, known.status_code)
+        return _answer(request, from_edgedec(error))
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         _LOG.error("an unexpected error", exc_info=error)
-        return JSONResponse(ApiError(500, "an unexpected error, see the server's log").body, 500)
+        return _answer(request, ApiError(500, "an unexpected error, see the server's log"))
 
-    gates.append(Gate(app, settings, service.memory))
+    gates.append(Gate(app, settings, service.memory, log))
     return gates[0]
+
+
+def _answer(request: Request, error: ApiError) -> JSONResponse:
+    request_record(request.scope).refused(error)
+    return JSONResponse(error.body, error.status_code, error.headers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -16,12 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgedec.runtime.engine.ledger import AdmissionError
 from edgedec.runtime.server.errors import ApiError, short_of_memory
 from edgedec.runtime.server.memory import ServerMemory
+from edgedec.runtime.server.request_log import RequestLog, RequestRecord
 from edgedec.runtime.server.security import PUBLIC_PATHS, RequestRules, too_large
 from edgedec.runtime.server.settings import ServerSettings
 
 __all__ = ["Gate"]
 
-_LOG = logging.getLogger(__name__)
 _METHODS = "GET, POST, OPTIONS"
 _ABSOLUTE_FORM = re.compile(rb"(?i:https?)://(?P<authority>[^/]*)(?P<path>/.*)?", re.DOTALL)
 _PREFLIGHT_SECONDS = "600"  # seconds for which a browser remembers the answer to its question
@@ -42,15 +41,18 @@ class Gate:
         app: the application.
         settings: limits and rules.
         memory: the memory for bodies.
+        log: gets a line for each request; None: there is no log.
 
     Members:
         active: requests that are being answered now.
         draining: True if new requests are refused because the server is ending.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, memory: ServerMemory) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, memory: ServerMemory, log: RequestLog | None = None
+    ) -> None:
         self.app, self.settings, self.rules = app, settings, RequestRules(settings)
-        self._memory = memory
+        self._memory, self.log = memory, log
         self.active = 0
         self.draining = False
         self._empty = asyncio.Event()
@@ -69,28 +71,31 @@ class Gate:
             await send({"type": "websocket.close", "code": 1000})
             return
         scope = _in_origin_form(scope)
+        record = RequestRecord.begun(scope)
         counted = scope["path"] not in PUBLIC_PATHS
         if counted:
             self.active += 1
             self._empty.clear()
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, receive, record.watched(send), record)
         finally:
+            if self.log is not None:
+                self.log.write(record)
             if counted:
                 self.active -= 1
                 if not self.active:
                     self._empty.set()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> None:
         headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
         origin = headers.get("origin")
         allowed = origin if origin is not None and self.rules.allows_origin(origin) else None
-        send = _with_headers(send, allowed, path)
+        send = _with_headers(send, allowed)
         if method == "OPTIONS" and allowed is not None and "access-control-request-method" in headers:
-            await self._preflight(headers, send)
+            await self._preflight(headers, send, record)
             return
         if method == "OPTIONS" and path == "*":
-            await self._tell_methods(headers, send)
+            await self._tell_methods(headers, send, record)
             return
         with ExitStack() as held:
             try:
@@ -105,9 +110,8 @@ class Gate:
                     raise
                 body = await self._read(receive) if method == "POST" else b""
             except ApiError as error:
-                _LOG.info("%s %.200r: %d %s", method, path, error.status_code, error.error["code"])
                 closing = [("Connection", "close")]  # a part of the body may be left
-                await _send_json(send, error.status_code, error.body, [*closing, *(error.headers or {}).items()])
+                await _refuse(send, error, record, [*closing, *(error.headers or {}).items()])
                 return
             except _GoneError:
                 return
@@ -143,12 +147,12 @@ class Gate:
                 headers={"Retry-After": "1"},
             )
 
-    async def _preflight(self, headers: Headers, send: Send) -> None:
+    async def _preflight(self, headers: Headers, send: Send, record: RequestRecord) -> None:
         """Answer a browser that asks on behalf of an allowed page whether it may send a request."""
         try:
             self.rules.check("OPTIONS", "/health", headers)  # a browser sends no key with this question
         except ApiError as error:
-            await _send_json(send, error.status_code, error.body, ())
+            await _refuse(send, error, record, ())
             return
         answer = [
             ("Access-Control-Allow-Methods", _METHODS),
@@ -159,13 +163,13 @@ class Gate:
         await send({"type": "http.response.start", "status": 200, "headers": [*raw, (b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _tell_methods(self, headers: Headers, send: Send) -> None:
+    async def _tell_methods(self, headers: Headers, send: Send, record: RequestRecord) -> None:
         """Answer ``OPTIONS *``, which asks for the methods of the whole server."""
         try:
             self.rules.check("OPTIONS", "/health", headers)
             await _send_json(send, 200, {}, [("Allow", _METHODS)])
         except ApiError as error:
-            await _send_json(send, error.status_code, error.body, ())
+            await _refuse(send, error, record, ())
 
     async def _read(self, receive: Receive) -> bytes:
         """Return the body of a request.
@@ -243,7 +247,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _with_headers(send: Send, allowed: str | None, path: str) -> Send:
+def _with_headers(send: Send, allowed: str | None) -> Send:
     """Return a function that adds the headers of every response. ``allowed`` is the origin of a page that may read it."""
 
     async def send_with_headers(message: Message) -> None:
@@ -255,7 +259,6 @@ def _with_headers(send: Send, allowed: str | None, path: str) -> Send:
                 headers["Access-Control-Allow-Origin"] = allowed
                 headers.add_vary_header("Origin")
             message["headers"] = [(_capitalized(name), value) for name, value in headers.raw]
-            _LOG.info("%.200r: %d", path, message["status"])
         await send(message)
 
     return send_with_headers
@@ -267,6 +270,11 @@ def _capitalized(name: bytes) -> bytes:
     The HTTP server looks for its own ``connection`` in lower case.
     """
     return name if name == b"connection" else name.title()
+
+
+async def _refuse(send: Send, error: ApiError, record: RequestRecord, headers: Iterable[tuple[str, str]]) -> None:
+    record.refused(error)
+    await _send_json(send, error.status_code, error.body, headers)
 
 
 async def _send_json(send: Send, status: int, value: object, headers: Iterable[tuple[str, str]]) -> None:

@@ -22,6 +22,7 @@ from edgedec.runtime.server.json_body import JsonRoute
 from edgedec.runtime.server.model_text import ModelText
 from edgedec.runtime.server.native_completions import NativeReply, generation_settings
 from edgedec.runtime.server.native_requests import NativeCompletionRequest
+from edgedec.runtime.server.request_log import request_record
 from edgedec.runtime.server.requests import ChatRequest, CompletionRequest, PromptPieces
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
@@ -190,7 +191,7 @@ def generation_routes(service: ModelService, settings: ServerSettings) -> APIRou
                 stops=body.stops,
             )
             shape = reply(text, requests, native)
-            submission = service.submit(requests)
+            submission = request_record(request.scope).submission = service.submit(requests)
         return await respond(
             request.receive, submission, shape, stream=stream, ping_seconds=settings.ping_seconds, **form
         )

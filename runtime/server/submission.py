@@ -117,6 +117,7 @@ class Submission:
 
     Members:
         cancelled: True once nobody waits for the answers.
+        error: the error that ended them; None without one.
         turns: a turn for each request.
     """
 
@@ -125,6 +126,7 @@ class Submission:
         self._events: asyncio.Queue[TextEvent | Exception] = asyncio.Queue()
         self._open = len(requests)
         self.cancelled = False  # read by the model's thread
+        self.error: Exception | None = None
         self.turns = [
             QueuedText(submission=self, index=index, request=request) for index, request in enumerate(requests)
         ]
@@ -164,6 +166,7 @@ class Submission:
         except TimeoutError:
             return None
         if isinstance(event, Exception):
+            self.error = None if isinstance(event, GoneError) else event
             self.cancel()
             raise event
         if isinstance(event, TextEnd):
@@ -186,6 +189,7 @@ class QueuedText:
         submission, index, request: the request, and its number in its submission.
         began: time of the submission, in the seconds of ``time.monotonic``.
         told: number of tokens of the answer that were in an event.
+        written: number of tokens of the answer; set by the model's thread.
         memory: its reserved memory; None before it is admitted.
         clock: measures its progress.
     """
@@ -195,6 +199,7 @@ class QueuedText:
     request: TextRequest
     began: float = field(default_factory=time.monotonic)
     told: int = 0
+    written: int = 0
     memory: Reservation | None = None
     clock: ProgressClock = field(init=False)
 

@@ -135,6 +135,7 @@ class RunningTexts:
         ended = stream.ended
         if answer.tokens:
             turn.begin_text()
+        turn.written = 0 if turn.silent else len(answer.tokens)
         try:
             for piece in stream.take():
                 if turn.silent:

@@ -427,11 +427,6 @@ def test_a_key_is_never_logged(locked: Served, logged: list[str]) -> None:
     locked.client.get(f"/v1/models?api_key={KEY}", headers={"X-Api-Key": f"{KEY}-wrong"})
     locked.client.get("/v1/models", headers={"Authorization": f"Bearer {SECOND}-wrong"})
     locked.client.post("/v1/completions", json={"prompt": 5, "api_key": KEY})
-    assert any("401" in message for message in logged), "the requests were logged"
+    locked.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1, "priority": KEY})
+    assert any("ignored in a request: priority" in message for message in logged)
     assert not [message for message in logged if KEY in message or SECOND in message]
-
-
-def test_a_path_cannot_forge_a_line_of_the_log(locked: Served, logged: list[str]) -> None:
-    locked.client.get("/x%0Aedgedec: all is well")
-    assert any("all is well" in message for message in logged)
-    assert not [message for message in logged if "\n" in message]

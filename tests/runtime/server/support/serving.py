@@ -15,6 +15,7 @@ import uvicorn
 from edgedec.runtime.server.app import create_app
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.listener import http_server, listen
+from edgedec.runtime.server.request_log import RequestLog
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
 from edgedec.runtime.session import Session
@@ -65,17 +66,19 @@ def serving(
     idle_unload_s: float = 0.0,
     await_load: bool = True,
     chat_template: str | None = None,
+    log: RequestLog | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Run a server for the time of the block.
 
     Parameters:
+        log: gets a line for each request.
         settings: members of ``ServerSettings``.
     """
     service = ModelService(
         open_session, queue_limit=queue_limit, idle_unload_s=idle_unload_s, chat_template=chat_template
     )
-    gate = create_app(service, ServerSettings(model_name="a model", **settings))
+    gate = create_app(service, ServerSettings(model_name="a model", **settings), log)
     sock = listen("127.0.0.1", 0)
     server = http_server(gate)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
