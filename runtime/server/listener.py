@@ -17,6 +17,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.server.connection import BoundedConnection
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.systemd import Notifier
 
 __all__ = ["http_server", "listen", "listen_all", "run_server"]
 
@@ -113,7 +114,11 @@ def http_server(gate: Gate) -> uvicorn.Server:
 
 
 def run_server(
-    gate: Gate, service: ModelService, *sockets: socket.socket, ready: Callable[[], None] = lambda: None
+    gate: Gate,
+    service: ModelService,
+    *sockets: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    notifier: Notifier | None = None,
 ) -> None:
     """Load the model, and answer requests until a signal ends the server.
 
@@ -125,15 +130,20 @@ def run_server(
         service: the model.
         sockets: listen.
         ready: called when the model is loaded.
+        notifier: is told that the server ends, and gets signs of life; None: nobody is told.
 
     Raises:
         EdgedecError: the model cannot be loaded.
     """
-    asyncio.run(_serve(gate, service, sockets, ready))
+    asyncio.run(_serve(gate, service, sockets, ready, notifier or Notifier()))
 
 
 async def _serve(
-    gate: Gate, service: ModelService, sockets: Sequence[socket.socket], ready: Callable[[], None]
+    gate: Gate,
+    service: ModelService,
+    sockets: Sequence[socket.socket],
+    ready: Callable[[], None],
+    notifier: Notifier,
 ) -> None:
     server = http_server(gate)
     loop, drains = asyncio.get_running_loop(), list[asyncio.Task[None]]()
@@ -145,17 +155,20 @@ async def _serve(
     def on_signal(number: signal.Signals) -> None:
         if drains:
             os._exit(_SIGNALLED + number)  # at once: the model's thread may be within a long pass
+        notifier.tell("STOPPING=1", status="answers the requests that it accepted, and ends")
         drains.append(asyncio.create_task(drain()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     service.start()
     loaded = asyncio.create_task(_await_load(service, server, ready))
+    signs = asyncio.create_task(_give_signs(service, notifier))
     try:
         await server.serve(sockets=list(sockets))
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        signs.cancel()
         await asyncio.to_thread(service.close)
     if loaded.done():
         loaded.result()  # raises the error of the loading
@@ -170,3 +183,11 @@ async def _await_load(service: ModelService, server: uvicorn.Server, ready: Call
         server.should_exit = True
         raise
     ready()
+
+
+async def _give_signs(service: ModelService, notifier: Notifier) -> None:
+    """Tell the watchdog twice in its time that this loop runs and that the model's thread has not failed."""
+    while notifier.watchdog_s is not None:
+        if service.alive:
+            notifier.tell("WATCHDOG=1")
+        await asyncio.sleep(notifier.watchdog_s / 2)

@@ -122,6 +122,11 @@ class ModelService:
         self.memory.watch.close()
 
     @property
+    def alive(self) -> bool:
+        """False once the model's thread has failed, so that nothing will be answered any more."""
+        return self._closing or self._thread.ident is None or self._thread.is_alive()
+
+    @property
     def phase(self) -> ServicePhase:
         """The state of the model."""
         return self._phase
