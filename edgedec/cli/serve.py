@@ -7,7 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import note, read_text
+import typer
+
+from edgedec.cli._service import listening, log_format_named, note_line, request_log, socket_of_systemd
+from edgedec.cli.console import read_text
 from edgedec.cli.options import SanitizeControlTokens, Verbose, option, resolve_model
 from edgedec.cli.run_options import RunOptions, SamplingOptions, command_line
 from edgedec.errors import BundleError, ToolError, UsageError
@@ -91,6 +94,7 @@ def _disk(run: RunOptions, size: str | None) -> AbstractContextManager[SpillFold
 
 @command_line
 def serve(
+    ctx: typer.Context,
     run: RunOptions,
     sampling: SamplingOptions,
     host: Annotated[
@@ -188,6 +192,16 @@ def serve(
             help="Offer a site of `edgedec export --format web` at /web/: the model in the user's browser.",
         ),
     ] = None,
+    log_requests: Annotated[
+        bool,
+        option(
+            "--log-requests/--no-log-requests",
+            help="Write a line on stderr for each request: its client, path, status and counts, and no text or key.",
+        ),
+    ] = True,
+    log_format: Annotated[
+        str, option("--log-format", metavar="NAME", help="Form of the lines on stderr: text, or json.")
+    ] = "text",
     verbose: Verbose = 0,
 ) -> None:
     """Answer requests over HTTP, as OpenAI's and llama.cpp's servers do.
@@ -198,19 +212,22 @@ def serve(
     from edgedec.bundle import Bundle
     from edgedec.memory import parse_bytes
     from edgedec.runtime.server.app import create_app
-    from edgedec.runtime.server.listener import listen_all, run_server
+    from edgedec.runtime.server.listener import run_server
     from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
     from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
+    from edgedec.runtime.server.systemd import Notifier
     from edgedec.runtime.server.web import check_site
 
+    form = log_format_named(log_format)
+    notifier, passed = Notifier.of_environment(), socket_of_systemd(ctx)
     try:
         body_bytes = parse_bytes(max_body)
     except UsageError as error:
         raise UsageError(f"--max-body {error}") from None
     settings = ServerSettings(
         model_name=alias or Path(run.model).name.removesuffix(".edgedec") or "model",
-        host=host,
+        host=host if passed is None else passed.getsockname()[0],
         api_keys=_keys(api_key, api_key_file),
         allowed_hosts=tuple(allowed_host or ()),
         cors_origins=tuple(cors_origin or ()),
@@ -227,7 +244,11 @@ def serve(
         check_site(web)
     template = _chat_template(chat_template, chat_template_file)
     spec = run.spec()
-    with _disk(run, disk_cache) as disk:
+    with (
+        listening(passed, settings.addresses, port) as sockets,
+        _disk(run, disk_cache) as disk,
+        request_log(form, wanted=log_requests) as log,
+    ):
 
         def open_session() -> Session:
             bundle = Bundle.open(resolve_model(run.model))
@@ -244,8 +265,14 @@ def serve(
         service = ModelService(
             open_session, queue_limit=queue, idle_unload_s=idle_unload, memory=memory, chat_template=template
         )
-        gate = create_app(service, settings)
-        sockets = listen_all(settings.addresses, port)
+        gate = create_app(service, settings, log)
         own_port = sockets[0].getsockname()[1]
         addresses = " and ".join(_address(address, own_port) for address in settings.addresses)
-        run_server(gate, service, *sockets, ready=lambda: note(f"edgedec serves {settings.model_name} at {addresses}"))
+        line = f"serves {settings.model_name} at {addresses}"
+
+        def tell_ready() -> None:
+            note_line(f"edgedec {line}", form)
+            notifier.tell("READY=1", status=line)
+
+        notifier.tell(status=f"loads {settings.model_name}")
+        run_server(gate, service, *sockets, ready=tell_ready, notifier=notifier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import re
 import signal
@@ -20,43 +21,42 @@ from typing import Any
 
 import pytest
 
+from edgedec.cli._service import log_format_named, request_log
 from edgedec.cli.run_options import RunOptions
 from edgedec.errors import DeviceError
 from edgedec.runtime.engine.spill import SpillFolder
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.server import listener
+from edgedec.runtime.server import listener, systemd
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.memory import GRAMMAR_ROOM, server_items
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.text.named_templates import named_template
-from tests.edgedec.cli.conftest import Edgedec
+from tests.edgedec.cli.conftest import Edgedec, Outcome
 
-Started = list[tuple[Gate, ModelService, socket.socket]]
+Started = list[tuple[Gate, ModelService, str]]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
-    """Return the servers that the command would have run."""
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Return the servers that the command would have run, with the addresses of their sockets."""
     servers: Started = []
 
     def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
-        servers.append((gate, service, sock))
+        servers.append((gate, service, sock.getsockname()[0]))
 
     monkeypatch.setattr(listener, "run_server", run_server)
-    yield servers
-    for _, _, sock in servers:
-        sock.close()
+    return servers
 
 
 def test_defaults_are_closed(edgedec: Edgedec, started: Started) -> None:
     outcome = edgedec("serve", "-m", "some/story.edgedec", "--port", "0")
     assert outcome.code == 0, outcome.stderr
-    ((gate, service, sock),) = started
+    ((gate, service, address),) = started
     assert (gate.settings.model_name, gate.settings.api_keys, gate.settings.cors_origins) == ("story", (), ())
     assert gate.settings.body_bytes == 1 << 20
     assert (service.queue_limit, service.idle_unload_s) == (64, 0)
-    assert sock.getsockname()[0] == "127.0.0.1"
+    assert address == "127.0.0.1"
 
 
 def test_options_reach_the_server(edgedec: Edgedec, started: Started, tmp_path: Path) -> None:
@@ -160,7 +160,6 @@ def test_rows_are_kept_on_the_disk_while_the_server_runs(
     monkeypatch.setattr(SessionMemory, "keep_on_disk", lambda session, disk: kept.append(disk))
 
     def run_server(gate: Gate, service: ModelService, sock: socket.socket, **options: Any) -> None:
-        sock.close()
         folders.extend(path for path in (tmp_path / "cache/edgedec/sequences").iterdir() if path.is_dir())
         with service._open_session():
             pass
@@ -249,6 +248,64 @@ def test_a_port_in_use_is_named(edgedec: Edgedec, started: Started) -> None:
     assert "choose another address or port" in outcome.stderr
 
 
+def test_a_port_in_use_is_named_before_the_model_is_opened(edgedec: Edgedec, started: Started) -> None:
+    """The disk cache opens the model, which takes long to verify where it is large."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        outcome = edgedec("serve", "-m", "no/such/model", "--port", port, "--disk-cache", "8MiB")
+    assert outcome.code == 3
+    assert f"--port {port}: Address already in use" in outcome.stderr
+
+
+def test_a_passed_socket_is_in_the_place_of_the_options(
+    edgedec: Edgedec, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*words: str, address: str = "127.0.0.2", **env: str) -> tuple[Outcome, int]:
+        sock = socket.create_server((address, 0))
+        port = sock.getsockname()[1]
+        monkeypatch.setattr(systemd, "_FIRST_DESCRIPTOR", sock.detach())
+        passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        return edgedec("serve", "-m", "demo", *words, env=passed | env), port
+
+    outcome, _ = run(EDGEDEC_SERVE_PORT="1")  # the project's default is for other calls
+    assert outcome.code == 0, outcome.stderr
+    ((gate, _, address),) = started
+    assert (address, gate.settings.addresses) == ("127.0.0.2", ("127.0.0.2",))
+    outcome, _ = run("--port", "8080", "--host", "127.0.0.1")
+    assert (outcome.code, len(started)) == (2, 1)
+    assert "--host and --port: systemd passed a socket" in outcome.stderr
+    outcome, _ = run(address="0.0.0.0")
+    assert (outcome.code, len(started)) == (2, 1)
+    assert "can be reached from other machines, and no API key is set" in outcome.stderr
+
+
+@pytest.mark.parametrize(("words", "logs"), [("", True), ("--no-log-requests", False)])
+def test_requests_are_logged_on_stderr(words: str, logs: bool) -> None:
+    with request_log(log_format_named("text"), wanted=not words) as log:
+        assert (log is not None) == logs
+
+
+def test_an_unknown_form_of_the_log_is_refused(edgedec: Edgedec, started: Started) -> None:
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", "--log-format", "jsn")
+    assert (outcome.code, started) == (2, [])
+    assert "--log-format must be one of text, json, not 'jsn'; did you mean 'json'?" in outcome.stderr
+
+
+def test_the_log_of_the_process_has_the_form_of_the_requests(edgedec: Edgedec, started: Started) -> None:
+    outcome = edgedec("serve", "-m", "demo", "--port", "0", "--log-format", "json")
+    assert outcome.code == 0, outcome.stderr
+    (handler,) = logging.getLogger().handlers
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        record = logging.LogRecord("edgedec.x", logging.WARNING, "", 0, "a \n %s", ("b",), sys.exc_info())
+    line = handler.format(record)
+    assert "\n" not in line
+    values = json.loads(line)
+    assert (values["level"], values["source"]) == ("warning", "edgedec.x")
+    assert values["message"].startswith("a \n b\nTraceback")
+
+
 def test_without_its_packages_the_command_says_what_to_install(
     edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,3 +387,42 @@ def test_a_model_that_does_not_fit_ends_the_server_with_its_code() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 4
     assert "--memory-budget" in ended.stderr or "budget" in ended.stderr
+
+
+@pytest.mark.thorough
+def test_a_service_of_systemd(tmp_path: Path) -> None:
+    """A socket is passed, readiness, signs of life and the end are told, and the log is JSON; in a process of its own."""
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind(str(tmp_path / "notify"))
+    receiver.settimeout(60)
+    passed = socket.create_server(("127.0.0.1", 0))
+    port = passed.getsockname()[1]
+    # The launcher's process becomes the server's, so it knows the number that LISTEN_PID must have.
+    launcher = (
+        f"import os, sys; os.dup2({passed.fileno()}, 3); own = str(os.getpid()); "
+        "os.environ.update(LISTEN_PID=own, WATCHDOG_PID=own, LISTEN_FDS='1'); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = ["-m", "edgedec", "serve", "-m", "demo", "-c", "512", "--log-format", "json"]
+    command = [sys.executable, "-c", launcher, sys.executable, *words]
+    env = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, pass_fds=[passed.fileno()]) as server:
+        passed.close()
+        assert server.stderr is not None
+        told = list[bytes]()
+        while not told or not told[-1].startswith(b"READY=1"):
+            told.append(receiver.recv(4096))
+        assert told[0] == b"STATUS=loads demo"
+        assert told[-1] == f"READY=1\nSTATUS=serves demo at http://127.0.0.1:{port}".encode()
+        while receiver.recv(4096) != b"WATCHDOG=1":
+            pass
+        with stream(f"http://127.0.0.1:{port}", 5) as response:
+            response.read()
+        server.send_signal(signal.SIGTERM)
+        while not receiver.recv(4096).startswith(b"STOPPING=1"):
+            pass
+        assert server.wait(60) == 0
+        ready, *requests = [json.loads(line) for line in server.stderr]
+    receiver.close()
+    assert ready["message"] == f"edgedec serves demo at http://127.0.0.1:{port}"
+    (request,) = requests
+    assert (request["path"], request["status"], request["tokens_written"]) == ("/v1/completions", 200, 5)
