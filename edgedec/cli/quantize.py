@@ -10,6 +10,7 @@ import typer
 
 from edgedec import api
 from edgedec.cli._origins import flags_used
+from edgedec.cli._rerun import rerun_command
 from edgedec.cli.console import print_json, print_table, progress, read_text
 from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
 from edgedec.errors import UsageError
@@ -140,7 +141,9 @@ def quantize(
     The bundle is written completely or not at all.
     """
     from edgedec.memory import MemoryMeter
+    from edgedec.quantize.model_card import CardFacts, add_card
     from edgedec.quantize.pipeline import QuantizeOptions, uses_calibration
+    from edgedec.quantize.provenance import provenance
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -194,6 +197,19 @@ def quantize(
     before, after, scored = None, None, 0
     if scores:
         before, after, scored = _perplexities(opened, words, output, windows, seed)
+    with progress("writing the model card") as report_card:
+        facts = CardFacts(
+            origin=provenance(opened.source, report=report_card),
+            command=rerun_command(
+                ctx, without=("json", "verbose", "pool", "executor", "workers"), named={"output": "BUNDLE"}
+            ),
+            stored_bytes=report.stored_bytes,
+            perplexity_before=before,
+            perplexity_after=after,
+            scored=scored,
+            text=f"written by the float model (seed {seed + 1})" if windows is None else Path(str(eval_text)).name,
+        )
+        add_card(output, facts)
     result = {
         "output": str(output),
         "method": method,

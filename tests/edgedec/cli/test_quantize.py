@@ -238,3 +238,32 @@ def test_a_ternary_gguf_of_qwen35_generates(edgedec: Edgedec, tmp_path: Path) ->
     answer: dict[str, Any] = outcome.json
     assert answer["timings"]["prompt_n"] == 3, "He ll o"
     assert 1 <= len(answer["tokens"]) <= 8
+
+
+def test_a_bundle_has_a_model_card(edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card has the licence, the figures and the command; the same command anywhere makes the same bundle."""
+    shutil.copytree(checkpoint, "known")
+    Path("known/README.md").write_text("---\nlicense: apache-2.0\n---\nA model.\n")
+    Path("texts").mkdir()
+    Path("texts/a text").write_text("?o" * 300)
+    words = ("--method", "float", "--eval-text", Path("texts/a text").absolute())
+    outcome = edgedec("quantize", "known", "-o", "one", *words)
+    assert outcome.code == 0, outcome.stderr
+    card = Path("one/README.md").read_text()
+    assert '\nlicense: "apache-2.0"\nbase_model: "known"\n' in card
+    assert "    edgedec quantize known --output BUNDLE --method float --eval-text 'a text'\n" in card
+    assert "| perplexity of the bundle | " in card
+    assert "| scored text | a text, " in card
+    assert str(Path.cwd()) not in card
+    monkeypatch.setenv("EDGEDEC_QUANTIZE_METHOD", "float")
+    assert edgedec("quantize", Path("known").absolute(), "-o", "further/two", *words[2:]).code == 0
+    assert Bundle.open("one").sha256 == Bundle.open("further/two").sha256
+
+
+def test_a_card_without_perplexities(edgedec: Edgedec, checkpoint: Path) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "one", "--method", "float", "--eval-text", "none", "--seed", "7")
+    assert outcome.code == 0, outcome.stderr
+    card = Path("one/README.md").read_text()
+    assert "| perplexity | not measured |" in card
+    assert "edgedec quantize 'known answers' --output BUNDLE --method float --eval-text none --seed 7\n" in card
+    assert "names no licence that could be read" in card
