@@ -49,7 +49,7 @@ def listening(passed: socket.socket | None, addresses: Sequence[str], port: int)
     Raises:
         DeviceError: an address is in use, or not one of this machine.
     """
-    from edgedec.runtime.server.listener import listen_all
+    from edgedec.runtime.server.sockets import listen_all
 
     sockets = listen_all(addresses, port) if passed is None else [passed]
     try:

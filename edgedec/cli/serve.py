@@ -209,15 +209,9 @@ def serve(
     The server ends on Ctrl-C or SIGTERM, after it has answered the requests that it accepted.
     """
     _check_packages()
-    from edgedec.bundle import Bundle
     from edgedec.memory import parse_bytes
-    from edgedec.runtime.server.app import create_app
-    from edgedec.runtime.server.listener import run_server
-    from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
-    from edgedec.runtime.server.service import ModelService
     from edgedec.runtime.server.settings import ServerSettings
     from edgedec.runtime.server.systemd import Notifier
-    from edgedec.runtime.server.web import check_site
 
     form = log_format_named(log_format)
     notifier, passed = Notifier.of_environment(), socket_of_systemd(ctx)
@@ -241,6 +235,8 @@ def serve(
         web=web,
     )
     if web is not None:
+        from edgedec.runtime.server.web import check_site
+
         check_site(web)
     template = _chat_template(chat_template, chat_template_file)
     spec = run.spec()
@@ -249,6 +245,12 @@ def serve(
         _disk(run, disk_cache) as disk,
         request_log(form, wanted=log_requests) as log,
     ):
+        # These take half a second, which a port in use does not cost.
+        from edgedec.bundle import Bundle
+        from edgedec.runtime.server.app import create_app
+        from edgedec.runtime.server.listener import run_server
+        from edgedec.runtime.server.memory import GRAMMAR_ROOM, ServerMemory, server_items
+        from edgedec.runtime.server.service import ModelService
 
         def open_session() -> Session:
             bundle = Bundle.open(resolve_model(run.model))

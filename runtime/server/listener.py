@@ -1,4 +1,4 @@
-"""The process of the server: its socket, its signals, and its orderly end."""
+"""The process of the server: its connections, its signals, and its orderly end."""
 
 from __future__ import annotations
 
@@ -13,64 +13,18 @@ from functools import partial
 
 import uvicorn
 
-from edgedec.errors import DeviceError
 from edgedec.runtime.server.connection import BoundedConnection
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.sockets import BACKLOG
 from edgedec.runtime.server.systemd import Notifier
 
-__all__ = ["http_server", "listen", "listen_all", "run_server"]
+__all__ = ["http_server", "run_server"]
 
-_BACKLOG = 128  # connections that the system holds before they are accepted
-_SPARE_FILES = 3 * _BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
+_SPARE_FILES = 3 * BACKLOG  # files left for connections that are accepted before others are closed, and for other uses
 _LEAST_SHARE = 4  # one of so many files is a connection, where fewer are spare
 _KEEP_ALIVE_S = 30  # seconds for which a connection without a request stays open
 _SIGNALLED = 128  # exit code of a signal, minus the signal's number, as in shells
-
-
-def listen(host: str, port: int, *, beside: bool = False) -> socket.socket:
-    """Return a socket that listens. Port 0 chooses a free one.
-
-    Parameters:
-        host: an address.
-        port: the port.
-        beside: True if another socket has the port of another address. ``::`` then leaves out addresses of IPv4.
-
-    Raises:
-        DeviceError: the address is in use, or not one of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    address = "127.0.0.1" if host == "localhost" else host
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if beside and family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((address, port))
-        sock.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        sock.close()
-        reason = getattr(error, "strerror", None) or error
-        raise DeviceError(f"--host {host} --port {port}: {reason}; choose another address or port") from error
-    return sock
-
-
-def listen_all(addresses: Sequence[str], port: int) -> list[socket.socket]:
-    """Return a socket for each address, all with one port. Port 0 chooses one that is free for the first of them.
-
-    Raises:
-        DeviceError: as ``listen``; no socket is left open then.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        for address in addresses:
-            sockets.append(listen(address, port, beside=len(addresses) > 1))
-            port = sockets[0].getsockname()[1]
-    except DeviceError:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
 
 
 class _Server(uvicorn.Server):
@@ -106,7 +60,7 @@ def http_server(gate: Gate) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         lifespan="off",
-        backlog=_BACKLOG,  # also the number of connections that are accepted before any is looked at
+        backlog=BACKLOG,  # also the number of connections that are accepted before any is looked at
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
     )

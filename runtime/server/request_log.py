@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
-from starlette.types import Message, Scope, Send
+if TYPE_CHECKING:
+    from starlette.types import Message, Scope, Send
 
-from edgedec.runtime.server.errors import ApiError
-from edgedec.runtime.server.submission import Submission
+    from edgedec.runtime.server.errors import ApiError
+    from edgedec.runtime.server.submission import Submission
 
 __all__ = ["LOG_FORMATS", "LogFormat", "RequestLog", "RequestRecord", "json_line", "request_record"]
 

@@ -30,6 +30,7 @@ from edgedec.runtime.server import listener, systemd
 from edgedec.runtime.server.gate import Gate
 from edgedec.runtime.server.memory import GRAMMAR_ROOM, server_items
 from edgedec.runtime.server.service import ModelService
+from edgedec.runtime.server.sockets import listen, listen_all
 from edgedec.runtime.session_memory import SessionMemory
 from edgedec.runtime.text.named_templates import named_template
 from tests.edgedec.cli.conftest import Edgedec, Outcome
@@ -92,15 +93,15 @@ def test_defaults_of_requests_reach_the_server(edgedec: Edgedec, started: Starte
 def test_several_addresses_have_one_port() -> None:
     with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
-        sockets = listener.listen_all(["127.0.0.1", "::1"], 0)
+        sockets = listen_all(["127.0.0.1", "::1"], 0)
         try:
             (_, first), (_, second, *_) = (sock.getsockname() for sock in sockets)
             assert first == second
             for address in ("127.0.0.1", "::1"):
                 socket.create_connection((address, first), timeout=5).close()
             with pytest.raises(DeviceError, match="Address already in use"):
-                listener.listen_all(["127.0.0.2", "127.0.0.1"], first)
-            listener.listen("127.0.0.2", first).close()  # it was closed again
+                listen_all(["127.0.0.2", "127.0.0.1"], first)
+            listen("127.0.0.2", first).close()  # it was closed again
         finally:
             for sock in sockets:
                 sock.close()

@@ -14,9 +14,10 @@ import pytest
 from edgedec.errors import UsageError
 from edgedec.runtime.server import systemd
 from edgedec.runtime.server.app import create_app
-from edgedec.runtime.server.listener import listen, run_server
+from edgedec.runtime.server.listener import run_server
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.sockets import listen
 from edgedec.runtime.server.systemd import Notifier, passed_socket
 from tests.runtime.server.support.fake_session import ScriptedSession
 

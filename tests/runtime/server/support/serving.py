@@ -14,10 +14,11 @@ import uvicorn
 
 from edgedec.runtime.server.app import create_app
 from edgedec.runtime.server.gate import Gate
-from edgedec.runtime.server.listener import http_server, listen
+from edgedec.runtime.server.listener import http_server
 from edgedec.runtime.server.request_log import RequestLog
 from edgedec.runtime.server.service import ModelService
 from edgedec.runtime.server.settings import ServerSettings
+from edgedec.runtime.server.sockets import listen
 from edgedec.runtime.session import Session
 
 
