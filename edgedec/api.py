@@ -114,6 +114,7 @@ def calibration_ids(
     tokens: int,
     seed: int = 0,
     name: str = "the calibration text",
+    progress: Progress = silent,
 ) -> NDArray[np.int32] | None:
     """Return ids int32 [sequences, length] to fit ternary planes or int4 to; None if ``tokens`` is 0.
 
@@ -122,6 +123,7 @@ def calibration_ids(
         tokens: number of ids, rounded to whole windows.
         seed: seed of the text that the model writes.
         name: the text's name in messages.
+        progress: called while the model writes, with the tokens done and in all.
 
     Raises:
         UsageError: the text is too short, or the float model too large to write one.
@@ -131,7 +133,14 @@ def calibration_ids(
     if not tokens:
         return None
     if text is None:
-        return sample_ids(checkpoint, tokens=tokens, vocab_limit=tokenizer.size, seed=seed, length=WINDOW_TOKENS)
+        return sample_ids(
+            checkpoint,
+            tokens=tokens,
+            vocab_limit=tokenizer.size,
+            seed=seed,
+            length=WINDOW_TOKENS,
+            progress=progress,
+        )
     windows = text_windows(checkpoint, tokenizer, text, name)
     return full_windows(windows)[: max(1, tokens // len(windows[0]))]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edgedec.errors import EdgedecError, UsageError
 
-__all__ = ["check_folder", "is_free", "new_file", "new_folder"]
+__all__ = ["check_folder", "check_room", "is_free", "new_file", "new_folder"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -176,6 +176,26 @@ def check_folder(path: Path, owned_file: str) -> None:
     parent = _check_parents(target, shown)
     if not os.access(parent, os.W_OK):
         raise UsageError(f"cannot write {shown}: the folder {parent} is read-only; choose another one")
+
+
+def check_room(path: Path, needed_bytes: int) -> None:
+    """Check before long work that the disk of ``path`` has room for its result.
+
+    Args:
+        path: the file or folder that will be written; it need not exist yet.
+        needed_bytes: least size of the result, in bytes.
+
+    Raises:
+        EdgedecError: fewer bytes are free.
+    """
+    named = Path(os.path.abspath(path))
+    existing = next(place for place in (named, *named.parents) if place.is_dir())
+    free = shutil.disk_usage(existing).free
+    if free < needed_bytes:
+        raise EdgedecError(
+            f"cannot write {path}: it needs at least {needed_bytes:,} bytes, and the disk of {existing} has {free:,} free; "
+            "free some space, or choose a folder on another disk"
+        )
 
 
 def _check_parents(path: Path, shown: str) -> Path:

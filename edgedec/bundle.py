@@ -56,9 +56,22 @@ from edgedec.schemes import (
     scheme_to_json,
 )
 
-__all__ = ["Bundle", "BundleWriter"]
+__all__ = ["Bundle", "BundleWriter", "bits_per_weight"]
 
 Array = NDArray[Any]
+
+
+def bits_per_weight(stored_bytes: int, parameters: int) -> float:
+    """Return the bits that a model stores per weight: the definition in docs/glossary.md, wherever the figure is printed.
+
+    Args:
+        stored_bytes: bytes of all stored tensors: codes, scales and values, of the layers, the embedding and the head.
+        parameters: weights of the model; a head that the checkpoint ties to the embedding counts once, even if it is stored
+            a second time. 0 gives 0.0.
+
+    Example: a matrix of 64 weights as int4 takes 32 bytes of codes and 2 float16 scales: ``bits_per_weight(36, 64) == 4.5``.
+    """
+    return 8 * stored_bytes / parameters if parameters else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +142,27 @@ class Bundle:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         return self.manifest.tensors
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's weights; a head that is tied to the embedding counts once, even if both are stored.
+
+        The quantizer states it, because only the checkpoint tells whether a head that is stored was tied. It is the number
+        of stored weights if nothing is stated, or more than there are.
+        """
+        stored = sum(tensor.count for tensor in self.tensors.values())
+        stated = self.quantization.get("parameters")
+        return stated if type(stated) is int and 0 < stated <= stored else stored
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all stored tensors, scales included."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def bits_per_weight(self) -> float:
+        """The bits that the bundle stores per weight, see the function ``bits_per_weight``."""
+        return bits_per_weight(self.weight_bytes, self.parameters)
 
     @property
     def file_bytes(self) -> Mapping[str, int]:

@@ -154,13 +154,23 @@ class BatchInterpreter:
                 del values[name]
 
     def logits(
-        self, ids: NDArray[np.int32], cache: BatchCache | None = None, rows: NDArray[np.int32] | None = None
+        self,
+        ids: NDArray[np.int32],
+        cache: BatchCache | None = None,
+        rows: NDArray[np.int32] | None = None,
+        *,
+        report: Callable[[float], None] | None = None,
     ) -> F32:
-        """Return the logits float32 [len(rows), vocab] for ids int32 [B, T]. A cache grows by T positions."""
+        """Return the logits float32 [len(rows), vocab] for ids int32 [B, T]. A cache grows by T positions.
+
+        ``report`` is called after each operation with the share of the operations that are done.
+        """
         values = self.start(ids, cache.length if cache else 0, rows)
         for index, op in enumerate(self.graph.operations):
             self.apply(op, values, len(ids), cache)
             self.drop_dead(index, values)
+            if report is not None:
+                report((index + 1) / len(self.graph.operations))
         if cache is not None:
             cache.length += ids.shape[1]
         return values[self.graph.outputs[0]]

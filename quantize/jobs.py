@@ -25,8 +25,9 @@ from edgedec.quantize.methods.planes import ScaleRangeError, Statistics, quantiz
 from edgedec.quantize.readers.checkpoint import Int4Maker, Maker, TernaryMaker, TwoBitMaker
 from edgedec.quantize.readers.safetensors_file import StoredTensor
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Scheme, TernaryScheme, split
+from edgedec.stopwatch import Stopwatch
 
-__all__ = ["Fitted", "Job", "JobResult", "fit", "load_finite", "run_job"]
+__all__ = ["Fitted", "Job", "JobResult", "error_squares", "fit", "load_finite", "run_job"]
 
 Array = NDArray[Any]
 
@@ -60,6 +61,8 @@ class JobResult:
         parts: arrays to store, with the names and shapes of ``scheme.parts``; none with a ``FloatScheme``, whose values need
             no conversion.
         note: why the scheme is another than the job's, if the values are the reason; else empty.
+        squares: sum of the squared errors of a fitted matrix, and sum of its squared weights; zeros if none was fitted.
+        read_s, seconds: seconds of reading the tensor, and of the whole job.
         process: id of the process that ran the job.
         peak_bytes: peak resident memory of that process so far; 0 if the system does not report it.
     """
@@ -69,6 +72,9 @@ class JobResult:
     process: int
     peak_bytes: int
     note: str = ""
+    squares: tuple[float, float] = (0.0, 0.0)
+    read_s: float = 0.0
+    seconds: float = 0.0
 
 
 class Fitted(NamedTuple):
@@ -98,37 +104,85 @@ def run_job(job: Job) -> JobResult:
         BundleError: the tensor is damaged, or cannot be read.
         UnsupportedError: the job expects a ternary tensor and the tensor is not ternary, or its type is not supported.
     """
-    scheme, parts, note = _converted(job)
-    return JobResult(scheme=scheme, parts=parts, process=os.getpid(), peak_bytes=_peak_bytes(), note=note)
+    watch, squares = Stopwatch("quantizing"), (0.0, 0.0)
+    if job.fitted and not isinstance(job.scheme, Int8Scheme):
+        with watch.phase("reading"):
+            matrix = load_finite(job.make, job.where).astype(np.float32, copy=False)
+        scheme, parts, note = fit(matrix, job.scheme, job.where)
+        squares = error_squares(matrix, scheme.open(job.where, matrix.shape, parts).dense())
+    else:
+        scheme, parts, note = _converted(job, watch)
+    seconds = watch.seconds()
+    return JobResult(
+        scheme=scheme,
+        parts=parts,
+        process=os.getpid(),
+        peak_bytes=_peak_bytes(),
+        note=note,
+        squares=squares,
+        read_s=seconds.get("reading", 0.0),
+        seconds=sum(seconds.values()),
+    )
 
 
-def _converted(job: Job) -> Fitted:
+def error_squares(matrix: Array, dense: Array) -> tuple[float, float]:
+    """Return the sum of the squared differences of two matrices of one shape, and that of the squares of the first."""
+    error, weights = 0.0, 0.0
+    for some in pieces(*matrix.shape):
+        one = matrix[some].astype(np.float64)
+        weights += float(np.vdot(one, one))
+        one -= dense[some]
+        error += float(np.vdot(one, one))
+    return error, weights
+
+
+def _converted(job: Job, watch: Stopwatch) -> Fitted:
     if isinstance(job.scheme, Int8Scheme):
-        return Fitted(job.scheme, _int8(job))
-    if job.fitted:
-        matrix = load_finite(job.make, job.where).astype(np.float32, copy=False)
-        return fit(matrix, job.scheme, job.where)
+        return Fitted(job.scheme, _int8(job, watch))
     if isinstance(job.scheme, Int4Scheme):
         return Fitted(job.scheme, _native_int4(job))
     try:
-        return Fitted(*_native_ternary(job, job.scheme))
+        return Fitted(*_native_ternary(job, job.scheme, watch))
     except NotTernaryError:
         if job.otherwise is None:
             raise
-    return Fitted(job.otherwise, _int8(job) if isinstance(job.otherwise, Int8Scheme) else {})
+    return Fitted(job.otherwise, _int8(job, watch) if isinstance(job.otherwise, Int8Scheme) else {})
 
 
-def _rows(job: Job) -> Rows:
+@dataclass(frozen=True)
+class _Rows:
+    """A tensor whose reading belongs to the phase "reading" of a stopwatch."""
+
+    rows: Rows
+    watch: Stopwatch
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.rows.dtype
+
+    def __getitem__(self, rows: slice) -> Array:
+        with self.watch.phase("reading"):
+            return self.rows[rows]
+
+
+def _rows(job: Job, watch: Stopwatch) -> Rows:
     """Return the tensor. It stays in its file if the file stores it in the form that is needed."""
-    return job.make if isinstance(job.make, StoredTensor) else job.make()
+    if isinstance(job.make, StoredTensor):
+        return _Rows(job.make, watch)
+    with watch.phase("reading"):
+        return job.make()
 
 
 def _not_finite(job: Job) -> BundleError:
     return BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
 
 
-def _int8(job: Job) -> dict[str, Array]:
-    array = _rows(job)
+def _int8(job: Job, watch: Stopwatch) -> dict[str, Array]:
+    array = _rows(job, watch)
     codes, scale = np.empty(array.shape, np.int8), np.empty(array.shape[0], np.float32)
     for some in pieces(*array.shape):
         piece = array[some]
@@ -170,9 +224,9 @@ def _native_int4(job: Job) -> dict[str, Array]:
     return parts
 
 
-def _native_ternary(job: Job, scheme: TernaryScheme) -> tuple[TernaryScheme, dict[str, Array]]:
+def _native_ternary(job: Job, scheme: TernaryScheme, watch: Stopwatch) -> tuple[TernaryScheme, dict[str, Array]]:
     """Return the scheme and the parts of a matrix that is ternary, or has codes for two planes, without loss."""
-    codes = _native_codes(job, scheme)
+    codes = _native_codes(job, scheme, watch)
     planes = codes.trits[None]
     # A negative scale has turned a code of 2 into -2.
     if scheme.planes > 1 and (codes.trits.max(initial=0) > 1 or codes.trits.min(initial=0) < -1):
@@ -195,7 +249,7 @@ def _halves(scale: NDArray[np.float32]) -> NDArray[np.float16] | None:
     return halves if np.array_equal(halves.astype(np.float32), scale) else None
 
 
-def _native_codes(job: Job, scheme: TernaryScheme) -> NativeTernary:
+def _native_codes(job: Job, scheme: TernaryScheme, watch: Stopwatch) -> NativeTernary:
     """Return the reader's own trits or codes if it has them; otherwise find them in the floats."""
     if scheme.planes > 1:
         assert isinstance(job.make, TwoBitMaker)
@@ -203,7 +257,7 @@ def _native_codes(job: Job, scheme: TernaryScheme) -> NativeTernary:
     if isinstance(job.make, TernaryMaker):
         return _finite_groups(job, *job.make.trits())
     try:
-        return find_ternary(_rows(job), f"{job.where}: it")
+        return find_ternary(_rows(job, watch), f"{job.where}: it")
     except FloatingPointError:
         raise _not_finite(job) from None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from edgedec.bundle import bits_per_weight
 from edgedec.errors import UsageError
 from edgedec.quantize.methods import METHODS
 from edgedec.schemes import Int4Scheme, TernaryScheme
@@ -67,9 +69,15 @@ class QuantizeReport:
     """Sizes and methods of a finished quantization.
 
     Members:
+        parameters: weights of the checkpoint; a tied head counts once.
         group_size: largest number of columns of a ternary or int4 matrix that share a scale; 0: one per tensor, or none.
-        bits_per_weight: bits of all stored tensors, including scales, per parameter of the checkpoint.
+        bits_per_weight: bits of all stored tensors, including scales, per parameter, see ``edgedec.bundle.bits_per_weight``.
         worker_bytes: peak resident memory, including libraries, of each process of the worker pool.
+        seconds: wall time by what it was spent on: reading, quantizing, writing, reading back. The parts add up to the time
+            that ``quantize`` took. Workers read and quantize at the same time; their wall time is divided as their own is.
+        squared_error: sum of the squared differences between fitted matrices and the weights; ``squared_weights`` is the sum
+            of the squares of these weights. Both are 0 if nothing was fitted.
+        notes: sentences about the result that were also logged as warnings.
     """
 
     parameters: int = 0
@@ -77,7 +85,19 @@ class QuantizeReport:
     stored_bytes: int = 0
     methods: dict[str, int] = field(default_factory=dict)  # scheme -> number of tensors
     worker_bytes: dict[int, int] = field(default_factory=dict)  # process, other than this one -> its peak
+    seconds: dict[str, float] = field(default_factory=dict)
+    squared_error: float = 0.0
+    squared_weights: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def bits_per_weight(self) -> float:
-        return 8 * self.stored_bytes / self.parameters
+        return bits_per_weight(self.stored_bytes, self.parameters)
+
+    @property
+    def relative_error(self) -> float | None:
+        """The root of the mean squared error of fitted matrices, relative to that of their weights; None if none was fitted.
+
+        Example: 0.44 for one ternary plane of Gaussian weights in groups of 64, and 0.1 for int4.
+        """
+        return math.sqrt(self.squared_error / self.squared_weights) if self.squared_weights else None

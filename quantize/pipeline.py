@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import BundleWriter
+from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.batch_interpreter import BatchInterpreter
-from edgedec.quantize.jobs import Job, fit, load_finite, run_job
+from edgedec.quantize.hints import is_ternary, ternary_hint
+from edgedec.quantize.jobs import Job, error_squares, fit, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics
 from edgedec.quantize.norm_shifts import norm_shifts, scaled
 from edgedec.quantize.options import QuantizeOptions, QuantizeReport
@@ -38,12 +40,14 @@ from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme
+from edgedec.stopwatch import Stopwatch
 from edgedec.workers import WorkerPool
 
 __all__ = [
     "QuantizeOptions",
     "QuantizeReport",
     "checkpoint_graph",
+    "least_bytes",
     "local_workers",
     "quantize",
     "tensor_loader",
@@ -117,6 +121,22 @@ def local_workers(checkpoint: Checkpoint) -> int:
     return min(cores, _MOST_WORKERS)
 
 
+def least_bytes(checkpoint: Checkpoint, options: QuantizeOptions) -> int:
+    """Return a lower bound on the bytes of the bundle's weights, by shapes alone, to compare with the room on the disk."""
+    graph, sources = checkpoint_graph(checkpoint)
+    scheme: Scheme = options.fitted_scheme or {"int8": Int8Scheme(rows=True)}.get(options.method, TernaryScheme())
+    total = 0
+    for source in set(sources.values()):
+        info = checkpoint.tensors[source]
+        floats = options.method == "float" or len(info.shape) != len(
+            graph.weights[graph.operations[-1].weight_names[0]].shape
+        )
+        total += sum(
+            part.nbytes for part in (FloatScheme(dtype=info.dtype) if floats else scheme).parts(info.shape).values()
+        )
+    return total
+
+
 def _load(checkpoint: Checkpoint, name: str) -> NDArray[Any]:
     return load_finite(partial(checkpoint.load, name), f"{checkpoint.source}: tensor {name}")
 
@@ -143,8 +163,10 @@ class _Run:
         calibrated: bool,
         pool: WorkerPool | None,
         progress: Progress,
+        watch: Stopwatch,
     ) -> None:
         self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
+        self.watch = watch
         self.calibrated, self.pool = calibrated, pool
         self.rounded: Int8Weight | None = None  # the embedding, for calibration
         self.stored: dict[str, Scheme] = {}
@@ -162,28 +184,43 @@ class _Run:
         # when its embedding is stored, which therefore comes first.
         self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
         self.report = QuantizeReport()
+        self.read_s, self.job_s = 0.0, 0.0  # seconds of jobs: of reading, and of all
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done = sizes, 0
         if options.method == "int4" and not self.has_codes:
             self._shift_norms()
+        self._hint_at_ternary()
+
+    def _hint_at_ternary(self) -> None:
+        """Note if the matrices of the first and the last layer are ternary, which tells that the checkpoint is."""
+        if self.native or self.options.method == "float" or not self.inside():
+            return
+        inside = [name for name in self.inside() if name not in self.rates]
+        ends = {name.split(".layers.")[-1].split(".")[0] for name in (inside[0], inside[-1])}
+        names = [name for name in inside if name.split(".layers.")[-1].split(".")[0] in ends]
+        with self.watch.phase("reading"):
+            found = is_ternary([_maker(self.checkpoint, self.sources[name]) for name in names])
+        if found:
+            self.note(ternary_hint(self.checkpoint.source, self.options))
 
     def _shift_norms(self) -> None:
         """Move factors into norms where float16 could not hold the scales of the matrices that read them."""
         factors = norm_shifts(self.graph, self.inside(), tensor_loader(self.checkpoint, self.sources))
         for name in (name for name in self.floats if name in factors):
-            log.warning(
-                "%s: tensor %s is stored times %g, and the matrices that read it are divided by that, so that float16 "
-                "holds their scales; the model is the same", self.checkpoint.source, name, factors[name],
-            )  # fmt: skip
+            self.note(
+                f"{self.checkpoint.source}: tensor {name} is stored times {factors[name]:g}, and the matrices that read it "
+                "are divided by that, so that float16 holds their scales; the model is the same"
+            )
         if factors:
             self.checkpoint = scaled(self.checkpoint, {self.sources[name]: one for name, one in factors.items()})
 
     def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array], note: str = "") -> None:
         if note:
-            log.warning("%s", note)
+            self.note(note)
         shape = self.graph.weights[name].shape
-        self.writer.add(name, scheme, shape, parts, embedding=name == self.embedding)
+        with self.watch.phase("writing"):
+            self.writer.add(name, scheme, shape, parts, embedding=name == self.embedding)
         self.stored[name] = scheme
         if isinstance(scheme, TernaryScheme | Int4Scheme):
             self.report.group_size = max(self.report.group_size, scheme.group_size)
@@ -193,13 +230,24 @@ class _Run:
         stored = sum(self._sizes.values()) - (self._sizes[self.head] if self.tied else 0)
         self.progress(name, self._done, stored)
 
+    def note(self, text: str) -> None:
+        """Log a sentence about the result, and keep it for the report."""
+        log.warning("%s", text)
+        self.report.notes.append(text)
+
+    def _add_squares(self, squares: tuple[float, float]) -> None:
+        self.report.squared_error += squares[0]
+        self.report.squared_weights += squares[1]
+
     def add_fitted(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
         """Fit and write one matrix, and return the dense matrix float32 [out, in] that is stored."""
         scheme = self.options.fitted_scheme
         assert scheme is not None
         fitted = fit(matrix, scheme, f"{self.checkpoint.source}: tensor {self.sources[name]}", statistics)
         self._add(name, *fitted)
-        return fitted.scheme.open(name, matrix.shape, fitted.parts).dense()
+        dense = fitted.scheme.open(name, matrix.shape, fitted.parts).dense()
+        self._add_squares(error_squares(matrix, dense))
+        return dense
 
     def outside(self) -> list[str]:
         """Return the names of embedding, head (unless it is the embedding) and small tensors, in the bundle's order."""
@@ -248,6 +296,8 @@ class _Run:
                 self._add_floats(name)
                 continue
             result = next(results)
+            self.read_s, self.job_s = self.read_s + result.read_s, self.job_s + result.seconds
+            self._add_squares(result.squares)
             if result.process != os.getpid():
                 self.report.worker_bytes[result.process] = result.peak_bytes
             if isinstance(result.scheme, FloatScheme):
@@ -260,7 +310,8 @@ class _Run:
         assert next(results, None) is None  # lets the pool's map run to its end
 
     def _add_floats(self, name: str) -> None:
-        values = _load(self.checkpoint, self.sources[name])
+        with self.watch.phase("reading"):
+            values = _load(self.checkpoint, self.sources[name])
         self._add(name, FloatScheme(dtype=values.dtype.name), {"values": values})
 
     def add_tied_embedding(self) -> None:
@@ -269,12 +320,16 @@ class _Run:
             self.add([self.embedding])
             self.tied = isinstance(self.stored[self.embedding], TernaryScheme)
 
+    def _load_float(self, name: str) -> F32:
+        with self.watch.phase("reading"):
+            return tensor_loader(self.checkpoint, self.sources)(name)
+
     def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
         """Run the float model and the model quantized so far in step on ids int32 [B, T], and quantize each layer.
 
         Each matrix is fitted so that its quantized inputs give the float model's outputs.
         """
-        interpreter = BatchInterpreter(fuse_linears(self.graph), tensor_loader(self.checkpoint, self.sources))
+        interpreter = BatchInterpreter(fuse_linears(self.graph), self._load_float)
         exact, rough = interpreter.start(ids), interpreter.start(ids)
         for index, op in enumerate(interpreter.graph.operations):
             if op.weight_names and op.weight_names[0] == self.head:
@@ -338,16 +393,18 @@ def quantize(
     vocab = checkpoint.config["vocab_size"]
     if vocab_limit > vocab:
         raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
+    watch = Stopwatch("writing")
     with BundleWriter.create(output) as writer:
-        calibrated = calibration is not None and uses_calibration(checkpoint, options)
-        run = _Run(checkpoint, writer, options, calibrated, pool, progress)
-        run.add_tied_embedding()
-        if calibration is not None and calibrated:
-            run.add(run.outside())
-            assert run.rounded is not None
-            run.add_layers_calibrated(calibration, run.rounded)
-        else:
-            run.add([*run.outside(), *run.inside()])
+        with watch.phase("quantizing"):
+            calibrated = calibration is not None and uses_calibration(checkpoint, options)
+            run = _Run(checkpoint, writer, options, calibrated, pool, progress, watch)
+            run.add_tied_embedding()
+            if calibration is not None and calibrated:
+                run.add(run.outside())
+                assert run.rounded is not None
+                run.add_layers_calibrated(calibration, run.rounded)
+            else:
+                run.add([*run.outside(), *run.inside()])
         writer.finish(
             config=dict(checkpoint.config) | {"tie_word_embeddings": run.tied},
             quantization={
@@ -364,4 +421,17 @@ def quantize(
             chat_template=checkpoint.chat_template,
             tokenizer_identity=tokenizer_identity(checkpoint.tokenizer_json),
         )
+    with watch.phase("reading back"):
+        bundle = Bundle.open(output, verify=True)
+        bundle.check(build_graph(bundle.config))
+    run.report.seconds = _divided(watch, run)
     return run.report
+
+
+def _divided(watch: Stopwatch, run: _Run) -> dict[str, float]:
+    """Return the wall time by what it was spent on. Time in which jobs ran is divided as the jobs' own time is."""
+    spent = watch.seconds()
+    if run.job_s:
+        watch.move("quantizing", "reading", min(run.job_s, spent["quantizing"]) * run.read_s / run.job_s)
+    spent = watch.seconds()
+    return {name: spent.get(name, 0.0) for name in ("reading", "quantizing", "writing", "reading back")}

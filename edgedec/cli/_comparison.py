@@ -55,15 +55,6 @@ class Result:
         return str(quantization.get("method", "unknown")) + (f", planes {planes}" if planes else "")
 
     @property
-    def bits_per_weight(self) -> float:
-        """Bits per weight from the quantizer, which counts a tied head once, or computed over the stored tensors."""
-        stated = self.bundle.quantization.get("bits_per_weight")
-        if isinstance(stated, int | float) and not isinstance(stated, bool):
-            return float(stated)
-        weights = sum(tensor.count for tensor in self.bundle.tensors.values())
-        return 8 * sum(tensor.nbytes for tensor in self.bundle.tensors.values()) / weights if weights else 0.0
-
-    @property
     def size_bytes(self) -> int:
         """Size on disk in bytes, including tokenizer and manifest."""
         from edgedec.manifest import MANIFEST
@@ -125,7 +116,7 @@ def compare(results: Sequence[Result]) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "model": result.name,
             "method": result.method,
-            "bits_per_weight": round(result.bits_per_weight, 4),
+            "bits_per_weight": round(result.bundle.bits_per_weight, 4),
             "bytes": result.size_bytes,
         }
         if by is not None:
@@ -193,7 +184,7 @@ def print_comparison(results: Sequence[Result]) -> None:
         head += ["accuracy", "accuracy_norm"]
     rows = [head]
     for result, entry in zip(results, data["models"], strict=True):
-        row = [result.name, result.method, f"{result.bits_per_weight:.2f}", format_bytes(result.size_bytes)]
+        row = [result.name, result.method, f"{result.bundle.bits_per_weight:.2f}", format_bytes(result.size_bytes)]
         if by is not None:
             row += [f"{entry[by]:.4f}", "-" if entry["ratio"] is None else f"{entry['ratio']:.4f}"]
         if result.choices is not None:

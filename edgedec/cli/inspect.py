@@ -169,8 +169,6 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         entry["tensors"] += 1
         entry["weights"] += tensor.count
         entry["bytes"] += tensor.nbytes
-    stored = sum(tensor.nbytes for tensor in bundle.tensors.values())
-    parameters = sum(tensor.count for tensor in bundle.tensors.values())
     return {
         "path": str(bundle.path),
         "created_by": manifest["created_by"],
@@ -180,9 +178,9 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "context": bundle.config.get("max_position_embeddings"),
         "kv_policy": bundle.config.get(KV_POLICY),
         "quantization": dict(bundle.quantization),
-        "parameters": parameters,
-        "weight_bytes": stored,
-        "bits_per_weight": round(8 * stored / parameters, 4) if parameters else 0.0,
+        "parameters": bundle.parameters,
+        "weight_bytes": bundle.weight_bytes,
+        "bits_per_weight": round(bundle.bits_per_weight, 4),
         "schemes": list(schemes.values()),
         "tokens": {"size": bundle.tokens.size, "bos": bundle.tokens.bos, "eos": list(bundle.tokens.eos)},
         "chat_template": bundle.chat_template is not None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from edgedec import api
 from edgedec.cli._origins import flags_used
 from edgedec.cli._rerun import rerun_command
-from edgedec.cli.console import print_json, print_table, progress, read_text
+from edgedec.cli.console import note, print_json, print_table, progress, read_text
 from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
 from edgedec.errors import UsageError
 
@@ -21,11 +22,18 @@ if TYPE_CHECKING:
 
     from edgedec.quantize.readers import Checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
+    from edgedec.stopwatch import Stopwatch
 
 __all__ = ["quantize"]
 
-EVAL_TOKENS = 6144
+EVAL_TOKENS = 6144  # tokens that are scored by default, of a small model
+_LEAST_EVAL_TOKENS = 1024  # of a large one
+_EVAL_WORK = EVAL_TOKENS * 16_000_000  # parameters times tokens: a few seconds on two cores
+_SHORT_WINDOW = 64  # tokens of a sequence that a large model writes
 NO_TEXT = "none"
+# What time is spent on. "writing text" is that of the float model for calibration and perplexities, whose scores it gives,
+# too; "rest" is imports and checks.
+_SPENT = ("reading", "writing text", "quantizing", "writing", "reading back", "scoring", "model card", "rest")
 
 
 def _text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path, flag: str) -> list[NDArray[np.int32]]:
@@ -42,8 +50,8 @@ def _calibration(
     if source is not None:
         text, name = read_text(Path(source), "--calibration"), f"--calibration {source}"
         return api.calibration_ids(checkpoint, tokenizer, text, tokens=tokens, name=name)
-    with progress("writing calibration text with the float model"):
-        return api.calibration_ids(checkpoint, tokenizer, None, tokens=tokens, seed=seed)
+    with progress("writing calibration text with the float model") as report:
+        return api.calibration_ids(checkpoint, tokenizer, None, tokens=tokens, seed=seed, progress=report)
 
 
 def _perplexities(
@@ -52,6 +60,9 @@ def _perplexities(
     bundle_path: Path,
     windows: list[NDArray[np.int32]] | None,
     seed: int,
+    *,
+    tokens: int,
+    watch: Stopwatch,
 ) -> tuple[float | None, float | None, int]:
     """Return the perplexities of the float model and of the bundle on the same windows, and the number of scored tokens.
 
@@ -60,7 +71,7 @@ def _perplexities(
     """
     from edgedec.bundle import Bundle
     from edgedec.families import build_graph
-    from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
+    from edgedec.quantize.calibration import can_sample, float_perplexity, sample_scored
     from edgedec.runtime.kernels.operator import usable
     from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
@@ -70,21 +81,38 @@ def _perplexities(
     if windows is None:
         if not can_sample(checkpoint):
             return None, None, 0
-        with progress("writing evaluation text with the float model"):
-            sampled = sample_ids(
-                checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=api.WINDOW_TOKENS
+        length = _window_tokens(tokens)
+        with watch.phase("writing text"), progress("writing and scoring text with the float model") as report:
+            sampled, before = sample_scored(
+                checkpoint, tokens=tokens, vocab_limit=limit, seed=seed + 1, length=length, progress=report
             )
         windows = list(sampled)
-    with progress("scoring the float model"):
-        before = float_perplexity(checkpoint, windows, vocab_limit=limit)
-    bundle = Bundle.open(bundle_path)
-    # Without the kernels, only the reference has recurrent states.
-    device = "float_reference" if build_graph(bundle.config).recurrent and usable() is None else "cpu"
-    limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
-    with progress("scoring the bundle") as report:
+    else:
+        with watch.phase("scoring"), progress("scoring the float model") as report:
+            before = float_perplexity(checkpoint, windows, vocab_limit=limit, progress=report)
+    with watch.phase("scoring"), progress("scoring the bundle") as report:
+        bundle = Bundle.open(bundle_path)
+        # Without the kernels, only the reference has recurrent states.
+        device = "float_reference" if build_graph(bundle.config).recurrent and usable() is None else "cpu"
+        limits = make_plan(bundle, ctx_size=max(map(len, windows)), device=device).limits
         target = open_target(bundle, limits=limits, device=device)
         score = perplexity(target, limits, windows, vocab_limit=limit, progress=report)
     return before, score.perplexity, score.tokens
+
+
+def _eval_tokens(checkpoint: Checkpoint) -> int:
+    """Return how many tokens to score by default: fewer for a large model, so that scoring takes seconds, not minutes."""
+    parameters = sum(math.prod(info.shape) for info in checkpoint.tensors.values())
+    return min(EVAL_TOKENS, max(_LEAST_EVAL_TOKENS, _EVAL_WORK // max(1, parameters)))
+
+
+def _window_tokens(tokens: int) -> int:
+    """Return the length of the sequences that the model writes for the perplexities.
+
+    The positions of a sequence are written one after the other, and each reads all weights. So few tokens are written as
+    several short sequences instead of a few long ones.
+    """
+    return api.WINDOW_TOKENS if tokens >= EVAL_TOKENS else min(api.WINDOW_TOKENS, _SHORT_WINDOW)
 
 
 def quantize(
@@ -126,6 +154,15 @@ def quantize(
             "--eval-text", metavar="FILE", help="Text for the perplexities, or 'none'; default: the model writes one."
         ),
     ] = None,
+    eval_tokens: Annotated[
+        int,
+        option(
+            "--eval-tokens",
+            metavar="N",
+            min=0,
+            help="Tokens of the perplexities; 0: 6144, or down to 1024 for a model of 16 million parameters and more.",
+        ),
+    ] = 0,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Seed of the text that the model writes.")] = 0,
     pool: Pool = "local",
     executor: FormerPool = None,
@@ -140,12 +177,16 @@ def quantize(
 
     The bundle is written completely or not at all.
     """
+    from edgedec.atomic import check_folder, check_room
+    from edgedec.manifest import MANIFEST
     from edgedec.memory import MemoryMeter
+    from edgedec.quantize.hints import lost_hint
     from edgedec.quantize.model_card import CardFacts, add_card
-    from edgedec.quantize.pipeline import QuantizeOptions, uses_calibration
+    from edgedec.quantize.pipeline import QuantizeOptions, least_bytes, uses_calibration
     from edgedec.quantize.provenance import provenance
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
+    from edgedec.stopwatch import Stopwatch
 
     if not planes and (
         useless := flags_used(ctx, "group_size", *(() if method == "int4" else ("calibration_tokens",)))
@@ -164,20 +205,25 @@ def quantize(
     pool = pool_option(ctx, pool, executor)
     if pool != "local":
         checkpoint = checkpoint.absolute()  # for processes with another working folder
+    watch = Stopwatch("rest")
     with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
-        opened = open_checkpoint(checkpoint, tokenizer)
-        words = Tokenizer(opened.tokenizer_json, str(opened.source))
+        check_folder(output, MANIFEST)
+        with watch.phase("reading"):
+            opened = open_checkpoint(checkpoint, tokenizer)
+            words = Tokenizer(opened.tokenizer_json, str(opened.source))
+        check_room(output, least_bytes(opened, options))
         windows = None
         scores = eval_text is None or str(eval_text) != NO_TEXT
+        scored_tokens = eval_tokens or _eval_tokens(opened)
         if (
             eval_text is not None and scores
         ):  # read before anything is written: a wrong path must not cost a quantization
             windows = _text_windows(opened, words, eval_text, "--eval-text")
-            windows = windows[: EVAL_TOKENS // len(windows[0])]
-        began = time.perf_counter()
+            windows = windows[: max(1, scored_tokens // len(windows[0]))]
         calibrates = uses_calibration(opened, options)
-        ids = _calibration(opened, words, calibration, calibration_tokens, seed) if calibrates else None
-        with progress("quantizing") as report_progress:
+        with watch.phase("writing text"):
+            ids = _calibration(opened, words, calibration, calibration_tokens, seed) if calibrates else None
+        with watch.phase("quantizing"), progress("quantizing") as report_progress:
             report = api.quantize_checkpoint(
                 opened,
                 output,
@@ -191,13 +237,18 @@ def quantize(
                 workers=workers,
                 progress=report_progress,
             )
-        seconds = time.perf_counter() - began
+        for name, seconds in report.seconds.items():
+            if name != "quantizing":
+                watch.move("quantizing", name, seconds)
         meter.mark()
         peak_bytes = meter.peak_bytes + sum(report.worker_bytes.values())
     before, after, scored = None, None, 0
     if scores:
-        before, after, scored = _perplexities(opened, words, output, windows, seed)
-    with progress("writing the model card") as report_card:
+        before, after, scored = _perplexities(opened, words, output, windows, seed, tokens=scored_tokens, watch=watch)
+    hint = lost_hint(options, before=before, after=after, error=report.relative_error)
+    if hint is not None:
+        note(f"warning: {output}: {hint}")
+    with progress("writing the model card") as report_card, watch.phase("model card"):
         facts = CardFacts(
             origin=provenance(opened.source, report=report_card),
             command=rerun_command(
@@ -210,6 +261,7 @@ def quantize(
             text=f"written by the float model (seed {seed + 1})" if windows is None else Path(str(eval_text)).name,
         )
         add_card(output, facts)
+    spent = {name: round(seconds, 3) for name, seconds in watch.seconds().items()}
     result = {
         "output": str(output),
         "method": method,
@@ -223,7 +275,10 @@ def quantize(
         "perplexity_after": after,
         "eval_tokens": scored,
         "calibration_tokens": 0 if ids is None else int(ids.size),
-        "seconds": round(seconds, 3),
+        "relative_error": report.relative_error,
+        "seconds": round(sum(spent.values()), 3),
+        "spent": {name: spent.get(name, 0.0) for name in _SPENT},
+        "notes": [*report.notes, *([] if hint is None else [hint])],
         "peak_bytes": peak_bytes,
     }
     if json:
@@ -252,7 +307,14 @@ def _print(result: dict[str, Any]) -> None:
             ("perplexity before", "-" if before is None else f"{before:.4f}"),
             ("perplexity after", "-" if after is None else f"{after:.4f} ({100 * (after / before - 1):+.2f} %)"),
             ("tokens scored", str(result["eval_tokens"])),
-            ("seconds", f"{result['seconds']:.1f}"),
+            ("seconds", _seconds(result["spent"])),
             ("peak memory", format_bytes(result["peak_bytes"]) if result["peak_bytes"] else "-"),
         ]
     )
+
+
+def _seconds(spent: Mapping[str, float]) -> str:
+    """Return the seconds as text, with what they were spent on: "3.4 (reading 0.2, ..., scoring 1.1)". The parts add up."""
+    parts = {name: round(seconds, 1) for name, seconds in spent.items()}
+    details = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds)
+    return f"{sum(parts.values()):.1f}" + (f" ({details})" if details else "")

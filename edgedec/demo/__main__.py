@@ -99,8 +99,8 @@ def _quality_table(paths: dict[str, Path], console: Console) -> None:
         tokens = found["tokens"]
         table.add_row(
             LABELS[name],
-            f"{bundle.quantization['parameters'] / 1e6:.2f} M",
-            f"{bundle.quantization['bits_per_weight']:.2f}",
+            f"{bundle.parameters / 1e6:.2f} M",
+            f"{bundle.bits_per_weight:.2f}",
             format_bytes(sum(bundle.file_bytes.values())),
             f"{found['perplexity']:.3f}",
             f"{100 * found['story']:.0f} %",

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.quantize.calibration import cut_windows, float_perplexity, full_windows, sample_ids
-from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
+from edgedec.quantize.calibration import cut_windows, float_perplexity, full_windows, sample_ids, sample_scored
+from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, least_bytes, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
@@ -126,6 +126,62 @@ def test_a_native_ternary_model_keeps_its_embedding_and_has_an_int8_head(tmp_pat
     bundle = run(write(tmp_path / "m", tensors(ternary=True)), tmp_path / "b", "ternary")
     assert bundle.tensors["lm_head.weight"].scheme == Int8Scheme(rows=True)
     assert bundle.config["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize("options", [{"method": "int8"}, {"method": "ternary", "planes": 2}])
+def test_a_ternary_checkpoint_that_is_quantized_otherwise_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    ternary, floats = write(tmp_path / "t", tensors(ternary=True)), write(tmp_path / "f", tensors())
+    report = quantize(open_checkpoint(ternary), tmp_path / "b", QuantizeOptions(**options), vocab_limit=13)
+    (note,) = report.notes
+    assert note in caplog.messages
+    assert "this checkpoint is ternary; --method ternary without --planes takes" in note
+    assert ("about a quarter" in note) == (options["method"] == "int8")
+    for source, other in ((floats, options), (ternary, {"method": "ternary"}), (ternary, {"method": "float"})):
+        assert not quantize(open_checkpoint(source), tmp_path / "b", QuantizeOptions(**other), vocab_limit=13).notes
+
+
+def test_one_matrix_that_is_not_ternary_is_enough_for_no_note(tmp_path: Path) -> None:
+    contents = tensors(ternary=True)
+    contents["model.layers.1.mlp.down_proj.weight"][0, 0] *= 2
+    source = write(tmp_path / "m", contents)
+    assert not quantize(open_checkpoint(source), tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13).notes
+
+
+@pytest.mark.parametrize("method", ["int8", "float", "ternary"])
+def test_a_bundle_has_at_least_the_bytes_that_are_looked_for_on_the_disk(tmp_path: Path, method: str) -> None:
+    source, options = write(tmp_path / "m", tensors(ternary=True)), QuantizeOptions(method=method)
+    report = quantize(open_checkpoint(source), tmp_path / "b", options, vocab_limit=13)
+    assert 0.2 * report.stored_bytes < least_bytes(open_checkpoint(source), options) <= report.stored_bytes
+
+
+def test_the_error_of_fitted_matrices_is_that_of_the_bundle(tmp_path: Path) -> None:
+    contents = tensors()
+    source = open_checkpoint(write(tmp_path / "m", contents))
+    for ids in (None, np.ones((2, 32), np.int32)):
+        options = QuantizeOptions(method="ternary", planes=2, group_size=32)
+        report = quantize(source, tmp_path / "b", options, vocab_limit=13, calibration=ids)
+        bundle = Bundle.open(tmp_path / "b")
+        names = [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme)]
+        error = sum(float(((contents[name] - bundle.weight(name).dense()) ** 2).sum()) for name in names)
+        weights = sum(float((contents[name] ** 2).sum()) for name in names)
+        assert report.relative_error == pytest.approx((error / weights) ** 0.5, rel=1e-4)
+    assert quantize(source, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=13).relative_error is None
+
+
+def test_what_is_written_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = BundleWriter.finish
+
+    def damage(writer: BundleWriter, **content: Any) -> None:
+        finish(writer, **content)
+        data = bytearray(writer.folder.joinpath("weights.bin").read_bytes())
+        data[-1] ^= 1
+        writer.folder.joinpath("weights.bin").write_bytes(data)
+
+    monkeypatch.setattr(BundleWriter, "finish", damage)
+    with pytest.raises(BundleError, match=r"weights\.bin"):
+        run(write(tmp_path / "m", tensors()), tmp_path / "b", "int8")
 
 
 def test_native_ternary_is_lossless(tmp_path: Path) -> None:
@@ -382,6 +438,19 @@ def test_sampled_ids_follow_the_model(tmp_path: Path) -> None:
     assert own.shape == (32, 64)
     assert np.all(own[:, 0] == 1)
     assert own.max() < 13
+    steps: list[tuple[int, int]] = []
+    again, perplexity = sample_scored(
+        checkpoint,
+        tokens=2048,
+        vocab_limit=13,
+        seed=1,
+        length=64,
+        progress=lambda _, done, total: steps.append((done, total)),
+    )
+    np.testing.assert_array_equal(own, again)
+    assert perplexity == pytest.approx(float_perplexity(checkpoint, list(own), vocab_limit=13), rel=1e-5)
+    assert steps[-1] == (2048, 2048)
+    assert len(steps) == 63
     np.testing.assert_array_equal(own, sample_ids(checkpoint, tokens=2048, vocab_limit=13, seed=1, length=64))
     uniform = np.random.default_rng(0).integers(0, 13, own.shape).astype(np.int32)
     assert float_perplexity(checkpoint, list(own), vocab_limit=13) < 0.7 * float_perplexity(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from edgedec.bundle import Bundle
+from edgedec.cli import quantize
+from edgedec.quantize.hints import lost_hint
+from edgedec.quantize.options import QuantizeOptions
 from tests.edgedec.cli.conftest import Edgedec
 from tests.edgedec.cli.support.make_known_model import ENDLESS, byte_tokenizer
 from tests.quantize.readers.support import make_qwen35_gguf
@@ -26,9 +31,13 @@ KEYS = {
     "perplexity_after",
     "eval_tokens",
     "calibration_tokens",
+    "relative_error",
     "seconds",
+    "spent",
+    "notes",
     "peak_bytes",
 }
+SPENT = ["reading", "writing text", "quantizing", "writing", "reading back", "scoring", "rest"]
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +84,83 @@ def test_the_result_is_printed_as_a_table(edgedec: Edgedec, checkpoint: Path) ->
     outcome = edgedec("quantize", checkpoint, "-o", "out")
     rows = {line.split("  ")[0] for line in outcome.stdout.splitlines()}
     assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
+
+
+def test_the_seconds_add_up(edgedec: Edgedec, checkpoint: Path) -> None:
+    options = ("--method", "ternary", "--planes", "2", "--calibration-tokens", "128")
+    data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", *options, "--json").json
+    assert list(data["spent"]) == SPENT
+    assert all(data["spent"][name] > 0 for name in SPENT)
+    assert data["seconds"] == pytest.approx(sum(data["spent"].values()), abs=1e-6)
+    data = edgedec("quantize", checkpoint, "-o", "out", *options, "--eval-text", "none", "--json").json
+    assert data["spent"]["scoring"] == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        ({"reading": 0.26, "quantizing": 1.26, "rest": 0.04}, "1.6 (reading 0.3, quantizing 1.3)"),
+        ({"reading": 0.04, "rest": 0.04}, "0.0"),
+    ],
+)
+def test_the_printed_seconds_add_up_too(seconds: dict[str, float], text: str) -> None:
+    assert quantize._seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "window"),
+    [(1_000, 6144, 256), (16_000_000, 6144, 256), (32_000_000, 3072, 64), (110_000_000, 1024, 64), (8 << 30, 1024, 64)],
+)
+def test_a_large_model_scores_fewer_tokens(
+    monkeypatch: pytest.MonkeyPatch, parameters: int, tokens: int, window: int
+) -> None:
+    monkeypatch.setattr("edgedec.cli.quantize.EVAL_TOKENS", 6144)
+    monkeypatch.setattr("edgedec.api.WINDOW_TOKENS", 256)
+    info = SimpleNamespace(shape=(parameters // 1000, 1000))
+    found = quantize._eval_tokens(cast("Any", SimpleNamespace(tensors={"a": info})))
+    assert (found, quantize._window_tokens(found)) == (tokens, window)
+
+
+def test_the_number_of_scored_tokens_can_be_chosen(edgedec: Edgedec, checkpoint: Path) -> None:
+    data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", "--eval-tokens", "128", "--json").json
+    assert data["eval_tokens"] == 128 - 128 // 64
+    Path("text").write_text(f"o{ENDLESS}" * 60)
+    options = ("--eval-text", "text", "--eval-tokens", "128", "--json")
+    data = edgedec("quantize", checkpoint, "-o", "out", *options).json
+    assert data["eval_tokens"] == 128 - 128 // 64
+
+
+def test_one_plane_of_a_float_model_is_warned_about(edgedec: Edgedec, checkpoint: Path) -> None:
+    options = ("--method", "ternary", "--planes", "1", "--calibration", "none")
+    outcome = edgedec("quantize", checkpoint, "-o", "one", *options, "--eval-text", "none", "--json")
+    data: dict[str, Any] = outcome.json
+    (note,) = data["notes"]
+    assert 0.3 < data["relative_error"] < 0.6
+    assert "the stored matrices differ from the weights by" in note
+    for step in ("--planes 2 or 3", "--method int4", "edgedec distil"):
+        assert step in note
+    assert f"warning: one: {note}" in outcome.stderr
+    # This model's layers hardly matter, so that a measurement tells that nothing is lost.
+    assert edgedec("quantize", checkpoint, "-o", "one", *options, "--json").json["notes"] == []
+    options = ("--method", "ternary", "--planes", "2", "--calibration", "none", "--eval-text", "none")
+    assert edgedec("quantize", checkpoint, "-o", "two", *options, "--json").json["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "after", "expected"),
+    [
+        (QuantizeOptions(method="ternary", planes=1), 10.0, 623.4, "(+6,134 %). One ternary plane suits"),
+        (QuantizeOptions(method="ternary", planes=2), 10.0, 20.0, "Use --planes 3 or --method int8"),
+        (QuantizeOptions(method="int4"), 10.0, 15.1, "Use --method int8"),
+        (QuantizeOptions(method="int8"), 10.0, math.inf, "Use --method float"),
+        (QuantizeOptions(method="ternary", planes=1), 10.0, 14.9, None),
+    ],
+)
+def test_a_lost_model_is_told_by_its_perplexity(
+    options: QuantizeOptions, before: float, after: float, expected: str | None
+) -> None:
+    hint = lost_hint(options, before=before, after=after, error=0.5)
+    assert (hint is None) if expected is None else (hint is not None and expected in hint)
 
 
 @pytest.mark.thorough
@@ -153,6 +239,31 @@ def test_a_folder_that_is_not_a_bundle_is_not_overwritten(edgedec: Edgedec, chec
     assert outcome.code == 2
     assert "it exists and holds no manifest.json" in outcome.stderr
     assert Path("out/diary").read_text() == "dear"
+
+
+@pytest.mark.parametrize(("inside", "problem"), [("out", "holds no manifest.json"), ("file", "file is not a folder")])
+def test_the_place_is_looked_at_before_a_text_is_written(
+    edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, inside: str, problem: str
+) -> None:
+    monkeypatch.setattr("edgedec.quantize.calibration.sample_scored", None)  # a call would fail
+    Path("out").mkdir()
+    Path("out/diary").write_text("dear")
+    Path("file").write_text("dear")
+    output = "out" if inside == "out" else "file/bundle"
+    outcome = edgedec("quantize", checkpoint, "-o", output, "--method", "int4")
+    assert outcome.code == 2
+    assert problem in outcome.stderr
+
+
+def test_a_disk_without_room_is_refused_before_a_text_is_written(
+    edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.quantize.calibration.sample_scored", None)
+    monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    outcome = edgedec("quantize", checkpoint, "-o", "out", "--method", "int4")
+    assert outcome.code == 1
+    assert "cannot write out: it needs at least" in outcome.stderr
+    assert "has 1,000 free; free some space" in outcome.stderr
 
 
 @pytest.mark.thorough
