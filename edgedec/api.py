@@ -63,7 +63,7 @@ def quantize_checkpoint(
         pool: place where tensors are quantized: ``local``, or ``ray``, a Ray cluster.
         workers: tensors at the same time; 0: as many as pay. More than one starts processes, which import the main script
             anew, so that it needs the guard ``if __name__ == "__main__":``. The bytes are the same.
-        progress: called after each tensor with its name and the parameters done and in all.
+        progress: called after each tensor with its name, and the work done and in all.
 
     Returns:
         Parameters, stored bytes, bits per weight, and the number of tensors of each scheme.

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-__all__ = ["LINE_INTERVAL_S", "Progress", "ProgressLines", "silent"]
+__all__ = ["LINE_INTERVAL_S", "Progress", "ProgressLines", "remaining", "silent", "within"]
 
 LINE_INTERVAL_S = 10.0  # seconds between two lines about the same work
+_KNOWN = 0.03  # share of the work after which the rest can be estimated
+_MINUTES_S = 100.0  # seconds that are not yet called minutes; and minutes, hours
 
 Progress = Callable[
     [str, int, int], None
@@ -19,6 +21,34 @@ Progress = Callable[
 
 def silent(what: str, done: int, total: int) -> None:
     """Ignore a report."""
+
+
+def within(progress: Progress, first: int, last: int, total: int = 100) -> Progress:
+    """Return a ``Progress`` for a part of some work, which reports to that of the whole.
+
+    Args:
+        first, last: pieces of the whole, of ``total``, that are done at the beginning and at the end of the part.
+
+    Example: if the part reports 1 of 2, ``within(progress, 60, 100)`` reports 80 of 100.
+    """
+
+    def report(what: str, done: int, all_of_it: int) -> None:
+        progress(what, first + (last - first) * done // max(1, all_of_it), total)
+
+    return report
+
+
+def remaining(elapsed_s: float, done: int, total: int) -> str:
+    """Return an estimate of the time that work still takes: "about 40 s" or "about 5 minutes"; empty if there is none.
+
+    It assumes that the rest takes as long as what is done, in proportion, which is unknown before ``_KNOWN`` of the work.
+    """
+    if total <= 1 or not _KNOWN * total <= done < total:
+        return ""
+    left = elapsed_s * (total - done) / done
+    if left < _MINUTES_S:
+        return f"about {max(1, round(left))} s"
+    return f"about {round(left / 60)} minutes" if left < 60 * _MINUTES_S else f"about {left / 3600:.1f} hours"
 
 
 class ProgressLines:
@@ -79,11 +109,13 @@ class ProgressLines:
             self._thread.join()
 
     def line(self) -> str:
-        """Return the line for the present state: ``quantizing: 12 %, layers.3.up_proj (30 s)``."""
+        """Return the line for the present state: ``quantizing: 12 %, layers.3.up_proj (30 s, about 4 minutes left)``."""
         what, done, total = self._state
+        elapsed = self._clock() - self._began
         share = f"{100 * done // total} %" if total > 1 else ""  # work of one piece has no share until it is done
         detail = ", ".join(part for part in (share, what) if part)
-        seconds = f"({self._clock() - self._began:.0f} s)"
+        left = remaining(elapsed, done, total)
+        seconds = f"({elapsed:.0f} s{f', {left} left' if left else ''})"
         return f"{self._label}: {detail} {seconds}" if detail else f"{self._label} {seconds}"
 
     def _run(self) -> None:

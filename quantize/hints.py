@@ -17,7 +17,7 @@ LOST_PERPLEXITY = 1.5  # perplexity relative to the float model's from which a b
 # groups of 64 have 0.44 with one plane, 0.19 with two, and 0.1 with int4.
 LOST_ERROR = 0.3
 
-_LOSSLESS_SHARE = {"int8": "about a quarter", "int4": "about half"}  # of the size that the method gives a matrix
+_LOSSLESS_SHARE = {"int8": "about a quarter", "int4": "about half"}  # share of the size that the method gives
 
 
 def is_ternary(makers: Sequence[Maker]) -> bool:

@@ -61,6 +61,7 @@ F32 = NDArray[np.float32]
 
 _WORTH_PROCESSES = 50_000_000  # parameters; with fewer, starting a process takes longer than the work that it would do
 _MOST_WORKERS = 4  # default limit: each worker holds a tensor and the libraries, and one process writes for all of them
+_FITTED_WORK = 100  # time of fitting codes to a matrix, relative to that of rounding it to int8
 _TWO_BIT_PLANES = 2  # planes that hold any 2-bit code
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
@@ -124,7 +125,7 @@ def local_workers(checkpoint: Checkpoint) -> int:
 def least_bytes(checkpoint: Checkpoint, options: QuantizeOptions) -> int:
     """Return a lower bound on the bytes of the bundle's weights, by shapes alone, to compare with the room on the disk."""
     graph, sources = checkpoint_graph(checkpoint)
-    scheme: Scheme = options.fitted_scheme or {"int8": Int8Scheme(rows=True)}.get(options.method, TernaryScheme())
+    scheme: Scheme = options.fitted_scheme or (Int8Scheme(rows=True) if options.method == "int8" else TernaryScheme())
     total = 0
     for source in set(sources.values()):
         info = checkpoint.tensors[source]
@@ -187,7 +188,11 @@ class _Run:
         self.read_s, self.job_s = 0.0, 0.0  # seconds of jobs: of reading, and of all
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
-        self._sizes, self._done = sizes, 0
+        fitted = options.fitted_scheme is not None and not self.has_codes
+        self._work = {
+            name: size * (_FITTED_WORK if fitted and name in self.inside() else 1) for name, size in sizes.items()
+        }
+        self._done = 0
         if options.method == "int4" and not self.has_codes:
             self._shift_norms()
         self._hint_at_ternary()
@@ -226,9 +231,8 @@ class _Run:
             self.report.group_size = max(self.report.group_size, scheme.group_size)
         self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())
         self.report.methods[scheme.kind] = self.report.methods.get(scheme.kind, 0) + 1
-        self._done += self._sizes[name]
-        stored = sum(self._sizes.values()) - (self._sizes[self.head] if self.tied else 0)
-        self.progress(name, self._done, stored)
+        self._done += self._work[name]
+        self.progress(name, self._done, sum(self._work.values()) - (self._work[self.head] if self.tied else 0))
 
     def note(self, text: str) -> None:
         """Log a sentence about the result, and keep it for the report."""
@@ -383,7 +387,8 @@ def quantize(
         calibration: ids int32 [B, T] whose activations guide planes and int4 codes; None fits the weights alone.
         pool: quantizes several tensors at once; None: this process quantizes them one by one. The bytes are the same.
             Calibrated matrices are always computed in this process, one after the other.
-        progress: called after each tensor with its name, the parameters done and the total.
+        progress: called after each tensor with its name, and the work done and in all: the parameters, those of matrices to
+            which codes are fitted a hundredfold.
 
     Raises:
         BundleError: the checkpoint is damaged or incomplete, or its parts do not match; the message names file and tensor.

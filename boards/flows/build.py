@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__, boards, hw
-from edgedec.atomic import new_file, new_folder
+from edgedec.atomic import check_folder, check_room, new_file, new_folder
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.flows.check import check_build
 from edgedec.boards.flows.interface import BoardDesign, Built, Flow, find_flow, flow_names
@@ -39,12 +39,13 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 
-__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build"]
+__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_output"]
 
 MANIFEST, REPORT, PAGE, FLOOR_PLAN = "build.json", "report.json", "report.html", "floor_plan.svg"
 FORMAT, VERSION = "edgedec-build", 1
 _LOCK = ".lock"
 _MOST_BYTES = 4 << 20
+_LEAST_BYTES = 4 << 20  # a project without the program; the generated hardware alone has more
 
 Synthesis = Callable[[AcceleratorConfig], tuple[str, Resources]]  # returns the tool's name and the resources
 
@@ -115,22 +116,42 @@ def build(
     return BuildResult(output=output, built=built, missing=missing, command=maker.command(output, seed), report=content)
 
 
+def check_output(board: Board, config: AcceleratorConfig, output: Path, flow: str | None = None) -> None:
+    """Check before a model is compiled that ``build`` can write into ``output``.
+
+    Raises:
+        UsageError: ``output`` holds something else, or a build for another board or configuration, or may not be written.
+        BundleError: what an earlier build left there is damaged.
+        EdgedecError: the disk is full.
+    """
+    check_folder(output, MANIFEST)
+    check_room(output, _LEAST_BYTES)
+    if (output / MANIFEST).is_file():
+        there, wanted = _manifest(output)["identity"], _request(board, config, flow or flow_names(board)[0])
+        if any(there.get(name) != value for name, value in wanted.items()):
+            raise _another(output, there, wanted)
+
+
+def _request(board: Board, config: AcceleratorConfig, flow: str) -> dict[str, str]:
+    """Return those facts by which two builds are the same that are known before the model is compiled."""
+    data = json.dumps(board.members(), sort_keys=True)
+    return {
+        "board": board.name,
+        "flow": flow,
+        "board_data": hashlib.sha256(data.encode()).hexdigest(),
+        "configuration": f"{config.hash:016x}",
+        "clock_hz": f"{config.clock_hz:.0f}",
+        "generator": _code(),
+    }
+
+
 def _identity(design: BoardDesign, flow: str) -> dict[str, str]:
     """Return the facts by which two builds are the same."""
-    board = json.dumps(design.board.members(), sort_keys=True)
     program = design.program
     digest = hashlib.sha256(json.dumps(asdict(program.host), sort_keys=True).encode())
     for data in (program.code, program.image.data):
         digest.update(data)
-    return {
-        "board": design.board.name,
-        "flow": flow,
-        "board_data": hashlib.sha256(board.encode()).hexdigest(),
-        "configuration": f"{design.config.hash:016x}",
-        "clock_hz": f"{design.config.clock_hz:.0f}",
-        "program": digest.hexdigest(),
-        "generator": _code(),
-    }
+    return _request(design.board, design.config, flow) | {"program": digest.hexdigest()}
 
 
 def _code() -> str:
@@ -192,14 +213,7 @@ def _check_same(output: Path, identity: Mapping[str, str]) -> None:
     content = _manifest(output)
     there = content["identity"]
     if there != dict(identity):
-        names = ("board", "flow", "configuration", "clock_hz")
-        other = [
-            f"{name} {there.get(name)}, not {identity[name]}" for name in names if there.get(name) != identity[name]
-        ]
-        if not other:
-            same = there.get("program") == identity["program"]
-            other = ["written by another edgedec" if same else "of another model"]
-        raise UsageError(f"{output} holds another build: {'; '.join(other)}. Choose another folder, or remove it")
+        raise _another(output, there, identity)
     for name, digest in content["files"].items():
         path = output / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -207,6 +221,16 @@ def _check_same(output: Path, identity: Mapping[str, str]) -> None:
                 f"{path} {'was changed' if path.exists() else 'is missing'} since it was written; put it back, or remove "
                 "the folder and build again"
             )
+
+
+def _another(output: Path, there: Mapping[str, Any], wanted: Mapping[str, str]) -> UsageError:
+    """Return the error of a folder with another build. ``wanted`` has no program if the model is not compiled yet."""
+    names = ("board", "flow", "configuration", "clock_hz")
+    other = [f"{name} {there.get(name)}, not {wanted[name]}" for name in names if there.get(name) != wanted[name]]
+    if not other:
+        same = there.get("program") == wanted.get("program", there.get("program"))
+        other = ["written by another edgedec" if same else "of another model"]
+    return UsageError(f"{output} holds another build: {'; '.join(other)}. Choose another folder, or remove it")
 
 
 def _manifest(output: Path) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.workers import WorkerPool
 
-__all__ = ["FRONTS", "SWEPT", "Exploration", "Point", "Speed", "explore", "pareto"]
+__all__ = ["FRONTS", "SWEPT", "WITHIN", "Exploration", "Point", "Speed", "explore", "pareto"]
 
 SWEPT = ("beat_bytes", "ports", "slots", "tile_rows", "softmax_lanes", "prefetch_beats")
 FRONTS = ("token", "pass")  # the fastest for one token, and for as many as there are slots
+WITHIN = 1.01  # speeds that differ by no more than this factor count as equally good
 _LOWERED_FOR = SWEPT[:4]  # members that change a program
 _DEPTHS = (128, 1024)  # positions before a pass, or as many as the context leaves
 _BEAT_BYTES = (4, 8, 16, 32, 64)
@@ -98,6 +99,8 @@ class Exploration:
     refusal: its message if it takes none at all.
     fronts: by FRONTS, numbers of the points that are cheaper in LUTs, or faster behind the first depth, than any other:
         from the cheapest to the fastest.
+    best: by FRONTS, number of the cheapest point of the front whose speed behind the first depth is within ``WITHIN`` of the
+        fastest one's.
     """
 
     board: Board
@@ -106,6 +109,21 @@ class Exploration:
     chosen: int | None
     refusal: str
     fronts: Mapping[str, tuple[int, ...]]
+    best: Mapping[str, int]
+
+    def better_than_chosen(self, front: str) -> int | None:
+        """Return the number of the cheapest point of a front that is no slower than the chosen one and takes fewer LUTs.
+
+        None if there is none, or no chosen point that fits.
+        """
+        if self.chosen is None or not self.points[self.chosen].fits:
+            return None
+        chosen = self.points[self.chosen]
+        for number in self.fronts[front]:
+            point = self.points[number]
+            if point.resources["lut"] < chosen.resources["lut"] and point.rate(front) >= chosen.rate(front):
+                return number
+        return None
 
 
 def explore(
@@ -145,14 +163,15 @@ def explore(
     points = tuple(point for tried in found for point in tried.points)
     if not any(point.fits for point in points):
         raise refusal or next(tried.refusal for tried in found if tried.refusal)
-    configs = [point.config for point in points]
+    configs, fronts = [point.config for point in points], {front: _front(points, front) for front in FRONTS}
     return Exploration(
         board=board,
         depths=depths,
         points=points,
         chosen=configs.index(chosen) if chosen in configs else None,
         refusal="" if refusal is None else str(refusal),
-        fronts={front: _front(points, front) for front in FRONTS},
+        fronts=fronts,
+        best={front: _best(points, numbers, front) for front, numbers in fronts.items()},
     )
 
 
@@ -179,6 +198,12 @@ def _front(points: Sequence[Point], front: str) -> tuple[int, ...]:
     fitting = sorted((number for number, point in enumerate(points) if point.fits), key=rest)
     pairs = [(points[number].resources["lut"], points[number].rate(front)) for number in fitting]
     return tuple(fitting[at] for at in pareto(pairs))
+
+
+def _best(points: Sequence[Point], numbers: Sequence[int], front: str) -> int:
+    """Return the cheapest of the front's ``numbers`` whose speed is within ``WITHIN`` of the fastest one's."""
+    least = points[numbers[-1]].rate(front) / WITHIN
+    return next(number for number in numbers if points[number].rate(front) >= least)
 
 
 # Configurations to try.

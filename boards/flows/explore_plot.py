@@ -45,10 +45,13 @@ def write_plot(path: Path, found: Exploration) -> None:
         luts, rates = [point.resources["lut"] for point in best], [point.rate(front) for point in best]
         axes.step(luts, rates, where="post", color="C0", linewidth=1)
         axes.scatter(luts, rates, s=22, color="C0", zorder=3, label="Pareto front")
+        star = found.points[found.best[front]]
+        place = [star.resources["lut"]], [star.rate(front)]
+        axes.scatter(*place, s=110, marker="*", color="C3", zorder=5, label="smallest within 1 % of the fastest")
         chosen = None if found.chosen is None else found.points[found.chosen]
         if chosen is not None and chosen.fits:
             place = [chosen.resources["lut"]], [chosen.rate(front)]
-            axes.scatter(*place, s=110, marker="*", color="C3", zorder=4, label="--configuration board")
+            axes.scatter(*place, s=36, marker="D", color="C1", zorder=4, label="--configuration board")
         axes.axvline(found.board.usable("lut"), color="0.5", linestyle="--", linewidth=1, label="LUTs that can be used")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ __all__ = ["run_explore"]
 
 _FORMAT, _VERSION = "edgedec-exploration", 1
 _BY = {"resources": "edgedec's formulas, the accelerator alone", "speed": "edgedec's cycle model"}
-_WORTH = 1.01  # speed relative to the row above; rows with less are not printed
 _TITLES = {"token": "one token in a pass", "pass": "a token for each slot in a pass"}
 
 
@@ -97,6 +96,7 @@ def _described(exploration: Exploration) -> dict[str, Any]:
         "bandwidth_bytes_s": board.bandwidth_bytes_s,
         "bandwidth_kind": board.bandwidth_kind,
         "committed": list(exploration.depths),
+        "best": dict(exploration.best),
         "chosen": exploration.chosen,
         "refusal": exploration.refusal,
         "fronts": {name: list(numbers) for name, numbers in exploration.fronts.items()},
@@ -126,33 +126,50 @@ def _print(exploration: Exploration) -> None:
     for front in exploration.fronts:
         print(f"\nPareto front of estimated tokens/s and LUTs, {_TITLES[front]}:")
         _print_front(exploration, front)
-    print(f"\n{_chosen(exploration)}")
+    print()
+    for line in _marks(exploration):
+        print(line)
     print(
         "All figures are estimates for the accelerator alone. --json has every point; build one with --configuration TEXT."
     )
 
 
-def _chosen(exploration: Exploration) -> str:
-    """Return the sentence about the choice of --configuration board."""
+def _marks(exploration: Exploration) -> Iterator[str]:
+    """Yield the sentences about the marks of the rows."""
+    yield "* on the front: the smallest accelerator whose speed is within 1 % of the fastest one's"
     if exploration.refusal:
-        return f"--configuration board, with the same members, chooses none of them: {exploration.refusal}"
-    if exploration.chosen is None:
-        return "--configuration board chooses none of them."
-    beyond = exploration.points[exploration.chosen].beyond
-    return "* choice of --configuration board" + (f", which does not fit: {', '.join(beyond)}" if beyond else "")
+        yield f"--configuration board, with the same members, chooses none of them: {exploration.refusal}"
+    elif exploration.chosen is None:
+        yield "--configuration board chooses none of them."
+    elif beyond := exploration.points[exploration.chosen].beyond:
+        yield f"b choice of --configuration board, which does not fit: {', '.join(beyond)}"
+    else:
+        yield f"b choice of --configuration board, by rules of its own{_improved(exploration)}"
+
+
+def _improved(exploration: Exploration) -> str:
+    """Return what is better than the choice of the board on the front of whole passes, which that choice is meant for."""
+    number = exploration.better_than_chosen("pass")
+    if number is None or exploration.chosen is None:
+        return ""
+    chosen, point = exploration.points[exploration.chosen], exploration.points[number]
+    saved = chosen.resources["lut"] - point.resources["lut"]
+    gain = point.rate("pass") / chosen.rate("pass") - 1
+    speed = f"{gain:.1%} faster" if gain > 0.0005 else "as fast"
+    return f"; {point.text} takes {saved:,} LUTs less and is {speed}, by estimate"
 
 
 def _print_front(exploration: Exploration, front: str) -> None:
     resources = [name for name, there in exploration.board.has.items() if there]
     rows = [["", *resources, *(f"tokens/s @{depth:,}" for depth in exploration.depths), "--configuration"]]
-    shown = _worth(exploration, front)
+    shown = sorted({*_worth(exploration, front), exploration.best[front]}, key=exploration.fronts[front].index)
     if exploration.chosen is not None and exploration.points[exploration.chosen].fits:
         shown = sorted({*shown, exploration.chosen}, key=lambda number: exploration.points[number].resources["lut"])
     for number in shown:
         point = exploration.points[number]
         rows.append(
             [
-                "*" if number == exploration.chosen else "",
+                "*" * (number == exploration.best[front]) + "b" * (number == exploration.chosen),
                 *(f"{point.resources[name]:,}" for name in resources),
                 *(f"{point.rate(front, at):,.1f}" for at in range(len(exploration.depths))),
                 point.text,
@@ -163,9 +180,11 @@ def _print_front(exploration: Exploration, front: str) -> None:
 
 def _worth(exploration: Exploration, front: str) -> list[int]:
     """Return the front without points that are hardly faster than a smaller one."""
+    from edgedec.boards.flows.explore import WITHIN
+
     shown: list[int] = []
     for number in exploration.fronts[front]:
-        if not shown or exploration.points[number].rate(front) >= _WORTH * exploration.points[shown[-1]].rate(front):
+        if not shown or exploration.points[number].rate(front) >= WITHIN * exploration.points[shown[-1]].rate(front):
             shown.append(number)
     return shown
 
@@ -188,7 +207,9 @@ def _write(folder: Path, exploration: Exploration, data: dict[str, Any]) -> None
 
 
 def _rows(exploration: Exploration) -> list[Sequence[Any]]:
-    """Return a row for each point; ``token_front`` and ``pass_front`` are 1 if it is on the front."""
+    """Return a row for each point; ``token_front`` and ``pass_front`` are 1 if it is on the front, and ``token_best`` and
+    ``pass_best`` if it has the star there.
+    """
     from edgedec.boards.flows.explore import FRONTS, SWEPT
 
     speeds = [(front, at) for front in FRONTS for at in range(len(exploration.depths))]
@@ -200,6 +221,7 @@ def _rows(exploration: Exploration) -> list[Sequence[Any]]:
         "beyond",
         *(f"{front}_tokens_per_second_at_{exploration.depths[at]}" for front, at in speeds),
         *(f"{front}_front" for front in FRONTS),
+        *(f"{front}_best" for front in FRONTS),
         "chosen",
     ]
     rows: list[Sequence[Any]] = [head]
@@ -213,6 +235,7 @@ def _rows(exploration: Exploration) -> list[Sequence[Any]]:
                 "; ".join(point.beyond),
                 *(f"{point.rate(front, at):.6g}" if point.fits else "" for front, at in speeds),
                 *(int(number in exploration.fronts[front]) for front in FRONTS),
+                *(int(number == exploration.best[front]) for front in FRONTS),
                 int(number == exploration.chosen),
             ]
         )

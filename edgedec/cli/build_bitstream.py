@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_bitstream"]
 
-_BUNDLE = "accelerator.board"
 _SEED = 1
 
 
@@ -119,8 +118,9 @@ def build_bitstream(
         return
     config = _config(bundle, target, configuration, flow)
     check_build(target, config, flow)
-    from edgedec.boards.flows.build import build
+    from edgedec.boards.flows.build import build, check_output
 
+    check_output(target, config, output, flow)
     bundle = Bundle.open(path)
     with progress("compiling the model") as report:
         program = _program(bundle, config, report)
@@ -198,12 +198,12 @@ def _synthesis() -> Synthesis:
 
 def _write_bundle(result: BuildResult, bundle: Bundle, program: Program, board: Board) -> Path | None:
     """Write the board bundle for `edgedec deploy`, and return its path; None if the clock is known not to be reached."""
-    from edgedec.runtime.accelerator.board_bundle import write_board_bundle
+    from edgedec.runtime.accelerator.board_bundle import BOARD_BUNDLE, write_board_bundle
 
     built = result.built
     if built is None or built.hwh is None or not built.usable:
         return None
-    path = result.output / _BUNDLE
+    path = result.output / BOARD_BUNDLE
     write_board_bundle(path, bundle=bundle, program=program, bitstream=built.bitstream, hwh=built.hwh, board=board.name)
     return path
 

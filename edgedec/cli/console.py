@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.file_kinds import identify
-from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines
+from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines, remaining
 from edgedec.rate_limit import RateLimitedLog
 
 __all__ = ["counted", "has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
@@ -79,9 +80,12 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[what]}"))
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"), TextColumn("{task.fields[what]}"),
+    )  # fmt: skip
     bars = Bars(*columns, console=Console(stderr=True), transient=True)
-    task = bars.add_task(label, total=None, what="")
+    task = bars.add_task(label, total=None, what="", left="")
     timer = threading.Timer(_PATIENCE_S, bars.start)
     timer.daemon = True
 
@@ -91,10 +95,12 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
         bars.stop()
 
     def update(what: str, done: int, total: int) -> None:
-        bars.update(task, completed=done, total=total, what=what)
+        left = remaining(time.monotonic() - began, done, total)
+        bars.update(task, completed=done, total=total, what=what, left=left and f"{left} left")
         if once and done >= total:
             stop()
 
+    began = time.monotonic()
     timer.start()
     try:
         yield update

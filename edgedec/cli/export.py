@@ -50,6 +50,7 @@ def export(
 
     The output is written completely or not at all.
     """
+    from edgedec.atomic import check_room
     from edgedec.bundle import Bundle
 
     if format not in FORMATS:
@@ -67,6 +68,7 @@ def export(
     if format == "onnx":
         check_installed("onnx", extra="onnx", user="--format onnx")
     opened = Bundle.open(resolve_model(bundle))
+    check_room(output, opened.weight_bytes // 2)  # no format stores weights in less
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["quantize"]
 
 EVAL_TOKENS = 6144  # tokens that are scored by default, of a small model
-_LEAST_EVAL_TOKENS = 1024  # of a large one
-_EVAL_WORK = EVAL_TOKENS * 16_000_000  # parameters times tokens: a few seconds on two cores
-_SHORT_WINDOW = 64  # tokens of a sequence that a large model writes
+_LEAST_EVAL_TOKENS = 512  # tokens that are scored by default, of a large model
+_EVAL_WORK = EVAL_TOKENS * 8_000_000  # parameters times tokens: some seconds on two cores
+_SHORT_WINDOW = 32  # tokens of a sequence that a large model writes
 NO_TEXT = "none"
-# What time is spent on. "writing text" is that of the float model for calibration and perplexities, whose scores it gives,
-# too; "rest" is imports and checks.
+# Names of what time is spent on. "writing text" is that of the float model, for calibration and perplexities, with its own
+# score; "rest" is imports and checks.
 _SPENT = ("reading", "writing text", "quantizing", "writing", "reading back", "scoring", "model card", "rest")
 
 
@@ -160,7 +160,7 @@ def quantize(
             "--eval-tokens",
             metavar="N",
             min=0,
-            help="Tokens of the perplexities; 0: 6144, or down to 1024 for a model of 16 million parameters and more.",
+            help="Tokens of the perplexities; 0: 6144, or down to 512 for a model of more than 8 million parameters.",
         ),
     ] = 0,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Seed of the text that the model writes.")] = 0,

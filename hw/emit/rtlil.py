@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Const, Fragment, Value
-from amaranth.hdl._ir import PortDirection
+from amaranth.hdl._ast import SignalDict
+from amaranth.hdl._ir import PortDirection, build_netlist
 from amaranth.hdl._xfrm import DomainCollector
 from amaranth.lib.wiring import In
 
 from edgedec.hw.blocks.collisions import COLLISION_FREE
 from edgedec.hw.emit.names import name_design, tidy_ports
+from edgedec.progress import Progress, silent
 
 __all__ = ["VIOLATED", "to_rtlil"]
 
 VIOLATED = "violated_"  # start of the name of a register that stays high after an assertion failed; its message follows
+_ELABORATED, _NETLISTED = 20, 60  # percent of the time of ``to_rtlil`` after two of its steps, of a large accelerator
 _CHECK = re.compile(r"^  cell \$check \S+\n(.*?)^  end\n", re.MULTILINE | re.DOTALL)
 _CONNECTION = re.compile(r"^    connect \\(A|EN|TRG) (.+)$", re.MULTILINE)
 _KEPT = re.compile(r'^  attribute \\keep "true"\n(?:  attribute .*\n)*  wire width \d+ (\\\S+)$', re.MULTILINE)
@@ -30,7 +34,12 @@ _FORMAT = re.compile(r'^    parameter \\FORMAT "(.*)"$', re.MULTILINE)
 
 
 def to_rtlil(
-    component: Any, *, name: str = "top", platform: Any = None, checks: Literal["drop", "keep", "register"] = "drop"
+    component: Any,
+    *,
+    name: str = "top",
+    platform: Any = None,
+    checks: Literal["drop", "keep", "register"] = "drop",
+    progress: Progress = silent,
 ) -> str:
     """Return a component as RTLIL. Ports are named ``member__member``; those of the clock domains follow them.
 
@@ -42,6 +51,7 @@ def to_rtlil(
         checks: treatment of the assertions of ``edgedec.hw.blocks.contract``. "drop" removes them, which is right for
             hardware. "keep" keeps them for a simulator or a solver that understands them. "register" replaces each by a
             register whose name is ``VIOLATED`` and the message with underscores, and which stays high after a failure.
+        progress: called with the step, and the percent that are done, of 100. A large accelerator takes minutes.
 
     Raises:
         ValueError: a member has the name of a clock or a reset.
@@ -52,6 +62,7 @@ def to_rtlil(
         if not isinstance(value, Const):
             direction = PortDirection.Input if member.flow is In else PortDirection.Output
             ports["__".join(map(str, path))] = (value, direction)
+    progress("elaborating", 0, 100)
     fragment = Fragment.get(component, platform)
     # Amaranth would create these domains in the order of a set of strings, which differs from process to process.
     for domain in _missing_domains(fragment):
@@ -63,12 +74,46 @@ def to_rtlil(
             ports[signal.name] = (signal, PortDirection.Input)
     design = fragment.prepare(ports=ports, hierarchy=(name,))
     name_design(design)
-    text = _kept(tidy_ports(rtlil.convert_fragment(design, emit_src=False)[0]))
+    text = _kept(tidy_ports(_converted(design, progress)))
     text = _collision_free(text, reads_old=getattr(platform, "reads_old", True))
     if checks == "keep":
         return text
     modules = text.split("\nend\n")  # each has names of its own
     return "\nend\n".join(_CHECK.sub(_Registers() if checks == "register" else "", module) for module in modules)
+
+
+class _Counted(dict[Any, Any]):
+    """The fragments of a design, which reports how many of them have been looked up."""
+
+    def __init__(self, fragments: Mapping[Any, Any], report: Callable[[float], None]) -> None:
+        super().__init__(fragments)
+        self._report, self._seen = report, set[int]()
+
+    def __getitem__(self, fragment: Any) -> Any:
+        if id(fragment) not in self._seen:
+            self._seen.add(id(fragment))
+            self._report(len(self._seen) / len(self))
+        return super().__getitem__(fragment)
+
+
+def _converted(design: Any, progress: Progress) -> str:
+    """Return the text of ``rtlil.convert_fragment(design, emit_src=False)``, with reports from inside."""
+
+    def report(step: str, first: int, last: int) -> Callable[[float], None]:
+        return lambda share: progress(step, first + int(share * (last - first)), 100)
+
+    design.fragments = _Counted(design.fragments, report("netlist", _ELABORATED, _NETLISTED))
+    netlist, names = build_netlist(design), SignalDict()
+    empty, text = rtlil.EmptyModuleChecker(netlist), rtlil.Design(emit_src=False)
+    emitted = report("RTLIL", _NETLISTED, 100)
+    for index, module in enumerate(netlist.modules):
+        emitted(index / len(netlist.modules))
+        if not empty.is_empty(index):
+            builder = text.module(".".join(module.name), src_loc=module.src_loc)
+            if index == 0:
+                builder.attribute("top", 1)
+            rtlil.ModuleEmitter(builder, netlist, module, names, empty_checker=empty).emit()
+    return str(text)
 
 
 def _kept(text: str) -> str:

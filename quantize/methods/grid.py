@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.quantize.methods.levels import scale_step
+from edgedec.quantize.methods.levels import moved_by, scale_step
 
 __all__ = ["Grid", "GridLevels"]
 
@@ -33,12 +33,16 @@ class GridLevels:
         self._divisor = np.where(self._scale == 0, np.inf, self._scale)  # a scale of 0 gives the code 0
 
     def _nearest(self, x: Float64) -> Float64:
-        codes: Float64 = np.clip(np.rint(x / self._divisor), self._low, self._high)
-        return codes
+        codes: Float64 = x / self._divisor
+        np.rint(codes, out=codes)
+        np.maximum(codes, self._low, out=codes)
+        return np.minimum(codes, self._high, out=codes)
 
     def nearest(self, x: Float64) -> Float64:
         """Return the level nearest to each element of ``x`` [rows] or [columns, rows]."""
-        return self._nearest(x) * self._scale
+        codes = self._nearest(x)
+        codes *= self._scale
+        return codes
 
     def codes(self, x: Float64) -> Int8:
         """Return the integers [rows, columns, 1] of the levels nearest to ``x`` [columns, rows]."""
@@ -81,7 +85,7 @@ class Grid:
         levels = self.levels(scales)
         error, codes = x - levels.nearest(x), levels.codes(x).astype(np.float64)
         step = scale_step(codes, error)
-        error -= (codes @ step[:, :, None])[:, :, 0].T
+        error -= moved_by(codes, step)
         return self.ordered(scales + step), np.einsum("cr,cr->r", error, error)
 
     def levels(self, scales: Float64) -> GridLevels:

@@ -6,7 +6,9 @@ and that bitstream, program and model belong together. This module runs on board
 
 from __future__ import annotations
 
+import json
 import reprlib
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,8 +43,10 @@ from edgedec.runtime.accelerator.board_manifest import (
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import EmbeddingWeight
 
-__all__ = ["BoardBundle", "open_board_bundle", "write_board_bundle"]
+__all__ = ["BOARD_BUNDLE", "BoardBundle", "open_board_bundle", "write_board_bundle"]
 
+BOARD_BUNDLE = "accelerator.board"  # name of the board bundle in the folder of its build
+_BUILD, _REPORT = "build.json", "report.json"  # files of the folder that edgedec build-bitstream writes
 _PROGRAM_MANIFEST = f"{PROGRAM}/{program_file.MANIFEST}"
 _MAX_PROGRAM_BYTES = 32 << 20  # maximum size of a program's manifest, which names up to 65,536 instructions
 
@@ -178,6 +182,29 @@ def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
         )
 
 
+def _not_built(folder: Path) -> str:
+    """Return the message about the folder of a build in the place of its board bundle, with the step that is missing."""
+    inside = folder / BOARD_BUNDLE
+    if (inside / MANIFEST).is_file():
+        return f"{folder}: is the folder of a build, and its board bundle is in it; name {inside}"
+    try:
+        report = json.loads((folder / _REPORT).read_bytes())
+        state, command = str(report["state"]), str(report["command"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        state, command = "", ""
+    if state == "built":
+        return (
+            f"{folder}: is the folder of a build that has a bitstream and no board bundle: its timing is not met, or its "
+            "board is loaded with --load and takes none; run the same edgedec build-bitstream again, which says which"
+        )
+    tools = f" with: {command.replace('cd .', f'cd {shlex.quote(str(folder))}', 1)}" if command else ""
+    return (
+        f"{folder}: is the folder of a build that has no bitstream yet, so that there is nothing to deploy. First run its "
+        f"maker's tools, here or on a machine that has them{tools}. Then run the same edgedec build-bitstream again, which "
+        f"writes {inside}"
+    )
+
+
 def open_board_bundle(path: Path) -> BoardBundle:
     """Open and verify a board bundle. Its program stays on disk.
 
@@ -189,6 +216,8 @@ def open_board_bundle(path: Path) -> BoardBundle:
     """
     manifest = path / MANIFEST
     if not path.exists():
+        if path.name == BOARD_BUNDLE and (path.parent / _BUILD).is_file():
+            raise BundleError(_not_built(path.parent))
         raise UsageError(nothing_at(path, "board bundle"))
     if not manifest.is_file():
         if (path / MODEL_MANIFEST).is_file():
@@ -196,6 +225,8 @@ def open_board_bundle(path: Path) -> BoardBundle:
                 f"{path}: is a model's bundle, not a board bundle; build one for a board with: edgedec build-bitstream -m "
                 "BUNDLE --board NAME -o FOLDER"
             )
+        if (path / _BUILD).is_file():
+            raise BundleError(_not_built(path))
         raise BundleError(f"{refusal(path, 'board bundle')} (it has no {MANIFEST})")
     try:
         content = read_manifest(manifest)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from edgedec.progress import LINE_INTERVAL_S, ProgressLines
+from edgedec.progress import LINE_INTERVAL_S, ProgressLines, remaining, within
 
 PATIENCE_S = 60.0  # seconds until a test fails
 
@@ -63,8 +63,8 @@ def test_a_line_every_ten_seconds(fake: FakeTime) -> None:
         fake.advance(10)
         fake.end()
     assert written[1:] == [
-        "quantizing: 12 %, layers.3 (20 s)",
-        "quantizing: 26 %, layers.6 (30 s)",
+        "quantizing: 12 %, layers.3 (20 s, about 2 minutes left)",
+        "quantizing: 26 %, layers.6 (30 s, about 85 s left)",
         "quantizing: synthesis (40 s)",
     ]
 
@@ -107,7 +107,32 @@ def test_once_ends_when_all_is_done(fake: FakeTime) -> None:
         fake.end()
         lines.update("prompt tokens", 32, 32)
         assert not [thread for thread in threading.enumerate() if thread.name == "edgedec-progress"]
-    assert written == ["quantizing: 96 %, prompt tokens (10 s)"]
+    assert written == ["quantizing: 96 %, prompt tokens (10 s, about 1 s left)"]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "done", "total", "text"),
+    [
+        (60.0, 2, 100, ""),  # too early to tell
+        (60.0, 60, 100, "about 40 s"),
+        (60.0, 10, 100, "about 9 minutes"),
+        (6000.0, 10, 100, "about 15.0 hours"),
+        (60.0, 100, 100, ""),
+        (60.0, 0, 1, ""),
+    ],
+)
+def test_the_rest_is_estimated_in_proportion(elapsed_s: float, done: int, total: int, text: str) -> None:
+    assert remaining(elapsed_s, done, total) == text
+
+
+def test_a_part_reports_within_the_whole() -> None:
+    seen: list[tuple[str, int, int]] = []
+    part = within(lambda *report: seen.append(report), 60, 100)
+    part("a", 0, 2)
+    part("b", 1, 2)
+    part("c", 2, 2)
+    part("d", 0, 0)
+    assert seen == [("a", 60, 100), ("b", 80, 100), ("c", 100, 100), ("d", 60, 100)]
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ValueError])  # a closed pipe, a closed stream of this process

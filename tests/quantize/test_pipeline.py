@@ -118,7 +118,9 @@ def test_a_tied_head_equal_to_the_embedding_is_stored_once(tmp_path: Path, metho
     once, twice = Bundle.open(tmp_path / "b"), run(apart, tmp_path / "b2", method, planes)
     assert set(twice.tensors) - set(once.tensors) == {"lm_head.weight"}
     assert report.stored_bytes == sum(tensor.nbytes for tensor in once.tensors.values())
-    assert steps[-1][0] == steps[-1][1] == report.parameters
+    assert steps[-1][0] == steps[-1][1]
+    assert (steps[-1][1] == report.parameters) == (method in ("float", "int8")), "fitted matrices take longer"
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)
     np.testing.assert_array_equal(logits(once), logits(twice))
 
 

@@ -24,7 +24,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import check_yosys
 from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
-from edgedec.progress import Progress, silent
+from edgedec.progress import Progress, silent, within
 
 __all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
 
@@ -119,9 +119,8 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = {**check_yosys(), "amaranth-boards": _boards_version()}
     for name in ("rtl", "synthesis", "constraints"):
         (folder / name).mkdir()
-    progress("hardware", 0, 2)
-    clocks = _write_hardware(design, folder)
-    progress("project", 1, 2)
+    clocks = _write_hardware(design, folder, within(progress, 0, 98))
+    progress("project", 98, 100)
     (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
     sources = files("edgedec.boards.flows")
@@ -137,7 +136,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     }
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(_readme(design), "utf-8")
-    progress("project", 2, 2)
+    progress("project", 100, 100)
     return tools
 
 
@@ -154,14 +153,14 @@ def _boards_version() -> str:
     return version("amaranth-boards")
 
 
-def _write_hardware(design: BoardDesign, folder: Path) -> Mapping[str, float]:
+def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> Mapping[str, float]:
     """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
     from edgedec.hw.emit.rtlil import to_rtlil
 
     board, module = design.board, find_top(design.board)
     top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)
     (folder / "rtl/accelerator_system.il").write_text(
-        to_rtlil(top.system, name=SYSTEM, platform=FAMILIES[board.family]), "utf-8"
+        to_rtlil(top.system, name=SYSTEM, platform=FAMILIES[board.family], progress=progress), "utf-8"
     )
     platform = module.platform(part_of(board).device)
     made = platform.prepare(top, name="top", emit_src=False).files

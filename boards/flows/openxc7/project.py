@@ -20,7 +20,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import check_yosys
 from edgedec.hw.handoff.write import write_hwh
 from edgedec.hw.plan.estimate import estimate
-from edgedec.progress import Progress, silent
+from edgedec.progress import Progress, silent, within
 
 __all__ = [
     "CLOCK_HZ",
@@ -152,9 +152,8 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = check_yosys()
     for name in ("rtl", "synthesis", "constraints", "handoff"):
         (folder / name).mkdir()
-    progress("hardware", 0, 2)
-    _write_hardware(design, folder)
-    progress("project", 1, 2)
+    _write_hardware(design, folder, within(progress, 0, 98))
+    progress("project", 98, 100)
     (folder / "synthesis/top.ys").write_text(SYNTHESIS, "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
     sources = files("edgedec.boards.flows")
@@ -172,7 +171,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     }
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(_readme(design), "utf-8")
-    progress("project", 2, 2)
+    progress("project", 100, 100)
     return tools
 
 
@@ -183,13 +182,13 @@ def accelerator_of(config: AcceleratorConfig) -> Any:
     return Accelerator(config)
 
 
-def _write_hardware(design: BoardDesign, folder: Path) -> None:
+def _write_hardware(design: BoardDesign, folder: Path, progress: Progress) -> None:
     """Write the top with everything in it as RTLIL."""
     from edgedec.boards.flows.openxc7.top import ZynqTop
     from edgedec.hw.emit.rtlil import to_rtlil
 
     top = ZynqTop(design.config, accelerator_of(design.config))
-    text = to_rtlil(top, name="top", platform=FAMILIES[design.board.family])
+    text = to_rtlil(top, name="top", platform=FAMILIES[design.board.family], progress=progress)
     (folder / "rtl/top.il").write_text(text, "utf-8")
 
 

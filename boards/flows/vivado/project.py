@@ -19,7 +19,7 @@ from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.emit.verilog import accelerator_verilog, check_yosys
 from edgedec.hw.handoff.write import CONTROLLER, CONTROLLER_BYTES, FAMILIES, write_hwh
 from edgedec.hw.isa.ip_core import INSTANCE, REGISTER_BYTES, VLNV
-from edgedec.progress import Progress, silent
+from edgedec.progress import Progress, silent, within
 
 __all__ = ["check_design", "command", "settings", "write_project"]
 
@@ -99,10 +99,11 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
     tools = check_yosys()
     for name in ("rtl", "ip", "constraints", "simulated"):
         (folder / name).mkdir()
-    progress("Verilog", 0, 2)
-    verilog = accelerator_verilog(design.config, name=CORE, platform=DEVICE_FAMILIES[design.board.family])
+    verilog = accelerator_verilog(
+        design.config, name=CORE, platform=DEVICE_FAMILIES[design.board.family], progress=within(progress, 0, 98)
+    )
     (folder / "rtl/accelerator_core.v").write_text(verilog, "utf-8")
-    progress("project", 1, 2)
+    progress("project", 98, 100)
     (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config), "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
     sources = files("edgedec.boards.flows.vivado").joinpath("tcl")
@@ -116,7 +117,7 @@ def write_project(design: BoardDesign, folder: Path, *, progress: Progress = sil
         part=design.board.part,
     )
     (folder / "README.md").write_text(_readme(design, folder), "utf-8")
-    progress("project", 2, 2)
+    progress("project", 100, 100)
     return tools
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from edgedec.board import Board
 from edgedec.boards import find_board
-from edgedec.boards.flows.explore import FRONTS, SWEPT, Exploration, explore, pareto
+from edgedec.boards.flows.explore import FRONTS, SWEPT, Exploration, Point, Speed, _best, _front, explore, pareto
 from edgedec.boards.flows.explore_plot import write_plot
 from edgedec.errors import EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
@@ -136,6 +137,38 @@ def test_no_point_is_cheaper_and_faster_than_one_of_the_front(few: Exploration) 
         assert [pairs[at] for at in pareto(pairs)] == best
         assert len(best) >= 2
     assert all(few.points[number].config.slots == 1 for number in few.fronts["token"])
+
+
+def point_of(lut: int, rate: float) -> Point:
+    """Return a point that fits, with one slot, as fast in a pass as with one token."""
+    speeds = (Speed(tokens=1, committed=128, cycles=1, tokens_per_second=rate),)
+    config = AcceleratorConfig(slots=1)
+    resources = {"lut": lut}
+    return Point(config=config, text=f"lut {lut}", resources=resources, memory_bytes=0, beyond=(), speeds=speeds)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "better"),
+    [(3, 1), (2, None), (4, 2), (None, None)],
+)
+def test_the_star_is_on_the_front_and_the_choice_of_the_board_may_be_dominated(
+    chosen: int | None, better: int | None
+) -> None:
+    points = (point_of(100, 50.0), point_of(200, 99.5), point_of(300, 100.0), point_of(250, 90.0), point_of(400, 100.0))
+    front = _front(points, "token")
+    assert front == (0, 1, 2)
+    best = _best(points, front, "token")
+    assert best == 1, "2 is half a percent faster, and takes half as much again"
+    found = Exploration(
+        board=KV260,
+        depths=(128,),
+        points=points,
+        chosen=chosen,
+        refusal="",
+        fronts={"token": front, "pass": front},
+        best={"token": best, "pass": best},
+    )
+    assert found.better_than_chosen("pass") == better
 
 
 @pytest.mark.rtl

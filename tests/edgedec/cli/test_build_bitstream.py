@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,3 +155,33 @@ def test_another_model_in_the_same_folder_is_refused(edgedec: Edgedec, source: P
     outcome = edgedec(*words(other), "--no-build")
     assert outcome.code == 2
     assert "holds another build: of another model. Choose another folder, or remove it" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("taken", "it exists and holds no build.json"),
+        ("a file/build", "a file is not a folder"),
+        ("other", "holds another build: board ulx3s-85f, not kv260"),
+        ("full", "needs at least"),
+    ],
+)
+def test_the_folder_is_looked_at_before_the_model_is_compiled(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch, place: str, problem: str
+) -> None:
+    monkeypatch.setattr("edgedec.cli.build_bitstream._program", lambda *_: pytest.fail("the model is compiled"))
+    Path("taken").mkdir()
+    Path("taken/diary").write_text("dear")
+    Path("a file").write_text("dear")
+    if place == "full":
+        monkeypatch.setattr("edgedec.atomic.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    if place == "other":
+        Path("other").mkdir()
+        identity = {"board": "ulx3s-85f"}
+        content = {"format": "edgedec-build", "version": 1, "identity": identity, "files": {}}
+        Path("other/build.json").write_text(json.dumps(content))
+    outcome = edgedec(
+        "build-bitstream", "-m", source, "--board", "kv260", "--configuration", CONFIGURATION, "-o", place
+    )
+    assert outcome.code in (1, 2)
+    assert problem in outcome.stderr

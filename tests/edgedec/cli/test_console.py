@@ -25,7 +25,7 @@ def test_without_a_terminal_lines_go_to_stderr_and_stdout_stays_empty(
         while "25 %" not in written and time.monotonic() < end:  # on a busy machine a line may come before the report
             time.sleep(0.001)
             written += capsys.readouterr().err
-    assert re.search(r"^quantizing: 25 %, layers\.3 \(\d+ s\)$", written, re.MULTILINE)
+    assert re.search(r"^quantizing: 25 %, layers\.3 \(\d+ s, about \d+ s left\)$", written, re.MULTILINE)
     assert capsys.readouterr().out == ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,37 @@ def test_the_model_in_a_board_bundle_is_refused_on_a_cpu(edgedec: Edgedec, folde
     outcome = edgedec("generate", "-m", folder, "-p", "w1", "-n", 1)
     assert outcome.code == 1
     assert "is a board bundle; run it on its board with --device pynq" in outcome.stderr
+
+
+def build_folder(folder: Path, state: str) -> Path:
+    """Write what ``edgedec build-bitstream`` leaves, as far as ``deploy`` reads it."""
+    folder.mkdir(parents=True)
+    (folder / "build.json").write_text("{}")
+    (folder / "report.json").write_text(json.dumps({"state": state, "command": "cd . && vivado -mode batch"}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["", "accelerator.board"])
+def test_a_build_without_a_bitstream_names_the_next_step(edgedec: Edgedec, tmp_path: Path, name: str) -> None:
+    folder = build_folder(tmp_path / "a build", "written")
+    outcome = edgedec("deploy", folder / name, "--host", "board")
+    assert outcome.code == 1
+    assert "has no bitstream yet" in outcome.stderr
+    assert (
+        f"with: cd '{folder}' && vivado -mode batch. Then run the same edgedec build-bitstream again" in outcome.stderr
+    )
+    assert str(folder / "accelerator.board") in outcome.stderr
+
+
+def test_a_build_without_a_report_is_named_too(edgedec: Edgedec, tmp_path: Path) -> None:
+    folder = build_folder(tmp_path / "build", "written")
+    (folder / "report.json").write_text("[" * 100_000)
+    assert "has no bitstream yet" in edgedec("deploy", folder, "--host", "board").stderr
+
+
+def test_a_build_with_a_board_bundle_says_where_it_is(edgedec: Edgedec, tmp_path: Path, folder: Path) -> None:
+    build = build_folder(tmp_path / "build", "built")
+    assert "has a bitstream and no board bundle" in edgedec("deploy", build, "--host", "board").stderr
+    shutil.copytree(folder, build / "accelerator.board")
+    outcome = edgedec("deploy", build, "--host", "board")
+    assert outcome.stderr.endswith(f"its board bundle is in it; name {build / 'accelerator.board'}\n")

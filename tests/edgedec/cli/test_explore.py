@@ -44,11 +44,13 @@ def test_estimates_are_shown_in_two_tables(edgedec: Edgedec, source: Path) -> No
     ]
     assert "tokens/s @128  tokens/s @1,016  --configuration" in lines[heads[0] + 1]
     assert "All figures are estimates for the accelerator alone." in lines[-1]
-    marked = [line for line in lines if line.startswith("* ")]
-    assert len(marked) == 3
-    assert marked[-1] == "* choice of --configuration board"
+    tables = lines[heads[0] : heads[1]], lines[heads[1] : -3]
+    assert [sum(line.startswith("*") for line in table) for table in tables] == [1, 1]
+    assert [sum(line.split()[0] in ("b", "*b") for line in table if line) for table in tables] == [1, 1]
+    assert lines[-3] == "* on the front: the smallest accelerator whose speed is within 1 % of the fastest one's"
+    assert lines[-2].startswith("b choice of --configuration board")
     rows = lines[heads[0] + 2 : heads[1] - 1]
-    luts = [int(row.lstrip("* ").split()[0].replace(",", "")) for row in rows]
+    luts = [int(row.lstrip("*b ").split()[0].replace(",", "")) for row in rows]
     assert luts == sorted(luts)
     assert not any(Path().iterdir())
 
@@ -69,6 +71,7 @@ def test_json_has_every_point(edgedec: Edgedec, source: Path) -> None:
     for front in ("token", "pass"):
         best = [data["points"][number] for number in data["fronts"][front]]
         assert [point["resources"]["lut"] for point in best] == sorted(p["resources"]["lut"] for p in best)
+        assert data["best"][front] in data["fronts"][front], "the star is never dominated"
     point = data["points"][data["chosen"]]
     assert point["text"].startswith("board,beat_bytes=16,ports=")
     assert {entry["committed"] for entry in point["passes"]} == set(data["committed"]) == {128, 1016}

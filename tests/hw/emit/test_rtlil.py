@@ -110,3 +110,23 @@ def test_synthesis_does_not_merge_copies_of_a_register(tmp_path: Path) -> None:
     (tmp_path / "design.il").write_text(text, "utf-8")
     # Without the attribute, the four are merged into one.
     run_yosys("read_rtlil design.il\nopt_merge\nselect -assert-count 2 t:$dff", tmp_path)
+
+
+def test_the_share_of_the_work_moves_and_never_falls() -> None:
+    class Several(Component):
+        def __init__(self) -> None:
+            super().__init__({"a": In(3), **{f"b{n}": Out(3) for n in range(5)}})
+
+        def elaborate(self, platform: object) -> Module:
+            m = Module()
+            for n in range(5):
+                m.submodules[f"r{n}"] = part = Register("sync")
+                m.d.comb += [part.a.eq(self.a), getattr(self, f"b{n}").eq(part.b)]
+            return m
+
+    seen: list[tuple[str, int]] = []
+    to_rtlil(Several(), progress=lambda what, done, total: seen.append((what, done)))
+    assert list(dict(seen)) == ["elaborating", "netlist", "RTLIL"]
+    shares = [done for _, done in seen]
+    assert shares == sorted(shares)
+    assert len(set(shares)) > 8

