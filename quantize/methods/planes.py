@@ -15,11 +15,14 @@ step 1 without drift; PTQTP (2509.16989) for the planes. The rest, tied scales i
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.quantize.blas_threads import one_thread
 from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
 from edgedec.quantize.methods.grid import Grid
 from edgedec.quantize.methods.levels import Codebook, FreePlanes
@@ -174,14 +177,15 @@ def quantize_groups(
     rows, columns = weight.shape
     codes = np.empty((codebook.scales, rows, columns), np.int8)
     scales = np.empty((codebook.scales, rows, -(-columns // group_size)), dtype)
-    outside = 0
     if statistics is not None and not np.trace(statistics.gram) > 0:
         statistics = None  # inputs that are always zero give no information
     if statistics is not None:
         target = target_weight(weight, statistics)
         gram, _ = _damped(statistics.gram)
         factor = upper_factor(gram)
-    for start in range(0, rows, _ROWS_AT_A_TIME):
+
+    def quantize_rows(start: int) -> int:
+        """Quantize some rows, and return how many of their scales are outside the range of ``dtype``."""
         part = slice(start, start + _ROWS_AT_A_TIME)
         if statistics is not None:
             x = np.ascontiguousarray(target[part].T)
@@ -190,7 +194,14 @@ def quantize_groups(
             x = np.ascontiguousarray(weight[part].T, np.float64)
             fitted = np.stack([codebook.fit(group, _PLAIN_STEPS) for group in _groups(x, group_size)])
         codes[:, part], scales[:, part] = _pack(x, fitted.astype(np.float64), group_size, codebook, scales.dtype)
-        outside += int(np.count_nonzero(np.isnan(scales[:, part])))
+        return int(np.count_nonzero(np.isnan(scales[:, part])))
+
+    starts = range(0, rows, _ROWS_AT_A_TIME)
+    if statistics is None:
+        outside = sum(map(quantize_rows, starts))  # other matrices are quantized by other processes meanwhile
+    else:
+        with one_thread(), ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as threads:
+            outside = sum(threads.map(quantize_rows, starts))
     if outside:
         limits = np.finfo(scales.dtype)
         raise ScaleRangeError(
