@@ -14,7 +14,8 @@ _LEAST_PREFIX = 3  # characters
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that ``name`` probably means, or None if no known name is similar enough.
 
-    Case is ignored, and "-" and "_" are equal. A name that is the beginning of exactly one known name means this name.
+    Case is ignored, and "-" and "_" are equal. A name that is the beginning of exactly one known name means this name. So
+    does one in which two neighbouring letters are swapped.
     """
     folded = {_fold(one): one for one in known}
     plain = _fold(name)
@@ -24,6 +25,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if len(plain) >= _LEAST_PREFIX and len(longer) == 1:
         return folded[longer[0]]
     matches = difflib.get_close_matches(plain, folded, n=1, cutoff=_ALIKE)
+    matches = matches or [one for one in folded if len(one) > 1 and _swapped(plain, one)]
     return folded[matches[0]] if matches else None
 
 
@@ -36,6 +38,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def must_be_one_of(what: str, name: str, known: Collection[str]) -> str:
     """Return the message that refuses ``name``: "--format must be one of gguf, onnx, not 'onx'; did you mean 'onnx'?"."""
     return f"{what} must be one of {', '.join(known)}, not {name!r}{did_you_mean(name, known)}"
+
+
+def _swapped(left: str, right: str) -> bool:
+    """Return True if two neighbouring letters are swapped, and nothing else differs: "cup" and "cpu"."""
+    differing = [at for at, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]]
+    return (
+        len(left) == len(right)
+        and len(differing) == 2
+        and differing[1] == differing[0] + 1
+        and left[differing[0]] == right[differing[1]]
+        and left[differing[1]] == right[differing[0]]
+    )
 
 
 def _fold(name: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from edgedec.atomic import new_file
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.missing import spelling_of_path
 from edgedec.progress import Progress, silent
 from edgedec.runtime.answer import AnswerStream
 from edgedec.runtime.decoders._cached import check_prompt
@@ -142,6 +143,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise UsageError(f"{path}, line {number} is not UTF-8 ({error.reason}); convert it") from None
                 if text:
                     yield number, text
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file; {spelling_of_path(path)}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -6,15 +6,16 @@ The script contains all words, so that completing starts no process of edgedec.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import typer
 
 from edgedec.cli._completion import CompletedCommand, CompletedOption, CompletedValue
 from edgedec.embedded import EMBEDDED
+from edgedec.errors import UsageError
 from edgedec.plugins import names
 from edgedec.quantize.methods import METHODS
+from edgedec.spelling import must_be_one_of
 
 __all__ = ["commands", "completion"]
 
@@ -35,12 +36,7 @@ _DEVICES = (
 )
 
 
-class Shell(StrEnum):
-    """A shell that a script exists for."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
+SHELLS = ("bash", "zsh", "fish")
 
 
 def words() -> dict[str, tuple[str, ...]]:
@@ -74,7 +70,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--precision": ("auto", "float32", "bfloat16"),
         "--shape": ("bitnet-0.73b", "bitnet-2b4t", "demo"),
         "--bench": ("all", *names("edgedec.sim.verify.suites")),
-        "completion SHELL": tuple(Shell),
+        "completion SHELL": SHELLS,
     }
 
 
@@ -139,7 +135,7 @@ def _value(
 
 def completion(
     ctx: typer.Context,
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_choices=False)],
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print a script that completes commands, options and values.
 
@@ -148,10 +144,12 @@ def completion(
     """
     from edgedec.cli import _completion_bash, _completion_fish, _completion_zsh
 
+    if shell not in SHELLS:
+        raise UsageError(must_be_one_of("SHELL", shell, SHELLS))
     made = commands(ctx.find_root().command)
-    if shell is Shell.bash:
+    if shell == "bash":
         print(_completion_bash.script(made))
-    elif shell is Shell.zsh:
+    elif shell == "zsh":
         print(_completion_zsh.script(made))
     else:
         print(_completion_fish.script(made))

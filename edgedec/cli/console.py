@@ -14,6 +14,7 @@ from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.file_kinds import identify
+from edgedec.missing import spelling_of_path
 from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines, remaining
 from edgedec.rate_limit import RateLimitedLog
 
@@ -134,7 +135,7 @@ def read_text(path: Path, what: str) -> str:
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"{what} {path}: there is no such file; check the spelling of the path") from None
+        raise UsageError(f"{what} {path}: there is no such file; {spelling_of_path(path)}") from None
     except OSError as error:
         raise UsageError(f"{what} {path}: cannot be read: {error.strerror}") from None
     kind = None if str(path) == "-" else identify(path)

@@ -19,6 +19,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.manifest import MANIFEST
 from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
+from edgedec.spelling import did_you_mean
 
 __all__ = ["CHOICES", "DRAFT", "DRAFTS", "HELD_OUT", "HYBRID", "NAMES", "TARGET", "bundle_path"]
 
@@ -68,7 +69,7 @@ def bundle_path(name: str = "demo", *, progress: Progress = silent) -> Path:
         EdgedecError: the cache folder cannot be written.
     """
     if name not in NAMES:
-        raise UsageError(f"there is no embedded model {name!r}; known: {', '.join(NAMES)}")
+        raise UsageError(f"there is no embedded model {name!r}; known: {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
     path = cache_folder() / f"{name}-{_digest()}.edgedec"
     try:
         Bundle.open(path)

@@ -17,6 +17,7 @@ from edgedec.spelling import must_be_one_of
 
 __all__ = ["PRECISIONS", "Place", "find_place"]
 
+DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _PATIENCE = timedelta(days=1)  # time that a process waits while another samples text or writes a checkpoint
 
@@ -100,8 +101,8 @@ def _bfloat16_pays(device: torch.device) -> bool:
 
 
 def _find_device(device: str, local_rank: int) -> torch.device:
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device must be auto, cpu or cuda, not {device!r}")
+    if device not in DEVICES:
+        raise UsageError(must_be_one_of("--device", device, DEVICES))
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():

@@ -17,12 +17,13 @@ from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
 from edgedec.quantize.tokenizer_identity import tokenizer_identity
 from edgedec.schemes import FloatScheme, Int4Scheme, Int8Scheme, TernaryScheme
-from edgedec.spelling import did_you_mean
+from edgedec.spelling import did_you_mean, must_be_one_of
 
 __all__ = ["SHAPES", "write_random_bundle"]
 
 _LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
 
+_METHODS = ("ternary", "int4", "int8")
 # Configurations of public checkpoints, from their config.json. The BitNet models' sub-norms, which take 0.1 % of the time,
 # are left out.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -116,8 +117,8 @@ def write_random_bundle(
         config = SHAPES[shape]
     else:
         config = shape
-    if method not in ("ternary", "int4", "int8"):
-        raise UsageError(f"method must be ternary, int4 or int8, not {method!r}")
+    if method not in _METHODS:
+        raise UsageError(must_be_one_of("method", method, _METHODS))
     graph = build_graph(config)
     embeddings = {op.weight for op in graph.operations if isinstance(op, Embed)}
     matrices = [weight for op in graph.operations if isinstance(op, Linear) for weight in op.weights]

@@ -15,10 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.missing import spelling_of_path
 from edgedec.progress import Progress, silent
 from edgedec.runtime.measure.perplexity import F64, check_finite, check_ids, log_likelihoods, next_log_probs
 from edgedec.runtime.protocols import I32, Limits, State, Target
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.spelling import did_you_mean
 
 __all__ = [
     "ChoiceScore",
@@ -112,10 +114,12 @@ def _parse(where: str, line: bytes) -> Item:
         raise UsageError(f"{where}: must be one JSON object: {error}") from None
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: must be one JSON object, not {reprlib.repr(entry)}")
-    known = ", ".join((*_NEEDED, *_OPTIONAL))
     for key in entry:
         if key not in (*_NEEDED, *_OPTIONAL):
-            raise UsageError(f"{where}: unknown key {reprlib.repr(key)}; known: {known}")
+            known = (*_NEEDED, *_OPTIONAL)
+            raise UsageError(
+                f"{where}: unknown key {reprlib.repr(key)}; known: {', '.join(known)}{did_you_mean(key, known)}"
+            )
     for key in _NEEDED:
         if key not in entry:
             raise UsageError(f"{where}: has no {key!r}; needed: {', '.join(_NEEDED)}")
@@ -151,7 +155,7 @@ def read_items(path: Path) -> list[Item]:
                     )
                 items.append(item)
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file; check the spelling of the path") from None
+        raise UsageError(f"{path}: there is no such file; {spelling_of_path(path)}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     if not items:

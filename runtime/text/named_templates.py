@@ -9,6 +9,7 @@ Source: llama.cpp ``src/llama-chat.cpp``; and the cards of the models.
 from __future__ import annotations
 
 from edgedec.errors import UsageError
+from edgedec.spelling import did_you_mean
 
 __all__ = ["NAMED_TEMPLATES", "named_template"]
 
@@ -43,5 +44,5 @@ def named_template(text: str) -> str:
         return NAMED_TEMPLATES[text]
     if "{{" in text or "{%" in text:
         return text
-    names = ", ".join(NAMED_TEMPLATES)
-    raise UsageError(f"{text[:40]!r} is neither a Jinja template nor one of the names {names}")
+    names, suggestion = ", ".join(NAMED_TEMPLATES), did_you_mean(text, NAMED_TEMPLATES)
+    raise UsageError(f"{text[:40]!r} is neither a Jinja template nor one of the names {names}{suggestion}")

@@ -58,7 +58,7 @@ def files() -> dict[Path, bytes]:
         (("--method", "int4"), "--method must be one of ternary, float, not 'int4'"),
         (("--init", "best"), "--init must be one of absmean, planes, random, not 'best'"),
         (("--group-size", "48"), "--group-size must be 0 (one scale per tensor), 32, 64 or 128, not 48"),
-        (("--device", "tpu"), "--device must be auto, cpu or cuda, not 'tpu'"),
+        (("--device", "tpu"), "--device must be one of auto, cpu, cuda, not 'tpu'"),
         (("--precision", "int8"), "--precision must be one of auto, float32, bfloat16, not 'int8'"),
         (("--steps", "0"), "--steps must be at least 1, not 0"),
         (("--length", "0"), "--length must be at least 1, not 0"),

@@ -21,6 +21,7 @@ NAMES = ("cpu", "cuda", "float_reference", "kv260", "ngram", "ulx3s-85f", "webgp
         ("ulx3s", "ulx3s-85f"),
         ("kv26", "kv260"),
         ("n-gram", "ngram"),
+        ("cup", "cpu"),
         ("gpu", None),  # two names are equally near
         ("sim", None),
         ("", None),

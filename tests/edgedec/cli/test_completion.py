@@ -221,7 +221,7 @@ def test_what_an_option_takes_is_offered_and_a_switch_takes_nothing() -> None:
 def test_an_unknown_shell_is_refused(edgedec: Edgedec) -> None:
     outcome = edgedec("completion", "tcsh")
     assert (outcome.code, outcome.stdout) == (2, "")
-    assert "'bash', 'zsh', 'fish'" in outcome.stderr
+    assert "SHELL must be one of bash, zsh, fish, not 'tcsh'" in outcome.stderr
 
 
 @pytest.mark.thorough

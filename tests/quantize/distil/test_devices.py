@@ -27,7 +27,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "precision", "message"),
     [
-        ("tpu", "auto", "--device must be auto, cpu or cuda, not 'tpu'"),
+        ("tpu", "auto", "--device must be one of auto, cpu, cuda, not 'tpu'"),
         ("cpu", "float16", "--precision must be one of auto, float32, bfloat16, not 'float16'"),
     ],
 )
